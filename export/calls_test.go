@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/internal/testbucket"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
@@ -17,21 +18,21 @@ import (
 func TestSlowBucket(t *testing.T) {
 	for _, c := range []struct{ page, lists int }{{50, 1}, {2, 257}} {
 		t.Run(fmt.Sprint("pages of ", c.page), func(t *testing.T) {
-			s := newStore()
+			s := testbucket.New()
 			var mu sync.Mutex
 			calls := make(map[string]int)
-			s.hook = func(c *call) error {
-				if strings.Contains(c.key, "/_parts/") || c.op == "list" {
+			s.Hook = func(c *testbucket.Call) error {
+				if strings.Contains(c.Key, "/_parts/") || c.Op == "list" {
 					mu.Lock()
-					calls[c.op]++
+					calls[c.Op]++
 					mu.Unlock()
-					if c.op == "read" || c.op == "delete" {
+					if c.Op == "read" || c.Op == "delete" {
 						time.Sleep(time.Second)
 					}
 				}
-				return c.effect()
+				return c.Effect()
 			}
-			bucket := s.open()
+			bucket := s.Open()
 			x := newExport(bucket, nil)
 			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 				putOrders(t, w.Client)

@@ -20,6 +20,7 @@ import (
 	"gocloud.dev/gcerrors"
 
 	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/internal/testbucket"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
@@ -44,12 +45,12 @@ func wantRefused(t *testing.T, err error, want string) {
 // TestFoldersApart runs exports at once in one folder, and above and below it. None touches the
 // files of another.
 func TestFoldersApart(t *testing.T) {
-	store := newStore()
-	bucket := store.open()
+	store := testbucket.New()
+	bucket := store.Open()
 	x := newExport(bucket, &export.Options{Files: 2})
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
-		store.put("a/b/of somebody else", []byte("x"))
+		store.Put("a/b/of somebody else", []byte("x"))
 		runs := make(map[string]*export.Run)
 		for id, in := range map[string]string{"first": "a/b", "same": "a/b", "above": "a", "below": "a/b/c/d"} {
 			run, err := startIn(t, w, x, id, in)
@@ -84,7 +85,7 @@ func TestFoldersApart(t *testing.T) {
 			checkFiles(t, store, run.Folder, m)
 		}
 		slices.Sort(want)
-		if got := store.names(); !slices.Equal(got, want) {
+		if got := store.Names(); !slices.Equal(got, want) {
 			t.Errorf("in the bucket are %q, want %q", got, want)
 		}
 		m, err := export.ReadManifest(t.Context(), bucket, "a/b")
@@ -97,8 +98,8 @@ func TestFoldersApart(t *testing.T) {
 // TestOldestDeleted deletes the oldest exports of a folder, as a lifecycle rule of the bucket
 // would. The other exports, and the next one, are read and waited for as before.
 func TestOldestDeleted(t *testing.T) {
-	s := newStore()
-	bucket := s.open()
+	s := testbucket.New()
+	bucket := s.Open()
 	x := newExport(bucket, &export.Options{Files: 2})
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
@@ -119,10 +120,10 @@ func TestOldestDeleted(t *testing.T) {
 			checkLast(t, s, run, m)
 		}
 		drop := func(m *export.Manifest, fixed bool) {
-			for _, name := range s.names() {
+			for _, name := range s.Names() {
 				if strings.HasPrefix(name, folder+"/"+path.Dir(m.Files[0].Name)+"/") ||
 					fixed && path.Dir(name) == folder {
-					s.put(name, nil)
+					s.Put(name, nil)
 				}
 			}
 		}
@@ -155,11 +156,11 @@ func TestOldestDeleted(t *testing.T) {
 }
 
 // checkFiles checks that the files of a manifest exist, with its contents.
-func checkFiles(t *testing.T, s *store, folder string, m *export.Manifest) {
+func checkFiles(t *testing.T, s *testbucket.Bucket, folder string, m *export.Manifest) {
 	t.Helper()
 	records := int64(0)
 	for _, f := range m.Files {
-		text := s.get(folder + "/" + f.Name)
+		text := s.Get(folder + "/" + f.Name)
 		sum := sha256.Sum256(text)
 		if text == nil || hex.EncodeToString(sum[:]) != f.SHA256 || int64(len(text)) != f.Bytes ||
 			int64(bytes.Count(text, []byte("\n"))) != f.Records {
@@ -178,8 +179,8 @@ func checkFiles(t *testing.T, s *store, folder string, m *export.Manifest) {
 func TestStartsAtOnce(t *testing.T) {
 	for _, id := range []string{"orders", ""} {
 		t.Run(fmt.Sprintf("ID %q", id), func(t *testing.T) {
-			store := newStore()
-			x := newExport(store.open(), nil)
+			store := testbucket.New()
+			x := newExport(store.Open(), nil)
 			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 				putOrders(t, w.Client)
 				runs, errs := make([]*export.Run, 8), make([]error, 8)
@@ -216,8 +217,8 @@ func TestStartsAtOnce(t *testing.T) {
 
 // TestRefusedStart checks that a refused start leaves nothing in the bucket.
 func TestRefusedStart(t *testing.T) {
-	store := newStore()
-	x := newExport(store.open(), nil)
+	store := testbucket.New()
+	x := newExport(store.Open(), nil)
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
 		start := func(kind, id, in string) error {
@@ -235,13 +236,13 @@ func TestRefusedStart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		before := store.names()
+		before := store.Names()
 		refused := func(err, want error) {
 			t.Helper()
 			if !errors.Is(err, want) {
 				t.Errorf("%v, want %v", err, want)
 			}
-			if after := store.names(); !slices.Equal(after, before) {
+			if after := store.Names(); !slices.Equal(after, before) {
 				t.Errorf("after that the bucket has %q, and before %q", after, before)
 			}
 		}
@@ -401,14 +402,14 @@ func TestRetryMeetsTheEnd(t *testing.T) {
 }
 
 func testRetryMeetsTheEnd(t *testing.T, when string) {
-	s := newStore()
+	s := testbucket.New()
 	var mended, planned, parted, recorded, joining, wrote atomic.Bool
 	until := func(b *atomic.Bool) {
 		for !b.Load() {
 			time.Sleep(time.Second)
 		}
 	}
-	x := must(export.New("orders", s.open(), func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (line,
+	x := must(export.New("orders", s.Open(), func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (line,
 		error) {
 		if e.Value.N == 3 && !mended.Load() {
 			return line{}, mapper.Permanent(errors.New("three"))
@@ -416,22 +417,22 @@ func testRetryMeetsTheEnd(t *testing.T, when string) {
 		return line(e.Value), nil
 	}, &export.Options{Files: 2, AllowFailures: true}))
 	var d *deployed
-	s.hook = func(c *call) error {
+	s.Hook = func(c *testbucket.Call) error {
 		switch {
-		case c.op == "read" && path.Base(c.key) == "manifest.json" && planned.CompareAndSwap(false, true):
+		case c.Op == "read" && path.Base(c.Key) == "manifest.json" && planned.CompareAndSwap(false, true):
 			mended.Store(true)
 			if err := d.Job("orders").Retry(c, nil); err != nil {
 				t.Error(err)
 			}
 			until(&parted)
-		case c.op == "write" && strings.Contains(c.key, "/_parts/") && mended.Load():
+		case c.Op == "write" && strings.Contains(c.Key, "/_parts/") && mended.Load():
 			parted.Store(true)
 			until(&recorded)
-		case c.op == "write" && strings.Contains(c.key, "-of-") && !recorded.Load() && when == "during":
+		case c.Op == "write" && strings.Contains(c.Key, "-of-") && !recorded.Load() && when == "during":
 			defer wrote.Store(true)
-			return errors.Join(errLost, c.effect())
+			return errors.Join(errLost, c.Effect())
 		}
-		return c.effect()
+		return c.Effect()
 	}
 	ask := func(_, body string) int {
 		if strings.Contains(body, `"orders-join"`) && !joining.Load() {
@@ -467,7 +468,7 @@ func testRetryMeetsTheEnd(t *testing.T, when string) {
 			if err == nil {
 				t.Errorf("%+v, want an error", m)
 			}
-			if m, err := export.ReadManifest(t.Context(), s.open(), folder); err == nil {
+			if m, err := export.ReadManifest(t.Context(), s.Open(), folder); err == nil {
 				t.Errorf("%+v, want no manifest", m)
 			}
 			return

@@ -16,6 +16,7 @@ import (
 	"gocloud.dev/blob/memblob"
 
 	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/internal/testbucket"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
@@ -166,8 +167,8 @@ func TestHoldRefused(t *testing.T) {
 // its plan over the first one's, whose files are already written. The export fails, and says what
 // to do.
 func TestHoldTwoPlans(t *testing.T) {
-	s := newStore()
-	x := newNumbered(s.open(), 10)
+	s := testbucket.New()
+	x := newNumbered(s.Open(), 10)
 	var open atomic.Bool
 	ask := func(_, body string) int {
 		if strings.Contains(body, `"held-join"`) && !open.Load() {
@@ -206,7 +207,7 @@ func TestHoldTwoPlans(t *testing.T) {
 		if text := fmt.Sprint(all, err); !strings.Contains(text, "was planned by another Export.Write") {
 			t.Errorf("the failures are %s, want one that says so", text)
 		}
-		for name, text := range s.now() {
+		for name, text := range s.Now() {
 			if strings.Contains(string(text), `"shard":0,`) {
 				t.Errorf("%s was written of the other plan", name)
 			}
@@ -217,13 +218,13 @@ func TestHoldTwoPlans(t *testing.T) {
 // TestHoldLateWrite stops a Write after it has seen that its run is not discarded, and discards the
 // run. The Write fails, and only the mark remains.
 func TestHoldLateWrite(t *testing.T) {
-	s := newStore()
-	x := newNumbered(s.open(), 10)
+	s := testbucket.New()
+	x := newNumbered(s.Open(), 10)
 	var armed atomic.Bool
 	var seen, discarded chan bool
-	s.hook = func(c *call) error {
-		err := c.effect()
-		if c.op == "read" && path.Base(c.key) == export.ManifestName && armed.CompareAndSwap(true, false) {
+	s.Hook = func(c *testbucket.Call) error {
+		err := c.Effect()
+		if c.Op == "read" && path.Base(c.Key) == export.ManifestName && armed.CompareAndSwap(true, false) {
 			close(seen)
 			<-discarded
 		}
@@ -249,7 +250,7 @@ func TestHoldLateWrite(t *testing.T) {
 			t.Errorf("a Write that wakes after a Discard: %v, want an error", err)
 		}
 		time.Sleep(24 * time.Hour)
-		if all := s.names(); len(all) != 1 || path.Base(all[0]) != export.ManifestName {
+		if all := s.Names(); len(all) != 1 || path.Base(all[0]) != export.ManifestName {
 			t.Errorf("in the bucket are %q, want the mark of Discard", all)
 		}
 	})

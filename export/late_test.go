@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/internal/testbucket"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
@@ -28,16 +29,16 @@ type late struct {
 	let    bool
 }
 
-func (l *late) hook(c *call) error {
+func (l *late) hook(c *testbucket.Call) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.op != l.op || !l.match(c.key) || l.let {
+	if c.Op != l.op || !l.match(c.Key) || l.let {
 		l.mu.Unlock()
 		defer l.mu.Lock()
-		return c.effect()
+		return c.Effect()
 	}
 	if l.effect == nil {
-		l.effect = c.effect
+		l.effect = c.Effect
 	}
 	return errLost
 }
@@ -95,9 +96,9 @@ func TestLateAfterDiscard(t *testing.T) {
 }
 
 func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
-	s, l := newStore(), &late{op: c.op, match: c.match}
-	s.hook = leaving(s, l.hook)
-	bucket := s.open()
+	s, l := testbucket.New(), &late{op: c.op, match: c.match}
+	s.Hook = leaving(s, l.hook)
+	bucket := s.Open()
 	x := newExport(bucket, &export.Options{Files: 2})
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
@@ -124,7 +125,8 @@ func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
 		discard()
 		takeEffect := func() {
 			t.Helper()
-			if err := l.effect(); err != nil && !errors.Is(err, errIsThere) && !errors.Is(err, errNotThere) {
+			if err := l.effect(); err != nil && !errors.Is(err, testbucket.ErrIsThere) &&
+				!errors.Is(err, testbucket.ErrNotThere) {
 				t.Fatal(err)
 			}
 		}
@@ -160,7 +162,7 @@ func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
 			checkFiles(t, s, folder, earlier)
 			return
 		}
-		for _, name := range s.names() {
+		for _, name := range s.Names() {
 			if own := path.Dir(name) == folder || path.Base(name) == "manifest.json"; !own &&
 				!strings.HasPrefix(name, folder+"/"+path.Dir(m.Files[0].Name)) {
 				t.Errorf("%s is left", name)
@@ -173,15 +175,15 @@ func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
 func TestLateInRun(t *testing.T) {
 	for what, c := range lateCalls {
 		t.Run(what, func(t *testing.T) {
-			s, l := newStore(), &late{op: c.op, match: c.match}
-			s.hook = leaving(s, func(c *call) error {
+			s, l := testbucket.New(), &late{op: c.op, match: c.match}
+			s.Hook = leaving(s, func(c *testbucket.Call) error {
 				err := l.hook(c)
 				if errors.Is(err, errLost) {
 					l.letGo() // delay only one
 				}
 				return err
 			})
-			x := newExport(s.open(), &export.Options{Files: 2})
+			x := newExport(s.Open(), &export.Options{Files: 2})
 			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 				putOrders(t, w.Client)
 				run, err := startIn(t, w, x, "orders", folder)
@@ -193,11 +195,12 @@ func TestLateInRun(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := l.effect(); err != nil && !errors.Is(err, errIsThere) && !errors.Is(err, errNotThere) {
+				if err := l.effect(); err != nil && !errors.Is(err, testbucket.ErrIsThere) &&
+					!errors.Is(err, testbucket.ErrNotThere) {
 					t.Fatal(err)
 				}
 				checkLast(t, s, run, m)
-				for _, name := range s.names() {
+				for _, name := range s.Names() {
 					if strings.HasSuffix(name, ".tmp") {
 						t.Errorf("%s is left", name)
 					}
@@ -209,24 +212,24 @@ func TestLateInRun(t *testing.T) {
 
 // leaving returns a hook that leaves a fragment in the folder of each run when it writes a part, as
 // a killed process does.
-func leaving(s *store, hook func(*call) error) func(*call) error {
-	return func(c *call) error {
-		if run, _, part := strings.Cut(c.key, "/_parts/"); part && c.op == "write" {
-			s.put(run+"/half.tmp", []byte("half"))
+func leaving(s *testbucket.Bucket, hook func(*testbucket.Call) error) func(*testbucket.Call) error {
+	return func(c *testbucket.Call) error {
+		if run, _, part := strings.Cut(c.Key, "/_parts/"); part && c.Op == "write" {
+			s.Put(run+"/half.tmp", []byte("half"))
 		}
 		return hook(c)
 	}
 }
 
 // checkLast checks that the manifest of a run is true, unchanged, and the last one of its folder.
-func checkLast(t *testing.T, s *store, run *export.Run, m *export.Manifest) {
+func checkLast(t *testing.T, s *testbucket.Bucket, run *export.Run, m *export.Manifest) {
 	t.Helper()
 	checkFiles(t, s, run.Folder, m)
 	again, err := run.Wait(t.Context())
 	if err != nil || fmt.Sprint(again.Files) != fmt.Sprint(m.Files) {
 		t.Errorf("the manifest of %s is %+v, %v, and was %+v", run.ID, again, err, m)
 	}
-	last, err := export.ReadManifest(t.Context(), s.open(), run.Folder)
+	last, err := export.ReadManifest(t.Context(), s.Open(), run.Folder)
 	if err != nil || last.Run != m.Run {
 		t.Errorf("the manifest of the folder is %+v, %v, want that of %s", last, err, run.ID)
 	}
@@ -236,15 +239,15 @@ func checkLast(t *testing.T, s *store, run *export.Run, m *export.Manifest) {
 // deletes the blobs that an earlier one has not seen. A listing that still shows deleted blobs does
 // no harm.
 func TestLateListings(t *testing.T) {
-	s := newStore()
-	s.lag = func(string) time.Duration { return time.Hour }
-	x := newExport(s.open(), &export.Options{Files: 2})
+	s := testbucket.New()
+	s.Lag = func(string) time.Duration { return time.Hour }
+	x := newExport(s.Open(), &export.Options{Files: 2})
 	var failing atomic.Bool
-	s.hook = func(c *call) error {
-		if failing.Load() && c.op == "write" && strings.Contains(c.key, "/00001-of-") {
+	s.Hook = func(c *testbucket.Call) error {
+		if failing.Load() && c.Op == "write" && strings.Contains(c.Key, "/00001-of-") {
 			return errLost
 		}
-		return c.effect()
+		return c.Effect()
 	}
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
@@ -257,7 +260,7 @@ func TestLateListings(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkLast(t, s, first, m)
-		if all := s.names(); len(all) != 5 {
+		if all := s.Names(); len(all) != 5 {
 			t.Errorf("in the bucket are %q, want two files, the mark of success and two manifests", all)
 		}
 		failing.Store(true)
@@ -280,7 +283,7 @@ func TestLateListings(t *testing.T) {
 			}
 			time.Sleep(2 * time.Hour)
 		}
-		if all := s.names(); len(all) != 6 {
+		if all := s.Names(); len(all) != 6 {
 			t.Errorf("in the bucket are %q, want what was there before, and the mark of the second run", all)
 		}
 		checkLast(t, s, first, m)

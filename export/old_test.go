@@ -25,6 +25,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/internal/testbucket"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -51,7 +52,7 @@ var oldKinds = []string{"ScattermapJob", "ScattermapRange", "ScattermapSlot", "S
 // A relic is a database and a bucket with the state of old exports, and an engine for them.
 type relic struct {
 	*testing.T
-	store  *store
+	store  *testbucket.Bucket
 	export *export.Export[mapper.NoParams]
 	client *datastore.Client
 	raw    datastorepb.DatastoreClient
@@ -60,8 +61,8 @@ type relic struct {
 
 func newRelic(t *testing.T) *relic {
 	t.Helper()
-	r := &relic{T: t, store: newStore()}
-	r.export = newAged(r.store.open())
+	r := &relic{T: t, store: testbucket.New()}
+	r.export = newAged(r.store.Open())
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -126,14 +127,14 @@ func (r *relic) write(folder string) {
 	}
 	_, err := r.start("done").Wait(r.Context())
 	must(err)
-	r.store.hook = func(c *call) error {
+	r.store.Hook = func(c *testbucket.Call) error {
 		switch {
-		case strings.Contains(c.key, "out/joining") && strings.Contains(c.key, "00002-of-00003"):
+		case strings.Contains(c.Key, "out/joining") && strings.Contains(c.Key, "00002-of-00003"):
 			return errLost
-		case strings.Contains(c.key, "out/paused") && c.op == "write":
+		case strings.Contains(c.Key, "out/paused") && c.Op == "write":
 			time.Sleep(50 * time.Millisecond)
 		}
-		return c.effect()
+		return c.Effect()
 	}
 	joining := r.start("joining").Jobs()
 	for {
@@ -164,7 +165,7 @@ func (r *relic) write(folder string) {
 		}
 		must(os.WriteFile(filepath.Join(folder, kind+".jsonl"), text.Bytes(), 0o644))
 	}
-	text, err := json.MarshalIndent(r.store.now(), "", "\t")
+	text, err := json.MarshalIndent(r.store.Now(), "", "\t")
 	must(err)
 	must(os.WriteFile(filepath.Join(folder, "bucket.json"), append(text, '\n'), 0o644))
 }
@@ -216,7 +217,7 @@ func (r *relic) load(folder string) {
 		r.Fatal(err)
 	}
 	for name, text := range blobs {
-		r.store.put(name, text)
+		r.store.Put(name, text)
 	}
 }
 
@@ -235,7 +236,7 @@ func TestOldRecords(t *testing.T) {
 		t.Run(filepath.Base(folder), func(t *testing.T) {
 			r := newRelic(t)
 			r.load(folder)
-			bucket, manifests := r.store.open(), make(map[string]*export.Manifest)
+			bucket, manifests := r.store.Open(), make(map[string]*export.Manifest)
 			for id, last := range map[string]int{"paused": 0, "joining": 1, "done": -1} {
 				run, err := r.export.Find(t.Context(), r.engine, id)
 				if err != nil {
@@ -270,7 +271,7 @@ func TestOldRecords(t *testing.T) {
 					t.Errorf("%s: %d records, and the manifest %+v", id, len(seen), m)
 				}
 			}
-			for _, name := range r.store.names() {
+			for _, name := range r.store.Names() {
 				if strings.Contains(name, "_parts/") || strings.HasSuffix(name, export.StartedName) {
 					t.Errorf("%s is left", name)
 				}
@@ -314,32 +315,32 @@ func TestOldDiscard(t *testing.T) {
 	}
 	// Another run took the folder, as in an older build.
 	s := r.store
-	own := string(s.get("out/joining/_STARTED"))
-	s.put("out/joining/_STARTED", []byte(`{"export":"x","run":"another"}`))
-	s.put("out/paused/run-0123456789abcdefghijklmnop/00001-of-00001.jsonl.gz", []byte("x"))
-	before := s.names()
+	own := string(s.Get("out/joining/_STARTED"))
+	s.Put("out/joining/_STARTED", []byte(`{"export":"x","run":"another"}`))
+	s.Put("out/paused/run-0123456789abcdefghijklmnop/00001-of-00001.jsonl.gz", []byte("x"))
+	before := s.Names()
 	joining := find("joining", 1)
 	if err := joining.Discard(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range before {
-		if s.get(name) == nil {
+		if s.Get(name) == nil {
 			t.Errorf("%s was deleted, and is another run's", name)
 		}
 	}
-	s.put("out/joining/_STARTED", []byte(own))
+	s.Put("out/joining/_STARTED", []byte(own))
 	for _, run := range []*export.Run{joining, find("paused", 0)} {
 		if err := run.Discard(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range s.names() {
+	for _, name := range s.Names() {
 		if strings.HasPrefix(name, "out/joining/") && !strings.HasSuffix(name, "/manifest.json") ||
 			strings.Contains(name, "_parts/") || strings.HasSuffix(name, "_STARTED") {
 			t.Errorf("%s is left", name)
 		}
 	}
-	if s.get("out/paused/run-0123456789abcdefghijklmnop/00001-of-00001.jsonl.gz") == nil {
+	if s.Get("out/paused/run-0123456789abcdefghijklmnop/00001-of-00001.jsonl.gz") == nil {
 		t.Error("what another run has in its own folder was deleted")
 	}
 	for _, kind := range []string{"ScattermapPart", "ScattermapFile"} {

@@ -20,10 +20,13 @@ import (
 	"gocloud.dev/gcerrors"
 
 	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/internal/testbucket"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
+
+var errLost = errors.New("the connection was lost")
 
 // TestSimulation starts, aborts, discards, resumes, cleans up and restarts exports, under the same
 // and other IDs, in one folder. Calls of the database, the queue and the bucket fail, are slow, or
@@ -43,7 +46,7 @@ const simOrders = 60
 type simulation struct {
 	*testing.T
 	seed   uint64
-	store  *store
+	store  *testbucket.Bucket
 	clean  *blob.Bucket // without faults
 	export *export.Export[mapper.NoParams]
 	world  *mappertest.Env
@@ -66,15 +69,15 @@ type simulation struct {
 type stallKey struct{}
 
 func simulate(t *testing.T, seed uint64) {
-	s := &simulation{seed: seed, store: newStore(), rng: rand.New(rand.NewPCG(seed, 1)), calm: true,
+	s := &simulation{seed: seed, store: testbucket.New(), rng: rand.New(rand.NewPCG(seed, 1)), calm: true,
 		promised: make(map[string]*export.Manifest), ids: make(map[string]bool),
 		deleted: make(map[string]bool)}
 	square := func() float64 { return s.rng.Float64() * s.rng.Float64() }
 	s.lost, s.slow, s.stalled, s.hasty = 0.1*square(), 0.2*square(), 0.05*s.rng.Float64(), s.rng.IntN(4)
-	s.clean = s.store.open()
-	s.store.hook, s.store.lag = s.call, s.lag
+	s.clean = s.store.Open()
+	s.store.Hook, s.store.Lag = s.call, s.lag
 	options := &export.Options{Format: export.JSONLines, Files: 1 + s.rng.IntN(4)}
-	s.export = newExport(s.store.open(), options)
+	s.export = newExport(s.store.Open(), options)
 	mappertest.Run(t, s.export.Mappers(), &mappertest.Options{Seed: seed, Workers: 2 + s.rng.IntN(10)},
 		func(t *testing.T, w *mappertest.Env) {
 			s.T, s.world = t, w
@@ -104,9 +107,9 @@ func (s *simulation) lag(string) time.Duration {
 }
 
 // call carries out a call of the bucket.
-func (s *simulation) call(c *call) error {
+func (s *simulation) call(c *testbucket.Call) error {
 	if s.isCalm() {
-		return c.effect()
+		return c.Effect()
 	}
 	wait := time.Duration(s.random() * float64(20*time.Millisecond))
 	switch dice := s.random(); {
@@ -117,36 +120,36 @@ func (s *simulation) call(c *call) error {
 	}
 	select {
 	case <-c.Done():
-		if c.op == "write" || c.op == "delete" {
+		if c.Op == "write" || c.Op == "delete" {
 			s.later(c)
 		}
 		return c.Err()
 	case <-time.After(wait):
 	}
 	if s.random() >= s.lost {
-		return c.effect()
+		return c.Effect()
 	}
 	switch dice := s.random(); {
 	case dice < 0.3:
-		_ = c.effect() // its answer is lost
-	case dice < 0.7 && (c.op == "write" || c.op == "delete"):
+		_ = c.Effect() // its answer is lost
+	case dice < 0.7 && (c.Op == "write" || c.Op == "delete"):
 		s.later(c)
 	}
 	return errLost
 }
 
 // later makes a call take effect after a while, or after everything else.
-func (s *simulation) later(c *call) {
+func (s *simulation) later(c *testbucket.Call) {
 	if s.random() < 0.3 {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.late = append(s.late, c.effect)
+		s.late = append(s.late, c.Effect)
 		return
 	}
 	wait := time.Duration(s.random() * s.random() * float64(3*time.Hour))
 	s.pending.Go(func() {
 		time.Sleep(wait)
-		_ = c.effect()
+		_ = c.Effect()
 	})
 }
 
@@ -166,7 +169,7 @@ func (s *simulation) promise(m *export.Manifest) {
 // succeeded returns the manifests of runs that have succeeded and still exist, the last one first.
 func (s *simulation) succeeded() (all []*export.Manifest) {
 	s.Helper()
-	for name, text := range s.store.now() {
+	for name, text := range s.store.Now() {
 		if run := ofRun.FindStringSubmatch(name); run == nil || run[2] != "manifest.json" {
 			continue
 		}
@@ -194,11 +197,11 @@ func (s *simulation) expire() {
 	s.deleted[oldest.Run] = true
 	delete(s.promised, oldest.Run)
 	s.mu.Unlock()
-	s.store.put(folder+"/run-"+oldest.Run+"/manifest.json", nil)
+	s.store.Put(folder+"/run-"+oldest.Run+"/manifest.json", nil)
 	first := new(export.Manifest)
-	if json.Unmarshal(s.store.get(folder+"/manifest.json"), first) == nil && first.Run == oldest.Run &&
+	if json.Unmarshal(s.store.Get(folder+"/manifest.json"), first) == nil && first.Run == oldest.Run &&
 		s.random() < 0.7 {
-		s.store.put(folder+"/manifest.json", nil)
+		s.store.Put(folder+"/manifest.json", nil)
 	}
 }
 
@@ -229,8 +232,8 @@ func (s *simulation) run() {
 			s.Fatal(err)
 		}
 	}
-	s.store.put(folder+"/of somebody else", []byte("x"))
-	s.store.put("of/other.json", []byte("x"))
+	s.store.Put(folder+"/of somebody else", []byte("x"))
+	s.store.Put("of/other.json", []byte("x"))
 	s.setCalm(false)
 	s.world.ResumeFaults()
 	until := time.Now().Add(time.Duration(30+s.rng.IntN(90)) * time.Minute)
@@ -389,7 +392,7 @@ func (s *simulation) checkTrue(m *export.Manifest) {
 	checkFiles(s.T, s.store, folder, m)
 	seen := make(map[string]bool)
 	for _, f := range m.Files {
-		for text := range bytes.Lines(s.store.get(folder + "/" + f.Name)) {
+		for text := range bytes.Lines(s.store.Get(folder + "/" + f.Name)) {
 			seen[string(text)] = true
 		}
 	}
@@ -411,7 +414,7 @@ func (s *simulation) checkNames() {
 			named[folder+"/"+f.Name] = true
 		}
 	}
-	for name := range s.store.now() {
+	for name := range s.store.Now() {
 		run := ofRun.FindStringSubmatch(name)
 		switch {
 		case named[name], name == folder+"/manifest.json":
@@ -425,16 +428,13 @@ func (s *simulation) checkNames() {
 		}
 	}
 	for name := range named {
-		if s.store.get(name) == nil {
+		if s.store.Get(name) == nil {
 			s.Errorf("%s is not there any more", name)
 		}
 	}
-	for name, versions := range s.store.blobs {
-		run := ofRun.FindStringSubmatch(name)
-		for i := 1; i < len(versions) && (run == nil || named[name]); i++ {
-			if versions[i].text != nil && versions[i-1].text != nil {
-				s.Errorf("%s was written over", name)
-			}
+	for _, name := range s.store.Overwritten() {
+		if run := ofRun.FindStringSubmatch(name); run == nil || named[name] {
+			s.Errorf("%s was written over", name)
 		}
 	}
 }

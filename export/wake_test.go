@@ -22,6 +22,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/internal/testbucket"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -118,8 +119,8 @@ func startOrders(t *testing.T, e *deployed, x *export.Export[mapper.NoParams]) *
 // TestLatePlan plans the files of an export in two deliveries. One stops until a file is joined,
 // and then continues: it does not lose that file.
 func TestLatePlan(t *testing.T) {
-	s := newStore()
-	x := newExport(s.open(), &export.Options{Files: 2})
+	s := testbucket.New()
+	x := newExport(s.Open(), &export.Options{Files: 2})
 	var mu sync.Mutex
 	var joined, late chan bool
 	plans := 0
@@ -129,9 +130,9 @@ func TestLatePlan(t *testing.T) {
 		}
 		return 1
 	}
-	s.hook = func(c *call) error {
+	s.Hook = func(c *testbucket.Call) error {
 		switch {
-		case c.op == "read" && strings.HasPrefix(c.key, folder+"/run-") && strings.HasSuffix(c.key, "/manifest.json"):
+		case c.Op == "read" && strings.HasPrefix(c.Key, folder+"/run-") && strings.HasSuffix(c.Key, "/manifest.json"):
 			mu.Lock()
 			plans++
 			first := plans == 1
@@ -140,7 +141,7 @@ func TestLatePlan(t *testing.T) {
 				<-joined
 				defer time.AfterFunc(10*time.Second, func() { close(late) })
 			}
-		case c.op == "write" && strings.Contains(c.key, "/00002-of-"):
+		case c.Op == "write" && strings.Contains(c.Key, "/00002-of-"):
 			time.Sleep(time.Second) // until the first file is recorded
 			select {
 			case <-joined:
@@ -149,7 +150,7 @@ func TestLatePlan(t *testing.T) {
 			}
 			<-late
 		}
-		return c.effect()
+		return c.Effect()
 	}
 	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
 		joined, late = make(chan bool), make(chan bool)
@@ -168,8 +169,8 @@ func TestLatePlan(t *testing.T) {
 // TestLateJoin joins a file in two deliveries. One stops until the export has succeeded, and
 // continues after the parts are deleted. The file stays unchanged.
 func TestLateJoin(t *testing.T) {
-	s := newStore()
-	x := newExport(s.open(), &export.Options{Files: 2})
+	s := testbucket.New()
+	x := newExport(s.Open(), &export.Options{Files: 2})
 	ask := func(path, body string) int {
 		if strings.Contains(body, `"orders-join"`) && !strings.HasSuffix(path, "/finalize") {
 			return 2
@@ -177,19 +178,19 @@ func TestLateJoin(t *testing.T) {
 		return 1
 	}
 	var first, late, wrote atomic.Bool
-	s.hook = func(c *call) error {
-		if !strings.Contains(c.key, "/00001-of-") {
-			return c.effect()
+	s.Hook = func(c *testbucket.Call) error {
+		if !strings.Contains(c.Key, "/00001-of-") {
+			return c.Effect()
 		}
-		if c.op == "open" && first.CompareAndSwap(false, true) {
+		if c.Op == "open" && first.CompareAndSwap(false, true) {
 			// after a sweep has ended the stage, and before the function's timeout
 			time.Sleep(280 * time.Second)
 			late.Store(true)
 		}
-		if c.op == "write" && late.Load() {
+		if c.Op == "write" && late.Load() {
 			wrote.Store(true)
 		}
-		return c.effect()
+		return c.Effect()
 	}
 	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
 		putOrders(t, client)
@@ -212,8 +213,8 @@ func TestLateJoin(t *testing.T) {
 // TestMissingPart deletes the record of a part before files are joined. There is no manifest, and
 // the parts stay.
 func TestMissingPart(t *testing.T) {
-	s := newStore()
-	x := newExport(s.open(), &export.Options{Files: 2})
+	s := testbucket.New()
+	x := newExport(s.Open(), &export.Options{Files: 2})
 	var open atomic.Bool
 	ask := func(_, body string) int {
 		if strings.Contains(body, `"orders-join"`) && !open.Load() {
@@ -242,11 +243,11 @@ func TestMissingPart(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), fmt.Sprint("and ", orders-24, " were counted")) {
 			t.Errorf("%+v, %v, want an error with the numbers of records", m, err)
 		}
-		if _, err := export.ReadManifest(t.Context(), s.open(), folder); gcerrors.Code(err) != gcerrors.NotFound {
+		if _, err := export.ReadManifest(t.Context(), s.Open(), folder); gcerrors.Code(err) != gcerrors.NotFound {
 			t.Errorf("the manifest: %v, want that there is none", err)
 		}
 		parts := 0
-		for _, name := range s.names() {
+		for _, name := range s.Names() {
 			if strings.Contains(name, "/_parts/") {
 				parts++
 			}
@@ -260,8 +261,8 @@ func TestMissingPart(t *testing.T) {
 // TestOthersStage checks that an export does not continue with the files of another run of its ID.
 // An error says so.
 func TestOthersStage(t *testing.T) {
-	s := newStore()
-	x := newExport(s.open(), nil)
+	s := testbucket.New()
+	x := newExport(s.Open(), nil)
 	var open atomic.Bool
 	ask := func(path, body string) int {
 		if strings.HasSuffix(path, "/finalize") && strings.Contains(body, `"orders"`) && !open.Load() {
@@ -292,8 +293,8 @@ func TestOthersStage(t *testing.T) {
 // TestDiscardBesideOthers discards an export while another export of its folder runs, and again
 // after that has succeeded. The other one stays untouched.
 func TestDiscardBesideOthers(t *testing.T) {
-	s := newStore()
-	x := newExport(s.open(), &export.Options{Files: 2})
+	s := testbucket.New()
+	x := newExport(s.Open(), &export.Options{Files: 2})
 	var open atomic.Bool
 	ask := func(_, body string) int {
 		if strings.Contains(body, `-join"`) && !open.Load() {
@@ -357,8 +358,8 @@ func TestOtherBuild(t *testing.T) {
 		"names":  {Files: 2, Name: func(f export.File) string { return fmt.Sprint("other-", f.Index) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStore()
-			bucket := s.open()
+			s := testbucket.New()
+			bucket := s.Open()
 			before, after := newExport(bucket, &export.Options{Files: 2}), newExport(bucket, options)
 			var end atomic.Bool
 			ask := func(path, body string) int {
@@ -403,20 +404,20 @@ func TestOtherBuild(t *testing.T) {
 // TestOtherNames changes the build while files are joined. The new build gives one file the name
 // that another file had. Files keep the planned names.
 func TestOtherNames(t *testing.T) {
-	s := newStore()
-	bucket := s.open()
+	s := testbucket.New()
+	bucket := s.Open()
 	name := func(shift int) func(f export.File) string {
 		return func(f export.File) string { return fmt.Sprint("file-", (f.Index+shift)%f.Of) }
 	}
 	before := newExport(bucket, &export.Options{Files: 3, Name: name(0)})
 	after := newExport(bucket, &export.Options{Files: 3, Name: name(1)})
 	var changed atomic.Bool
-	s.hook = func(c *call) error {
-		if c.op == "write" && !changed.Load() && strings.Contains(c.key, "/file-") &&
-			!strings.HasSuffix(c.key, "/file-1") {
+	s.Hook = func(c *testbucket.Call) error {
+		if c.Op == "write" && !changed.Load() && strings.Contains(c.Key, "/file-") &&
+			!strings.HasSuffix(c.Key, "/file-1") {
 			return errLost
 		}
-		return c.effect()
+		return c.Effect()
 	}
 	runAsked(t, before.Mappers(), func(string, string) int { return 1 }, func(t *testing.T, client *datastore.Client,
 		e *deployed) {
