@@ -48,11 +48,11 @@
 //	           "counted", "processed", "failures", "dollars", "progress"}], "next", "searched",
 //	           "counts": {STATE: N}}: fields of mapper.JobInfo. For jobs that have not succeeded they
 //	           are fields of mapper.Status; "progress" and "why" are present until a job has ended.
-//	           "counts" are those of all pages, and ignore the state and the name
+//	           "counts" counts the jobs of all pages, whatever their state and name
 //	./job      {"status", "causes", "history", "ranges", "estimated", "series", "levels", "pages",
-//	           "kept"}: status is mapper.Status, ranges are those of picture.Picture, with bounds as
-//	           texts, and series, levels and pages are those of package picture; kept is false if
-//	           the records of the ranges are deleted
+//	           "kept"}: status is mapper.Status, and ranges are picture.Picture.Ranges with bounds
+//	           as texts; for series, levels and pages see package picture; kept is false if the
+//	           records of the ranges are deleted
 //	./range    {"job", "range"}: picture.Detail, with bounds as texts
 //	./failures {"failures": [{"key", "error", "attempts", "time"}],
 //	           "causes": [{"cause", "count", "estimated", "example"}], "next"}

@@ -52,15 +52,8 @@ func troubled(total *datastore.Key, tries *atomic.Int64) func(context.Context, *
 			e.Value.Points = 7
 			e.Fail(mapper.Skip)
 			return nil
-		case i%10 == 0:
-			var sum thing
-			if err := e.Get(ctx, total, &sum); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
-				return err
-			}
-			sum.Points++
-			e.Put(total, &sum)
-		case i%10 == 1:
-			e.Put(datastore.IncompleteKey("Copy", nil), &thing{i})
+		default:
+			return putsOthers(ctx, e, i, total)
 		}
 		e.Value.Points++
 		return nil

@@ -70,7 +70,7 @@ func TestCounts(t *testing.T) {
 			"60 (60 to 60) + 0 (0 to 0) + 1 (1 to 1) = 61 (61 to 61); 98 98 98%"},
 		{"a guess without samples is off by e^(3*sqrt(0.25^2+1))", lookAt(page(60, time.Second), open(240, false)),
 			"60 (60 to 60) + 0 (0 to 0) + 240 (10 to 5287) = 300 (70 to 5347); 1 20 86%"},
-		{"a range is pending of which nothing is known", lookAt(page(60, time.Second), open(240, true), open(0, false)),
+		{"nothing is known about a pending range", lookAt(page(60, time.Second), open(240, true), open(0, false)),
 			"60 (60 to 60) + 0 (0 to 0) + 240 (240 to -1) = 300 (300 to -1); 0 20 20%"},
 		{"of the records only a part was read, and nobody counted them",
 			sampled(lookAt(page(60, time.Second), page(60, time.Second), open(60, true), open(60, true)), 2, 2, nil),

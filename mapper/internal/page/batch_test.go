@@ -41,8 +41,8 @@ func TestBatches(t *testing.T) {
 			want: "100 reached, 98 done; failed 7, 60"},
 		{name: "one entity fails its batch", batch: 100, fn: some(errWhole, 30), calls: 15,
 			want: "100 reached, 99 done; failed 30"},
-		{name: "two fail it for good", batch: 100, fn: some(fault.Permanent(errWhole), 30, 77), calls: 27,
-			want: "100 reached, 98 done; failed 30 for good, 77 for good"},
+		{name: "two fail it permanently", batch: 100, fn: some(fault.Permanent(errWhole), 30, 77), calls: 27,
+			want: "100 reached, 98 done; failed 30 permanently, 77 permanently"},
 		{name: "too many fail it for a page", batch: 100, fn: func(c *call, _ int64) error {
 			if c.id%8 == 0 {
 				return errWhole

@@ -170,7 +170,7 @@ func said(o *Results) string {
 	for _, f := range o.Failures {
 		what := fmt.Sprint(f.At.Key.ID)
 		if f.Permanent {
-			what += " for good"
+			what += " permanently"
 		}
 		failed = append(failed, what)
 	}
@@ -227,12 +227,12 @@ func TestRun(t *testing.T) {
 			}
 			return nil
 		}, want: "3 reached, 2 done; wrote 1 3; failed 2"},
-		{name: "one fails for good", fn: func(c *call) error {
+		{name: "one fails permanently", fn: func(c *call) error {
 			if c.id == 1 {
 				return fault.Permanent(errBad)
 			}
 			return nil
-		}, want: "3 reached, 2 done; failed 1 for good"},
+		}, want: "3 reached, 2 done; failed 1 permanently"},
 		{name: "one panics", fn: func(c *call) error {
 			if c.id == 3 {
 				panic("ouch")
@@ -291,7 +291,7 @@ func TestRun(t *testing.T) {
 				c.Insert(keyOf(20), &struct{ N int }{1})
 			}
 			return nil
-		}, want: "3 reached, 2 done; wrote others 20; failed 3 for good"},
+		}, want: "3 reached, 2 done; wrote others 20; failed 3 permanently"},
 		{name: "new entities have keys", fn: func(c *call) error {
 			c.Put(datastore.IncompleteKey("K", nil), &struct{ N int }{1})
 			return nil
@@ -312,7 +312,7 @@ func TestRun(t *testing.T) {
 				for i := range p.At {
 					p.At[i] = &keyspace.Position{Valued: true, Value: int64(i + 1), Key: p.At[i].Key}
 				}
-			}, want: "3 reached, 1 done; failed 1 for good, 3 for good"},
+			}, want: "3 reached, 1 done; failed 1 permanently, 3 permanently"},
 	} {
 		for _, way := range []runWay{{1, 0}, {3, 0}, {50, 0}, {1, 1}, {1, 3}, {3, 500}} {
 			t.Run(fmt.Sprint(c.name, ", ", way.atOnce, " at once, batches of ", way.batch), func(t *testing.T) {
