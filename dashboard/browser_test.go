@@ -128,14 +128,17 @@ func (b *browser) open(url string) {
 // click clicks what a selector leads to, and waits for the next page.
 func (b *browser) click(selector string) {
 	b.Helper()
+	b.turn("click "+selector, chromedp.ScrollIntoView(chromedp.CSS(selector)), chromedp.Click(chromedp.CSS(selector)))
+}
+
+// turn does what leads to the next page, and waits for that page.
+func (b *browser) turn(what string, steps ...chromedp.Action[chromedp.Void]) {
+	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, testflag.Patience)
 	defer cancel()
-	_, err := steadily(ctx, func() (any, error) {
-		return chromedp.RunResponse(ctx, chromedp.ScrollIntoView(chromedp.CSS(selector)),
-			chromedp.Click(chromedp.CSS(selector)))
-	})
+	_, err := steadily(ctx, func() (any, error) { return chromedp.RunResponse(ctx, steps...) })
 	if err != nil {
-		b.Fatalf("click %s: %v; the page says:\n%.1500s", selector, err, b.text("main"))
+		b.Fatalf("%s: %v; the page says:\n%.1500s", what, err, b.text("main"))
 	}
 	b.do(chromedp.WaitReady(chromedp.CSS("main")))
 }
@@ -238,10 +241,10 @@ func (b *browser) live(w *world) {
 	b.await("main", `"ten" is no whole number`)
 	b.shoot("start-wrong")
 	b.do(chromedp.SetValue(chromedp.CSS(`input[name="p.Amount"]`), "10"))
-	b.do(chromedp.SendKeys(chromedp.CSS(`input[name=id]`), "\r")) // Enter plans, and starts nothing
-	b.await(".plan", "6,000")
-	b.do(chromedp.SendKeys(chromedp.CSS(`input[name=id]`), "\r"))
-	b.await(".plan", "6,000")
+	for range 2 { // Enter plans, and starts nothing
+		b.turn("enter", chromedp.SendKeys(chromedp.CSS(`input[name=id]`), "\r"))
+		b.await(".plan", "6,000")
+	}
 	b.shoot("start-planned")
 	b.click(`button[value=start]`)
 

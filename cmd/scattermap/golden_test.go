@@ -31,14 +31,14 @@ var goldens = []struct{ line, definition string }{
 	{"watch spring-credit-of-2026", "status"},
 	{"pause held", "status"},
 	{"describe held", "status"},
-	{"rate held 30", "status"},
+	{"rate held 2", "status"},
 	{"resume held", "status"},
+	{"stop-all --yes", ""},
 	{"abort held --yes", "status"},
 	{"retry held", ""},
-	{"undo held --yes", ""},
 	{"move held", ""},
+	{"undo held --yes --watch", ""},
 	{"clean-up held --yes", "status"},
-	{"stop-all --yes", ""},
 	{"top", ""},
 }
 
@@ -174,19 +174,21 @@ func checkWidth(t *testing.T, line, out string) {
 	}
 }
 
-// difference returns the lines in which two texts differ.
+// difference returns the lines between the common lines at the start and the end of two texts.
 func difference(want, got string) string {
-	var b strings.Builder
 	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
-	for i := range max(len(w), len(g)) {
-		switch {
-		case i >= len(w):
-			b.WriteString("+" + g[i] + "\n")
-		case i >= len(g):
-			b.WriteString("-" + w[i] + "\n")
-		case w[i] != g[i]:
-			b.WriteString("-" + w[i] + "\n+" + g[i] + "\n")
-		}
+	for len(w) > 0 && len(g) > 0 && w[0] == g[0] {
+		w, g = w[1:], g[1:]
+	}
+	for len(w) > 0 && len(g) > 0 && w[len(w)-1] == g[len(g)-1] {
+		w, g = w[:len(w)-1], g[:len(g)-1]
+	}
+	var b strings.Builder
+	for _, l := range w {
+		b.WriteString("-" + l + "\n")
+	}
+	for _, l := range g {
+		b.WriteString("+" + l + "\n")
 	}
 	return b.String()
 }

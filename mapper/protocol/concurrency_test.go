@@ -86,12 +86,12 @@ func TestConcurrencyResults(t *testing.T) {
 	m := mapper.Update("mixed", func(ctx context.Context, e *mapper.Entity[thing], _ mapper.NoParams) error {
 		time.Sleep(time.Duration(e.Key.ID%7) * time.Millisecond)
 		e.Count("calls", 1)
-		switch i := (e.Key.ID - 1) / 7919; {
-		case i == 11:
+		switch i := (e.Key.ID - 1) / 7919; i {
+		case 11:
 			return mapper.Permanent(errors.New("never"))
-		case i == 12:
+		case 12:
 			panic("ouch")
-		case i == 13:
+		case 13:
 			time.Sleep(time.Hour)
 		default:
 			return putsOthers(ctx, e, i, total)

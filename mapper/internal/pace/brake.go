@@ -3,6 +3,8 @@ package pace
 import (
 	"cmp"
 	"math"
+	"slices"
+	"sort"
 	"sync"
 	"time"
 )
@@ -38,6 +40,7 @@ type braking struct {
 	served    float64   // calls whose turn had come at the time at
 	at        time.Time // time of the last update of served
 	taken     float64   // calls that have a turn
+	left      []gap     // turns that were given back and have not come, the next one first
 	cut       int       // number of cuts and releases: answers to calls before the last one are old
 	limit     float64   // accepted calls a second at the last cut; 0: unknown
 	firstRate float64   // calls a second when the service first refused calls
@@ -49,6 +52,9 @@ type braking struct {
 	unused    int       // windows with fewer calls than the rate allows
 	released  time.Time // the brake does not adjust the rate until then
 }
+
+// A gap is a turn that was given back.
+type gap struct{ turn, charge float64 }
 
 // A window counts the calls of a short time.
 type window struct {
@@ -168,12 +174,16 @@ func soon(seconds float64) time.Duration {
 	return time.Duration(min(max(seconds, 0.001), most) * float64(time.Second))
 }
 
-// serve gives turns to the calls that the rate has allowed since the last update. Turns that no
-// call has asked for are lost.
+// serve gives turns to the calls that the rate has allowed since the last update, and skips turns
+// that were given back. Turns that no call has asked for are lost.
 func (b *braking) serve(now time.Time) {
 	if now.After(b.at) {
 		b.served += b.rate * now.Sub(b.at).Seconds()
 		b.at = now
+	}
+	for len(b.left) > 0 && b.left[0].turn <= b.served {
+		b.served += b.left[0].charge
+		b.left = b.left[1:]
 	}
 	b.served = min(b.served, b.taken)
 }
@@ -183,7 +193,8 @@ func (b *Brake) Leave(p Pass) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.rate > 0 && p.waits {
-		b.taken -= p.charge
+		i := sort.Search(len(b.left), func(i int) bool { return b.left[i].turn >= p.turn })
+		b.left = slices.Insert(b.left, i, gap{p.turn, p.charge})
 	}
 }
 
@@ -226,10 +237,10 @@ func (b *Brake) Done(now time.Time, p Pass, e End) {
 			}
 		}
 	}
-	if b.rate > 0 {
-		b.taken -= p.charge
-		if call {
-			b.taken++
+	if b.rate > 0 { // what was charged too much or too little moves all later turns
+		b.serve(now)
+		if b.served += p.charge; call {
+			b.served--
 		}
 	}
 	if took := now.Sub(b.now.begun); b.ends(took) {
@@ -296,8 +307,8 @@ func (b *Brake) slowDown(now time.Time, calls, accepted float64) {
 		if b.rate = cautious * float64(b.now.accepted+b.inside) / b.now.took; !b.later { // it may be the function
 			b.rate = max(b.rate, calls/2)
 		}
-	case accepted > 0: // it may be too low by chance, or while the service recovers
-		b.limit, b.rate = max(accepted, 0.7*b.limit), cautious*accepted
+	case accepted > 0: // it may be too low by chance, or while the service recovers, so one cut halves at most
+		b.limit, b.rate = max(accepted, 0.7*b.limit), max(cautious*accepted, b.rate/2)
 	case b.later:
 		b.rate /= 2
 	}

@@ -293,3 +293,83 @@ func TestInsist(t *testing.T) {
 		}
 	}
 }
+
+// TestBrakeInStep has 20 workers process entities in step. Every second entity needs a call. The
+// calls still start at the brake's rate, and not in bursts. Some runs leave their turn.
+func TestBrakeInStep(t *testing.T) {
+	const rate, workers, takes = 4, 20, 300 * time.Millisecond
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	b := &Brake{later: true, braking: braking{rate: rate, at: now, released: now.Add(time.Hour)}}
+	b.pattern.add(takes, true, false)
+	b.pattern.runs, b.pattern.calls = 400, 200 // every second run was a call
+	type worker struct {
+		entity int
+		pass   Pass
+		free   time.Time // when its call ends
+		calls  bool      // it makes a call
+	}
+	all := make([]worker, workers)
+	seconds := make(map[int]int) // calls that started in each second
+	begun, total := now, 0
+	for ; now.Sub(begun) < 2*time.Minute; now = now.Add(10 * time.Millisecond) {
+		for i := range all {
+			w := &all[i]
+			switch {
+			case w.calls && now.Before(w.free):
+				continue
+			case w.calls:
+				b.Done(now, w.pass, End{Took: takes})
+				w.calls, w.pass = false, Pass{}
+			}
+			_, begins := b.Ask(now, &w.pass)
+			if !begins {
+				continue
+			}
+			if w.entity++; w.entity%2 == 0 {
+				w.calls, w.free = true, now.Add(takes)
+				seconds[int(now.Sub(begun).Seconds())]++
+				total++
+				continue
+			}
+			b.Done(now, w.pass, End{})
+			w.pass = Pass{}
+			if w.entity%20 == 1 {
+				if _, begins := b.Ask(now, &w.pass); begins {
+					b.Done(now, w.pass, End{})
+				} else {
+					b.Leave(w.pass)
+				}
+				w.pass = Pass{}
+			}
+		}
+	}
+	most := 0
+	for _, n := range seconds {
+		most = max(most, n)
+	}
+	if most > 2*rate || total < 120*rate*8/10 || total > 120*rate*11/10 {
+		t.Errorf("%d calls in two minutes, up to %d in one second, want %d and %d", total, most, 120*rate, rate)
+	}
+}
+
+// TestBrakeCutsByHalf has a service whose answers of one window say little: it accepted a single
+// call of many, since its second was used up. The rate becomes half, and not one call a second.
+func TestBrakeCutsByHalf(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	b := &Brake{later: true, braking: braking{rate: 400, at: now, limit: 300}}
+	b.now.begun, b.since = now, now
+	for i := range 40 {
+		var p Pass
+		if _, begins := b.Ask(now, &p); !begins {
+			t.Fatalf("call %d has to wait at a rate of 400", i)
+		}
+		now = now.Add(25 * time.Millisecond)
+		b.Done(now, p, End{Took: 300 * time.Millisecond, Failed: i > 0, Busy: i > 0, Later: true})
+		if b.cut > 0 {
+			break
+		}
+	}
+	if b.cut != 1 || b.rate != 200 {
+		t.Errorf("%d cuts, then %v calls a second, want 200", b.cut, b.rate)
+	}
+}
