@@ -81,7 +81,7 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour) stri
 				fmt.Sprint(markWidth), fmt.Sprint(laneHeight)
 			if r.State == picture.Failed {
 				v.Class = "failed"
-				failed += r.Stands
+				failed += r.Weight
 			}
 		}
 		shares[classes[at.Range]] += at.Width
@@ -132,7 +132,7 @@ func title(r *ranged) string {
 	if pace := r.Pace(); pace > 0 {
 		text += fmt.Sprintf(", %s each", span(pace))
 	}
-	if n := r.InVain(); n > 0 {
+	if n := r.FailedAttempts(); n > 0 {
 		text += ", " + operator.Counted(n, "failed attempt", "failed attempts")
 	}
 	return text

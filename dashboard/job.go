@@ -124,7 +124,7 @@ func (s *server) view(st *mapper.Status, p *picture.Picture, chosen picture.Colo
 		v.Ranges = append(v.Ranges, s.rangedOf(r))
 	}
 	for _, i := range p.Notable(manyNotable) {
-		if r := v.Ranges[i]; r.State != picture.Running || r.InVain() > 0 {
+		if r := v.Ranges[i]; r.State != picture.Running || r.FailedAttempts() > 0 {
 			v.Notable = append(v.Notable, r)
 		}
 	}

@@ -57,8 +57,13 @@ func (e errDropped) Error() string { return e.err.Error() }
 func (e errDropped) Unwrap() error { return e.err }
 
 // Drop marks an error that another delivery would only repeat. The handler answers with success, so
-// that the queue forgets the task, and logs the error. The error must not be nil.
-func Drop(err error) error { return errDropped{err} }
+// that the queue forgets the task, and logs the error. Drop(nil) is nil.
+func Drop(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errDropped{err}
+}
 
 // errElsewhere marks an error of this process only.
 type errElsewhere struct{ err error }
@@ -67,9 +72,14 @@ func (e errElsewhere) Error() string { return e.err.Error() }
 func (e errElsewhere) Unwrap() error { return e.err }
 
 // Redeliver marks an error of a process that is about to end: the queue should deliver the task to
-// another process. The handler answers with 421, and logs the error at the level Debug only. The
-// error must not be nil.
-func Redeliver(err error) error { return errElsewhere{err} }
+// another process. The handler answers with 421, and logs the error at the level Debug only.
+// Redeliver(nil) is nil.
+func Redeliver(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errElsewhere{err}
+}
 
 // Errors of requests that are not deliveries of the queue.
 var (

@@ -87,6 +87,7 @@ func TestHandlerAnswers(t *testing.T) {
 		"dropped":   {"POST", strings.NewReader("{}"), tasks.Drop(errors.New("no such job")), 200},
 		"failed":    {"POST", strings.NewReader("{}"), errors.New("secret contents"), 500},
 		"elsewhere": {"POST", strings.NewReader("{}"), tasks.Redeliver(errors.New("this process ends")), 421},
+		"no error":  {"POST", strings.NewReader("{}"), tasks.Redeliver(tasks.Drop(nil)), 200},
 		"GET":       {"GET", nil, nil, 405},
 		"too large": {"POST", bytes.NewReader(make([]byte, 1<<20+1)), nil, 413},
 		"largest":   {"POST", bytes.NewReader(make([]byte, 1<<20)), nil, 200},

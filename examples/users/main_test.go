@@ -259,13 +259,13 @@ func TestTree(t *testing.T) {
 	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := func(seconds int) time.Time { return begun.Add(time.Duration(seconds) * time.Second) }
 	p := &picture.Picture{Begun: begun, Until: at(8), Ranges: []picture.Range{
-		{Depth: 0, Created: at(0), Done: at(4), Entities: 100, Stands: 1},
-		{Depth: 1, Created: at(6), Done: at(7), Entities: 10, Stands: 1},
-		{Depth: 1, Created: at(4), Done: at(8), Entities: 20, Stands: 1},
-		{Depth: 1, Created: at(4), Done: at(5), Entities: 1, Stands: 1},
-		{Depth: 1, Created: at(1), Done: at(9), Entities: 1, Stands: 1, Alone: true},
+		{Depth: 0, Created: at(0), Done: at(4), Entities: 100, Weight: 1},
+		{Depth: 1, Created: at(6), Done: at(7), Entities: 10, Weight: 1},
+		{Depth: 1, Created: at(4), Done: at(8), Entities: 20, Weight: 1},
+		{Depth: 1, Created: at(4), Done: at(5), Entities: 1, Weight: 1},
+		{Depth: 1, Created: at(1), Done: at(9), Entities: 1, Weight: 1, Alone: true},
 	}}
-	gap := &picture.Picture{Begun: begun, Ranges: []picture.Range{{Depth: 1, Created: at(2), Done: at(3), Stands: 1}}}
+	gap := &picture.Picture{Begun: begun, Ranges: []picture.Range{{Depth: 1, Created: at(2), Done: at(3), Weight: 1}}}
 	if got := fmt.Sprint(levelsOf(gap)); got != "[{0 0 0 0 0} {1 1 0 2 3}]" {
 		t.Errorf("a sample without a task of depth 0 has the levels %s", got)
 	}

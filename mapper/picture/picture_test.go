@@ -171,8 +171,11 @@ func checkShapes(t *testing.T, p *picture.Picture, s *mapper.Status) {
 	if entities != float64(s.Processed) || int64(ranges) != s.Pages {
 		t.Errorf("levels of %v ranges with %v entities: %+v", ranges, entities, s)
 	}
-	if q := p.Pages(); q.Entities.Most > 50 || q.Entities.Half < 30 || q.Each.Half < 0.001 || q.Each.Half > 0.002 ||
-		q.Each.Most < 0.005 {
+	if p.Series(0) != nil || p.Series(-1) != nil {
+		t.Error("a series of no parts has parts")
+	}
+	if q := p.Pages(); q.Entities.Max > 50 || q.Entities.P50 < 30 || q.Each.P50 < 0.001 || q.Each.P50 > 0.002 ||
+		q.Each.Max < 0.005 {
 		t.Errorf("pages %+v", q)
 	}
 	for _, by := range picture.Colours {
@@ -317,9 +320,9 @@ func TestPictureEstimated(t *testing.T) {
 						t.Errorf("%s: %s runs", when, r.ID)
 					case r.State == picture.Failed:
 					case r.Done.IsZero():
-						left += r.Stands * float64(r.Entities)
+						left += r.Weight * float64(r.Entities)
 					default:
-						done += r.Stands * float64(r.Entities)
+						done += r.Weight * float64(r.Entities)
 					}
 				}
 				t.Logf("%s: %v done, %v left of %d ranges; the status says %d and %d", when, done, left, len(p.Ranges),

@@ -65,9 +65,9 @@ type Range struct {
 	Done    time.Time     `json:"done,omitzero"`   // when its page was committed
 	Error   string        `json:"error,omitempty"` // the error of its entity, if that has failed
 
-	// Stands is about how many ranges of the job this one stands for. It is 1, unless the picture is
+	// Weight is about how many ranges of the job this one represents. It is 1, unless the picture is
 	// a sample.
-	Stands float64 `json:"stands"`
+	Weight float64 `json:"weight"`
 }
 
 // Pace returns how long the function took for an entity of the range's page, on average. It is 0 if
@@ -79,11 +79,11 @@ func (r *Range) Pace() time.Duration {
 	return r.Ran / time.Duration(r.Entities)
 }
 
-// InVain returns the number of failed attempts: Attempts and Refusals together.
-func (r *Range) InVain() int64 { return r.Attempts + r.Refusals }
+// FailedAttempts returns the number of failed attempts: Attempts and Refusals together.
+func (r *Range) FailedAttempts() int64 { return r.Attempts + r.Refusals }
 
-// weight returns how many entities the range stands for.
-func (r *Range) weight() float64 { return float64(r.Entities) * r.Stands }
+// entities returns how many entities of the job the range represents.
+func (r *Range) entities() float64 { return float64(r.Entities) * r.Weight }
 
 // placeOf returns a position in its public form.
 func placeOf(p *keyspace.Position) *Place {
@@ -101,7 +101,7 @@ func rangeOf(r *record.Range, stands float64) Range {
 		ID: r.ID, State: Pending, Depth: r.Depth, Start: placeOf(r.Start), End: placeOf(r.End), Alone: r.Alone,
 		Entities: r.Processed, Written: r.Written,
 		Attempts: r.Attempts, Refusals: r.Refusals, Continues: r.Continued, Ran: r.Ran, Created: r.Created,
-		Done: r.Done, Error: r.Error, Stands: stands,
+		Done: r.Done, Error: r.Error, Weight: stands,
 	}
 	switch {
 	case r.Failed != "":

@@ -25,7 +25,7 @@ func (p *Picture) Slots(width float64) []Slot {
 	total, n := 0.0, 0
 	for i := range p.Ranges {
 		if r := &p.Ranges[i]; !r.Alone {
-			total, n = total+r.weight(), n+1
+			total, n = total+r.entities(), n+1
 		}
 	}
 	least := width / float64(max(1000, 2*n))
@@ -36,7 +36,7 @@ func (p *Picture) Slots(width float64) []Slot {
 		if r := &p.Ranges[i]; !r.Alone {
 			share := 1 / float64(n)
 			if total > 0 {
-				share = r.weight() / total
+				share = r.entities() / total
 			}
 			slots[i].Width = least + rest*share
 			x += slots[i].Width
@@ -155,7 +155,7 @@ func brief(d time.Duration) string {
 }
 
 func byAttempts(r *Range) int {
-	switch n := r.InVain(); {
+	switch n := r.FailedAttempts(); {
 	case n <= 2:
 		return int(n)
 	case n <= 5:
@@ -279,10 +279,10 @@ func (p *Picture) Frames(n int) []time.Time {
 func (p *Picture) Notable(n int) (all []int) {
 	rank := map[State]int{Failed: 0, Slow: 1, Running: 3}
 	worst := func(r *Range) (int, float64) {
-		if rank, ok := rank[r.State]; ok && (rank < 2 || r.InVain() == 0) {
+		if rank, ok := rank[r.State]; ok && (rank < 2 || r.FailedAttempts() == 0) {
 			return rank, float64(r.Pace())
 		}
-		return 2, float64(r.InVain())
+		return 2, float64(r.FailedAttempts())
 	}
 	few := 0 // failures, which are listed elsewhere
 	for i := range p.Ranges {
@@ -291,7 +291,7 @@ func (p *Picture) Notable(n int) (all []int) {
 		if r.State == Failed {
 			few++
 		}
-		if (ranked || r.InVain() > 0) && (r.State != Failed || few <= n/4) {
+		if (ranked || r.FailedAttempts() > 0) && (r.State != Failed || few <= n/4) {
 			all = append(all, i)
 		}
 	}

@@ -18,9 +18,12 @@ type Moment struct {
 	Partial bool `json:"partial,omitempty"`
 }
 
-// Series returns what the job did in each of n equal parts of its time so far. n must
-// be at least 1.
+// Series returns what the job did in each of n equal parts of its time so far, and nothing if n is
+// below 1.
 func (p *Picture) Series(n int) []Moment {
+	if n < 1 {
+		return nil
+	}
 	took := max(time.Duration(n), p.Until.Sub(p.Begun))
 	s := series{p.Begun, took / time.Duration(n), make([]Moment, n)}
 	for i := range s.all {
@@ -32,7 +35,7 @@ func (p *Picture) Series(n int) []Moment {
 		if r := &p.Ranges[i]; !r.Done.IsZero() && r.State != Failed {
 			began := timing.began(r)
 			usual.add(r, began)
-			s.add(began, r.Done, r.weight(), r.Stands)
+			s.add(began, r.Done, r.entities(), r.Weight)
 		}
 	}
 	if p.State == mapper.StateRunning && !p.Ended {
@@ -85,7 +88,7 @@ func (s *series) addOpen(p *Picture, t *timing, usual *pageTimes) {
 			began = later(began, p.Until.Add(-usual.mean()/2))
 		}
 		entities := usual.perSecond() * p.Until.Sub(began).Seconds()
-		s.add(began, p.Until, min(entities, float64(r.Entities), usual.most)*r.Stands, r.Stands)
+		s.add(began, p.Until, min(entities, float64(r.Entities), usual.most)*r.Weight, r.Weight)
 		if began.Before(first) {
 			first = began
 		}
@@ -151,22 +154,22 @@ func (p *Picture) Levels() (all []Level) {
 			all = append(all, Level{Depth: int64(len(all))})
 		}
 		l := &all[min(r.Depth, int64(len(all)-1))]
-		l.Ranges += r.Stands
-		l.Entities += r.weight()
+		l.Ranges += r.Weight
+		l.Entities += r.entities()
 		if r.Done.IsZero() {
-			l.Open += r.Stands
+			l.Open += r.Weight
 		}
 	}
 	return all
 }
 
-// A Spread has quantiles of some numbers: half of them are at most Half, and so on. All are 0 if
+// A Spread has percentiles of some numbers: half of them are at most P50, and so on. All are 0 if
 // there are no numbers.
 type Spread struct {
-	Half    float64 `json:"p50"`
-	Ninety  float64 `json:"p90"`
-	Hundred float64 `json:"p99"` // 99 of 100 numbers are at most this
-	Most    float64 `json:"max"`
+	P50 float64 `json:"p50"`
+	P90 float64 `json:"p90"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
 }
 
 func spreadOf(all []float64) Spread {
