@@ -50,11 +50,11 @@ func TestJSON(t *testing.T) {
 			"history.action history.state history.time kept levels levels.depth levels.entities levels.open " +
 			"levels.ranges pages pages.entities pages.per_entity pages.seconds ranges ranges.attempts " +
 			"ranges.continues ranges.created ranges.depth ranges.done ranges.end ranges.entities ranges.id " +
-			"ranges.ran_ns ranges.refusals ranges.stands ranges.state ranges.written series series.busy series.from " +
+			"ranges.ran_ns ranges.refusals ranges.weight ranges.state ranges.written series series.busy series.from " +
 			"series.rate status status.params status.query status.settings",
 		"range?job=j&range=" + id: "job range range.alone range.attempts range.continues range.created range.deaths " +
 			"range.depth range.done range.entities range.error range.full range.id range.page_size range.ran_ns " +
-			"range.refusals range.stands range.start range.state range.written",
+			"range.refusals range.weight range.start range.state range.written",
 		"failures?id=j": "causes causes.cause causes.count causes.estimated causes.example " +
 			"causes.example.attempts causes.example.error causes.example.key causes.example.time failures " +
 			"failures.attempts failures.error failures.key failures.time",
