@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,23 @@ func TestRecipes(t *testing.T) {
 		seen[code] = true
 		if !strings.Contains(string(tested), "\n"+code+"\nfunc Example_") {
 			t.Errorf("it is not what an example in mapper/recipes_test.go runs:\n%s", code)
+		}
+	}
+}
+
+// TestNightlyExport checks that an example of package export runs the handler of the page of exports.
+func TestNightlyExport(t *testing.T) {
+	tested, err := os.ReadFile("../export/nightly_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := goBlocks(t, "export.md")
+	if !slices.ContainsFunc(blocks, func(code string) bool { return strings.HasPrefix(code, "// nightly ") }) {
+		t.Fatal("export.md has no handler of a nightly export")
+	}
+	for _, code := range blocks {
+		if strings.HasPrefix(code, "// nightly ") && !strings.Contains(string(tested), "\n"+code+"\nfunc Example_nightly") {
+			t.Errorf("it is not what export/nightly_test.go runs:\n%s", code)
 		}
 	}
 }
