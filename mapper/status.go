@@ -322,10 +322,10 @@ func completionOf(ctx context.Context, j *record.Job, sum record.Totals) (*Statu
 // minute. Its error is only about the waiting: call [Status.Err] to see whether the job has done
 // its work.
 //
-// If this process ends the job, Wait returns at once. Otherwise it polls the job's record, after
-// each tenth of the time waited so far, and at least every two seconds. Every minute it also costs
-// up to 20 reads and two calls of the queue, so that the log says why the queue can't deliver the
-// job's tasks.
+// If this process ends the job, Wait returns at once. Otherwise it reads the job's record now and
+// then: after each wait that is a tenth of the time waited so far, and at most two seconds. If the
+// queue can't deliver the job's tasks, the log says why. Wait looks for that every minute, by up to
+// 20 reads and two calls of the queue.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	var s *Status
 	err := asked(queueOf(ctx, j)).Await(ctx, j.ref(), func(ended record.Ref) (err error) {

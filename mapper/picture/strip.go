@@ -102,9 +102,9 @@ var Colours = []Colour{ByState, ByPace, ByAttempts, ByTime}
 // None is the class of a range that has no value of a [Colour]: it is pending, or had no entities.
 const None = -1
 
-// Classes sorts the ranges into up to five classes, such as for one colour each. The slice classes
-// has the class of each range, in the order of Ranges: an index of names, or [None]. The names say
-// what the classes are, such as "running" or "to 20ms".
+// Classes sorts the ranges into up to five classes, by state, pace, attempts or time. A page may give
+// each class a colour. classes[i] is the class of Ranges[i]: an index into names, or [None]. The
+// names say what the classes are, such as "running" or "to 20ms".
 func (p *Picture) Classes(by Colour) (classes []int, names []string) {
 	classOf := p.byState
 	switch by {

@@ -108,10 +108,10 @@ func (s *Server) Reset() {
 	ended.working.Wait()
 }
 
-// Keys serves the public keys of the tokens in deliveries.
+// Keys serves the public keys that verify the OIDC tokens of deliveries.
 func (s *Server) Keys() http.Handler { return s.signer }
 
-// Token returns a token like those in deliveries.
+// Token returns an OIDC token of a service account for an audience. A delivery has one like it.
 func (s *Server) Token(account, audience string) (string, error) {
 	return s.signer.Sign(account, audience, time.Now())
 }

@@ -157,7 +157,7 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 		s, err = d.attempt(ctx)
 	}
 	if err != nil {
-		s, err = d.giveUp(ctx, err)
+		s, err = d.afterFailure(ctx, err)
 	}
 	if err != nil || s != ours && s != done {
 		d.unmark(ctx)

@@ -57,8 +57,9 @@ func cut(
 }
 
 // nextPage returns how many entities the pages after this one should have. Pages of a mapper with
-// batches have whole batches, because a call may cost the same for one entity and for many. After a
-// page that was made smaller for its batch, pages grow again by doubling.
+// batches have whole batches, because a call may cost the same for one entity and for many. A page may
+// have been cut off to fit its batch into the time. Each later page then has twice as many entities
+// as the one before, until pages are full again.
 func nextPage(d *delivery, o *page.Results) int64 {
 	n := o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
 	batch := int64(d.batchSize)

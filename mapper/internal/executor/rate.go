@@ -14,8 +14,8 @@ import (
 // keepRate waits until the job's rate allows a page of up to n entities. The grant says when the
 // page may start, and how many entities it may have. All processes reserve the rate in one record,
 // see pace.Meter. If the rate changes during the wait, keepRate reserves again at the new rate. If
-// the job stops meanwhile, the range is stopped. The caller calls settle after the page: it reports
-// the page's real cost to the meter.
+// the job stops meanwhile, the range is stopped. After the page, the caller calls settle, which
+// reports to the meter how many entities and writes the page had.
 func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settle func(), s standing, err error) {
 	settle = func() {}
 	meter := d.x.paces.Meter(d.job.Ref())

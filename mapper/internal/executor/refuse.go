@@ -19,10 +19,11 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// giveUp decides what happens to a range after a failed delivery. The queue retries passing errors:
-// it delivers the task again. A refusal is retried later by another task, as often as the job's
-// back-off says. After the last attempt the job fails, and keeps its records.
-func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
+// afterFailure decides what happens to a range after a failed delivery. If the error is temporary, the
+// queue delivers the task again. If the function or the database refused the page, another task
+// tries it later, as often as the job's back-off says. After the last attempt the job fails, and
+// keeps its records.
+func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, error) {
 	cause = fmt.Errorf("job %s: range %s: %w", d.job.ID, d.record.ID, cause)
 	if !fault.IsFatal(cause) && !fault.Refused(cause) {
 		return ours, cause

@@ -22,8 +22,8 @@ import (
 // and says what it waits for. The last call searches all records and finds nothing. So success is
 // observed and not inferred.
 //
-// A late page could bring the subject back. The clean-up of its job prevents that: it abandons open
-// ranges and raises the epoch.
+// A page that commits late could store the subject again. The clean-up of the page's job prevents
+// that: it gives up open ranges, and raises the job's epoch, which a late commit requires unchanged.
 //
 // A record that mentions the subject has one of three fates:
 //

@@ -110,9 +110,10 @@ func (js *Jobs) others(ctx context.Context, job *record.Job) int {
 // overdue is how long a lost task may be missing while the job's sweeps work.
 const overdue = guardDelay + 2*sweepEvery
 
-// lost says that a range's task is not in the queue and was not carried out. Somebody has purged
-// the queue, or something other than the handler answers with success. It returns an empty text if
-// the range has changed since it was read, or if a sweep is about to enqueue the task.
+// lost returns a text for the operator if a range's task is lost: it is not in the queue, and was
+// not carried out. Probably somebody purged the queue, or something other than the handler answers
+// with success. The text is empty if the task is not lost, if the range has changed since it was
+// read, or if a sweep is about to enqueue the task.
 func (js *Jobs) lost(ctx context.Context, job *record.Job, waiting *record.Range, now time.Time) string {
 	late := now.Sub(waiting.Due())
 	if late <= idle {

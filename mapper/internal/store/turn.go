@@ -221,9 +221,9 @@ func heldBy(get get, slots []string, except record.Ref) (record.Ref, error) {
 	return record.Ref{}, nil
 }
 
-// Wait lets a tick wait for the end of the job in its way. The encoded start, what, is stored for
-// its run. Without it the tick is skipped. A tick that waits already goes on waiting. If nothing is
-// in the way any more, Wait decides nothing.
+// Wait makes a tick wait for the end of the job that prevents its run. It stores the encoded start
+// of the run, in the argument what. If what is empty, the tick is skipped. A tick that waits already
+// goes on waiting. If no job prevents the run any more, Wait changes nothing.
 func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided WaitsError, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		decided = WaitsError{}
