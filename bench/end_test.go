@@ -17,8 +17,7 @@ import (
 // BenchmarkEnd runs a job of a number of ranges, each of one entity. It reports the work of adding
 // up their records: at the end of the job, by Verify, and by Verify with one record missing. The
 // time and this process's CPU time are given for 100,000 ranges. The memory is the largest growth
-// of the heap, measured in a second run; it does not depend on the number of ranges. The emulators
-// are another process on the same machine.
+// of the heap, measured in a second run. The emulators are another process on the same machine.
 //
 //	go test ./bench -run '^$' -bench End -benchtime 1x -timeout 1h
 func BenchmarkEnd(b *testing.B) {

@@ -39,8 +39,8 @@
 //   - 400 if the request is wrong,
 //   - 401 or 403 if the caller is not allowed,
 //   - 404 if no job has the ID,
-//   - 409 if the job is in another state, belongs to another queue, or was started with other
-//     arguments,
+//   - 409 if the job is in the wrong state, belongs to another queue, was started by a newer build,
+//     or has this ID with other arguments,
 //   - 500 if the service failed: {"error", "request"} says why as far as that is safe, and the
 //     log has a line with the request's ID.
 //
