@@ -281,24 +281,24 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 		})
 	}
 	undo := begin()
-	if undo == nil {
+	aborted := undo != nil && rng.IntN(5) == 0
+	if aborted {
+		time.Sleep(time.Duration(math.Pow(2000, rng.Float64()) * float64(10*time.Millisecond)))
+		first := undo.ID
+		s.again("abort", func() error { return s.fleet.pick().engine.Job(first).Abort(t.Context()) })
+		undo = begin()
+		aborted = undo != nil && undo.ID != first // otherwise it had ended
+	} else if undo != nil && rng.IntN(3) == 0 {
+		time.Sleep(time.Duration(rng.IntN(1000)) * time.Millisecond)
+		undo = begin() // repeating the call returns the same undo
+	}
+	if undo == nil { // a clean-up came before the undo, or after an undo that was aborted or has ended
 		t.Logf("%s is cleaned up, and is not undone", id)
 		s.faults.Pause()
 		s.fleet.stops.calm()
 		s.fleet.thaw()
 		time.Sleep(24 * time.Hour) // until it has ended
 		return nil
-	}
-	aborted := rng.IntN(5) == 0
-	if aborted {
-		time.Sleep(time.Duration(math.Pow(2000, rng.Float64()) * float64(10*time.Millisecond)))
-		first := undo.ID
-		s.again("abort", func() error { return s.fleet.pick().engine.Job(first).Abort(t.Context()) })
-		undo = begin()
-		aborted = undo.ID != first // otherwise it had ended
-	} else if rng.IntN(3) == 0 {
-		time.Sleep(time.Duration(rng.IntN(1000)) * time.Millisecond)
-		undo = begin() // repeating the call returns the same undo
 	}
 	status := s.await(undo.ID)
 	s.faults.Pause()
