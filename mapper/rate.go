@@ -19,6 +19,10 @@ type Rate struct {
 	// function, and writes of the job's own records. 0 and [Unlimited] are no limit.
 	WritesPerSecond float64 `json:"writes,omitempty"`
 
+	// CallsPerSecond is how many calls of an outside service the function makes in a second at most,
+	// if it announces each one by [Entity.AwaitCall]. 0 and [Unlimited] are no limit.
+	CallsPerSecond float64 `json:"calls,omitempty"`
+
 	// Ramp starts the job at 500 entities and 500 writes a second, and adds half of that rate every
 	// five minutes: 500, 750, 1125 and so on. It restarts when the job is resumed, or when
 	// [Job.SetRate] turns it on. Datastore's best practices recommend it for a new kind. The other
@@ -44,7 +48,7 @@ const Unlimited = -1
 
 // limit returns the rate as records store it.
 func (r Rate) limit() pace.Limit {
-	for _, n := range []*float64{&r.EntitiesPerSecond, &r.WritesPerSecond} {
+	for _, n := range []*float64{&r.EntitiesPerSecond, &r.WritesPerSecond, &r.CallsPerSecond} {
 		if *n == Unlimited {
 			*n = 0 // as records have it
 		}

@@ -16,8 +16,11 @@ type Runner struct {
 	ctx context.Context // of the calls
 
 	mu     sync.Mutex
-	begun  time.Time // start of the current call; zero: no call is under way
-	left   bool      // the goroutine was abandoned
+	begun  time.Time     // start of the current call; zero: no call is under way
+	waits  int           // waits of the current call that are no part of its time
+	since  time.Time     // start of these waits
+	paused time.Duration // earlier waits of the current call, or all of the last one
+	left   bool          // the goroutine was abandoned
 	strays *atomic.Int64
 }
 
@@ -75,7 +78,7 @@ func Calls(ctx context.Context, limit time.Duration, strays *atomic.Int64, f fun
 // return at once and must not use anything that it shares.
 func (r *Runner) Call(fn func(context.Context)) (awaited bool) {
 	r.mu.Lock()
-	r.begun = time.Now()
+	r.begun, r.waits, r.paused = time.Now(), 0, 0
 	r.mu.Unlock()
 	fn(r.ctx)
 	r.mu.Lock()
@@ -84,15 +87,42 @@ func (r *Runner) Call(fn func(context.Context)) (awaited bool) {
 	return !r.left
 }
 
+// Paused returns how long the last call has waited outside its time.
+func (r *Runner) Paused() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.paused
+}
+
+// pause stops the current call's time until resume is called. Several pauses may overlap.
+func (r *Runner) pause() (resume func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	of := r.begun
+	if r.waits++; r.waits == 1 {
+		r.since = time.Now()
+	}
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !r.begun.Equal(of) { // that call has returned without waiting
+			return
+		}
+		if r.waits--; r.waits == 0 {
+			r.paused += time.Since(r.since)
+		}
+	}
+}
+
 // wait returns how much longer the current call may take. If its time is over, wait marks the
 // goroutine as abandoned.
 func (r *Runner) wait(limit time.Duration) (wait time.Duration, left bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.begun.IsZero() {
+	if r.begun.IsZero() || r.waits > 0 {
 		return limit, false
 	}
-	if wait = limit - time.Since(r.begun); wait <= 0 {
+	if wait = limit + r.paused - time.Since(r.begun); wait <= 0 {
 		r.left = true
 		r.strays.Add(1)
 	}
