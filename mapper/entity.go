@@ -120,9 +120,9 @@ func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() 
 //
 // After an error, make no call and return the error. It means that the call would wait too long, or
 // that the job pauses, its process stops, or ctx has ended. Unless only ctx has ended, the page ends
-// before the entity: what the function has done so far has no effect, the attempt does not count,
-// and the function runs again later. So announce a call before the function does anything that must
-// not be repeated. The wait is no part of StartOptions.EntityTimeout.
+// before the entity. The attempt does not count and has no effect, and the function runs again
+// later. So announce a call before the function does anything that must not be repeated. The wait is
+// no part of StartOptions.EntityTimeout.
 func (e *Entity[T]) AwaitCall(ctx context.Context) error { return e.attempt.AwaitCalls(ctx, 1) }
 
 // AwaitCalls is [Entity.AwaitCall] for n calls, which the function makes one after the other or at

@@ -69,7 +69,7 @@ func TestCallRateHolds(t *testing.T) {
 		queue       int32
 		expected    int
 		update      bool
-		oneIn, each int // one in so many entities calls so often
+		oneIn, each int // one in oneIn entities makes each calls
 		concurrency int
 		rate        float64
 		takes       time.Duration // the service, for a call
