@@ -125,8 +125,8 @@ func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() 
 // no part of StartOptions.EntityTimeout.
 func (e *Entity[T]) AwaitCall(ctx context.Context) error { return e.attempt.AwaitCalls(ctx, 1) }
 
-// AwaitCalls is [Entity.AwaitCall] for n calls, which the function makes one after the other or at
-// once. In a batch ([UpdateBatches]), announce a call for several entities by one of them.
+// AwaitCalls is [Entity.AwaitCall] for n calls, which the function may make at once. The next call
+// of the job waits until the rate has caught up. In a batch ([UpdateBatches]), announce a call for several entities by one of them.
 func (e *Entity[T]) AwaitCalls(ctx context.Context, n int) error { return e.attempt.AwaitCalls(ctx, n) }
 
 // Skip is the error that a function returns if it has no work on its entity. It is not a failure:

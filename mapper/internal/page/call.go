@@ -62,6 +62,7 @@ var hasToWait = fault.Refusal{Summary: "the function has to wait", Cause: errWai
 // If a batch has failed as a whole, the function runs on its halves.
 func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g *group) (got called) {
 	brake := p.Paces.Brake(p.Job.Ref())
+	runner.OnWait = brake.Wait
 	now := g.hands // the entities of the next call
 	for calls := 1; ; calls++ {
 		if calls > 1 || !g.first {
