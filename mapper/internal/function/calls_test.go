@@ -14,9 +14,8 @@ import (
 
 var errRefused = errors.New("refused")
 
-// announce runs functions one after the other, with a limit of a second. Each announces calls, which
-// wait as long as they are many. It returns the numbers of calls that were made, and the error of
-// the run.
+// announce runs functions one after the other, with a limit of a second. Each announced call waits
+// for a minute. It returns the numbers of calls that were made, and the error of the run.
 func announce(t *testing.T, fns ...func(a *Attempt, ctx context.Context)) (made []int64, refused []error, err error) {
 	waiting := 0
 	err = Calls(t.Context(), time.Second, new(atomic.Int64), func(r *Runner) {

@@ -13,7 +13,7 @@ import (
 // A Runner calls users' functions one after the other in its own goroutine. If a call takes too
 // long, the goroutine is abandoned.
 type Runner struct {
-	// OnWait is called when a call begins to wait outside its time, and when it no longer does. It
+	// OnWait is called when a call starts to wait outside its time, and when that wait ends. It
 	// may be nil.
 	OnWait func(waits bool)
 
@@ -89,7 +89,7 @@ func (r *Runner) Call(fn func(context.Context)) (awaited bool) {
 	fn(r.ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.waits > 0 { // for a goroutine that the function has left behind
+	if r.waits > 0 { // a goroutine of the function still waits
 		r.resume()
 	}
 	r.begun, r.waits = time.Time{}, 0
