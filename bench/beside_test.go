@@ -65,6 +65,7 @@ type besideRow struct {
 	need           need
 	update         bool
 	rate           float64       // entities a second; 0: any number
+	announces      bool          // the function announces its calls: the job's rate is the service's
 	ideal          time.Duration // 0: none
 	elsewhere      bool          // Wait is called in a process that runs no tasks
 	processes      int           // that run tasks; 0: one for every 20 dispatches at once
@@ -81,6 +82,8 @@ var besideRows = []besideRow{
 		need: need{takes: 300 * time.Millisecond, rate: 50, every: 2}, ideal: time.Minute},
 	{name: "50 calls a second, update, 5 processes", n: 6000, queue: 100, workers: 100, atOnce: 1, update: true,
 		need: need{takes: 300 * time.Millisecond, rate: 50, every: 2}, ideal: time.Minute},
+	{name: "50 calls a second, visit, 5 processes, announced", n: 6000, queue: 100, workers: 100, atOnce: 1,
+		announces: true, need: need{takes: 300 * time.Millisecond, rate: 50, every: 2}, ideal: time.Minute},
 	{name: "rate 500, 20 workers, queue of 1000", n: 20_000, queue: 1000, workers: 20, atOnce: 1, rate: 500,
 		ideal: 40 * time.Second},
 	{name: "1 entity", n: 1, queue: 10, workers: 10, atOnce: 1, update: true},
@@ -148,7 +151,12 @@ type besideTimes struct {
 // changed once by each.
 func runBeside(t *testing.T, row *besideRow) (got besideTimes) {
 	s := &service{need: row.need}
-	job := mapper.Visit("beside", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
+	job := mapper.Visit("beside", func(ctx context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
+		if row.announces && e.Key.ID%int64(s.every) == 0 {
+			if err := e.AwaitCall(ctx); err != nil {
+				return err
+			}
+		}
 		return s.call(e.Key)
 	}).WithConcurrency(row.atOnce)
 	if row.update {
@@ -188,6 +196,9 @@ func runBeside(t *testing.T, row *besideRow) (got besideTimes) {
 	s.calls, s.refused = 0, 0
 	begun := time.Now()
 	o := &mapper.StartOptions{ExpectedWorkers: row.workers, Rate: mapper.Rate{EntitiesPerSecond: row.rate}}
+	if row.announces {
+		o.Rate.CallsPerSecond = float64(s.rate)
+	}
 	j, err := job.Start(t.Context(), w.processes[0], mapper.Query{Kind: accounts}, mapper.NoParams{}, o)
 	w.must(err)
 	status, err := j.Wait(t.Context())

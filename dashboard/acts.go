@@ -136,11 +136,13 @@ func lasting(q url.Values, name string) (time.Duration, error) {
 func setRate(ctx context.Context, j *mapper.Job, q url.Values) error {
 	entities, bad := number(q, "rate")
 	writes, worse := number(q, "writes")
+	calls, third := number(q, "calls")
 	d, worst := lasting(q, "for")
-	if err := errors.Join(bad, worse, worst); err != nil {
+	if err := errors.Join(bad, worse, third, worst); err != nil {
 		return err
 	}
-	rate := mapper.Rate{EntitiesPerSecond: entities, WritesPerSecond: writes, Ramp: q.Get("ramp") != ""}
+	rate := mapper.Rate{EntitiesPerSecond: entities, WritesPerSecond: writes, CallsPerSecond: calls,
+		Ramp: q.Get("ramp") != ""}
 	if rate == (mapper.Rate{}) {
 		rate.EntitiesPerSecond = mapper.Unlimited // an empty field means no limit
 	}

@@ -177,12 +177,13 @@ func TestRate(t *testing.T) {
 	w.putAccounts(t, 500)
 	w.slow.Store(int64(150 * time.Millisecond))
 	job := w.start(t, "j", `{"Amount": 1}`,
-		mapper.StartOptions{PageSize: 10, Rate: mapper.Rate{EntitiesPerSecond: 1000, WritesPerSecond: 770, Ramp: true}})
+		mapper.StartOptions{PageSize: 10, Rate: mapper.Rate{EntitiesPerSecond: 1000, WritesPerSecond: 770,
+			CallsPerSecond: 330, Ramp: true}})
 	_, page := get(t, w.url+"job?id=j", "")
 	form := url.Values{"do": {"rate"}, "id": {"j"}}
 	for _, n := range elements(t, page) {
-		if name := attribute(n, "name"); n.Data == "input" && slices.Contains([]string{"rate", "writes", "ramp", "for"},
-			name) {
+		if name := attribute(n, "name"); n.Data == "input" && slices.Contains([]string{"rate", "writes", "calls", "ramp",
+			"for"}, name) {
 			form.Set(name, attribute(n, "value"))
 		}
 	}
@@ -191,7 +192,7 @@ func TestRate(t *testing.T) {
 		t.Fatalf("%d %s", code, text)
 	}
 	s, err := job.Status(t.Context())
-	if want := (mapper.Rate{EntitiesPerSecond: 500, WritesPerSecond: 770, Ramp: true}); err != nil ||
+	if want := (mapper.Rate{EntitiesPerSecond: 500, WritesPerSecond: 770, CallsPerSecond: 330, Ramp: true}); err != nil ||
 		s.Settings.Rate != want {
 		t.Errorf("%+v, %v, want %+v", s.Settings.Rate, err, want)
 	}

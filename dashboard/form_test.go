@@ -91,6 +91,7 @@ func TestFormRefused(t *testing.T) {
 		{[]string{"page_size", "1.5"}, "“Page size”"}, {[]string{"workers", "-1"}, "“Workers”"},
 		{[]string{"concurrency", "5000"}, "“Concurrency”"},
 		{[]string{"rate", "NaN"}, "“Entities a second”"}, {[]string{"rate", "-2"}, "“Entities a second”"},
+		{[]string{"calls", "-2"}, "“Calls a second”"},
 		{[]string{"budget", "-1"}, "“Budget in dollars”"},
 		{[]string{"queue", "nowhere"}, "nowhere"}, {[]string{"failure_limit", "-2"}, "“Failure limit”"},
 		{[]string{"kind", "Nothing"}, "set “Allow a kind without entities”"},

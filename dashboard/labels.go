@@ -10,7 +10,7 @@ import (
 // labels are the labels of inputs, by the inputs' names.
 var labels = map[string]string{
 	"kind": "Kind", "namespace": "Namespace", "filters": "Filters", "share": "Share of a canary", "id": "ID",
-	"rate": "Entities a second", "writes": "Writes a second", "for": "Duration",
+	"rate": "Entities a second", "writes": "Writes a second", "calls": "Calls a second", "for": "Duration",
 	"ramp":   "Ramp up",
 	"budget": "Budget in dollars", "page_size": "Page size", "workers": "Workers",
 	"concurrency":   "Concurrency",
@@ -22,7 +22,7 @@ var labels = map[string]string{
 
 // inputs are the names of the inputs of settings that have another one in JSON.
 var inputs = map[string]string{
-	"rate.entities": "rate", "entities": "rate", "rate.writes": "writes", "rate.ramp": "ramp", "for_ns": "for",
+	"rate.entities": "rate", "entities": "rate", "rate.writes": "writes", "rate.calls": "calls", "rate.ramp": "ramp", "for_ns": "for",
 	"budget.dollars": "budget", "budget.operations": "budget", "expected_workers": "workers",
 	"per_entity_ns": "per_entity", "allow_overlap": "beside", "dry_run": "rehearsal", "start": "filters",
 	"end": "filters", "ancestor": "filters",

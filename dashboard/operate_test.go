@@ -52,6 +52,7 @@ func TestKept(t *testing.T) {
 	}{
 		{"do=rate&id=j&rate=fast&writes=7&for=2h&ramp=on&reason=calm", 400, []string{`value="fast"`, `value="7"`,
 			`value="2h"`, ` checked`, `value="calm"`, "“Entities a second”"}},
+		{"do=rate&id=j&calls=many", 400, []string{`value="many"`, "“Calls a second”"}},
 		{"do=resume&id=j&reason=calm", 409, []string{`value="calm"`, "succeeded", "It was not done"}},
 		{"do=retry&id=j&cause=x&reason=calm", 400, []string{`name="cause" value="x"`}},
 		{"do=clean-up&id=j&confirmed=no&reason=calm&record=on", 200, []string{`value="calm"`,

@@ -174,7 +174,7 @@ func (f *form) read(q url.Values) (in entered, err error) {
 		note(err)
 	}
 	for name, to := range map[string]*float64{"rate": &in.options.Rate.EntitiesPerSecond,
-		"budget": &in.options.Budget.Dollars} {
+		"calls": &in.options.Rate.CallsPerSecond, "budget": &in.options.Budget.Dollars} {
 		*to, err = number(q, name)
 		note(err)
 	}

@@ -90,6 +90,9 @@ func rateOf(r mapper.Rate) string {
 	if r.WritesPerSecond > 0 {
 		parts = append(parts, amount(r.WritesPerSecond)+" writes/s")
 	}
+	if r.CallsPerSecond > 0 {
+		parts = append(parts, amount(r.CallsPerSecond)+" calls/s")
+	}
 	if r.Ramp {
 		parts = append(parts, "ramp up")
 	}

@@ -173,6 +173,7 @@ func (s service) plan(r *http.Request) (any, error) {
 		PerEntity time.Duration   `json:"per_entity_ns"`
 		Before    time.Duration   `json:"per_entity"` // as older clients name it
 		Writes    float64         `json:"writes"`
+		Calls     float64         `json:"calls"`
 		Params    json.RawMessage `json:"params"` // are checked as at a start
 		settings
 	}
@@ -184,7 +185,7 @@ func (s service) plan(r *http.Request) (any, error) {
 	}
 	return s.engine.PlanByName(r.Context(), plan.Mapper, plan.Query, &mapper.PlanOptions{
 		StartOptions: *plan.current(), TimePerEntity: cmp.Or(plan.PerEntity, plan.Before), WritesPerEntity: plan.Writes,
-		Params: plan.Params,
+		CallsPerEntity: plan.Calls, Params: plan.Params,
 	})
 }
 
@@ -315,8 +316,8 @@ func (s service) rate(r *http.Request) (any, error) {
 	}
 	switch {
 	case rate.Rate == (mapper.Rate{}):
-		return nil, operator.BadRequest(`the rate is empty: set "entities" or "writes", or {"entities": -1} for no ` +
-			`limit`)
+		return nil, operator.BadRequest(`the rate is empty: set "entities", "writes" or "calls", or {"entities": -1} ` +
+			`for no limit`)
 	case rate.For == 0:
 		return s.after(r, s.job(r).SetRate(ctx, rate.Rate))
 	}

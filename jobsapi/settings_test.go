@@ -32,6 +32,7 @@ func TestErrorsNameSettings(t *testing.T) {
 		`"rate": {"entities": -2}`:                                                               `"rate.entities"`,
 		`"rate": {"entities": 0.001}`:                                                            `"rate.entities"`,
 		`"rate": {"writes": -2}`:                                                                 `"rate.writes"`,
+		`"rate": {"calls": -2}`:                                                                  `"rate.calls"`,
 		`"rate": {"writes": 0.001}`:                                                              `"rate.writes"`,
 		`"rate": {"ramp": true}, "workers": 5000`:                                                `"rate.ramp"`,
 		`"budget": {"operations": 1}`:                                                            `"budget"`,
@@ -92,13 +93,14 @@ func TestErrorsNameSettings(t *testing.T) {
 		}
 	}
 	for body, want := range map[string]string{
-		`"per_entity_ns": -1`: `"per_entity_ns"`, `"writes": -1`: `"writes"`,
+		`"per_entity_ns": -1`: `"per_entity_ns"`, `"writes": -1`: `"writes"`, `"calls": -1`: `"calls"`,
 		`"splitting": {"first": 1, "fan_out": 2}`: `"splitting"`,
 	} {
 		check("POST", "/jobs/plan", `{"mapper": "add-credit", "query": {"kind": "Account"}, `+body+"}", want)
 	}
 	for _, c := range [][3]string{
 		{"rate", `{"entities": -2}`, `"entities"`}, {"rate", `{"writes": 0.001}`, `"writes"`},
+		{"rate", `{"calls": 0.001}`, `"calls"`},
 		{"rate", `{}`, `{"entities": -1}`}, {"rate", `{"entities": 100, "for_ns": -1}`, "its time"},
 		{"clean-up", `{"expire_ns": -1}`, `"expire_ns"`}, {"retry?cause=x", "", "no failure has the cause"},
 	} {

@@ -42,6 +42,14 @@ func (p *Page[R]) Put(key *datastore.Key, src any) { p.attempt.Put(key, src) }
 // Delete deletes an entity in the page's commit.
 func (p *Page[R]) Delete(key *datastore.Key) { p.attempt.Delete(key) }
 
+// AwaitCall announces a call of an outside service, as [Entity.AwaitCall] does. After an error, the
+// page is retried as a whole later, and no attempt counts. The wait is no part of the 30 s that the
+// function has.
+func (p *Page[R]) AwaitCall(ctx context.Context) error { return p.attempt.AwaitCalls(ctx, 1) }
+
+// AwaitCalls is [Page.AwaitCall] for n calls.
+func (p *Page[R]) AwaitCalls(ctx context.Context, n int) error { return p.attempt.AwaitCalls(ctx, n) }
+
 // OnRollback adds a function that is called if the page is not committed, because it failed or
 // another delivery has committed it. Use it to remove what the page's function wrote elsewhere. Of
 // several functions, the last one is called first. None is called if the process dies or the page's

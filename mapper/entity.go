@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"context"
 	"errors"
 	"reflect"
 	"time"
@@ -108,6 +109,25 @@ func (e *Entity[T]) PutStored(key *datastore.Key, entity *pb.Entity) {
 // entity. They differ for every other entity and job, even for a later job of the same ID. Send
 // them to a service that recognises repeated calls.
 func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() }
+
+// AwaitCall announces a call of an outside service, just before the function makes it, and waits
+// until [Rate].CallsPerSecond allows the call. Without that limit it returns at once.
+//
+//	if err := e.AwaitCall(ctx); err != nil {
+//		return err
+//	}
+//	resp, err := service.Do(ctx, request)
+//
+// After an error, make no call and return the error. It means that the call would wait too long, or
+// that the job pauses, its process stops, or ctx has ended. Unless only ctx has ended, the page ends
+// before the entity. The attempt does not count and has no effect, and the function runs again
+// later. So announce a call before the function does anything that must not be repeated. The wait is
+// no part of StartOptions.EntityTimeout.
+func (e *Entity[T]) AwaitCall(ctx context.Context) error { return e.attempt.AwaitCalls(ctx, 1) }
+
+// AwaitCalls is [Entity.AwaitCall] for n calls, which the function may make at once. The next call
+// of the job waits until the rate has caught up. In a batch ([UpdateBatches]), announce a call for several entities by one of them.
+func (e *Entity[T]) AwaitCalls(ctx context.Context, n int) error { return e.attempt.AwaitCalls(ctx, n) }
 
 // Skip is the error that a function returns if it has no work on its entity. It is not a failure:
 // the entity counts as processed.
@@ -224,6 +244,7 @@ func loadCall[T any](m function.Mode, keysOnly bool, s function.Subject) (c *cal
 	defer function.Recovered(&err)
 	a := function.NewAttempt(s.Job.Ref, m, s.Key)
 	a.Among(s.Job.Others)
+	a.Announce(s.Job.Calls)
 	c = &call[T]{Entity: Entity[T]{Key: s.Key, attempt: a, stored: s.Stored}, mode: m, keysOnly: keysOnly,
 		masks: s.Job.Masks}
 	switch {

@@ -146,3 +146,25 @@ func ExampleRate() {
 	fmt.Println(options.Rate.EntitiesPerSecond)
 	// Output: 2000
 }
+
+type Place struct{ Name, Position string }
+
+// ExampleEntity_AwaitCall calls a service that allows 50 calls a second. The function announces
+// each call, and the job's rate limits them, in all processes together.
+func ExampleEntity_AwaitCall() {
+	geocode := func(context.Context, string) (string, error) { return "48.2,16.4", nil } // the service
+	locate := mapper.Update("locate", func(ctx context.Context, a *mapper.Entity[Place], _ mapper.NoParams) error {
+		if a.Value.Position != "" {
+			return mapper.Skip // needs no call
+		}
+		if err := a.AwaitCall(ctx); err != nil {
+			return err
+		}
+		position, err := geocode(ctx, a.Value.Name)
+		a.Value.Position = position
+		return err
+	})
+	options := mapper.StartOptions{Rate: mapper.Rate{CallsPerSecond: 50}}
+	fmt.Println(locate.Name(), "makes at most", options.Rate.CallsPerSecond, "calls a second")
+	// Output: locate makes at most 50 calls a second
+}

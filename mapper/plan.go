@@ -32,6 +32,10 @@ type PlanOptions struct {
 	// 10,000. Defaults to 1. A [Visit] and a rehearsal write none.
 	WritesPerEntity float64
 
+	// CallsPerEntity is how many calls the function announces per entity ([Entity.AwaitCall]), up to
+	// 10,000. It counts if Rate limits calls. Defaults to 1.
+	CallsPerEntity float64
+
 	// Params are the parameters of the job as JSON. The plan checks them as a start does. They do
 	// not change the estimate. Without Params nothing is checked.
 	Params json.RawMessage
@@ -101,8 +105,8 @@ func checkGiven(def *function.Definition, params json.RawMessage) (err error) {
 	return err
 }
 
-// mostWrites is the limit of PlanOptions.WritesPerEntity.
-const mostWrites = 10_000
+// mostEach is the limit of PlanOptions.WritesPerEntity and CallsPerEntity.
+const mostEach = 10_000
 
 // validate returns an error that names the first setting which a plan of such a start can't have.
 func (o *PlanOptions) validate(start StartOptions, longest, deadline time.Duration) error {
@@ -113,9 +117,12 @@ func (o *PlanOptions) validate(start StartOptions, longest, deadline time.Durati
 	case o.TimePerEntity < 0 || o.TimePerEntity > start.EntityTimeout:
 		return setting.Errorf("%w: PlanOptions.TimePerEntity has to be in (0, %v], which is "+
 			"StartOptions.EntityTimeout; it is %v", ErrInvalidArgument, start.EntityTimeout, o.TimePerEntity)
-	case !(o.WritesPerEntity >= 0 && o.WritesPerEntity <= mostWrites): // also NaN
+	case !(o.WritesPerEntity >= 0 && o.WritesPerEntity <= mostEach): // also NaN
 		return setting.Errorf("%w: PlanOptions.WritesPerEntity has to be in [0, %d], it is %v", ErrInvalidArgument,
-			mostWrites, o.WritesPerEntity)
+			mostEach, o.WritesPerEntity)
+	case !(o.CallsPerEntity >= 0 && o.CallsPerEntity <= mostEach):
+		return setting.Errorf("%w: PlanOptions.CallsPerEntity has to be in [0, %d], it is %v", ErrInvalidArgument,
+			mostEach, o.CallsPerEntity)
 	case !start.Splitting.strategy().Adaptive():
 		return setting.Errorf("%w: StartOptions.Splitting has to be the default for a plan", ErrInvalidArgument)
 	}
@@ -171,7 +178,7 @@ func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query
 		Query: q, PageSize: int64(start.PageSize), PageTime: start.PageTime, Workers: int64(start.ExpectedWorkers),
 		AtOnce: int64(max(start.ExpectedWorkers, concurrent)),
 		Rate:   start.Rate.limit(), Deadline: e.queue.DispatchDeadline(), Update: m == function.Update,
-		Writes:    opts.WritesPerEntity,
+		Writes: opts.WritesPerEntity, Calls: cmp.Or(opts.CallsPerEntity, 1),
 		PerEntity: max(1, opts.TimePerEntity/time.Duration(max(1, concurrencyOf(start, def)))), Prices: e.prices,
 		Parallel: tasks.Parallel,
 	}

@@ -9,7 +9,8 @@ import "github.com/scattermap/scattermap/mapper/internal/pace"
 //
 // Before each page, a process reserves the page's part of the rate in a record that all processes
 // share. That takes a transaction for a page, or for several pages of the process that wait. A page
-// waits up to 20 seconds, so with many workers pages are small.
+// waits up to 20 seconds, so with many workers pages are small. Calls that the function announces
+// are reserved in the same way, where the function makes them.
 type Rate struct {
 	// EntitiesPerSecond is how many entities are processed in a second at most. 0 and [Unlimited]
 	// are no limit.
@@ -18,6 +19,10 @@ type Rate struct {
 	// WritesPerSecond is how many writes are made in a second at most: puts and deletes of the
 	// function, and writes of the job's own records. 0 and [Unlimited] are no limit.
 	WritesPerSecond float64 `json:"writes,omitempty"`
+
+	// CallsPerSecond is how many calls of an outside service the function makes in a second at most,
+	// if it announces each one by [Entity.AwaitCall]. 0 and [Unlimited] are no limit.
+	CallsPerSecond float64 `json:"calls,omitempty"`
 
 	// Ramp starts the job at 500 entities and 500 writes a second, and adds half of that rate every
 	// five minutes: 500, 750, 1125 and so on. It restarts when the job is resumed, or when
@@ -44,7 +49,7 @@ const Unlimited = -1
 
 // limit returns the rate as records store it.
 func (r Rate) limit() pace.Limit {
-	for _, n := range []*float64{&r.EntitiesPerSecond, &r.WritesPerSecond} {
+	for _, n := range []*float64{&r.EntitiesPerSecond, &r.WritesPerSecond, &r.CallsPerSecond} {
 		if *n == Unlimited {
 			*n = 0 // as records have it
 		}

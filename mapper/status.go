@@ -77,6 +77,8 @@ type Status struct {
 
 	// processed entities that an [Update] has changed or deleted; the others are stored unchanged
 	Written int64 `json:"written"`
+	// calls that the function has announced ([Entity.AwaitCall]) in committed pages
+	Calls int64 `json:"calls"`
 	// how often the function of an [Update] ran again on an entity, because others had changed it
 	Conflicts int64            `json:"conflicts"`
 	Counters  map[string]int64 `json:"counters"`   // what the function has counted
@@ -296,7 +298,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && j.Limited,
 		Params: slices.Clone(j.Params), Settings: settings, Created: j.Created,
 		Ended: j.Ended, UndoneBy: j.Undo,
-		Written: sum.Written, Conflicts: sum.Conflicts, Counters: sum.Counters,
+		Written: sum.Written, Calls: sum.Calls, Conflicts: sum.Conflicts, Counters: sum.Counters,
 		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, OpenRanges: sum.Pending, MaxDepth: sum.Depth,
 		WithoutShardBy: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost,
 		ByKind: spacesOf(&sum), KindsOmitted: sum.SpacesLeftOut,

@@ -295,6 +295,9 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	} else {
 		add("Processed:", fmt.Sprintf(written, about, operator.Grouped(job.Processed), operator.Grouped(job.Written)))
 	}
+	if job.Calls > 0 {
+		add("Calls:", about+operator.Grouped(job.Calls)+" announced by the function")
+	}
 	if job.Conflicts > 0 {
 		add("Conflicts:", about+operator.Counted(job.Conflicts, "run", "runs")+
 			" repeated, on entities that others had changed")
@@ -347,6 +350,7 @@ func newRate() *cobra.Command {
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
 	c.Flags().Float64Var(&rate.WritesPerSecond, "writes", 0, "also limit the `writes` a second; by default no limit")
+	c.Flags().Float64Var(&rate.CallsPerSecond, "calls", 0, callsHelp)
 	c.Flags().Var((*period)(&rate.For), "for",
 		"the `time` for which the limit holds, such as 2h; by default permanently")
 	c.Flags().BoolVar(&rate.Ramp, "ramp", false,

@@ -37,6 +37,7 @@ func TestErrorsNameFlags(t *testing.T) {
 		"rate one -- -2":                                                   "",
 		"rate one 0.0001":                                                  "the rate has to be",
 		"rate one 100 --writes 0.0001":                                     "--writes has to be",
+		"rate one 100 --calls 0.0001":                                      "--calls has to be",
 		"retry one --cause nothing":                                        "no failure has the cause",
 		"clean-up one --yes --expire -1h":                                  "--expire",
 		"start export --kind Account --params '{\"files\": -1}'":           `"files" in --params`,

@@ -30,6 +30,8 @@ type jobFlags struct {
 	share, except string
 }
 
+const callsHelp = "limit the `calls` of a service a second that the function announces; by default no limit"
+
 func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.query.Kind, "kind", "", "the `kind` of the entities")
 	flags.StringVar(&f.query.Namespace, "namespace", "", "their `namespace`; by default the default namespace")
@@ -46,6 +48,7 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.IntVar(&f.options.Concurrency, "concurrency", 0, "the `number` of calls of the function at once in a page, "+
 		"in [1, 1000]; by default as the mapper says, or 1")
 	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second; by default no limit")
+	flags.Float64Var(&f.options.Rate.CallsPerSecond, "calls", 0, callsHelp)
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
 		"start with 500 entities a second, and allow half more every five minutes")
 	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0, "pause before the job costs more than these `dollars`. "+

@@ -20,10 +20,11 @@ var roots = map[string]reflect.Type{
 // others are the JSON names of settings that are not fields of these types.
 var others = map[setting.Name]string{
 	"PlanOptions.TimePerEntity": "per_entity_ns", "PlanOptions.WritesPerEntity": "writes",
-	"Filter.AllowAnyType": "any_type",
-	"StartOptions.Files":  "params.files", // in an export's parameters
-	"RetainAlways":        "-1",
-	"Job.Move":            "move", "Job.Retry": "retry", "Job.FailuresPage": "failures",
+	"PlanOptions.CallsPerEntity": "calls",
+	"Filter.AllowAnyType":        "any_type",
+	"StartOptions.Files":         "params.files", // in an export's parameters
+	"RetainAlways":               "-1",
+	"Job.Move":                   "move", "Job.Retry": "retry", "Job.FailuresPage": "failures",
 }
 
 // JSONName returns the JSON name of a setting in a request: "page_size" for StartOptions.PageSize,

@@ -195,10 +195,15 @@ func (s *simulation) newRound() {
 
 // options returns the options of the jobs.
 func (s *simulation) options() *mapper.StartOptions {
-	return &mapper.StartOptions{ID: simID, AllowEmpty: true, PageSize: 5 + s.rng.IntN(100),
+	o := &mapper.StartOptions{ID: simID, AllowEmpty: true, PageSize: 5 + s.rng.IntN(100),
 		ExpectedWorkers: 1 + s.rng.IntN(64),
 		Concurrency:     1 + s.dice.IntN(2)*s.dice.IntN(30),
 		EntityTimeout:   5 * time.Second}
+	if calls := rand.New(rand.NewPCG(s.seed, 9)); calls.IntN(3) == 0 { // from the least for these workers on
+		wait := min(20*time.Second, s.deadline/20)
+		o.Rate.CallsPerSecond = max(float64(o.ExpectedWorkers), 20) / wait.Seconds() * (1.01 + 9*calls.Float64())
+	}
+	return o
 }
 
 // job runs a job to its end, with retries, and checks its effects.
@@ -758,6 +763,9 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	s.idempotency[id][a.IdempotencyKey()] = true
 	s.mu.Unlock()
 	time.Sleep(s.pace)
+	if err := a.AwaitCalls(ctx, len(id)%4); err != nil {
+		return err
+	}
 	switch {
 	case broken:
 		s.breakOnce.Do(func() { s.fleet.stops.freeze(2, 0.2) }) // while it fails the job

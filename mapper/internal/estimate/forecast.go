@@ -21,6 +21,7 @@ type Job struct {
 	Deadline  time.Duration // the dispatch deadline of the queue
 	Update    bool
 	Writes    float64
+	Calls     float64 // of a service, for an entity
 	PerEntity time.Duration
 	Prices    billing.Prices
 	Parallel  int // how many tasks are enqueued at the same time
@@ -51,7 +52,7 @@ type Forecast struct {
 // Page returns how many entities a page of the job has.
 func (j *Job) Page() int64 {
 	page := max(1, min(j.PageSize, int64(j.PageTime/j.PerEntity)))
-	if j.Rate != (pace.Limit{}) {
+	if j.Rate.OfPages() != (pace.Limit{}) {
 		others := pace.Queue{Pages: float64(max(1, j.AtOnce) - 1)}
 		page = int64(j.Rate.Page(int(page), j.Writes, 0, others, pace.WaitWithin(j.Deadline)))
 	}
@@ -87,7 +88,8 @@ func (est *Forecast) expect(ctx context.Context, j *Job, page, least int64) erro
 	est.Pages, est.Tasks = m.Pages, m.Tasks
 	est.Duration = m.Takes(j.Workers)
 	if n := float64(est.Entities); j.Rate != (pace.Limit{}) {
-		est.Duration = max(est.Duration, j.Rate.Takes(n, n*j.Writes+float64(pace.RecordWrites*m.Pages)))
+		est.Duration = max(est.Duration, j.Rate.Takes(pace.Need{Entities: n,
+			Writes: n*j.Writes + float64(pace.RecordWrites*m.Pages), Calls: n * j.Calls}))
 	}
 	est.Usage = billing.Usage{
 		// The terms: the entities; the records and the queries for keys; the job's record.

@@ -132,7 +132,7 @@ func (l Look) mostEntities() float64 {
 	if err != nil {
 		return 0
 	}
-	return limit.Entities(l.Totals.WritesPerEntity(), l.Now.Sub(l.Job.RampBegan()))
+	return limit.Entities(l.Totals.PerEntity(), l.Now.Sub(l.Job.RampBegan()))
 }
 
 // perEntity returns for how long a task is busy with an entity, on average; 0: unknown.

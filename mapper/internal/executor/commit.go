@@ -85,7 +85,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 	of = record.Outcome{
 		Done: p.At[:o.Reached], Next: p.Next, GoesOn: d.mayGoOn(), Failed: o.Failures, Backoff: d.job.Backoff(),
 		Generation: d.job.Generation, NextPage: nextPage(d, o), Each: o.Each(),
-		Processed: o.Processed, Written: o.Written, Conflicts: o.Again, Ran: o.Ran,
+		Processed: o.Processed, Written: o.Written, Calls: o.Calls, Conflicts: o.Again, Ran: o.Ran,
 		Full: o.Full(d.record.PageSize, time.Duration(d.job.PageTime)),
 		Left: o.Left, Examples: o.Examples[:min(len(o.Examples), record.PageExamples)],
 	}

@@ -236,7 +236,9 @@ func (d *delivery) page(ctx context.Context) (standing, error) {
 		return d.commitPage(ctx, p, page.Failed(&record.Failure{At: p.At[0], Suspected: true}), nil)
 	}
 	s, err = d.runPage(ctx, p) // 4
-	settle()
+	if settle(); errors.Is(err, errStopped) {
+		return stopped, nil
+	}
 	return d.refused(ctx, p, s, err)
 }
 

@@ -22,7 +22,7 @@ func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(tim
 		AtOnce: atOnce(d), Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: late(ctx, d, p),
 		Impatient: d.record.Impatient(time.Now()), Begin: d.turn.grant.At, Spacing: d.turn.grant.Spacing(),
 		Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays,
-		Ends: d.x.Gate.IsDraining,
+		Ends: d.x.Gate.IsDraining, Calls: d.calls(),
 	}
 }
 
@@ -63,11 +63,17 @@ func collect(ctx context.Context, d *delivery, o *page.Results) (lose func(), er
 	}
 	name := fmt.Sprintf("%s-%d-%s", d.record.ID, d.record.Generation, d.x.NewDelivery())
 	const limit = function.MaxInTransaction
-	var failed error
+	var failed, refused error
+	calls := int64(0)
+	await := awaitFirst(d.calls())
 	err = function.Calls(ctx, limit, &d.x.Gate.Strays, func(r *function.Runner) {
-		r.Call(func(ctx context.Context) {
+		announced := function.Announcing(r, await)
+		a.Announce(announced.Await)
+		if r.Call(func(ctx context.Context) {
 			failed = a.Run(func() error { return d.callPage(ctx, a, name, o.Collected) })
-		})
+		}) {
+			calls, refused = announced.Made()
+		}
 	})
 	switch {
 	case errors.Is(err, function.ErrTimeout): // the function may still run, so its attempt must not be touched
@@ -83,11 +89,13 @@ func collect(ctx context.Context, d *delivery, o *page.Results) (lose func(), er
 	switch {
 	case failed != nil && ctx.Err() != nil:
 		return lose, ctx.Err() // the delivery was cancelled
+	case refused != nil:
+		return lose, refused
 	case failed != nil:
 		return lose, fault.Refusal{Summary: "the function over a page failed", Cause: failed,
 			Final: fault.IsPermanent(failed), After: fault.After(failed)}
 	}
-	o.Page = *effect
+	o.Page, o.Calls = *effect, o.Calls+calls
 	o.Counters.Merge(effect.Counters)
 	return lose, nil
 }

@@ -2,59 +2,150 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
+	"cloud.google.com/go/datastore"
+
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // keepRate waits until the job's rate allows a page of up to n entities. The grant says when the
-// page may start, and how many entities it may have. All processes reserve the rate in one record,
-// see pace.Meter. If the rate changes during the wait, keepRate reserves again at the new rate. If
-// the job stops meanwhile, the range is stopped. After the page, the caller calls settle, which
-// reports to the meter how many entities and writes the page had.
+// page may start, and how many entities it may have. If the job stops meanwhile, the range is
+// stopped. After the page, the caller calls settle, which reports to the meter how many entities
+// and writes the page had.
 func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settle func(), s standing, err error) {
-	settle = func() {}
-	meter := d.x.paces.Meter(d.job.Ref())
+	ref := d.job.Ref()
+	meter, most := d.x.paces.Meter(ref), pace.WaitWithin(d.x.Queue.DispatchDeadline())
+	var rate pace.Limit
+	var since time.Duration
+	grant, err = d.x.awaitRate(ctx, ref, turnstile{meter: meter, clock: record.RateClockKey(ref),
+		cost: func(job *record.Job, limit pace.Limit) pace.Cost {
+			if rate = limit.OfPages(); rate == (pace.Limit{}) {
+				return nil
+			}
+			since = time.Since(job.RampBegan())
+			return rate.PageCost(n, d.x.paces.Writes(ref, d.planner.Mode.Writes()), since, most)
+		}})
+	switch {
+	case errors.Is(err, errStopped):
+		return grant, func() {}, stopped, nil
+	case err != nil:
+		return grant, func() {}, ours, err
+	case grant.N == 0: // no limit
+		return pace.Grant{N: n}, func() {}, ours, nil
+	}
+	return grant, sync.OnceFunc(func() {
+		if used := d.turn.used; used != nil {
+			writes := max(0, float64(used.Writes-pace.RecordWrites-1))
+			meter.Settle(grant, rate.Cost(float64(d.turn.reached), writes, since))
+		}
+	}), ours, nil
+}
+
+// calls returns the function that waits until the job's rate allows calls of a service, see
+// page.Page; nil: the rate has no such limit. Calls wait one by one, in the mapper's function,
+// because only the function knows when it makes some.
+//
+// Calls of a page's first entity may wait longest, or else a page could wait for ever: up to a
+// quarter of the deadline, and not beyond the delivery's time. Several deliveries wait for a
+// service with few calls a second.
+func (d *delivery) calls() func(ctx context.Context, n int, first bool) error {
+	x, ref, begun, wait := d.x, d.job.Ref(), d.begunAt, d.planner.Wait
+	if limit, err := d.job.RateLimit(); err != nil || limit.CallsPerSecond == 0 {
+		return nil
+	}
+	deadline, timeout := x.Queue.DispatchDeadline(), time.Duration(d.job.Timeout)
+	meter := x.paces.CallMeter(ref)
+	return func(ctx context.Context, n int, first bool) error {
+		most := wait
+		if first {
+			most = deadline / 4
+		}
+		most = min(most, time.Until(begun.Add(deadline*19/20-timeout)))
+		_, err := x.awaitRate(ctx, ref, turnstile{meter: meter, clock: record.CallClockKey(ref),
+			cost: func(_ *record.Job, limit pace.Limit) pace.Cost {
+				if limit.CallsPerSecond == 0 {
+					return nil
+				}
+				return limit.CallCost(n, most)
+			}})
+		return err
+	}
+}
+
+// awaitFirst waits as for the calls of a page's first entity.
+func awaitFirst(calls func(ctx context.Context, n int, first bool) error) function.Await {
+	if calls == nil {
+		return nil
+	}
+	return func(ctx context.Context, n int) error { return calls(ctx, n, true) }
+}
+
+// A turnstile is where pages or calls wait for their part of a job's rate.
+type turnstile struct {
+	meter *pace.Meter
+	clock *datastore.Key // the record that all processes share
+
+	// cost returns the cost of the page or the calls that wait; nil: the rate does not limit them.
+	cost func(job *record.Job, limit pace.Limit) pace.Cost
+}
+
+// errStopped says that the job stopped while something waited for its rate.
+var errStopped = errors.New("the job no longer runs")
+
+// errCallsWait says that the function would wait too long for a call.
+var errCallsWait = errors.New("the calls that the job's rate allows are reserved for some time")
+
+// awaitRate waits until the job's rate allows what waits at the turnstile. All processes reserve
+// the rate in one record, see pace.Meter. If the rate changes during the wait, awaitRate reserves
+// again at the new rate. A grant without entities: the rate has no such limit.
+func (x *Executor) awaitRate(ctx context.Context, ref record.Ref, at turnstile) (grant pace.Grant, err error) {
+	defer func() {
+		if err != nil && grant.N > 0 {
+			at.meter.Settle(grant, 0)
+		}
+	}()
 	for {
-		job, err := d.runningJob(ctx)
-		if err != nil || job.State != record.Running {
-			return grant, settle, stopped, err
-		}
-		rate, err := job.RateLimit()
+		job, err := x.runningJob(ctx, ref)
 		if err != nil {
-			return grant, settle, ours, err
+			return grant, err
 		}
-		if rate == (pace.Limit{}) {
-			return pace.Grant{N: n}, settle, ours, nil
+		if job.State != record.Running {
+			return grant, errStopped
+		}
+		limit, err := job.RateLimit()
+		if err != nil {
+			return grant, err
+		}
+		cost := at.cost(job, limit)
+		if cost == nil {
+			return pace.Grant{}, nil
 		}
 		if !grant.Of(string(job.Rate)) {
-			asked := pace.Request{Limit: rate, Rate: string(job.Rate), N: n, Since: time.Since(job.RampBegan()),
-				Each: d.x.paces.Writes(job.Ref(), d.planner.Mode.Writes()),
-				Most: pace.WaitWithin(d.x.Queue.DispatchDeadline()), Now: time.Now}
-			grant, err = meter.Take(ctx, asked, d.reserve(job))
+			grant, err = at.meter.Take(ctx, pace.Request{Rate: string(job.Rate), Cost: cost, Now: time.Now},
+				x.reserve(job, at.clock))
 			if err != nil {
-				return grant, settle, ours, err
+				return grant, err
 			}
-			settle = sync.OnceFunc(func() {
-				if used := d.turn.used; used != nil {
-					writes := max(0, float64(used.Writes-pace.RecordWrites-1))
-					meter.Settle(grant, rate.Cost(float64(d.turn.reached), writes, asked.Since))
-				}
-			})
+			if grant.N == 0 {
+				return grant, fault.Refusal{Summary: "the function has to wait", Cause: errCallsWait, Later: true}
+			}
 		}
 		wait := time.Until(grant.At)
 		if wait <= 0 {
-			return grant, settle, ours, nil
+			return grant, nil
 		}
 		select {
 		case <-ctx.Done():
-			return grant, settle, ours, ctx.Err()
-		case <-d.x.Gate.Draining().Done():
-			return grant, settle, ours, gate.ErrDraining
+			return grant, ctx.Err()
+		case <-x.Gate.Draining().Done():
+			return grant, gate.ErrDraining
 		case <-time.After(min(wait, cachedFor)): // check again: the rate may have changed
 		}
 	}
@@ -62,10 +153,10 @@ func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settl
 
 // reserve returns the function that reserves a part of the job's rate. It tries again while other
 // processes reserve at the same moment: that is no reason for a delivery to fail.
-func (d *delivery) reserve(job *record.Job) pace.Reserve {
+func (x *Executor) reserve(job *record.Job, clock *datastore.Key) pace.Reserve {
 	return func(ctx context.Context, ask pace.Ask) (begin time.Time, q pace.Queue, err error) {
 		for tries := 1; ; tries++ {
-			begin, q, err = d.x.Store.ReserveRate(ctx, job, ask)
+			begin, q, err = x.Store.ReserveRate(ctx, job, clock, ask)
 			if !fault.Contended(err) {
 				return begin, q, err
 			}
@@ -78,13 +169,13 @@ func (d *delivery) reserve(job *record.Job) pace.Reserve {
 
 // runningJob returns the job, at most a second old. If its rate was temporary and has expired,
 // runningJob ends the rate first.
-func (d *delivery) runningJob(ctx context.Context) (*record.Job, error) {
-	job, err := d.x.cache.load(ctx, d.x.Store, d.job.Ref())
+func (x *Executor) runningJob(ctx context.Context, ref record.Ref) (*record.Job, error) {
+	job, err := x.cache.load(ctx, x.Store, ref)
 	if err != nil || job.State != record.Running || !record.RateEnds(job, time.Now()) {
 		return job, err
 	}
-	if job, err = d.x.EndRate(ctx, job); err == nil {
-		d.x.cache.note(job, time.Now())
+	if job, err = x.EndRate(ctx, job); err == nil {
+		x.cache.note(job, time.Now())
 	}
 	return job, err
 }

@@ -32,6 +32,7 @@ type Attempt struct {
 	mode   Mode
 	key    *datastore.Key // of its entity; nil: it runs on a page
 	others Others         // nil: it cannot read other entities
+	calls  Await          // nil: calls are not limited
 	lost   []func(context.Context)
 
 	mu      sync.Mutex
@@ -51,6 +52,9 @@ func NewAttempt(job record.Ref, m Mode, key *datastore.Key) *Attempt {
 
 // Among sets the other entities that the attempt can read.
 func (a *Attempt) Among(o Others) { a.others = o }
+
+// Announce sets where the attempt announces its calls of a service.
+func (a *Attempt) Announce(c Await) { a.calls = c }
 
 // Job returns a string that identifies the attempt's job.
 func (a *Attempt) Job() string { return a.job.String() }

@@ -107,6 +107,8 @@ type Job struct {
 
 	Others Others // the other entities that the function may read; nil: it runs outside a page
 
+	Calls Await // where the function announces calls of a service; nil: they are not limited
+
 	Rehearses bool // the job is a rehearsal: nothing is written
 }
 

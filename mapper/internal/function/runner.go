@@ -13,11 +13,19 @@ import (
 // A Runner calls users' functions one after the other in its own goroutine. If a call takes too
 // long, the goroutine is abandoned.
 type Runner struct {
+	// OnWait is called when a call starts to wait outside its time, and when that wait ends. It
+	// may be nil.
+	OnWait func(waits bool)
+
 	ctx context.Context // of the calls
 
 	mu     sync.Mutex
-	begun  time.Time // start of the current call; zero: no call is under way
-	left   bool      // the goroutine was abandoned
+	calls  int           // number of calls so far
+	begun  time.Time     // start of the current call; zero: no call is under way
+	waits  int           // waits of the current call that are no part of its time
+	since  time.Time     // start of these waits
+	paused time.Duration // earlier waits of the current call, or all of the last one
+	left   bool          // the goroutine was abandoned
 	strays *atomic.Int64
 }
 
@@ -75,13 +83,61 @@ func Calls(ctx context.Context, limit time.Duration, strays *atomic.Int64, f fun
 // return at once and must not use anything that it shares.
 func (r *Runner) Call(fn func(context.Context)) (awaited bool) {
 	r.mu.Lock()
-	r.begun = time.Now()
+	r.begun, r.waits, r.paused = time.Now(), 0, 0
+	r.calls++
 	r.mu.Unlock()
 	fn(r.ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.begun = time.Time{}
+	if r.waits > 0 { // a goroutine of the function still waits
+		r.resume()
+	}
+	r.begun, r.waits = time.Time{}, 0
 	return !r.left
+}
+
+// Paused returns how long the last call has waited outside its time.
+func (r *Runner) Paused() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.paused
+}
+
+// pause stops the current call's time until the returned function is called. Several pauses may
+// overlap.
+func (r *Runner) pause() (resume func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	of := r.calls
+	if r.begun.IsZero() {
+		return func() {}
+	}
+	if r.waits++; r.waits == 1 {
+		r.since = time.Now()
+		r.onWait(true)
+	}
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.calls != of || r.begun.IsZero() { // that call has returned without waiting
+			return
+		}
+		if r.waits--; r.waits == 0 {
+			r.resume()
+		}
+	}
+}
+
+// resume ends the waits. The caller holds mu.
+func (r *Runner) resume() {
+	r.paused += time.Since(r.since)
+	r.onWait(false)
+}
+
+func (r *Runner) onWait(waits bool) {
+	if r.OnWait != nil {
+		r.OnWait(waits)
+	}
 }
 
 // wait returns how much longer the current call may take. If its time is over, wait marks the
@@ -92,7 +148,11 @@ func (r *Runner) wait(limit time.Duration) (wait time.Duration, left bool) {
 	if r.begun.IsZero() {
 		return limit, false
 	}
-	if wait = limit - time.Since(r.begun); wait <= 0 {
+	wait = limit + r.paused - time.Since(r.begun)
+	if r.waits > 0 {
+		return max(time.Second, wait+time.Since(r.since)), false
+	}
+	if wait <= 0 {
 		r.left = true
 		r.strays.Add(1)
 	}

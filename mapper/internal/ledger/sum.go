@@ -56,6 +56,7 @@ func (s *Sum) Add(r *record.Range) error {
 	}
 	s.Processed += r.Processed
 	s.Written += r.Written
+	s.Calls += r.Calls
 	s.Conflicts += r.Conflicts
 	failed := int64(0)
 	if r.Failed != "" {
@@ -87,6 +88,7 @@ func (s *Sum) Add(r *record.Range) error {
 func (s *Sum) merge(o *Sum) {
 	s.Processed += o.Processed
 	s.Written += o.Written
+	s.Calls += o.Calls
 	s.Conflicts += o.Conflicts
 	s.Failures += o.Failures
 	s.Pages += o.Pages
@@ -131,8 +133,8 @@ func (s *Sum) Scale(factor float64) {
 	if s.Sample != nil {
 		s.Sample.Scale, s.Sample.LeftScale = factor, factor
 	}
-	for _, n := range []*int64{&s.Processed, &s.Written, &s.Conflicts, &s.Failures, &s.Pages, &s.FullPages, &s.Ranges,
-		&s.Tasks, &s.Pending, &s.Retrying, &s.Expected} {
+	for _, n := range []*int64{&s.Processed, &s.Written, &s.Calls, &s.Conflicts, &s.Failures, &s.Pages, &s.FullPages,
+		&s.Ranges, &s.Tasks, &s.Pending, &s.Retrying, &s.Expected} {
 		*n = int64(float64(*n)*factor + 0.5)
 	}
 	for name, n := range s.Counters {

@@ -182,7 +182,7 @@ func refOf(kind string, key *datastore.Key, all []datastore.Property) (ref recor
 				ref.Incarnation = text
 			}
 		}
-	case record.DraftKind: // its name is HASH.ID.INCARNATION.draft or HASH.ID.INCARNATION.rate
+	case record.DraftKind: // its name is HASH.ID.INCARNATION.WORD
 		if parts := strings.Split(key.Name, "."); len(parts) == 4 {
 			ref = record.Ref{ID: parts[1], Incarnation: parts[2]}
 		}

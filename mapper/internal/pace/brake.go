@@ -188,6 +188,18 @@ func (b *braking) serve(now time.Time) {
 	b.served = min(b.served, b.taken)
 }
 
+// Wait notes that a run waits for something else than a service, or that it no longer does.
+// Meanwhile it is not under way.
+func (b *Brake) Wait(waits bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if waits {
+		b.inside--
+	} else {
+		b.inside++
+	}
+}
+
 // Leave gives back the turn of a run that does not start.
 func (b *Brake) Leave(p Pass) {
 	b.mu.Lock()

@@ -373,3 +373,32 @@ func TestBrakeCutsByHalf(t *testing.T) {
 		t.Errorf("%d cuts, then %v calls a second, want 200", b.cut, b.rate)
 	}
 }
+
+// TestBrakeWaits has runs wait for something else. They do not count as under way.
+func TestBrakeWaits(t *testing.T) {
+	now := time.Unix(1000, 0)
+	b := new(Brake)
+	b.rate, b.at = 40, now
+	b.pattern.add(500*time.Millisecond, true, false)
+	begin := func() bool {
+		var p Pass
+		_, begins := b.Ask(now, &p)
+		if !begins {
+			b.Leave(p)
+		}
+		return begins
+	}
+	for b.inside < 20 && begin() {
+		now = now.Add(time.Second)
+	}
+	if b.inside != 20 || begin() {
+		t.Fatalf("%d runs are under way, want 40 a second of half a second", b.inside)
+	}
+	b.Wait(true)
+	if !begin() {
+		t.Error("no run begins while another one waits")
+	}
+	if b.Wait(false); b.inside != 21 {
+		t.Errorf("%d runs are under way", b.inside)
+	}
+}

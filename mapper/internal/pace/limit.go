@@ -9,13 +9,43 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// A Limit is the highest rate of a job, in entities and in writes a second; 0: unlimited. Ramp
-// adds the limit of the ramp. A Limit is stored as JSON in the job's record.
+// A Limit is the highest rate of a job, in entities, writes and calls a second; 0: unlimited. Ramp
+// adds the limit of the ramp to entities and writes. A Limit is stored as JSON in the job's record.
 type Limit struct {
 	EntitiesPerSecond float64 `json:"entities,omitempty"`
 	WritesPerSecond   float64 `json:"writes,omitempty"`
+	CallsPerSecond    float64 `json:"calls,omitempty"`
 	Ramp              bool    `json:"ramp,omitempty"`
 }
+
+// A Need is what a number of entities take of a rate.
+type Need struct{ Entities, Writes, Calls float64 }
+
+// times returns the need of n times as many entities.
+func (n Need) times(by float64) Need { return Need{by * n.Entities, by * n.Writes, by * n.Calls} }
+
+// parts returns the quantities of a limit, or of what a job needs of it, in their order.
+func (n Need) parts() [3]float64 { return [...]float64{n.Entities, n.Writes, n.Calls} }
+
+// seconds returns how long the need uses a rate.
+func (n Need) seconds(rate Need) (longest float64) {
+	rates := rate.parts()
+	for i, part := range n.parts() {
+		if part > 0 {
+			longest = max(longest, part/rates[i])
+		}
+	}
+	return longest
+}
+
+// quantities are the names of a limit's quantities.
+var quantities = [...]string{"entities", "writes", "calls"}
+
+// fields are the names of their fields.
+var fields = [...]setting.Name{"EntitiesPerSecond", "WritesPerSecond", "CallsPerSecond"}
+
+// set returns the limits that are set, without the ramp.
+func (r Limit) set() Need { return Need{r.EntitiesPerSecond, r.WritesPerSecond, r.CallsPerSecond} }
 
 // These constants are the ramp of Datastore's best practices: "500/50/5".
 const (
@@ -33,30 +63,28 @@ const rateWait = 20 * time.Second
 func WaitWithin(deadline time.Duration) time.Duration { return min(rateWait, deadline/20) }
 
 // at returns the allowed rates at a time after the start of the ramp.
-func (r Limit) at(since time.Duration) (entities, writes float64) {
-	entities, writes = math.Inf(1), math.Inf(1)
+func (r Limit) at(since time.Duration) Need {
+	ramp, no := math.Inf(1), math.Inf(1)
 	if r.Ramp {
-		entities = rampFirst * math.Pow(rampFactor, math.Floor(float64(max(0, since))/float64(rampEvery)))
-		writes = entities
+		ramp = rampFirst * math.Pow(rampFactor, math.Floor(float64(max(0, since))/float64(rampEvery)))
 	}
-	if r.EntitiesPerSecond > 0 {
-		entities = min(entities, r.EntitiesPerSecond)
+	least := func(ramp, set float64) float64 {
+		if set > 0 {
+			return min(ramp, set)
+		}
+		return ramp
 	}
-	if r.WritesPerSecond > 0 {
-		writes = min(writes, r.WritesPerSecond)
-	}
-	return entities, writes
+	return Need{least(ramp, r.EntitiesPerSecond), least(ramp, r.WritesPerSecond), least(no, r.CallsPerSecond)}
 }
 
 // Becomes returns the line of the log and of the history that says that a job's rate was changed to
 // this limit.
 func (r Limit) Becomes() string {
 	var parts []string
-	if r.EntitiesPerSecond > 0 {
-		parts = append(parts, fmt.Sprintf("%g entities a second", r.EntitiesPerSecond))
-	}
-	if r.WritesPerSecond > 0 {
-		parts = append(parts, fmt.Sprintf("%g writes a second", r.WritesPerSecond))
+	for i, n := range r.set().parts() {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%g %s a second", n, quantities[i]))
+		}
 	}
 	if r.Ramp {
 		parts = append(parts, "a ramp")
@@ -70,40 +98,45 @@ func (r Limit) Becomes() string {
 // Says describes in one line how fast a job with this limit may go, at a time after the start of
 // the ramp. It is empty without a limit.
 func (r Limit) Says(since time.Duration) string {
-	switch entities, writes := r.at(since); {
-	case r.Ramp && (r.EntitiesPerSecond == 0 || r.EntitiesPerSecond > entities) &&
-		(r.WritesPerSecond == 0 || r.WritesPerSecond > writes):
-		return fmt.Sprintf("it is on its ramp, at %.0f entities and writes a second", entities)
-	case math.IsInf(entities, 1) && math.IsInf(writes, 1):
+	now := r.at(since)
+	says, rest := "it", r.set()
+	if r.Ramp && !(0 < rest.Entities && rest.Entities <= now.Entities) &&
+		!(0 < rest.Writes && rest.Writes <= now.Writes) {
+		says += fmt.Sprintf(" is on its ramp, at %.0f entities and writes a second", now.Entities)
+		if rest = (Need{Calls: rest.Calls}); rest.Calls == 0 {
+			return says
+		}
+		says += ", and"
+	}
+	var parts []string
+	for i, n := range rest.parts() {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%g %s", now.parts()[i], quantities[i]))
+		}
+	}
+	if len(parts) == 0 {
 		return ""
-	case math.IsInf(writes, 1) || r.WritesPerSecond == 0:
-		return fmt.Sprintf("it keeps to its rate of %g entities a second", entities)
-	case math.IsInf(entities, 1) || r.EntitiesPerSecond == 0:
-		return fmt.Sprintf("it keeps to its rate of %g writes a second", writes)
-	default:
-		return fmt.Sprintf("it keeps to its rate of %g entities and %g writes a second", entities, writes)
 	}
+	last := len(parts) - 1
+	if last > 0 {
+		parts = []string{strings.Join(parts[:last], ", "), parts[last]}
+	}
+	return fmt.Sprintf("%s keeps to its rate of %s a second", says, strings.Join(parts, " and "))
 }
 
-// Near reports whether a job at this rate is at least at 70% of what it may reach. It has that many
-// writes for each entity, without its own records.
-func (r Limit) Near(entities, writesEach float64, since time.Duration) bool {
+// Near reports whether a job at this rate is at least at 70% of what it may reach. Each is what it
+// needs for an entity, without its own records.
+func (r Limit) Near(entities float64, each Need, since time.Duration) bool {
 	const near = 0.7
-	mostEntities, mostWrites := r.at(since)
-	return entities >= near*mostEntities || entities*writesEach >= near*mostWrites
+	return each.times(entities).seconds(r.at(since)) >= near
 }
 
-// Entities returns how many entities a second are allowed, with that many writes for each; 0: no
-// limit.
-func (r Limit) Entities(writesEach float64, since time.Duration) float64 {
-	entities, writes := r.at(since)
-	if writesEach > 0 {
-		entities = min(entities, writes/writesEach)
+// Entities returns how many entities a second are allowed if each has this need; 0: no limit.
+func (r Limit) Entities(each Need, since time.Duration) float64 {
+	if seconds := each.seconds(r.at(since)); seconds > 0 {
+		return 1 / seconds
 	}
-	if math.IsInf(entities, 1) {
-		return 0
-	}
-	return entities
+	return 0
 }
 
 // FirstPaced is the highest number of entities in a page whose writes are limited, as long as the
@@ -119,9 +152,18 @@ const RecordWrites = 2
 // Cost returns for how long a page uses the whole rate. Writes excludes the page's own writes of
 // records.
 func (r Limit) Cost(entities, writes float64, since time.Duration) time.Duration {
-	perSecond, writesPerSecond := r.at(since)
-	seconds := max(entities/perSecond, (writes+RecordWrites)/writesPerSecond)
-	return time.Duration(min(seconds, time.Hour.Seconds()) * float64(time.Second))
+	return upTo(time.Hour, Need{Entities: entities, Writes: writes + RecordWrites}.seconds(r.at(since)))
+}
+
+// upTo converts seconds, up to most.
+func upTo(most time.Duration, seconds float64) time.Duration {
+	return time.Duration(min(seconds, most.Seconds()) * float64(time.Second))
+}
+
+// OfPages returns the part of the limit that pages wait for. Calls wait for the rest, one by one.
+func (r Limit) OfPages() Limit {
+	r.CallsPerSecond = 0
+	return r
 }
 
 // Page returns how many of size entities a page may have after a queue of other pages. each is the
@@ -132,7 +174,8 @@ func (r Limit) Cost(entities, writes float64, since time.Duration) time.Duration
 // queue have that size, none of them waits for longer than most. And the page uses at most half of
 // the time that remains until most.
 func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most time.Duration) int {
-	entities, writes := r.at(since)
+	rate := r.at(since)
+	entities, writes := rate.Entities, rate.Writes
 	seconds := min(max(1, 10/entities, 10*RecordWrites/writes), most.Seconds()/(q.Pages+2), (most-q.Wait).Seconds()/2)
 	fit := entities * seconds
 	if !math.IsInf(writes, 1) && each > 0 {
@@ -146,27 +189,20 @@ func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most t
 func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration) error {
 	wait := WaitWithin(deadline)
 	slowest := float64(workers) / wait.Seconds()
-	switch {
-	case !(r.EntitiesPerSecond >= 0) || math.IsInf(r.EntitiesPerSecond, 1):
-		return setting.Errorf("%s has to be at least 0, it is %v", name+".EntitiesPerSecond", r.EntitiesPerSecond)
-	case !(r.WritesPerSecond >= 0) || math.IsInf(r.WritesPerSecond, 1):
-		return setting.Errorf("%s has to be at least 0, it is %v", name+".WritesPerSecond", r.WritesPerSecond)
-	case r.EntitiesPerSecond > 0 && r.EntitiesPerSecond < slowest:
-		return setting.Errorf("%s has to be at least %.3g a second for %d workers, as each waits for "+
-			"up to %v; it is %v: give the job and its queue fewer workers", name+".EntitiesPerSecond", slowest, workers,
-			wait,
-			r.EntitiesPerSecond)
-	case r.Ramp && rampFirst < (1+RecordWrites)*slowest:
+	each := Need{Entities: 1, Writes: 1 + RecordWrites, Calls: 1}.times(slowest).parts()
+	for i, n := range r.set().parts() {
+		switch field := name + "." + fields[i]; {
+		case !(n >= 0) || math.IsInf(n, 1):
+			return setting.Errorf("%s has to be at least 0, it is %v", field, n)
+		case n > 0 && n < each[i]:
+			return setting.Errorf("%s has to be at least %.3g a second for %d workers, as each waits for up to %v; "+
+				"it is %v: give the job and its queue fewer workers", field, each[i], workers, wait, n)
+		}
+	}
+	if least := each[1]; r.Ramp && rampFirst < least {
 		return setting.Errorf("%s begins with %d a second, which is too little for %d workers, as each waits for up "+
 			"to %v: it has to be at least %.3g; give the job and its queue fewer workers", name+".Ramp", rampFirst,
-			workers,
-			wait, (1+RecordWrites)*slowest)
-	case r.WritesPerSecond > 0 && r.WritesPerSecond < (1+RecordWrites)*slowest:
-		return setting.Errorf("%s has to be at least %.3g a second for %d workers, as each waits for up "+
-			"to %v; it is %v: give the job and its queue fewer workers", name+".WritesPerSecond",
-			(1+RecordWrites)*slowest,
-			workers, wait,
-			r.WritesPerSecond)
+			workers, wait, least)
 	}
 	return nil
 }
@@ -174,18 +210,19 @@ func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration
 // MaxTakes bounds an estimate of time: a hundred years.
 const MaxTakes = 100 * 365 * 24 * time.Hour
 
-// Takes returns how long these entities and writes take within the limit.
-func (r Limit) Takes(entities, writes float64) time.Duration {
-	most, mostWrites := Limit{EntitiesPerSecond: r.EntitiesPerSecond, WritesPerSecond: r.WritesPerSecond}.at(0)
+// Takes returns how long a need takes within the limit.
+func (r Limit) Takes(need Need) time.Duration {
+	after := r
+	after.Ramp = false
+	most := after.at(0)
 	for t := time.Duration(0); ; t += rampEvery {
-		perSecond, writesPerSecond := r.at(t)
-		rest := time.Duration(min(max(entities/perSecond, writes/writesPerSecond),
-			MaxTakes.Seconds()) * float64(time.Second))
-		// the ramp is over, or there is none
-		if rest <= rampEvery || perSecond == most && writesPerSecond == mostWrites {
+		now := r.at(t)
+		rest := upTo(MaxTakes, need.seconds(now))
+		if rest <= rampEvery || now == most { // the ramp is over, or there is none
 			return t + rest
 		}
-		entities = max(0, entities-perSecond*rampEvery.Seconds())
-		writes = max(0, writes-writesPerSecond*rampEvery.Seconds())
+		done := rampEvery.Seconds()
+		need = Need{max(0, need.Entities-now.Entities*done), max(0, need.Writes-now.Writes*done),
+			max(0, need.Calls-now.Calls*done)}
 	}
 }

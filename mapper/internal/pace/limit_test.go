@@ -1,6 +1,7 @@
 package pace
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -24,9 +25,11 @@ func TestLimitAt(t *testing.T) {
 		{Limit{Ramp: true}, 5 * time.Minute, 750, 750},
 		{Limit{Ramp: true}, 10 * time.Minute, 1125, 1125},
 		{Limit{Ramp: true, WritesPerSecond: 600}, 10 * time.Minute, 1125, 600},
+		{Limit{Ramp: true, CallsPerSecond: 2000}, 0, 500, 500}, // the ramp is for Datastore
 	} {
-		if entities, writes := test.limit.at(test.since); entities != test.entities || writes != test.writes {
-			t.Errorf("%+v after %v: %v, %v", test.limit, test.since, entities, writes)
+		want := Need{test.entities, test.writes, cmp.Or(test.limit.CallsPerSecond, math.Inf(1))}
+		if got := test.limit.at(test.since); got != want {
+			t.Errorf("%+v after %v: %+v, want %+v", test.limit, test.since, got, want)
 		}
 	}
 }
@@ -116,19 +119,21 @@ func TestShares(t *testing.T) {
 
 func TestLimitTakes(t *testing.T) {
 	for _, test := range []struct {
-		limit            Limit
-		entities, writes float64
-		want             time.Duration
+		limit Limit
+		need  Need
+		want  time.Duration
 	}{
-		{Limit{}, 1e9, 1e9, 0},
-		{Limit{EntitiesPerSecond: 10}, 1000, 0, 100 * time.Second},
-		{Limit{EntitiesPerSecond: 10, WritesPerSecond: 5}, 1000, 1000, 200 * time.Second},
-		{Limit{Ramp: true}, 150_000, 0, 5 * time.Minute},
-		{Limit{Ramp: true}, 375_000, 0, 10 * time.Minute},
-		{Limit{EntitiesPerSecond: 1e-12}, 1e12, 0, MaxTakes},
+		{Limit{}, Need{1e9, 1e9, 1e9}, 0},
+		{Limit{EntitiesPerSecond: 10}, Need{Entities: 1000}, 100 * time.Second},
+		{Limit{EntitiesPerSecond: 10, WritesPerSecond: 5}, Need{1000, 1000, 0}, 200 * time.Second},
+		{Limit{EntitiesPerSecond: 10, CallsPerSecond: 2}, Need{1000, 1000, 1000}, 500 * time.Second},
+		{Limit{Ramp: true}, Need{Entities: 150_000}, 5 * time.Minute},
+		{Limit{Ramp: true}, Need{Entities: 375_000}, 10 * time.Minute},
+		{Limit{Ramp: true, CallsPerSecond: 100}, Need{Entities: 150_000, Calls: 60_000}, 10 * time.Minute},
+		{Limit{EntitiesPerSecond: 1e-12}, Need{Entities: 1e12}, MaxTakes},
 	} {
-		if d := test.limit.Takes(test.entities, test.writes); d != test.want {
-			t.Errorf("%+v, %v entities, %v writes: %v, want %v", test.limit, test.entities, test.writes, d, test.want)
+		if d := test.limit.Takes(test.need); d != test.want {
+			t.Errorf("%+v, %+v: %v, want %v", test.limit, test.need, d, test.want)
 		}
 	}
 }
@@ -141,6 +146,7 @@ func TestValidate(t *testing.T) {
 		"R.WritesPerSecond has to be at least 0, it is +Inf":                 {WritesPerSecond: math.Inf(1)},
 		"R.EntitiesPerSecond has to be at least 0.5 a second for 10 workers": {EntitiesPerSecond: 0.4},
 		"R.WritesPerSecond has to be at least 1.5 a second for 10 workers":   {WritesPerSecond: 1.4},
+		"R.CallsPerSecond has to be at least 0.5 a second for 10 workers":    {CallsPerSecond: 0.4},
 	} {
 		if err := limit.Validate("R", 10, 10*time.Minute); (err == nil) != (want == "") || err != nil &&
 			!strings.HasPrefix(err.Error(), want) {

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// A Meter distributes a job's rate among the pages of one process. All processes share one clock.
-// To keep the number of calls low, the process reserves time on it for all its waiting pages at
-// once. Several goroutines may use a Meter.
+// A Meter distributes a job's rate among the pages of one process, or among the calls of its
+// function. Below, a page may also be a call. All processes share one clock. To keep the number of
+// transactions low, the process reserves time on it for several pages at once. Several goroutines
+// may use a Meter.
 type Meter struct {
 	turn    chan struct{} // has room for the one page that reserves
 	waiting atomic.Int64
@@ -16,6 +17,9 @@ type Meter struct {
 
 	rate       string    // the limit of the reservation
 	begin, end time.Time // the part of the reservation that no page has yet
+
+	reserved time.Time // when the process last reserved; zero: not yet
+	granted  int64     // pages since then
 }
 
 // NewMeter returns a meter without a reservation.
@@ -45,19 +49,32 @@ func (g Grant) Of(rate string) bool { return g.N > 0 && g.rate == rate }
 
 // A Request describes a page that waits for the rate.
 type Request struct {
-	Limit Limit
-	Rate  string        // the limit as stored
-	N     int           // number of entities
-	Each  float64       // writes for each entity
-	Since time.Duration // time since the start of the ramp
-	Most  time.Duration // longest time that the page shall wait
-	Now   func() time.Time
+	Rate string // the limit as stored
+	Cost Cost
+	Now  func() time.Time
 }
 
-// cost returns how many entities a page may have after a queue, and their cost.
-func (r Request) cost(q Queue) (int, time.Duration) {
-	n := r.Limit.Page(r.N, r.Each, r.Since, q, r.Most)
-	return n, r.Limit.Cost(float64(n), float64(n)*r.Each, r.Since)
+// A Cost returns how many entities, or calls, a page may have after a queue, and for how long they
+// use the whole rate. 0 entities: the page does not wait so long.
+type Cost func(q Queue) (n int, cost time.Duration)
+
+// PageCost returns the cost of a page of up to n entities, each with that many writes. since is the
+// time since the start of the ramp, and most is the longest time that the page shall wait.
+func (r Limit) PageCost(n int, each float64, since, most time.Duration) Cost {
+	return func(q Queue) (int, time.Duration) {
+		n := r.Page(n, each, since, q, most)
+		return n, r.Cost(float64(n), float64(n)*each, since)
+	}
+}
+
+// CallCost returns the cost of n calls, which wait for at most the given time.
+func (r Limit) CallCost(n int, most time.Duration) Cost {
+	return func(q Queue) (int, time.Duration) {
+		if q.Wait > most {
+			return 0, 0
+		}
+		return n, upTo(time.Hour, Need{Calls: float64(n)}.seconds(r.at(0)))
+	}
 }
 
 // A Reserve reserves time on the clock that all processes share, see [Clock.Reserve].
@@ -75,7 +92,7 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 		return g, ctx.Err()
 	}
 	if m.rate != r.Rate {
-		m.rate, m.begin, m.end = r.Rate, time.Time{}, time.Time{}
+		m.rate, m.begin, m.end, m.granted = r.Rate, time.Time{}, time.Time{}, 0
 		m.known.Store(new(Queue))
 	}
 	now := r.Now()
@@ -83,24 +100,41 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 	q := m.Queue()
 	q.Wait = max(0, m.begin.Sub(now))
 	g.rate = r.Rate
-	g.N, g.Cost = r.cost(q)
+	g.N, g.Cost = r.Cost(q)
 	if left := m.end.Sub(m.begin); left < g.Cost {
 		var asked time.Duration
+		expected := m.expected(now)
 		begin, ahead, err := reserve(ctx, func(q Queue) (time.Duration, int64) {
-			g.N, g.Cost = r.cost(q)
-			pages := max(1, min(m.waiting.Load(), int64(Credit/max(1, g.Cost))))
+			if g.N, g.Cost = r.Cost(q); g.N == 0 {
+				asked = 0
+				return 0, 0
+			}
+			pages := max(1, min(max(m.waiting.Load(), expected), int64(Credit/max(1, g.Cost))))
 			asked = max(0, g.Cost*time.Duration(pages)-left)
 			return asked, pages
 		})
 		if err != nil {
 			return Grant{}, err
 		}
-		q, m.begin, m.end = ahead, begin.Add(-left), begin.Add(asked)
+		if q = ahead; g.N > 0 {
+			m.begin, m.end = begin.Add(-left), begin.Add(asked)
+			m.reserved, m.granted = now, 0
+		}
 	}
-	m.known.Store(&q)
-	g.At = m.begin
-	m.begin = m.begin.Add(g.Cost)
+	if m.known.Store(&q); g.N > 0 {
+		m.granted++
+		g.At = m.begin
+		m.begin = m.begin.Add(g.Cost)
+	}
 	return g, nil
+}
+
+// expected returns how many pages the process is expected to have soon: as many as it has had
+// lately. That is at most twice as many as since the last reservation, because a reservation that
+// is not used in time is lost.
+func (m *Meter) expected(now time.Time) int64 {
+	const soon = Credit / 2
+	return int64(float64(m.granted) * min(2, soon.Seconds()/max(1e-6, now.Sub(m.reserved).Seconds())))
 }
 
 // lapse drops the part of the reservation whose time is over.

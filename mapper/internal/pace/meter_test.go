@@ -58,8 +58,8 @@ func TestMeter(t *testing.T) {
 		for i := range 30 {
 			group.Go(func() {
 				for time.Since(begun) < time.Minute {
-					g, err := meters[i%3].Take(t.Context(), Request{Limit: limit, Rate: "200", N: 500,
-						Most: 20 * time.Second, Now: time.Now}, c.reserve)
+					g, err := meters[i%3].Take(t.Context(), Request{Rate: "200", Now: time.Now,
+						Cost: limit.PageCost(500, 0, 0, 20*time.Second)}, c.reserve)
 					if err != nil {
 						t.Error(err)
 						return
@@ -91,8 +91,8 @@ func TestMeterSettles(t *testing.T) {
 		c, m := &shared{clock: Clock{Until: time.Now()}}, NewMeter()
 		ask := func(rate string, n int) Grant {
 			t.Helper()
-			g, err := m.Take(t.Context(), Request{Limit: Limit{EntitiesPerSecond: 10}, Rate: rate, N: n,
-				Most: 20 * time.Second, Now: time.Now}, c.reserve)
+			g, err := m.Take(t.Context(), Request{Rate: rate, Now: time.Now,
+				Cost: Limit{EntitiesPerSecond: 10}.PageCost(n, 0, 0, 20*time.Second)}, c.reserve)
 			if err != nil || g.N != n || !g.Of(rate) || g.Of("other") {
 				t.Fatalf("%+v, %v", g, err)
 			}
@@ -111,10 +111,109 @@ func TestMeterSettles(t *testing.T) {
 			t.Errorf("%d calls", c.calls)
 		}
 		failed := errors.New("failed")
-		if _, err := m.Take(t.Context(), Request{Limit: Limit{EntitiesPerSecond: 10}, Rate: "10", N: 5, Now: time.Now},
+		if _, err := m.Take(t.Context(), Request{Rate: "10", Now: time.Now,
+			Cost: Limit{EntitiesPerSecond: 10}.PageCost(5, 0, 0, 0)},
 			func(context.Context, Ask) (begin time.Time, q Queue, err error) { return begin, q, failed }); !errors.Is(
 			err, failed) {
 			t.Error(err)
+		}
+	})
+}
+
+// TestMeterOfCalls has processes announce calls, from several goroutines each that also do other
+// things. Each second has at most the rate's calls and one second's more, the total keeps to the
+// rate if there is enough to call, and one transaction reserves several calls.
+func TestMeterOfCalls(t *testing.T) {
+	for _, c := range []struct {
+		processes, goroutines int
+		rate                  float64
+		n                     int           // calls at once
+		between               time.Duration // of each goroutine's calls
+		least                 float64       // share of the rate
+		each                  float64       // most transactions for a call
+	}{
+		{1, 1, 100, 1, 0, 0.99, 0.05},
+		{1, 20, 100, 1, 10 * time.Millisecond, 0.99, 0.1},
+		{5, 4, 100, 1, 150 * time.Millisecond, 0.95, 0.5},
+		{5, 100, 1000, 1, 300 * time.Millisecond, 0.95, 0.1},
+		{5, 1, 2, 1, time.Second, 0.95, 1},
+		{5, 4, 100, 7, 300 * time.Millisecond, 0.95, 1},
+		{5, 4, 1000, 1, time.Second, 0.019, 1}, // too few to reach the rate
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			limit, took := Limit{CallsPerSecond: c.rate}, time.Minute
+			clock := &shared{clock: Clock{Until: time.Now()}}
+			begun := time.Now()
+			var mu sync.Mutex
+			var calls []time.Duration
+			var group sync.WaitGroup
+			for range c.processes {
+				m := NewMeter()
+				for range c.goroutines {
+					group.Go(func() {
+						for time.Since(begun) < took {
+							g, err := m.Take(t.Context(), Request{Rate: "r", Now: time.Now,
+								Cost: limit.CallCost(c.n, time.Minute)},
+								func(ctx context.Context, ask Ask) (time.Time, Queue, error) {
+									time.Sleep(20 * time.Millisecond)
+									return clock.reserve(ctx, ask)
+								})
+							if err != nil || g.N != c.n {
+								t.Errorf("%+v, %v", g, err)
+								return
+							}
+							time.Sleep(time.Until(g.At))
+							mu.Lock()
+							for range g.N {
+								calls = append(calls, time.Since(begun))
+							}
+							mu.Unlock()
+							time.Sleep(c.between)
+						}
+					})
+				}
+			}
+			group.Wait()
+			n, first := 0, 0
+			for i, at := range calls {
+				for calls[first] < at-time.Second {
+					first++
+				}
+				if most := 2*c.rate + float64(c.n); float64(i-first+1) > most {
+					t.Fatalf("%+v: %d calls in the second before %v, want %v at most", c, i-first+1, at, most)
+				}
+				if at < took {
+					n++
+				}
+			}
+			if all := c.rate * took.Seconds(); float64(n) < c.least*all || float64(n) > 1.01*all+c.rate {
+				t.Errorf("%+v: %d calls, want %.0f", c, n, all)
+			}
+			if most := c.each * float64(len(calls)); float64(clock.calls) > most {
+				t.Errorf("%+v: %d transactions for %d calls", c, clock.calls, len(calls))
+			}
+		})
+	}
+}
+
+// TestMeterRefuses asks for calls that would wait too long. They reserve nothing.
+func TestMeterRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := &shared{clock: Clock{Until: time.Now().Add(time.Minute)}}
+		until, m := clock.clock.Until, NewMeter()
+		ask := func(most time.Duration) Grant {
+			g, err := m.Take(t.Context(), Request{Rate: "r", Now: time.Now,
+				Cost: Limit{CallsPerSecond: 2}.CallCost(1, most)}, clock.reserve)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return g
+		}
+		if g := ask(20 * time.Second); g.N != 0 || !clock.clock.Until.Equal(until) {
+			t.Errorf("%+v, and the clock is reserved until %v", g, clock.clock.Until)
+		}
+		if g := ask(2 * time.Minute); g.N != 1 || !g.At.Equal(until) {
+			t.Errorf("%+v, want a call at %v", g, until)
 		}
 	})
 }

@@ -16,6 +16,11 @@ func TestSays(t *testing.T) {
 		{Limit{WritesPerSecond: 10}, 0, "it keeps to its rate of 10 writes a second"},
 		{Limit{EntitiesPerSecond: 3, WritesPerSecond: 10}, 0,
 			"it keeps to its rate of 3 entities and 10 writes a second"},
+		{Limit{CallsPerSecond: 5}, 0, "it keeps to its rate of 5 calls a second"},
+		{Limit{EntitiesPerSecond: 3, WritesPerSecond: 10, CallsPerSecond: 5}, 0,
+			"it keeps to its rate of 3 entities, 10 writes and 5 calls a second"},
+		{Limit{Ramp: true, CallsPerSecond: 5}, 0,
+			"it is on its ramp, at 500 entities and writes a second, and keeps to its rate of 5 calls a second"},
 		{Limit{Ramp: true}, 0, "it is on its ramp, at 500 entities and writes a second"},
 		{Limit{Ramp: true}, 5 * time.Minute, "it is on its ramp, at 750 entities and writes a second"},
 		{Limit{Ramp: true, EntitiesPerSecond: 100}, 0, "it keeps to its rate of 100 entities a second"},
@@ -24,6 +29,30 @@ func TestSays(t *testing.T) {
 	} {
 		if got := c.limit.Says(c.since); got != c.want {
 			t.Errorf("%+v after %v says %q, want %q", c.limit, c.since, got, c.want)
+		}
+	}
+}
+
+// TestNear checks when a job counts as limited by its rate, and how fast it may be.
+func TestNear(t *testing.T) {
+	for _, c := range []struct {
+		limit    Limit
+		entities float64
+		each     Need
+		near     bool
+		most     float64
+	}{
+		{Limit{}, 1e6, Need{1, 1, 1}, false, 0},
+		{Limit{EntitiesPerSecond: 100}, 71, Need{1, 1, 1}, true, 100},
+		{Limit{EntitiesPerSecond: 100}, 69, Need{1, 5, 5}, false, 100},
+		{Limit{WritesPerSecond: 100}, 36, Need{1, 2, 0}, true, 50},
+		{Limit{CallsPerSecond: 100}, 200, Need{1, 1, 0.125}, false, 800},
+		{Limit{CallsPerSecond: 100}, 700, Need{1, 1, 0.125}, true, 800},
+		{Limit{CallsPerSecond: 100}, 1e6, Need{1, 1, 0}, false, 0},
+	} {
+		if near, most := c.limit.Near(c.entities, c.each, 0), c.limit.Entities(c.each, 0); near != c.near ||
+			most != c.most {
+			t.Errorf("%+v at %v/s, %+v each: near %v, most %v", c.limit, c.entities, c.each, near, most)
 		}
 	}
 }

@@ -61,7 +61,8 @@ type Book[Job comparable] struct {
 type page struct {
 	Throughput
 	brake Brake
-	meter *Meter
+	meter *Meter // of its pages
+	calls *Meter
 }
 
 // maxJobs bounds the number of jobs in a book that are not in use. A forgotten job starts without
@@ -122,7 +123,7 @@ func (p *Book[Job]) change(job Job, f func(*Throughput)) {
 func (p *Book[Job]) of(job Job) *page {
 	known, ok := p.job.Get(job)
 	if !ok {
-		known = &page{meter: NewMeter()}
+		known = &page{meter: NewMeter(), calls: NewMeter()}
 		p.job.Put(job, known, maxJobs, func(job Job, _ *page) bool { return p.InUse != nil && p.InUse(job) })
 	}
 	return known
@@ -135,7 +136,14 @@ func (p *Book[Job]) Brake(job Job) *Brake {
 	return &p.of(job).brake
 }
 
-// Meter returns the meter of a job's rate.
+// CallMeter returns the meter of a job's calls.
+func (p *Book[Job]) CallMeter(job Job) *Meter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.of(job).calls
+}
+
+// Meter returns the meter of a job's pages.
 func (p *Book[Job]) Meter(job Job) *Meter {
 	p.mu.Lock()
 	defer p.mu.Unlock()

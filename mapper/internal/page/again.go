@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -24,7 +25,8 @@ type Moved struct {
 // batches, as in Run.
 //
 // If aside returns an error for an entity, the function does not run again. The entity fails with
-// that error, and the current attempt does not count. Again neither reports to the brake nor adds
+// that error, and the current attempt does not count. If the job's rate refuses calls that the
+// function announces, the page ends before its entity. Again neither reports to the brake nor adds
 // to the entities' time.
 func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(Moved) error) error {
 	out := make(map[int]error)
@@ -50,9 +52,14 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 	}
 	todo := slices.Sorted(maps.Keys(now))
 	for width := max(1, p.AtOnce) * p.inCall(); len(todo) > 0; {
-		hands, err := p.rerunAll(ctx, o, todo[:min(width, len(todo))], now, out)
+		hands, cut, err := p.rerunAll(ctx, o, todo[:min(width, len(todo))], now, out)
 		if err != nil {
 			return err
+		}
+		if cut < len(o.results) {
+			o.results, o.Reached = o.results[:cut], cut
+			todo = slices.DeleteFunc(todo, func(place int) bool { return place >= cut })
+			hands = slices.DeleteFunc(hands, func(h *hand) bool { return h.place >= cut })
 		}
 		changed := make(map[string]bool) // by the entities of this round
 		for _, h := range hands {
@@ -71,10 +78,12 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 	return p.complete(ctx, o)
 }
 
-// rerunAll runs the function again on entities, and returns their new results.
+// rerunAll runs the function again on entities, and returns their new results. The page ends before
+// the entity at cut.
 func (p *Page) rerunAll(
 	ctx context.Context, o *Results, places []int, now map[int]wire.Stamp, out map[int]error,
-) (all []*hand, err error) {
+) (all []*hand, cut int, err error) {
+	cut = len(o.results)
 	var hands []*hand // for which the function runs
 	for _, i := range places {
 		h := &hand{place: i}
@@ -105,24 +114,40 @@ func (p *Page) rerunAll(
 				}
 				<-slots
 			}()
-			p.rerun(ctx, o, &group{hands: some, notes: true, pass: new(pace.Pass)})
+			end, refused := p.rerun(ctx, o, &group{hands: some, notes: true, pass: new(pace.Pass)})
+			if refused == nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if cut = min(cut, end); cut == 0 {
+				err = refused
+			}
 		})
 	}
 	calls.Wait()
 	if panicked != nil {
 		panic(panicked) // panic in the delivery's goroutine, which handles it
 	}
-	return all, ctx.Err()
+	return all, cut, cmp.Or(ctx.Err(), err)
 }
 
-// rerun runs the function again on a group.
-func (p *Page) rerun(ctx context.Context, o *Results, g *group) {
+// rerun runs the function again on a group. If its calls are refused, the page ends before the
+// entity at end.
+func (p *Page) rerun(ctx context.Context, o *Results, g *group) (end int, refused error) {
 	left := function.Calls(ctx, time.Duration(p.Job.Timeout), p.Strays, func(runner *function.Runner) {
 		var call func(part *group) called
 		call = func(part *group) called {
 			whole, awaited := p.run(runner, o, part, part.hands)
-			if !awaited || whole == nil || len(part.hands) == 1 {
-				return called{abandoned: !awaited}
+			if !awaited {
+				return called{abandoned: true}
+			}
+			if refused = refusal(part.hands); refused != nil {
+				end = part.hands[0].place
+				return called{end: part.hands[0]}
+			}
+			if whole == nil || len(part.hands) == 1 {
+				return called{}
 			}
 			return p.narrow(part, part.hands, called{}, call)
 		}
@@ -133,5 +158,7 @@ func (p *Page) rerun(ctx context.Context, o *Results, g *group) {
 		for _, h := range g.hands {
 			h.r, h.view = p.fails(h.r.at, h.r.read, err), nil
 		}
+		return 0, nil // an abandoned call may still write these
 	}
+	return end, refused
 }

@@ -15,9 +15,10 @@ import (
 
 // A hand is an entity for which the function is called, perhaps several times.
 type hand struct {
-	place int    // of the entity in the page
-	r     result // the outcome
-	view  *view  // the last call's view of other entities
+	place int                 // of the entity in the page
+	r     result              // the outcome
+	view  *view               // the last call's view of other entities
+	calls *function.Announced // that the last call of the function has announced
 }
 
 // A group has the entities of one call of the function: one, or a batch.
@@ -61,6 +62,7 @@ var hasToWait = fault.Refusal{Summary: "the function has to wait", Cause: errWai
 // If a batch has failed as a whole, the function runs on its halves.
 func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g *group) (got called) {
 	brake := p.Paces.Brake(p.Job.Ref())
+	runner.OnWait = brake.Wait
 	now := g.hands // the entities of the next call
 	for calls := 1; ; calls++ {
 		if calls > 1 || !g.first {
@@ -80,8 +82,15 @@ func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g 
 			return got
 		}
 		e, later := endOf(now, whole)
-		e.Took = time.Since(begun)
+		refused := refusal(now)
+		if refused != nil {
+			e, later = pace.End{}, nil
+		}
+		e.Took = time.Since(begun) - runner.Paused()
 		brake.Done(time.Now(), *g.pass, e)
+		if refused != nil {
+			return got.ends(now[0], refused)
+		}
 		if len(later) > 0 {
 			after := time.Duration(0)
 			for _, h := range later {
@@ -156,19 +165,36 @@ func (p *Page) resume(hands []*hand) {
 }
 
 // ends ends the page before an entity. If that is the first one, the refusal postpones the range.
-func (c called) ends(before *hand, refusal fault.Refusal) called {
+func (c called) ends(before *hand, refusal error) called {
 	if c.end = before; before.place == 0 {
 		c.err = refusal
 	}
 	return c
 }
 
+// refusal returns why the calls that a run has announced may not be made; nil: they may. A refused
+// run has no effect.
+func refusal(hands []*hand) error {
+	for _, h := range hands {
+		if _, refused := h.calls.Made(); refused != nil {
+			return refused
+		}
+	}
+	return nil
+}
+
 // run calls the function once for the entities, and stores the outcome in their hands. Whole is an
 // error of the call as a whole. If awaited is false, the call timed out and was abandoned: then do
 // not touch anything shared.
 func (p *Page) run(runner *function.Runner, o *Results, g *group, hands []*hand) (whole error, awaited bool) {
+	var await function.Await
+	if p.Calls != nil {
+		first := hands[0].place == 0
+		await = func(ctx context.Context, n int) error { return p.Calls(ctx, n, first) }
+	}
 	for _, h := range hands {
 		h.view = &view{get: p.Others, outcome: o, place: h.place, notes: g.notes}
+		h.calls = function.Announcing(runner, await)
 	}
 	if p.BatchSize == 0 {
 		h := hands[0]
@@ -206,7 +232,7 @@ func (p *Page) run(runner *function.Runner, o *Results, g *group, hands []*hand)
 
 // jobOf returns what the function needs to know of its job for an entity.
 func (p *Page) jobOf(h *hand) function.Job {
-	return function.Job{Ref: p.Job.Ref(), Masks: p.Job.Masks, Others: h.view}
+	return function.Job{Ref: p.Job.Ref(), Masks: p.Job.Masks, Others: h.view, Calls: h.calls.Await}
 }
 
 // left tells the brake that a call was abandoned, or ended its goroutine: the brake still waits for
@@ -322,6 +348,7 @@ func (p *Page) keep(h *hand, e *function.Effect, err error) {
 	h.view.close()
 	r := &h.r
 	r.ran = true
+	r.calls, _ = h.calls.Made()
 	if err == nil {
 		err = p.keepsPlace(r.at.Key, r.read.Entity, e)
 	}

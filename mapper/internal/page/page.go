@@ -53,6 +53,11 @@ type Page struct {
 	// the page is done. It may be nil.
 	Progress func(ran time.Duration, half bool)
 
+	// Calls waits until the function may make n calls of a service, by the job's rate. first says
+	// that no entity comes before them in the page. After an error the page ends before the call's
+	// entities. nil: calls are not limited.
+	Calls func(ctx context.Context, n int, first bool) error
+
 	Begin   time.Time     // start of the first call, by the job's rate
 	Spacing time.Duration // time between calls, by the job's rate; 0: no rate
 

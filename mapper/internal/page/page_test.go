@@ -117,6 +117,7 @@ func over(k *kind, mode function.Mode, fn func(c *call) error, ids ...int64) *Pa
 	run := func(ctx context.Context, s function.Subject) (*function.Effect, error) {
 		a := function.NewAttempt(s.Job.Ref, mode, s.Key)
 		a.Among(s.Job.Others)
+		a.Announce(s.Job.Calls)
 		was := s.Stored.GetProperties()["N"].GetIntegerValue()
 		c := &call{ctx, a, s.Key.ID, was}
 		if err := a.Run(func() error { return fn(c) }); err != nil {

@@ -257,6 +257,7 @@ func (w *crew) finish(t *turn) {
 		hung = share
 		w.over = w.over || w.page.Mode == function.Update // the entities that it has read are old by now
 	}
+	w.over = w.over || t.end != nil
 	if t.left != nil {
 		w.leave(t)
 	}

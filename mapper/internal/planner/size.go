@@ -16,7 +16,7 @@ type Pacer struct {
 
 // Size returns how many entities a page may have at the job's rate: at most size.
 func (pc Pacer) Size(job *record.Job, mode function.Mode, size int) (int, error) {
-	rate, err := job.RateLimit()
+	rate, err := pageLimit(job)
 	if err != nil {
 		return size, err
 	}
@@ -30,6 +30,12 @@ func (pc Pacer) Size(job *record.Job, mode function.Mode, size int) (int, error)
 	return pc.at(job, mode, rate, size), nil
 }
 
+// pageLimit returns the part of the job's rate that limits the size of pages.
+func pageLimit(job *record.Job) (pace.Limit, error) {
+	rate, err := job.RateLimit()
+	return rate.OfPages(), err
+}
+
 // at returns how many entities a page may have at a rate.
 func (pc Pacer) at(job *record.Job, mode function.Mode, rate pace.Limit, size int) int {
 	since := time.Since(job.RampBegan())
@@ -40,7 +46,7 @@ func (pc Pacer) at(job *record.Job, mode function.Mode, rate pace.Limit, size in
 // toCut returns the page size for which a range is cut. At a low rate pages are small, so that even
 // few entities are spread over all workers.
 func (pc Pacer) toCut(job *record.Job, r *record.Range, mode function.Mode) int64 {
-	if rate, err := job.RateLimit(); err == nil && rate != (pace.Limit{}) {
+	if rate, err := pageLimit(job); err == nil && rate != (pace.Limit{}) {
 		return min(r.PageSize, int64(pc.at(job, mode, rate, int(job.PageSize))))
 	}
 	return r.PageSize

@@ -30,6 +30,7 @@ type Outcome struct {
 	Each       time.Duration   // how long the function takes for an entity
 
 	Processed, Written int64
+	Calls              int64          // of a service: the function announced them
 	Conflicts          int64          // repeated runs of the function, on entities that others had changed
 	Ran                time.Duration  // how long the function ran
 	Full               bool           // full by count, bytes or time
@@ -92,7 +93,8 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	}
 	children = append(children, r.fail(o, &f, now)...)
 	r.Entities, r.Keys = int64(len(o.Done)), KeysDigest(o.Done)
-	r.Processed, r.Written, r.Conflicts, r.Ran, r.Full = o.Processed, o.Written, o.Conflicts, o.Ran, o.Full
+	r.Processed, r.Written, r.Calls, r.Conflicts = o.Processed, o.Written, o.Calls, o.Conflicts
+	r.Ran, r.Full = o.Ran, o.Full
 	r.Unsharded, r.Counters, r.Wrote = cmp.Or(o.Unsharded, r.Unsharded), o.Counters, o.Wrote
 	Leave(r, o.Left)
 	Exemplify(r, o.Examples)

@@ -7,7 +7,7 @@ import (
 )
 
 // A RateClock records how much of a job's rate all processes together have reserved. A running job
-// with a rate limit has one. It has the kind of drafts, so it is deleted with them when the job
+// with a rate limit has one for its pages, and one for the calls of its function. It has the kind of drafts, so it is deleted with them when the job
 // ends.
 type RateClock struct {
 	Rate []byte `datastore:"rate,noindex"` // the job's rate that the clock is for
@@ -17,7 +17,12 @@ type RateClock struct {
 	Ahead float64   `datastore:"ahead,noindex"`
 }
 
-// RateClockKey returns the key of the rate clock of a job.
+// CallClockKey returns the key of the rate clock of a job's calls.
+func CallClockKey(job Ref) *datastore.Key {
+	return datastore.NameKey(DraftKind, RangePrefix(job)+"calls", nil)
+}
+
+// RateClockKey returns the key of the rate clock of a job's pages.
 func RateClockKey(job Ref) *datastore.Key {
 	return datastore.NameKey(DraftKind, RangePrefix(job)+"clock", nil)
 }

@@ -3,6 +3,7 @@ package record
 import (
 	"encoding/json"
 
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
@@ -10,6 +11,7 @@ import (
 type Totals struct {
 	Processed int64 `json:"processed"`
 	Written   int64 `json:"written,omitempty"`
+	Calls     int64 `json:"calls,omitempty"`
 	Conflicts int64 `json:"conflicts,omitempty"`
 	Failures  int64 `json:"failures"`
 	Pages     int64 `json:"pages"`
@@ -48,8 +50,12 @@ type SpaceTotals struct {
 // Failing returns how many entities have failed, including those that are retried.
 func (t *Totals) Failing() int64 { return t.Failures + t.Retrying }
 
-// WritesPerEntity returns how many entities the function has written for each that it processed.
-func (t *Totals) WritesPerEntity() float64 { return float64(t.Written) / float64(max(1, t.Processed)) }
+// PerEntity returns what the function has needed of the job's rate, for each entity that it
+// processed.
+func (t *Totals) PerEntity() pace.Need {
+	n := float64(max(1, t.Processed))
+	return pace.Need{Entities: 1, Writes: float64(t.Written) / n, Calls: float64(t.Calls) / n}
+}
 
 // RecordIn stores the totals in the job's record.
 func (t *Totals) RecordIn(j *Job) (err error) {

@@ -14,15 +14,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// ReserveRate reserves a cost of a job's rate for some pages. It returns when the reservation
-// starts, and how many reserved pages come before it.
+// ReserveRate reserves a cost of a job's rate for some pages or calls, on the clock with that key.
+// It returns when the reservation starts, and how many reserved pages come before it.
 //
 // If the stored clock is for another rate, the job's rate is reserved from now on. A job that has
 // ended gets no new clock, because its end has deleted the clock.
 func (st Store) ReserveRate(
-	ctx context.Context, job *record.Job, ask pace.Ask,
+	ctx context.Context, job *record.Job, key *datastore.Key, ask pace.Ask,
 ) (begin time.Time, q pace.Queue, err error) {
-	key := record.RateClockKey(job.Ref())
 	err = st.Transact(ctx, func(tx *datastore.Transaction) error {
 		now, stored := time.Now(), new(record.RateClock)
 		clock := pace.Clock{Until: now, At: now}

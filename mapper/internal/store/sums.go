@@ -201,14 +201,15 @@ func (st Store) KeepDraft(
 	return kept, nil
 }
 
-// EndDraft deletes a job's draft and rate clock, if it has them. The caller writes the job's
+// EndDraft deletes a job's draft and rate clocks, if it has them. The caller writes the job's
 // record.
 func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 	if !j.Drafted {
 		return nil
 	}
 	j.Drafted = false
-	return Write(tx, datastore.NewDelete(ledger.DraftKey(j.Ref())), datastore.NewDelete(record.RateClockKey(j.Ref())))
+	return Write(tx, datastore.NewDelete(ledger.DraftKey(j.Ref())), datastore.NewDelete(record.RateClockKey(j.Ref())),
+		datastore.NewDelete(record.CallClockKey(j.Ref())))
 }
 
 // SampleEnded is LiveTotals for a job that has ended without totals. If a clean-up stores totals

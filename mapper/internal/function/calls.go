@@ -1,0 +1,75 @@
+package function
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// An Await lets the function make n calls of a service, as soon as the job's rate allows them. After
+// an error the function must not make them.
+type Await func(ctx context.Context, n int) error
+
+// An Announced has the calls that one run of the function has announced.
+type Announced struct {
+	runner *Runner
+	await  Await // nil: calls are not limited
+
+	mu      sync.Mutex
+	n       int64
+	refused error
+}
+
+// Announcing returns where a run by the runner announces its calls. While await waits, the run's
+// time stands still.
+func Announcing(runner *Runner, await Await) *Announced {
+	return &Announced{runner: runner, await: await}
+}
+
+// Await waits for n calls. After await has refused some, it refuses all later ones of the run. A
+// context of the function's own that ends is no refusal.
+func (a *Announced) Await(ctx context.Context, n int) error {
+	a.mu.Lock()
+	err := a.refused
+	if err == nil {
+		a.n += int64(n)
+	}
+	a.mu.Unlock()
+	if err != nil || a.await == nil || n == 0 {
+		return err
+	}
+	defer a.runner.pause()()
+	if err = a.await(ctx, n); err == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.n -= int64(n); ctx.Err() == nil && a.refused == nil {
+		a.refused = err
+	}
+	return err
+}
+
+// Made returns the number of calls that the run may have made, and the first refusal. A run with a
+// refusal has no effect: it has to be repeated later.
+func (a *Announced) Made() (n int64, refused error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.n, a.refused
+}
+
+var errNoCalls = errors.New("AwaitCalls: the number of calls is negative")
+
+// AwaitCalls waits until the function may make n calls of a service.
+func (a *Attempt) AwaitCalls(ctx context.Context, n int) (err error) {
+	a.do(func() error {
+		if n < 0 {
+			err = errNoCalls
+		}
+		return err
+	})
+	if err != nil || a.calls == nil {
+		return err
+	}
+	return a.calls(ctx, n)
+}
