@@ -32,6 +32,7 @@ type Outcome struct {
 	Processed, Written int64
 	Conflicts          int64          // repeated runs of the function, on entities that others had changed
 	Ran                time.Duration  // how long the function ran
+	Yielded            time.Duration  // how long the page waited, see [Range]
 	Full               bool           // full by count, bytes or time
 	Counters           []byte         // JSON
 	Unsharded          int64          // see [Range]
@@ -93,6 +94,7 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	children = append(children, r.fail(o, &f, now)...)
 	r.Entities, r.Keys = int64(len(o.Done)), KeysDigest(o.Done)
 	r.Processed, r.Written, r.Conflicts, r.Ran, r.Full = o.Processed, o.Written, o.Conflicts, o.Ran, o.Full
+	r.Yielded = o.Yielded
 	r.Unsharded, r.Counters, r.Wrote = cmp.Or(o.Unsharded, r.Unsharded), o.Counters, o.Wrote
 	Leave(r, o.Left)
 	Exemplify(r, o.Examples)
