@@ -15,6 +15,7 @@ var labels = map[string]string{
 	"budget": "Budget in dollars", "page_size": "Page size", "workers": "Workers",
 	"concurrency":   "Concurrency",
 	"failure_limit": "Failure limit", "queue": "Queue", "per_entity": "Time per entity",
+	"background":  "Background: give way to other clients of the database",
 	"beside":      "Run beside other jobs of the mapper",
 	"allow_empty": "Allow a kind without entities", "rehearsal": "Rehearsal",
 	"move": "Move to this service", "retry": "Retry failures", "failures": "Failures",

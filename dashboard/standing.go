@@ -119,6 +119,9 @@ func running(s *status, now time.Time) (tone, text, next string) {
 		}
 		return trial, text, "See their causes below. Leave them if they are expected. Otherwise mend the cause, and " +
 			"then retry them. A pause stops more."
+	case s.Phase == mapper.PhaseGivingWay:
+		return good, "Running at " + rate + " entities/s: " + s.Bottleneck,
+			"Nothing to do. It becomes faster when the database has more capacity to spare."
 	case s.Phase == mapper.PhaseSlowed:
 		return held, "Running slower than before: " + s.Bottleneck,
 			"Look at the service that the function calls, and at the slowest ranges below. A pause relieves the " +

@@ -178,8 +178,10 @@ func (f *form) read(q url.Values) (in entered, err error) {
 		*to, err = number(q, name)
 		note(err)
 	}
-	in.options.Rate.Ramp, in.options.AllowOverlap, in.options.AllowEmpty = q.Get("ramp") != "", q.Get("beside") != "",
-		q.Get("allow_empty") != ""
+	for name, to := range map[string]*bool{"ramp": &in.options.Rate.Ramp, "background": &in.options.Background,
+		"beside": &in.options.AllowOverlap, "allow_empty": &in.options.AllowEmpty} {
+		*to = q.Get(name) != ""
+	}
 	in.each, err = lasting(q, "per_entity")
 	note(err)
 	return in, errors.Join(bad...)

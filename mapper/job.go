@@ -52,6 +52,9 @@ const (
 	PhaseQueued Phase = "queued"
 	// PhaseRateLimited means that the job goes about as fast as its Rate allows.
 	PhaseRateLimited Phase = "rate limited"
+	// PhaseGivingWay means that the pages of a background job wait longer than they work, so that
+	// the database stays fast for its other clients: see [StartOptions].Background.
+	PhaseGivingWay Phase = "giving way"
 	// PhaseSlowed means that the job's workers are busy, and process less than a fifth of the
 	// entities a second that they did before. The function, or what it calls, has become slow.
 	PhaseSlowed Phase = "slowed"
@@ -168,6 +171,16 @@ type StartOptions struct {
 	// Rate limits the speed of the job. [Job.SetRate] changes it. Defaults to no limit.
 	Rate Rate `json:"rate,omitzero"`
 
+	// Background makes the job give way to other clients of the database. Each process looks up a
+	// key about once a second. While that takes longer than without the job's load, the process has
+	// fewer pages under way at once: at least one, for a quarter of the time. To compare, no page
+	// starts in the first four seconds of each minute.
+	//
+	// Use it for jobs of minutes or hours beside production traffic. A job starts with one page at
+	// a time, and takes up to half a minute to find its speed. A lookup is billed as a read, and
+	// does not count for the Budget. Defaults to false.
+	Background bool `json:"background,omitempty"`
+
 	// Budget limits the cost of the job's pages. Defaults to no limit.
 	Budget Budget `json:"budget,omitzero"`
 
@@ -233,7 +246,8 @@ func settingsOf(j *record.Job) (StartOptions, error) {
 	limit, bad := j.RateLimit()
 	budget, worse := record.BudgetOf(j)
 	return StartOptions{
-		ID: j.ID, AllowOverlap: j.Beside, PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime),
+		ID: j.ID, AllowOverlap: j.Beside, Background: j.Background,
+		PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime),
 		ExpectedWorkers: int(j.Workers), Splitting: Splitting(strategy), Rate: Rate(limit), Budget: Budget(budget),
 		EntityTimeout: time.Duration(j.Timeout), Concurrency: int(max(1, j.Concurrency)),
 		FailureLimit: int(j.LimitStep), FailureShare: j.LimitShare,

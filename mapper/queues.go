@@ -47,7 +47,7 @@ func queuesOf(first *Engine, others []*tasks.Queue) (queues, error) {
 		}
 		jobs := *first.jobs
 		jobs.Queue, jobs.Revived, jobs.Beside = queue, nil, nil
-		all = append(all, &ownQueue{queue, &jobs, executor.New(first.client, &jobs)})
+		all = append(all, &ownQueue{queue, &jobs, all[0].ranges.Beside(&jobs)})
 		first.jobs.Beside = append(first.jobs.Beside, &jobs)
 	}
 	for _, name := range slices.Sorted(maps.Keys(first.mappers)) {

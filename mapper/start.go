@@ -188,7 +188,7 @@ func newJob(
 		ID: opts.ID, Mapper: def.Name, Queue: record.Owner(queue), Params: params, State: record.Running,
 		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.EntityTimeout),
 		Workers: int64(opts.ExpectedWorkers), Concurrency: concurrencyOf(opts, def),
-		Concurrent: int64(concurrent), RampFrom: now,
+		Concurrent: int64(concurrent), RampFrom: now, Background: opts.Background,
 		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare,
 		Created:  now,
 		Tolerant: opts.FailureLimit < 0, AttemptSettings: record.AttemptSettings{Attempts: int64(retries.MaxAttempts),

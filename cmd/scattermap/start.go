@@ -51,6 +51,8 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.Float64Var(&f.options.Rate.CallsPerSecond, "calls", 0, callsHelp)
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
 		"start with 500 entities a second, and allow half more every five minutes")
+	flags.BoolVar(&f.options.Background, "background", false,
+		"give way to other clients: fewer pages at once while the database is slow under the job's load")
 	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0, "pause before the job costs more than these `dollars`. "+
 		"The service sets the prices, by default Google's for the multi-region nam5. By default no limit")
 	flags.Int64Var(&f.options.Budget.Operations, "budget-operations", 0, "pause before the job makes more than this "+

@@ -88,8 +88,8 @@ func Standing(job *mapper.Status) string {
 	switch job.Phase {
 	case "", mapper.PhaseProcessing, mapper.PhasePaused, mapper.PhaseEnded:
 		return string(job.State)
-	case mapper.PhaseStarting, mapper.PhaseQueued, mapper.PhaseRateLimited, mapper.PhaseRetrying, mapper.PhaseSlowed,
-		mapper.PhaseStuck, mapper.PhaseFinishing, mapper.PhaseDraining, mapper.PhaseOverBudget,
+	case mapper.PhaseStarting, mapper.PhaseQueued, mapper.PhaseRateLimited, mapper.PhaseRetrying,
+		mapper.PhaseGivingWay, mapper.PhaseSlowed, mapper.PhaseStuck, mapper.PhaseFinishing, mapper.PhaseDraining, mapper.PhaseOverBudget,
 		mapper.PhaseTooManyFailures:
 	}
 	return string(job.State) + ", " + string(job.Phase)

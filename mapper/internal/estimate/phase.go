@@ -18,6 +18,7 @@ const (
 	Starting       Phase = "starting"
 	Processing     Phase = "processing"
 	RateLimited    Phase = "rate limited"
+	GivingWay      Phase = "giving way"
 	Slowed         Phase = "slowed"
 	Retrying       Phase = "retrying"
 	Stuck          Phase = "stuck"
@@ -30,7 +31,9 @@ const (
 )
 
 // dependsOnOthers reports whether nobody knows when the job goes on, or is as fast as before.
-func (p Phase) dependsOnOthers() bool { return p == Queued || p == Stuck || p == Slowed }
+func (p Phase) dependsOnOthers() bool {
+	return p == Queued || p == Stuck || p == Slowed || p == GivingWay
+}
 
 // A Queue is what the queue of a job says about its tasks.
 type Queue struct {
@@ -85,10 +88,32 @@ func (l Look) phase(rate float64) (Phase, string) {
 	case says != "" && limit.Near(rate, l.Totals.PerEntity(), l.Now.Sub(j.RampBegan())):
 		return RateLimited, cmp.Or(trouble, says)
 	}
+	if waits := l.givesWay(); waits != "" {
+		return GivingWay, cmp.Or(trouble, waits)
+	}
 	if slower := l.slowed(); says == "" && slower != "" {
 		return Slowed, cmp.Or(trouble, slower)
 	}
 	return Processing, cmp.Or(trouble, says)
+}
+
+// givesWay says that pages of a background job have waited longer in the last minute than they have
+// worked; empty: they have not.
+func (l Look) givesWay() string {
+	var worked, waited time.Duration
+	n := 0
+	for _, e := range l.Totals.Sample.Ends {
+		if l.Now.Sub(e.At) < lately {
+			worked += max(e.Ran, e.Took()-e.Yielded)
+			waited += e.Yielded
+			n++
+		}
+	}
+	if !l.Job.Background || waited <= worked {
+		return ""
+	}
+	return fmt.Sprintf("it gives way to other clients: its pages have waited %s each, as more pages at once would slow "+
+		"the database down", (waited / time.Duration(n)).Round(100*time.Millisecond))
 }
 
 // When a job counts as slowed. Its workers have to be busy, and its pages before short enough for

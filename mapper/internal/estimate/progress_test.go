@@ -156,6 +156,12 @@ func TestPhases(t *testing.T) {
 		}
 	}
 	rate := func(l *Look) { l.Job.Rate = []byte(`{"entities":2}`) }
+	background := func(l *Look) { l.Job.Background = true }
+	yielding := func(waited time.Duration) *record.Range { // a page of ten seconds that has waited for a part of them
+		r := page(100, 2*time.Second)
+		r.Yielded, r.Ran = waited, time.Second
+		return r
+	}
 	lately, long := page(100, 2*time.Second), page(100, 5*time.Minute)
 	steady := make([]*record.Range, 0, 60) // a page of 100 every ten seconds, until a minute ago
 	for ago := 70 * time.Second; ago < 10*time.Minute; ago += 10 * time.Second {
@@ -178,6 +184,10 @@ func TestPhases(t *testing.T) {
 		{job(func(l *Look) { l.Queue.Complaint = "403" }, open(10, true)), Stuck, "403"},
 		{job(func(*Look) {}, open(10, true), long), Stuck,
 			"no page was done for 5 min: if its tasks were lost, a sweep enqueues them again within minutes"},
+		{job(background, open(10, true), yielding(6*time.Second)), GivingWay, "it gives way to other clients: its pages " +
+			"have waited 6s each, as more pages at once would slow the database down"},
+		{job(background, open(10, true), yielding(5*time.Second)), Processing, ""},
+		{job(func(*Look) {}, open(10, true), yielding(6*time.Second)), Processing, ""},
 		{job(func(*Look) {}, then(open(10, true), page(10, 2*time.Second))...), Slowed,
 			"0 entities a second in the last 1m, 10 before: the function takes longer, " +
 				"or what it calls has become slow"},

@@ -86,7 +86,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 		Done: p.At[:o.Reached], Next: p.Next, GoesOn: d.mayGoOn(), Failed: o.Failures, Backoff: d.job.Backoff(),
 		Generation: d.job.Generation, NextPage: nextPage(d, o), Each: o.Each(),
 		Processed: o.Processed, Written: o.Written, Calls: o.Calls, Conflicts: o.Again, Ran: o.Ran,
-		Full: o.Full(d.record.PageSize, time.Duration(d.job.PageTime)),
+		Yielded: d.turn.yielded, Full: o.Full(d.record.PageSize, time.Duration(d.job.PageTime)),
 		Left: o.Left, Examples: o.Examples[:min(len(o.Examples), record.PageExamples)],
 	}
 	if o.Reached < len(p.At) {

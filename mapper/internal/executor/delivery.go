@@ -59,6 +59,7 @@ type turn struct {
 	pageAt   time.Time      // when the page started
 	used     *billing.Usage // what the page has used; nil: it was not committed
 	reached  int            // the number of entities in the committed page
+	yielded  time.Duration  // how long the page has waited for its slot, see giveWay
 	grant    pace.Grant     // the page's part of the job's rate; zero: the job has no rate
 
 	newTraces bool // the children start traces of their own: one would be too large
@@ -97,6 +98,10 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	}
 	defer d.ended()
 	defer d.planner.Close()
+	if d.job.Background {
+		x.background.enter(x.client)
+		defer x.background.leave()
+	}
 	ref, loaded := d.job.Ref(), d.job
 	known := x.cache.enter(ref)
 	left := false
@@ -223,6 +228,11 @@ func (d *delivery) page(ctx context.Context) (standing, error) {
 	if err != nil || s != ours {
 		return s, err
 	}
+	done, s, err := d.giveWay(ctx, p)
+	if err != nil || s != ours {
+		return s, err
+	}
+	defer done()
 	settle, s, err := d.admit(ctx, &p)
 	if err != nil || s != ours {
 		return s, err

@@ -22,12 +22,14 @@ type Executor struct {
 	paces    pace.Book[record.Ref] // how fast this process works on each job
 	dispatch *pace.Dispatch        // how fast the queue delivers tasks
 	cache    jobCache
+
+	background *background
 }
 
 // New returns an executor for the jobs in the client's database.
 func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
 	x := &Executor{Jobs: jobs, client: client, source: source.New(client, jobs.Log),
-		dispatch: pace.NewDispatch(time.Now())}
+		dispatch: pace.NewDispatch(time.Now()), background: new(background)}
 	x.paces.InUse = x.cache.inUse
 	x.cache.forget = func(job record.Ref, r *cachedJob) {
 		if left, allowance := r.purse.takeAll(); left > 0 {
@@ -36,6 +38,14 @@ func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
 		}
 	}
 	return x
+}
+
+// Beside returns an executor for the jobs of another queue. Background jobs of both give way
+// together.
+func (x *Executor) Beside(jobs *lifecycle.Jobs) *Executor {
+	other := New(x.client, jobs)
+	other.background = x.background
+	return other
 }
 
 // pacer returns the pacer, which decides how large pages may be.

@@ -77,13 +77,18 @@ func nextPage(d *delivery, o *page.Results) int64 {
 // first quarter of the queue's dispatch deadline, if the longest possible page still fits into the
 // deadline. A process that drains does not go on.
 func (d *delivery) mayGoOn() bool {
+	return !d.x.Gate.IsDraining() && time.Since(d.begunAt) < d.x.Queue.DispatchDeadline()/4 && d.mayStart()
+}
+
+// mayStart reports whether the longest possible page, with its wait for a rate, still fits into the
+// queue's dispatch deadline.
+func (d *delivery) mayStart() bool {
 	deadline := d.x.Queue.DispatchDeadline()
 	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see mapper.StartOptions
 	if d.callPage != nil {
 		longest += function.MaxInTransaction
 	}
-	return !d.x.Gate.IsDraining() &&
-		time.Since(d.begunAt) < min(deadline/4, deadline*19/20-longest-pace.WaitWithin(deadline))
+	return time.Since(d.begunAt) < deadline*19/20-longest-pace.WaitWithin(deadline)
 }
 
 // mostLooked is the size of the largest random sample of open ranges that lookAround reads.

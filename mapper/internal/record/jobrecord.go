@@ -40,6 +40,8 @@ type Job struct {
 	Schedule    string `datastore:"schedule,omitempty,noindex"` // that started it, see [Schedule]
 	// it takes no [Slot], so it may run beside other jobs of its mapper and kind
 	Beside bool `datastore:"beside,omitempty,noindex"`
+	// it gives way to other clients of the database, see pace.Background
+	Background bool `datastore:"background,omitempty,noindex"`
 	// features of the query that a build must know to run the job, see query.Of
 	Needs      []string `datastore:"needs,omitempty,noindex"`
 	Query      []byte   `datastore:"query,noindex"`  // JSON

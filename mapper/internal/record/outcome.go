@@ -33,6 +33,7 @@ type Outcome struct {
 	Calls              int64          // of a service: the function announced them
 	Conflicts          int64          // repeated runs of the function, on entities that others had changed
 	Ran                time.Duration  // how long the function ran
+	Yielded            time.Duration  // how long the page waited, see [Range]
 	Full               bool           // full by count, bytes or time
 	Counters           []byte         // JSON
 	Unsharded          int64          // see [Range]
@@ -95,6 +96,7 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	r.Entities, r.Keys = int64(len(o.Done)), KeysDigest(o.Done)
 	r.Processed, r.Written, r.Calls, r.Conflicts = o.Processed, o.Written, o.Calls, o.Conflicts
 	r.Ran, r.Full = o.Ran, o.Full
+	r.Yielded = o.Yielded
 	r.Unsharded, r.Counters, r.Wrote = cmp.Or(o.Unsharded, r.Unsharded), o.Counters, o.Wrote
 	Leave(r, o.Left)
 	Exemplify(r, o.Examples)

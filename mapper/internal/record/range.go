@@ -97,6 +97,8 @@ type Range struct {
 	Ran       time.Duration `datastore:"ran,omitempty,noindex"` // how long the function ran on its page
 	// how long the function takes for an entity, seen where the range was cut off; 0: unknown
 	Pace time.Duration `datastore:"pace,omitempty,noindex"`
+	// how long its page waited because the job is a background job
+	Yielded time.Duration `datastore:"yielded,omitempty,noindex"`
 	// its page was full by count, bytes or time
 	Full bool `datastore:"full,omitempty,noindex"`
 	// in the root: how many entities lack the property that the job is sharded by; negative:

@@ -39,6 +39,7 @@ type End struct {
 	Began    time.Time // when its delivery started it; zero: unknown
 	Entities int64
 	Ran      time.Duration // how long the function took
+	Yielded  time.Duration // how long it waited as a page of a background job
 	Alone    bool          // it was one entity that was tried alone
 	Failed   bool          // that entity has failed
 	AtOnce   bool          // it has failed at its first attempt, with its page
@@ -80,7 +81,7 @@ func (s *Sample) addLeft(n float64) {
 }
 
 func (s *Sample) addDone(r *Range) {
-	e := End{At: r.Done, Entities: r.Processed, Ran: r.Ran, Alone: r.Alone, Failed: r.Failed != "",
+	e := End{At: r.Done, Entities: r.Processed, Ran: r.Ran, Yielded: r.Yielded, Alone: r.Alone, Failed: r.Failed != "",
 		AtOnce: r.Done.Equal(r.Created)}
 	if r.Continued && r.Attempts == 0 && r.Refusals == 0 {
 		e.Began = r.Created

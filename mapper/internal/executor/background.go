@@ -1,0 +1,192 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/gate"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/planner"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// background has slots for the pages of background jobs in this process. Pages get them in the order
+// in which they ask. The zero value is ready for use.
+type background struct {
+	mu      sync.Mutex
+	pace    pace.Background
+	taken   int             // slots of pages under way, and slots that rest
+	waiting []chan struct{} // each is closed when its page gets a slot
+	wanted  int             // the most pages with a slot or waiting, since the last probe
+
+	deliveries int // under way
+	stop       context.CancelFunc
+	near       *datastore.Key // of the first entity of the last page
+}
+
+// enter starts the probes with the first delivery of a background job. Each enter is paired with a
+// leave.
+func (b *background) enter(client *datastore.Client) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.deliveries++; b.deliveries > 1 {
+		return
+	}
+	b.pace.Start(time.Now())
+	var ctx context.Context
+	ctx, b.stop = context.WithCancel(context.Background())
+	go b.probe(ctx, client)
+}
+
+func (b *background) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.deliveries--; b.deliveries == 0 {
+		b.stop()
+	}
+}
+
+// longestProbe is the timeout of a probe. A probe that is not answered counts as one of that time.
+const longestProbe = 5 * time.Second
+
+// probe makes probes until the context ends.
+func (b *background) probe(ctx context.Context, client *datastore.Client) {
+	for ctx.Err() == nil {
+		sent, key := time.Now(), b.probeKey()
+		within, cancel := context.WithTimeout(ctx, longestProbe)
+		err := client.Get(within, key, &datastore.PropertyList{})
+		late := within.Err() != nil
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		b.mu.Lock()
+		if late || errors.Is(err, datastore.ErrNoSuchEntity) {
+			b.pace.Note(sent, time.Since(sent), b.wanted)
+			b.wanted = 0
+		}
+		next := b.pace.NextProbe(sent)
+		b.admit()
+		b.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Until(sent.Add(next))):
+		}
+	}
+}
+
+// probeKey returns a key that no entity has, near the last page. So a probe is served by the same
+// part of the database as the page's calls.
+func (b *background) probeKey() *datastore.Key {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	root := b.near
+	for root != nil && root.Parent != nil { // so that the path is short
+		root = root.Parent
+	}
+	key := datastore.NameKey("ScattermapProbe", "probe", root)
+	if root != nil {
+		key.Namespace = root.Namespace
+	}
+	return key
+}
+
+// admit gives free slots to the pages that have waited longest. The caller holds mu.
+func (b *background) admit() {
+	n, _ := b.pace.Slots()
+	b.wanted = max(b.wanted, b.taken+len(b.waiting))
+	if b.pace.Pauses(time.Now()) {
+		return
+	}
+	for len(b.waiting) > 0 && b.taken < n {
+		close(b.waiting[0])
+		b.waiting = b.waiting[1:]
+		b.taken++
+	}
+}
+
+// ask asks for a slot, for a page whose first entity has the key. The channel is closed when the
+// page has it.
+func (b *background) ask(key *datastore.Key) chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	slot := make(chan struct{})
+	b.near, b.waiting = key, append(b.waiting, slot)
+	b.admit()
+	return slot
+}
+
+// insist gives a page a slot even if none is free.
+func (b *background) insist(slot chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i := slices.Index(b.waiting, slot); i >= 0 {
+		b.waiting = slices.Delete(b.waiting, i, i+1)
+		b.taken++
+		close(slot)
+	}
+}
+
+// quit gives back the slot of a page that does not start, or no longer waits for one.
+func (b *background) quit(slot chan struct{}) {
+	b.insist(slot)
+	b.free()
+}
+
+// done gives back the slot of a page that has taken some time, after its rest.
+func (b *background) done(took time.Duration) {
+	b.mu.Lock()
+	_, rest := b.pace.Slots()
+	b.mu.Unlock()
+	if rest == 0 {
+		b.free()
+		return
+	}
+	time.AfterFunc(time.Duration(rest*float64(took)), b.free)
+}
+
+func (b *background) free() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.taken--
+	b.admit()
+}
+
+// giveWay waits for the slot of a page, if the job is a background job. It waits as long as the page
+// fits into the queue's dispatch deadline, and then lets the page start. If the job stops meanwhile,
+// the range is stopped. The caller calls done after the page.
+func (d *delivery) giveWay(ctx context.Context, p planner.Plan) (done func(), s standing, err error) {
+	if !d.job.Background || d.record.Solo || len(p.At) == 0 {
+		return func() {}, ours, nil
+	}
+	b, asked := d.x.background, time.Now()
+	slot := b.ask(p.At[0].Key)
+	for err == nil {
+		select {
+		case <-slot:
+			from := time.Now()
+			d.turn.yielded = from.Sub(asked)
+			return func() { b.done(time.Since(from)) }, ours, nil
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-d.x.Gate.Draining().Done():
+			err = gate.ErrDraining
+		case <-time.After(cachedFor):
+			job, failed := d.x.runningJob(ctx, d.job.Ref())
+			if failed != nil || job.State != record.Running {
+				b.quit(slot)
+				return func() {}, stopped, failed
+			}
+			if !d.mayStart() {
+				b.insist(slot)
+			}
+		}
+	}
+	b.quit(slot)
+	return func() {}, ours, err
+}

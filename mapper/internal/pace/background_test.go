@@ -1,0 +1,350 @@
+package pace
+
+import (
+	"cmp"
+	"container/heap"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestBackgroundSteps gives a Background probes of a database that takes 20 ms without pages, and
+// checks its limit.
+func TestBackgroundSteps(t *testing.T) {
+	const usual, slow = 20 * time.Millisecond, 80 * time.Millisecond
+	start := time.Date(2026, 11, 27, 12, 0, 10, 0, time.UTC) // not in a pause
+	for _, c := range []struct {
+		name   string
+		wanted int // pages; 0: any number
+		probes []time.Duration
+		want   float64
+	}{
+		{"without probes", 0, nil, 1},
+		{"no floor is known", 0, times(19, slow), 1},
+		{"the limit doubles", 0, times(8+2*12, usual), 4},
+		{"not without need", 2, times(8+3*12, usual), 2},
+		{"the limit falls to the need", 2, join(join(times(8+3*12, usual), times(12, 33*time.Millisecond)),
+			times(100, usual)), 2},
+		{"an overload cuts the limit", 0, join(times(8+4*12, usual), times(7, slow)), 16 * farCut},
+		{"a little slower ends the start", 0, join(times(8+3*12, usual), times(12, 33*time.Millisecond)), 4},
+		{"the limit has a minimum", 0, join(times(8, usual), times(200, slow)), leastPages},
+	} {
+		var b Background
+		now := start
+		for _, took := range c.probes {
+			b.Note(now, took, cmp.Or(c.wanted, 1000))
+			now = now.Add(200 * time.Millisecond)
+		}
+		if got := b.Limit(); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+		n, rest := b.Slots()
+		if float64(n) < b.Limit() || math.Abs(float64(n)/(1+rest)-b.Limit()) > 1e-9 {
+			t.Errorf("%s: %d slots rest %v of the time, want %v pages at once", c.name, n, rest, b.Limit())
+		}
+	}
+}
+
+func times(n int, took time.Duration) []time.Duration { return slices.Repeat([]time.Duration{took}, n) }
+
+func join(a, b []time.Duration) []time.Duration { return append(a, b...) }
+
+// TestBackgroundFloor checks which probes are the floor: first some beside a page, then probes in
+// pauses that have settled.
+func TestBackgroundFloor(t *testing.T) {
+	minute := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	var b Background
+	b.Start(minute)
+	at := func(second float64, took time.Duration, n int) {
+		for range n {
+			b.Note(minute.Add(time.Duration(second*float64(time.Second))), took, 1)
+		}
+	}
+	check := func(when string, want time.Duration) {
+		t.Helper()
+		if got := time.Duration(math.Exp(b.floor.mean) * 1e9); (got - want).Abs() > time.Millisecond {
+			t.Errorf("%s: the floor is %v, want %v", when, got, want)
+		}
+	}
+	at(30, 50*time.Millisecond, 8)
+	check("beside a page", 50*time.Millisecond)
+	at(60.5, time.Second, 30) // the pages end
+	at(62, 20*time.Millisecond, 30)
+	at(64.5, time.Second, 30) // the first pages start
+	at(66, 30*time.Millisecond, 1)
+	check("after a pause", 20*time.Millisecond)
+	at(122, 20*time.Millisecond, 7)
+	at(126, 20*time.Millisecond, 1)
+	check("after a pause with few probes", 20*time.Millisecond)
+	at(182, 21*time.Millisecond, 30)
+	at(186, 30*time.Millisecond, 1)
+	check("after the second pause", 21*time.Millisecond)
+	at(242, 22*time.Millisecond, 30)
+	at(246, 30*time.Millisecond, 1)
+	check("after a pause that differs by chance", 21500*time.Microsecond)
+	at(302, 60*time.Millisecond, 30)
+	at(306, 90*time.Millisecond, 1)
+	check("others slow the database down", 60*time.Millisecond)
+	b.Start(minute.Add(6 * time.Minute))
+	check("after a short time without jobs", 60*time.Millisecond)
+	b.Start(minute.Add(8 * time.Minute))
+	if b != (Background{}) {
+		t.Errorf("after minutes without a probe: %+v, want nothing", b)
+	}
+}
+
+// TestBackgroundProbes counts the probes of ten minutes.
+func TestBackgroundProbes(t *testing.T) {
+	start := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	b := Background{found: true}
+	n, inPauses := 0, 0
+	for now := start; now.Sub(start) < 10*time.Minute; now = now.Add(b.NextProbe(now)) {
+		n++
+		if since := sincePause(now); since >= settleFor && since < pauseFor {
+			inPauses++
+		}
+	}
+	if n < 600 || n > 720 || inPauses < 250 {
+		t.Errorf("%d probes in ten minutes, %d of them in pauses; want about one a second", n, inPauses)
+	}
+}
+
+// TestBackgroundBesideOthers runs background jobs on a model of a database beside other clients,
+// for nine minutes. Figures are means of two seeds. BenchmarkGuest has figures of real jobs.
+func TestBackgroundBesideOthers(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		load      float64 // of other clients, as a share of the servers' time
+		processes int
+		later     func(*queueModel) // after five minutes
+		rise      float64           // of the others' 99th percentile in the last three minutes, at most
+		share     float64           // of the spare time of the servers, at least
+	}{
+		{"one process", 0.3, 1, nil, 0.15, 0.7},
+		{"three processes", 0.3, 3, nil, 0.15, 0.75},
+		{"busy, one process", 0.6, 1, nil, 0.15, 0.6},
+		{"busy, three processes", 0.6, 3, nil, 0.15, 0.7},
+		{"others become busy", 0.3, 1, func(q *queueModel) { q.load = 0.6 }, 0.2, 0.6},
+		{"others become idle", 0.6, 1, func(q *queueModel) { q.load = 0.3 }, 0.2, 0.6},
+		{"all calls take longer", 0.3, 1, func(q *queueModel) { q.slower = 2 }, 0.2, 0.5},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			const seeds = 2
+			var rise, share float64
+			for seed := range uint64(seeds) {
+				alone := simulate(seed, c.load, c.later)
+				beside := simulate(seed, c.load, c.later, guests(c.processes)...)
+				rise += (beside.p99()/alone.p99() - 1) / seeds
+				share += beside.share() / seeds
+			}
+			t.Logf("the 99th percentile rises by %.0f%%, and the job has %.0f%% of the spare time", rise*100, share*100)
+			if rise > c.rise || share < c.share {
+				t.Errorf("want at most %.0f%%, and at least %.0f%%", c.rise*100, c.share*100)
+			}
+		})
+	}
+}
+
+// TestBackgroundOverload checks that background jobs go on, slowly, while other clients alone
+// overload the database, and that they are as fast as before soon after that.
+func TestBackgroundOverload(t *testing.T) {
+	all := guests(1)
+	q := newQueueModel(1, 0.3, all...)
+	q.run(4 * time.Minute)
+	before := all[0].pages
+	q.load = 1.5
+	q.run(2 * time.Minute)
+	during := all[0].pages - before
+	q.load = 0.1
+	q.run(4 * time.Minute) // the queue of the overload is served, and the floor falls
+	least := all[0].pages
+	q.run(2 * time.Minute)
+	if after := all[0].pages - least; during < 1 || after < before/4 {
+		t.Errorf("%d pages in four minutes before the overload, %d in two minutes of it, %d in two minutes after it",
+			before, during, after)
+	}
+}
+
+// A queueModel is a database that becomes slow under load: servers that have one call at a time
+// each, and a queue of calls, first come, first served. Its time is simulated.
+type queueModel struct {
+	rng    *rand.Rand
+	start  time.Time
+	now    time.Duration
+	events events
+	free   int // servers
+	queue  []func()
+
+	load   float64
+	slower float64 // a factor of all calls
+
+	from        time.Duration // the start of the measurement
+	took        []time.Duration
+	others, job time.Duration // time of the servers
+	guests      []*guest
+}
+
+const (
+	modelServers = 50
+	modelLookup  = 20 * time.Millisecond // median
+	modelSpread  = 0.69                  // of the logarithm: the 99th percentile is five times the median
+)
+
+func newQueueModel(seed uint64, load float64, guests ...*guest) *queueModel {
+	q := &queueModel{rng: rand.New(rand.NewPCG(seed, 1)), start: time.Date(2026, 11, 27, 12, 0, 1, 0, time.UTC),
+		free: modelServers, load: load, slower: 1, from: math.MaxInt64, guests: guests}
+	q.arrive()
+	for _, g := range guests {
+		g.on(q)
+	}
+	return q
+}
+
+// simulate runs nine minutes, and measures the last three of them.
+func simulate(seed uint64, load float64, later func(*queueModel), guests ...*guest) *queueModel {
+	q := newQueueModel(seed, load, guests...)
+	q.run(5 * time.Minute)
+	if later != nil {
+		later(q)
+	}
+	q.run(time.Minute)
+	q.from = q.now
+	q.run(3 * time.Minute)
+	return q
+}
+
+func (q *queueModel) p99() float64 {
+	slices.Sort(q.took)
+	return q.took[len(q.took)*99/100].Seconds()
+}
+
+// share returns the jobs' share of the time that others leave of the servers.
+func (q *queueModel) share() float64 {
+	return q.job.Seconds() / (modelServers*(q.now-q.from).Seconds() - q.others.Seconds())
+}
+
+// run lets a time pass.
+func (q *queueModel) run(d time.Duration) {
+	for end := q.now + d; ; {
+		e := heap.Pop(&q.events).(event)
+		if e.at > end {
+			heap.Push(&q.events, e)
+			q.now = end
+			return
+		}
+		q.now = e.at
+		e.do()
+	}
+}
+
+func (q *queueModel) after(d time.Duration, do func()) { heap.Push(&q.events, event{q.now + d, do}) }
+
+// call makes a call, and then calls done with the time that its server was busy.
+func (q *queueModel) call(median time.Duration, done func(busy time.Duration)) {
+	busy := time.Duration(q.slower * float64(median) * math.Exp(modelSpread*q.rng.NormFloat64()))
+	q.queue = append(q.queue, func() { q.after(busy, func() { q.free++; done(busy); q.serve() }) })
+	q.serve()
+}
+
+func (q *queueModel) serve() {
+	for q.free > 0 && len(q.queue) > 0 {
+		q.free--
+		next := q.queue[0]
+		q.queue = q.queue[1:]
+		next()
+	}
+}
+
+// arrive makes the lookups of other clients, at random times.
+func (q *queueModel) arrive() {
+	mean := modelLookup.Seconds() * math.Exp(modelSpread*modelSpread/2)
+	q.after(time.Duration(q.rng.ExpFloat64()*1e9*mean/q.load/modelServers), q.arrive)
+	sent := q.now
+	q.call(modelLookup, func(busy time.Duration) {
+		if sent >= q.from {
+			q.took = append(q.took, q.now-sent)
+			q.others += busy
+		}
+	})
+}
+
+// An event is something that happens at a time.
+type event struct {
+	at time.Duration
+	do func()
+}
+
+type events []event
+
+func (e events) Len() int           { return len(e) }
+func (e events) Less(i, j int) bool { return e[i].at < e[j].at }
+func (e events) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)        { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+// A guest is a process with pages of a background job.
+type guest struct {
+	Background
+	q       *queueModel
+	waiting int // pages that may start
+	inside  int
+	pages   int
+}
+
+// guests returns processes that together have two pages for each server.
+func guests(n int) (all []*guest) {
+	for range n {
+		all = append(all, &guest{waiting: 2 * modelServers / n})
+	}
+	return all
+}
+
+func (g *guest) on(q *queueModel) {
+	g.q = q
+	g.Start(g.time())
+	g.probe()
+}
+
+func (g *guest) time() time.Time { return g.q.start.Add(g.q.now) }
+
+func (g *guest) probe() {
+	sent := g.time()
+	g.q.call(modelLookup, func(time.Duration) {
+		g.Note(sent, g.time().Sub(sent), g.waiting+g.inside)
+		g.admit()
+		g.q.after(max(0, g.NextProbe(sent)-g.time().Sub(sent)), g.probe)
+	})
+}
+
+func (g *guest) admit() {
+	n, _ := g.Slots()
+	for !g.Pauses(g.time()) && g.waiting > 0 && g.inside < n {
+		g.waiting--
+		g.inside++
+		g.page(g.q.now, modelLookup, modelLookup, 330*time.Millisecond)
+	}
+}
+
+// page makes the calls of a page.
+func (g *guest) page(begun time.Duration, calls ...time.Duration) {
+	if len(calls) == 0 {
+		g.pages++
+		g.waiting++
+		_, rest := g.Slots()
+		g.q.after(time.Duration(rest*float64(g.q.now-begun)), func() { g.inside--; g.admit() })
+		return
+	}
+	g.q.call(calls[0], func(busy time.Duration) {
+		if g.q.now >= g.q.from {
+			g.q.job += busy
+		}
+		g.page(begun, calls[1:]...)
+	})
+}
