@@ -154,7 +154,7 @@ func TestUndoIsRehearsed(t *testing.T) {
 		return page
 	}
 	if page := do("do=undo&id=j&confirmed=yes&rehearsal=on"); !strings.Contains(page,
-		"It would restore 100 entities") || !strings.Contains(page, "rehearsal of the undo of <a") {
+		"it would restore 100 entities") || !strings.Contains(page, "rehearsal of the undo of <a") {
 		t.Errorf("%.3000s", page[strings.Index(page, "<main"):])
 	}
 	var a account

@@ -293,7 +293,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 		CleanedUp: j.Cleaned, CleaningUp: j.Cleaning != "", CleanUpAt: record.DueAt(j), RetiredAt: j.CleanedAt,
 		ID:     j.ID,
 		Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State),
-		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && j.Limited,
+		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && (j.Limited || j.Poor),
 		Params: slices.Clone(j.Params), Settings: settings, Created: j.Created,
 		Ended: j.Ended, UndoneBy: j.Undo,
 		Written: sum.Written, Conflicts: sum.Conflicts, Counters: sum.Counters,

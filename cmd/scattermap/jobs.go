@@ -120,10 +120,10 @@ func summary(job *mapper.Status) string {
 	if job.Estimated {
 		about = "about "
 	}
-	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, operator.Standing(job), about,
+	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, operator.Standing(job.State, job.Phase), about,
 		operator.Counted(job.Processed, "entity", "entities"))
 	if operator.Undoes(job) { // its entities are pages
-		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, operator.Standing(job), about,
+		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, operator.Standing(job.State, job.Phase), about,
 			operator.Counted(job.Processed, "page", "pages"), operator.Undone(job))
 	}
 	if left := job.Remaining; left > 0 && !job.State.Ended() {
@@ -175,7 +175,8 @@ func newJobs() *cobra.Command {
 	c := &cobra.Command{
 		Use: "jobs", Short: "List jobs, the newest first", Args: cobra.NoArgs,
 		Long: `Lists the newest 50 jobs, or with --all every job, the newest first. States are running, paused,
-succeeded, "succeeded with failures", failed and aborted.`,
+succeeded, "succeeded with failures", failed and aborted. The first 20 jobs that have not ended are
+listed with their phases, as in "running, queued".`,
 	}
 	s.define(c.Flags())
 	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`")
@@ -208,12 +209,18 @@ succeeded, "succeeded with failures", failed and aborted.`,
 			return format.write(c.OutOrStdout(), jobs)
 		}
 		lines := [][]string{{"JOB", "MAPPER", "STATE", "STARTED", "PROCESSED", "FAILURES", "ERROR"}}
-		for _, j := range jobs {
+		for _, j := range standings(c.Context(), &s, jobs) {
 			processed, failures := "–", "–"
-			if j.Counted {
+			switch {
+			case j.status != nil:
+				processed, failures = operator.Grouped(j.status.Processed), operator.Grouped(j.status.Failures)
+				if p := j.status.Progress; p.Fraction > 0 && !j.State.Ended() {
+					processed += fmt.Sprintf(" (%.0f%%)", 100*p.Fraction)
+				}
+			case j.Counted:
 				processed, failures = operator.Grouped(j.Processed), operator.Grouped(j.Failures)
 			}
-			lines = append(lines, []string{operator.Line(j.ID, 100), operator.Line(j.Mapper, 120), string(j.State),
+			lines = append(lines, []string{operator.Line(j.ID, 100), operator.Line(j.Mapper, 120), j.standing(),
 				operator.Ago(j.Created, time.Now()), processed, failures, operator.Line(j.Error, 60)})
 		}
 		if len(jobs) == 0 {
@@ -263,7 +270,7 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	lines := [][]string{
 		{"Job:", operator.Line(job.ID, 100)}, {"Mapper:", operator.Line(job.Mapper, 120)},
 		{"Query:", operator.Line(string(query), 500)}, {"Parameters:", operator.Line(string(job.Params), 500)},
-		{"State:", operator.Standing(job)},
+		{"State:", operator.Standing(job.State, job.Phase)},
 	}
 	add := func(name, value string) {
 		if value != "" {

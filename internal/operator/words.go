@@ -80,19 +80,25 @@ func Within(n int64, b mapper.Bounds) string {
 	return fmt.Sprintf("about %s, between %s and %s", Grouped(n), Grouped(b.Min), Grouped(b.Max))
 }
 
-// Standing writes a job's state, with its phase if that says more.
-func Standing(job *mapper.Status) string {
-	if job.State == mapper.StatePaused { // the reason says more
-		return string(job.State)
+// Standing writes a job's state, and after a comma its phase if that says more: "running, queued".
+// Every surface shows it.
+func Standing(state mapper.State, phase mapper.Phase) string {
+	if more := PhaseOf(state, phase); more != string(state) {
+		return string(state) + ", " + more
 	}
-	switch job.Phase {
+	return string(state)
+}
+
+// PhaseOf writes a job's phase, or its state if the phase says no more than that.
+func PhaseOf(state mapper.State, phase mapper.Phase) string {
+	switch phase {
 	case "", mapper.PhaseProcessing, mapper.PhasePaused, mapper.PhaseEnded:
-		return string(job.State)
+		return string(state)
 	case mapper.PhaseStarting, mapper.PhaseQueued, mapper.PhaseRateLimited, mapper.PhaseRetrying, mapper.PhaseSlowed,
 		mapper.PhaseStuck, mapper.PhaseFinishing, mapper.PhaseDraining, mapper.PhaseOverBudget,
 		mapper.PhaseTooManyFailures:
 	}
-	return string(job.State) + ", " + string(job.Phase)
+	return string(phase)
 }
 
 // Percent writes the progress of a job with its bounds.
