@@ -1,6 +1,8 @@
 package dashboard
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -153,8 +155,42 @@ func TestDrawnEnds(t *testing.T) {
 	seen := []ranged{{Range: picture.Range{ID: "a", Entities: 5}, Start: "/A,5", End: "/A,9"}}
 	for sample, want := range map[bool][2]string{true: {"the first key", "the last key"}, false: {"/A,5", "/A,9"}} {
 		p := &picture.Picture{Estimated: sample, Ranges: []picture.Range{seen[0].Range}}
-		if s := draw("j", p, seen, picture.ByState); s.First != want[0] || s.Last != want[1] {
+		if s := draw("j", p, seen, picture.ByState, mapper.Progress{}); s.First != want[0] || s.Last != want[1] {
 			t.Errorf("sample %v: from %q to %q", sample, s.First, s.Last)
+		}
+	}
+}
+
+// TestSharesAgree checks that the shares of a strip's legend add up to 100, and that those of done
+// and failed ranges add up to the percentage of the job's bar, however thin ranges are.
+func TestSharesAgree(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(1, 2))
+	states := []picture.State{picture.Pending, picture.Running, picture.Done, picture.Slow, picture.Failed}
+	for range 200 {
+		p := &picture.Picture{}
+		have := make(map[bool]bool) // done ranges, and open ones
+		for range 2 + rng.IntN(400) {
+			r := picture.Range{State: states[rng.IntN(5)], Entities: 1 + rng.Int64N(500), Weight: 1}
+			if r.State == picture.Failed {
+				r.Alone, r.Entities = true, 1
+			}
+			if r.State != picture.Pending && r.State != picture.Running {
+				r.Done = time.Unix(1, 0)
+			}
+			have[r.Done.IsZero()] = true
+			p.Ranges = append(p.Ranges, r)
+		}
+		if !have[true] || !have[false] {
+			continue
+		}
+		progress := mapper.Progress{Fraction: 0.01 + 0.98*rng.Float64()}
+		classes, names := p.Classes(picture.ByState)
+		shares := sharesOf(p, classes, len(names), progress)
+		open := shares[0] + shares[1]
+		done := shares[2] + shares[3] + shares[4] + shares[failures]
+		if want := operator.Percent(progress); open+done != 100 || !strings.HasPrefix(want, fmt.Sprintf("%d%%", done)) {
+			t.Fatalf("%v: %d%% are open, and %d%% done: the bar says %s", shares, open, done, want)
 		}
 	}
 }
