@@ -127,8 +127,8 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour, prog
 const failures = picture.None - 1
 
 // sharesOf returns the percentage of the job's entities in each of n classes, in [picture.None] and
-// in failures. Together they are 100. Those of ranges that are done or failed are the percentage
-// that the job's bar has.
+// in failures. Together they are 100. Done and failed ranges together have the percentage of the
+// job's bar.
 func sharesOf(p *picture.Picture, classes []int, n int, progress mapper.Progress) map[int]int {
 	done, open := make(map[int]float64), make(map[int]float64)
 	sumDone, sumOpen := 0.0, 0.0

@@ -72,8 +72,8 @@ func standingOf(s *status, history []mapper.HistoryEntry, now time.Time) standin
 func paused(s *status, history []mapper.HistoryEntry) (tone, text, next string) {
 	switch s.Phase {
 	case mapper.PhaseOverBudget:
-		return trial, sentence(s.Phase) + ": " + s.Error, "Resume it to allow the same amount again, set another " +
-			"budget, or abort it."
+		return trial, sentence(s.Phase) + ": " + s.Error, "Resume it to allow the same amount again, or set " +
+			"another budget first: " + operator.Needs(s.Status) + "."
 	case mapper.PhaseTooManyFailures:
 		return trial, sentence(s.Phase) + ": " + s.Error,
 			"See the failures. When their cause is mended, resume the job and retry them."

@@ -161,8 +161,8 @@ func TestDrawnEnds(t *testing.T) {
 	}
 }
 
-// TestSharesAgree checks that the shares of a strip's legend add up to 100, and that those of done
-// and failed ranges add up to the percentage of the job's bar, however thin ranges are.
+// TestSharesAgree checks that the shares of a strip's legend add up to 100. Done and failed ranges
+// together have the percentage of the job's bar, however thin they are.
 func TestSharesAgree(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -48,6 +48,7 @@ var words = template.FuncMap{
 		return slices.ContainsFunc(all, func(v verb) bool { return v.Name == name })
 	},
 	"standing": operator.Standing,
+	"budget":   operator.BudgetOf,
 	"rate":     rateOf,
 	"counted":  operator.Counted,
 	"within":   operator.Within,

@@ -46,6 +46,9 @@ type Status struct {
 	// about what the job has cost so far, at the prices of [EngineOptions].Prices; it excludes the
 	// function's own calls
 	Dollars float64 `json:"dollars"`
+	// about what the job will have cost at its end, if the remaining entities cost as much as those
+	// before; -1 while that is unknown
+	DollarsTotal float64 `json:"dollars_total"`
 
 	// Params are the job's parameters as JSON. Settings are the settings in force, with their
 	// defaults and the latest Rate.
@@ -236,7 +239,7 @@ func (s *Status) show(m estimate.State) {
 		m.Total.About
 	bounds := func(n estimate.Number) Bounds { return Bounds{n.Min, n.Max} }
 	s.Bounds = CountBounds{bounds(m.Processed), bounds(m.Failures), bounds(m.Remaining), bounds(m.Total)}
-	s.Progress, s.Dollars = Progress(m.Progress), m.Dollars
+	s.Progress, s.Dollars, s.DollarsTotal = Progress(m.Progress), m.Dollars, m.DollarsTotal
 	s.Phase, s.Bottleneck = Phase(m.Phase), m.Reason
 }
 

@@ -22,7 +22,7 @@ import (
 
 // jobCommands returns the commands for the jobs of a service.
 func jobCommands() []*cobra.Command {
-	all := []*cobra.Command{newJobs(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(), newRate(),
+	all := []*cobra.Command{newJobs(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(), newRate(), newBudget(),
 		newFailures(), newHistory(), newUndo(), newLeft(), newExamples(), newTop(), newCleanUp(), newStopAll(),
 		newLogin(), newLogout()}
 	for _, verb := range []struct{ name, short, long string }{
@@ -317,7 +317,13 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 			operator.Grouped(int64(job.Progress.EntitiesPerSecondOverall))))
 	}
 	if !operator.Undoes(job) {
-		add("Cost:", fmt.Sprintf("about $%.4f so far", job.Dollars))
+		add("Cost:", operator.Costs(job))
+	}
+	if budget := operator.BudgetOf(job.Settings.Budget); job.Phase == mapper.PhaseOverBudget {
+		add("Budget:", fmt.Sprintf("%s; %s. Resuming the job allows the same amount again, and \"scattermap budget %s "+
+			"DOLLARS\" sets another", budget, operator.Needs(job), job.ID))
+	} else {
+		add("Budget:", budget)
 	}
 	add("Failures:", operator.Grouped(job.Failures))
 	add("Pages:", fmt.Sprintf("%s%s, %s of them full, by %s tasks", about, operator.Grouped(job.Pages),
@@ -365,6 +371,47 @@ func newRate() *cobra.Command {
 		}
 		job := new(mapper.Status)
 		if err := s.call(c.Context(), http.MethodPost, args[0]+"/rate", nil, rate, job); err != nil {
+			return err
+		}
+		return show(c, format, job)
+	}
+	return c
+}
+
+func newBudget() *cobra.Command {
+	var s service
+	var budget mapper.Budget
+	c := &cobra.Command{
+		Use: "budget JOB DOLLARS", Short: "Set what a job may cost from now on, in dollars; 0 is no limit",
+		Long: `Sets what a job may cost from now on, in dollars, whatever it has cost before. The job pauses before
+a page that might exceed its budget. A paused job stays paused: resume it after this.`,
+		Example: "  scattermap budget spring 5\n  scattermap budget spring 0 --operations 1000000",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usageError(errors.New("budget: name a job and a number of dollars"))
+			}
+			n, err := strconv.ParseFloat(args[1], 64)
+			if err != nil || !(n >= 0) || math.IsInf(n, 1) {
+				return usageError(fmt.Errorf("budget: %q is not a number of dollars", args[1]))
+			}
+			budget.Dollars = n
+			return nil
+		},
+	}
+	s.define(c.Flags())
+	s.defineReason(c.Flags())
+	c.Flags().Int64Var(&budget.Operations, "operations", 0, "also limit the number of reads, writes and other "+
+		"`operations`; by default no limit")
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if budget.Operations < 0 {
+			return usageError(errors.New("--operations has to be at least 0; 0 is no limit"))
+		}
+		if budget == (mapper.Budget{}) {
+			budget.Dollars = mapper.Unlimited
+		}
+		job := new(mapper.Status)
+		if err := s.call(c.Context(), http.MethodPost, args[0]+"/budget", nil, budget, job); err != nil {
 			return err
 		}
 		return show(c, format, job)

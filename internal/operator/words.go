@@ -101,6 +101,38 @@ func PhaseOf(state mapper.State, phase mapper.Phase) string {
 	return string(phase)
 }
 
+// Costs writes what a job has cost so far, and what it will have cost at its end.
+func Costs(job *mapper.Status) string {
+	text := fmt.Sprintf("about $%.4f", job.Dollars)
+	switch {
+	case job.State.Ended():
+		return text
+	case job.DollarsTotal < 0:
+		return text + " so far"
+	}
+	return fmt.Sprintf("%s so far, about $%.4f at its end", text, job.DollarsTotal)
+}
+
+// Needs writes how much a job needs to finish.
+func Needs(job *mapper.Status) string {
+	if job.DollarsTotal < 0 {
+		return "how much it needs to finish is not known"
+	}
+	return fmt.Sprintf("to finish, it needs about $%.4f more", job.DollarsTotal-job.Dollars)
+}
+
+// BudgetOf writes a budget; empty: there is none.
+func BudgetOf(b mapper.Budget) string {
+	var parts []string
+	if b.Dollars > 0 {
+		parts = append(parts, fmt.Sprintf("$%g", b.Dollars))
+	}
+	if b.Operations > 0 {
+		parts = append(parts, Counted(b.Operations, "operation", "operations"))
+	}
+	return strings.Join(parts, " and ")
+}
+
 // Percent writes the progress of a job with its bounds.
 func Percent(p mapper.Progress) string {
 	if p.Fraction == 0 && p.FractionMin == 0 && p.FractionMax == 1 {

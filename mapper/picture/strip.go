@@ -45,8 +45,8 @@ func (p *Picture) Slots(width float64) []Slot {
 	return slots
 }
 
-// perEntity returns how wide an entity is on a strip, by the sorted weights of its ranges, and how
-// wide the ranges are that would be thinner than least: as few others as possible pay for these.
+// perEntity returns how wide an entity is on a strip, by the sorted weights of its ranges. It also
+// returns the width of thin ranges, which would be thinner than least otherwise.
 func perEntity(weights []float64, width, least float64) (each, thin float64) {
 	total := 0.0
 	for _, w := range weights {

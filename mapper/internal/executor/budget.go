@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/estimate"
+	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
@@ -134,6 +136,10 @@ func takeOut(
 	ctx context.Context, x *Executor, job *record.Job, need, around float64, budget record.Budget,
 ) (got float64, allowance int64, err error) {
 	j, err := x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
+		if !bytes.Equal(j.Budget, job.Budget) { // set a moment ago: the next page counts for it
+			got = need
+			return false, nil
+		}
 		got = record.Spend(j, around, need, need*float64(max(1, j.AtOnce())))
 		return got > 0, nil
 	})
@@ -143,7 +149,8 @@ func takeOut(
 	if got > 0 {
 		return got, j.Allowance, nil
 	}
-	_, err = x.Change(ctx, job.Ref(), "its budget is spent", func(j *record.Job) (changed bool, err error) {
+	ctx = observe.WithWhy(ctx, record.Shortage(j, around, need, budget))
+	_, err = x.Change(ctx, job.Ref(), record.PausedByBudget, func(j *record.Job) (changed bool, err error) {
 		return record.PauseByBudget(j, around, need, budget), nil
 	})
 	return 0, 0, err
