@@ -47,9 +47,10 @@ func (j *Job) SetBudget(ctx context.Context, budget Budget) error {
 		if def := j.engine.mappers[r.Mapper]; def != nil {
 			mode = def.Mode
 		}
-		if err := executor.CheckBudget(record.Budget(budget), int(r.PageSize), int(r.AtOnce()), mode.Writes(),
-			j.engine.prices); err != nil {
-			return false, fmt.Errorf("%w: %w", ErrInvalidArgument, err)
+		if enough, least := executor.Suffices(record.Budget(budget), int(r.PageSize), int(r.AtOnce()), mode.Writes(),
+			j.engine.prices); !enough {
+			return false, fmt.Errorf("%w: it is %v, and has to be at least %s: the next pages may cost that",
+				ErrInvalidArgument, record.Budget(budget), least)
 		}
 		encoded, err := json.Marshal(budget)
 		record.SetBudget(r, encoded)

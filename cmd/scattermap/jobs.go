@@ -73,7 +73,7 @@ func newVerb(name, short, long string) *cobra.Command {
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if name == "abort" && !yes {
-			if err := confirm(c, fmt.Sprintf("Abort the job %s? It can't be resumed.", args[0])); err != nil {
+			if err := ask(c, &s, args[0], "Abort the job %s (%s)? An aborted job can't be resumed."); err != nil {
 				return err
 			}
 		}
@@ -103,6 +103,16 @@ func confirm(c *cobra.Command, question string) error {
 		fmt.Fprintln(c.ErrOrStderr())
 	}
 	return errors.New("nothing was done: --yes does it without asking")
+}
+
+// ask asks whether to do something to a job, and returns an error unless the answer is yes. The
+// question has the job's ID, and its state.
+func ask(c *cobra.Command, s *service, id, question string) error {
+	job := new(mapper.Status)
+	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, job); err != nil {
+		return err
+	}
+	return confirm(c, fmt.Sprintf(question, job.ID, operator.Standing(job.State, job.Phase)))
 }
 
 // show prints the status of a job.
@@ -173,7 +183,7 @@ func newJobs() *cobra.Command {
 	var state, name string
 	var all, allQueues bool
 	c := &cobra.Command{
-		Use: "jobs", Short: "List jobs, the newest first", Args: cobra.NoArgs,
+		Use: "jobs", Short: "List jobs, the newest first", Args: nothing,
 		Long: `Lists the newest 50 jobs, or with --all every job, the newest first. States are running, paused,
 succeeded, "succeeded with failures", failed and aborted. The first 20 jobs that have not ended are
 listed with their phases, as in "running, queued".`,
@@ -464,7 +474,7 @@ retried or verified.`,
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if !yes {
-			if err := confirm(c, fmt.Sprintf("Delete the records of the job %s?", args[0])); err != nil {
+			if err := ask(c, &s, args[0], "Delete the records of the job %s (%s)?"); err != nil {
 				return err
 			}
 		}
@@ -481,7 +491,7 @@ func newStopAll() *cobra.Command {
 	var s service
 	var name string
 	var yes bool
-	c := &cobra.Command{Use: "stop-all", Short: "Pause all running jobs", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "stop-all", Short: "Pause all running jobs", Args: nothing,
 		Long: "Pauses all running jobs of the service, or only those with one mapper. A paused job loses nothing."}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())

@@ -581,8 +581,8 @@ func TestSetBudget(t *testing.T) {
 			budget mapper.Budget
 			says   string
 		}{
-			{mapper.Budget{}, "it is empty"}, {mapper.Budget{Dollars: -2}, "StartOptions.Budget"},
-			{mapper.Budget{Operations: 10}, "StartOptions.Budget"},
+			{mapper.Budget{}, "it is empty"}, {mapper.Budget{Dollars: -2}, "at least $"},
+			{mapper.Budget{Operations: 10}, "10 operations, and has to be at least $0.00"},
 		} {
 			if err := job.SetBudget(ctx, test.budget); !errors.Is(err, mapper.ErrInvalidArgument) ||
 				!strings.Contains(err.Error(), test.says) {
