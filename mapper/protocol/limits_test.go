@@ -570,7 +570,8 @@ func TestSetBudget(t *testing.T) {
 			s.DollarsTotal < 2*poor.Dollars || s.DollarsTotal > 0.1 {
 			t.Fatalf("%+v", s)
 		}
-		says := regexp.MustCompile(`^the next page may cost up to \$0\.0\d+, and \$0\.0\d+ is left$`)
+		says := regexp.MustCompile(`^the next page may cost up to \$0\.0\d+, and \$0\.0\d+ is left for pages, ` +
+			`as \$0\.00\d+ is kept for other work$`)
 		history, err := job.History(ctx)
 		w.must(err)
 		if last := history[len(history)-1]; last.Action != "paused by its budget" || !says.MatchString(last.Reason) ||

@@ -132,7 +132,8 @@ const PausedByBudget = "paused by its budget"
 
 // Shortage says why a job is paused by its budget: before a page that might exceed it.
 func Shortage(j *Job, around, need float64, b Budget) string {
-	return fmt.Sprintf("the next page may cost up to %s, and %s is left", b.part(need), b.part(leftOf(j, around)))
+	return fmt.Sprintf("the next page may cost up to %s, and %s is left for pages, as %s is kept for other work",
+		b.part(need), b.part(leftOf(j, around)), b.part(around))
 }
 
 // part writes a share of the budget.
