@@ -156,7 +156,8 @@ func (s *server) animation(r *http.Request, q url.Values) (*answer, error) {
 	for i, r := range p.Ranges {
 		seen[i] = ranged{Range: r} // without texts
 	}
-	return &answer{body: animate(st, p, draw(id, p, seen, picture.ByState, mapper.Progress{}), unfold(p, p.Frames(frames)))}, nil
+	strip := draw(id, p, seen, picture.ByState, mapper.Progress{})
+	return &answer{body: animate(st, p, strip, unfold(p, p.Frames(frames)))}, nil
 }
 
 // animate draws a job's frames, each after the other, and holds the last one.

@@ -152,6 +152,13 @@ var varying = []struct {
 	{regexp.MustCompile(`"(Balance)": \d+`), `"$1": N`},
 }
 
+// narrowed returns a list of jobs without what depends on the running job: its row, and how wide the
+// columns are.
+func narrowed(list string) string {
+	list = regexp.MustCompile(`(?m)^held .*`).ReplaceAllString(list, "held  ...")
+	return regexp.MustCompile(` {2,}`).ReplaceAllString(list, "  ")
+}
+
 // normal returns an output without what differs from run to run.
 func normal(text string) string {
 	for _, v := range varying {
@@ -187,10 +194,8 @@ func TestGolden(t *testing.T) {
 		if strings.Contains(title, "80 columns") {
 			checkWidth(t, line, out)
 		}
-		if strings.HasPrefix(line, "jobs") { // columns are as wide as the running job needs
-			out = regexp.MustCompile(`(?m) {2,}|^held .*`).ReplaceAllStringFunc(out, func(s string) string {
-				return map[bool]string{true: "held  ...", false: "  "}[strings.HasPrefix(s, "held")]
-			})
+		if strings.HasPrefix(line, "jobs") {
+			out = narrowed(out)
 		}
 		got.WriteString("$ scattermap " + line + "  # " + title + "\n" + normal(out+errs))
 		if code != 0 {

@@ -195,8 +195,9 @@ func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) 
 			}
 			example := mapper.Failure{Key: c.Example.Start.Key, Path: names.Key(c.Example.Start.Key),
 				Error: c.Example.Error, Attempts: int(c.Example.Refusals), Time: c.Example.Done}
-			p.Causes = append(p.Causes, mapper.FailureCause{Text: c.Text, Digest: fault.Digest(c.Text), Count: c.Count, Estimated: c.Estimated,
-				Example: example})
+			p.Causes = append(p.Causes, mapper.FailureCause{Text: c.Text, Digest: fault.Digest(c.Text), Count: c.Count,
+				Estimated: c.Estimated,
+				Example:   example})
 		}
 	}
 	acts, err := job.History.Acts()
