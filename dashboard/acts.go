@@ -24,7 +24,7 @@ type verb struct {
 	Did     string // the text after it was done
 	Warns   string // the question before it, if it costs or can't be undone; empty: no question
 	Many    bool   // it is offered for several jobs at once
-	Settles string // the fields of its form: rate, clean-up or undo
+	Settles string // the fields of its form: rate, budget, clean-up or undo
 	Past    string // what a job is after it, in words
 
 	when   func(*mapper.Status) bool // whether it is offered; the methods of mapper.Job decide
@@ -53,6 +53,11 @@ var verbs = []verb{
 		}, do: retry},
 	{Name: "rate", Label: "Set rate", Did: "Its rate is set.", Settles: "rate",
 		when: in(mapper.StateRunning, mapper.StatePaused, mapper.StateFailed), do: setRate},
+	{Name: "budget", Label: "Set budget", Did: "Its budget is set. A paused job has to be resumed.", Settles: "budget",
+		when: func(s *mapper.Status) bool {
+			return s.Settings.Budget != mapper.Budget{} &&
+				in(mapper.StateRunning, mapper.StatePaused, mapper.StateFailed)(s)
+		}, do: setBudget},
 	{Name: "verify", Label: "Verify", Did: "It is verified.", Warns: "This reads the record of every range " +
 		"of the job, which is billed, and checks them against each other. It changes nothing.",
 		when: func(s *mapper.Status) bool { return s.State.Ended() && !s.CleanedUp && !s.CleaningUp }},
@@ -150,6 +155,19 @@ func setRate(ctx context.Context, j *mapper.Job, q url.Values) error {
 		return j.SetRate(ctx, rate)
 	}
 	return j.SetRateFor(ctx, rate, d)
+}
+
+func setBudget(ctx context.Context, j *mapper.Job, q url.Values) error {
+	dollars, bad := number(q, "budget")
+	operations, worse := number(q, "operations")
+	if err := errors.Join(bad, worse); err != nil {
+		return err
+	}
+	budget := mapper.Budget{Dollars: dollars, Operations: int64(operations)}
+	if budget == (mapper.Budget{}) {
+		budget.Dollars = mapper.Unlimited // an empty field means no limit
+	}
+	return j.SetBudget(ctx, budget)
 }
 
 func cleanUp(ctx context.Context, j *mapper.Job, q url.Values) error {

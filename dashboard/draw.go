@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
@@ -64,11 +65,12 @@ func class(by picture.Colour, n int) string {
 	return fmt.Sprint("step", n)
 }
 
-// draw draws the ranges of a job, as they may be seen, on a strip.
-func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour) strip {
+// draw draws the ranges of a job, as they may be seen, on a strip. The shares of its legend agree
+// with the job's progress.
+func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour, progress mapper.Progress) strip {
 	classes, names := p.Classes(by)
 	s := strip{Width: stripWidth, Height: stripHeight + laneHeight + 2}
-	shares, failed := make(map[int]float64), 0.0
+	failed := 0.0
 	for _, at := range p.Slots(stripWidth) {
 		r := &seen[at.Range]
 		v := slot{X: unit(at.X), Y: "0", W: unit(at.Width), H: fmt.Sprint(stripHeight),
@@ -84,20 +86,19 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour) stri
 				failed += r.Weight
 			}
 		}
-		shares[classes[at.Range]] += at.Width
 		v.Range = at.Range
 		v.To = "range?" + url.Values{"job": {job}, "range": {r.ID}}.Encode()
 		v.Text = title(r)
 		s.Slots = append(s.Slots, v)
 	}
+	shares := sharesOf(p, classes, len(names), progress)
 	for i, name := range names {
 		if class := class(by, i); class != "failed" {
-			s.Legend = append(s.Legend, key{class, name, fmt.Sprintf("%.0f%%", 100*shares[i]/stripWidth)})
+			s.Legend = append(s.Legend, key{class, name, fmt.Sprintf("%d%%", shares[i])})
 		}
 	}
 	if shares[picture.None] > 0 {
-		s.Legend = append(s.Legend,
-			key{"none", "nothing to say yet", fmt.Sprintf("%.0f%%", 100*shares[picture.None]/stripWidth)})
+		s.Legend = append(s.Legend, key{"none", "nothing to say yet", fmt.Sprintf("%d%%", shares[picture.None])})
 	}
 	marks := operator.Grouped(int64(math.Round(failed)))
 	if failed > 0 && p.Estimated {
@@ -120,6 +121,44 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour) stri
 	}
 	s.Says = strings.TrimSuffix(s.Says, ",") + "."
 	return s
+}
+
+// failures stands for a class of all failed ranges.
+const failures = picture.None - 1
+
+// sharesOf returns the percentage of the job's entities in each of n classes, in [picture.None] and
+// in failures. Together they are 100. Done and failed ranges together have the percentage of the
+// job's bar.
+func sharesOf(p *picture.Picture, classes []int, n int, progress mapper.Progress) map[int]int {
+	done, open := make(map[int]float64), make(map[int]float64)
+	sumDone, sumOpen := 0.0, 0.0
+	for i := range p.Ranges {
+		r := &p.Ranges[i]
+		w := float64(r.Entities) * r.Weight
+		switch {
+		case r.State == picture.Failed:
+			done[failures], sumDone = done[failures]+w, sumDone+w
+		case !r.Done.IsZero():
+			done[classes[i]], sumDone = done[classes[i]]+w, sumDone+w
+		default:
+			open[classes[i]], sumOpen = open[classes[i]]+w, sumOpen+w
+		}
+	}
+	part := sumDone / max(1, sumDone+sumOpen)
+	if progress.Fraction > 0 && sumDone > 0 && sumOpen > 0 {
+		part = progress.Fraction
+	}
+	shares, at := make(map[int]int), 0.0
+	add := func(weights map[int]float64, sum, part float64) {
+		for class := failures; class < n; class++ {
+			next := at + part*weights[class]/max(1, sum)
+			shares[class] += int(math.Round(100*next)) - int(math.Round(100*at))
+			at = next
+		}
+	}
+	add(done, sumDone, part)
+	add(open, sumOpen, 1-part)
+	return shares
 }
 
 // title says in a line what a range is.

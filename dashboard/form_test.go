@@ -2,16 +2,21 @@ package dashboard_test
 
 import (
 	"context"
+	"crypto/ed25519"
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/internal/setting/settingtest"
@@ -146,6 +151,70 @@ func planned(t *testing.T, url string, entered ...string) (planned, text string)
 		}
 	}
 	return planned, text
+}
+
+// TestPrebuiltForms starts a job of every prebuilt mapper by its form, after the plan. If the job
+// destroys entities, their number is entered, too.
+func TestPrebuiltForms(t *testing.T) {
+	testflag.Sequential(t)
+	entered := map[string][]string{
+		"count": {"p.by", "Balance"}, "check": {"p.condition", "Balance >= 0"}, "touch": {}, "delete": {"kind", "Gone"},
+		"set":  {"p.property", "plan", "p.value", `"free"`},
+		"copy": {"p.kind", "Copies"}, "rename": {"p.from", "plan", "p.to", "tariff"},
+		"drop":                     {"p.properties", "tariff\nlimits"},
+		"erase":                    {"kind", "", "namespace", "acme"},
+		"erase a tenant":           {"kind", "", "p.property", "tenant", "p.value", `"b"`},
+		"erase a tenant of a kind": {"p.property", "tenant", "p.value", "7", "p.words", "bob@example.com\nBob"},
+	}
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newEngine(t)
+	all := append(prebuilt.Mappers(), prebuilt.Erase(prebuilt.EraseOptions{Key: key,
+		Keep: func(context.Context, string, []byte) error { return nil }}))
+	if w.engine, err = mapper.NewEngine(w.client, w.engine.Queue(), &mapper.EngineOptions{Mappers: all,
+		Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	w.refuses.Store(true)
+	url := w.serve(t, nil)
+	w.putAccounts(t, 5)
+	for _, key := range []*datastore.Key{{Kind: "Gone", ID: 1}, {Kind: "Account", ID: 1, Namespace: "acme"}} {
+		if _, err := w.client.Put(t.Context(), key, &account{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range w.engine.Mappers() {
+		if entered[m.Name] == nil {
+			t.Errorf("nothing is entered for %s", m.Name)
+		}
+	}
+	id := 0
+	for _, name := range slices.Sorted(maps.Keys(entered)) {
+		id++
+		m, _, _ := strings.Cut(name, " ")
+		if _, page := get(t, url+"start?mapper="+m, ""); strings.Contains(page, "all_kinds") ||
+			strings.Contains(page, `list="kinds" required`) == (m == "erase") {
+			t.Errorf("%s: %s", name, page[strings.Index(page, "<main"):])
+		}
+		pairs := append([]string{"mapper", m, "id", fmt.Sprint("job-", id), "beside", "on"}, entered[name]...)
+		sent, page := planned(t, url, pairs...)
+		_, number, _ := strings.Cut(sent, " ")
+		if code, text := post(t, url+"start", form(append(pairs, "planned", sent, "count", number)...)); sent == "" ||
+			code != http.StatusSeeOther {
+			t.Errorf("%s: %d %s%s", name, code, page[strings.Index(page, "<main"):],
+				text[max(0, strings.Index(text, "<main")):])
+			continue
+		}
+		job := w.engine.Job(fmt.Sprint("job-", id))
+		if s, err := job.Status(t.Context()); err != nil || s.Mapper != m || s.State != mapper.StateRunning {
+			t.Errorf("%s: %+v, %v", name, s, err)
+		}
+		if err := job.Abort(t.Context()); err != nil { // an erasure needs that no other job is unfinished
+			t.Error(err)
+		}
+	}
 }
 
 // TestPlanBeforeStart checks that a form starts what was planned, and nothing else: one that was

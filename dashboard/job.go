@@ -131,7 +131,7 @@ func (s *server) view(st *mapper.Status, p *picture.Picture, chosen picture.Colo
 	v.Name, v.Rehearsed = strings.CutPrefix(st.Mapper, "rehearsal:")
 	v.Standing = standingOf(&v.Status, v.History, time.Now())
 	v.Undoes = undoneJob(st)
-	v.Strip = draw(st.ID, p, v.Ranges, chosen)
+	v.Strip = draw(st.ID, p, v.Ranges, chosen, st.Progress)
 	v.Rates = chartOf(v.Series, func(m picture.Moment) float64 { return m.Rate })
 	v.Busy = chartOf(v.Series, func(m picture.Moment) float64 { return m.Busy })
 	v.Tree = branches(v.Levels)

@@ -23,6 +23,7 @@ import (
 // A row is what the list says of a job.
 type row struct {
 	mapper.JobInfo
+	Phase    mapper.Phase     `json:"phase,omitempty"` // of a job that has not ended
 	Why      string           `json:"why,omitempty"`
 	Asked    bool             `json:"-"`                  // its numbers are known
 	Progress *mapper.Progress `json:"progress,omitempty"` // of a job that has not ended
@@ -309,7 +310,7 @@ func (s *server) statuses(ctx context.Context, rows []row) error {
 				status.Failures, status.Dollars
 			j.Error, j.Why = s.redact(TextError, status.Error), s.redact(TextError, status.Bottleneck)
 			if j.Ended = status.Ended; !status.State.Ended() {
-				j.Progress = &status.Progress
+				j.Phase, j.Progress = status.Phase, &status.Progress
 			}
 			return nil
 		})

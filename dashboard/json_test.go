@@ -45,7 +45,7 @@ func TestJSON(t *testing.T) {
 		"?name=runs": "counts counts.running jobs jobs.counted jobs.created jobs.dollars jobs.failures jobs.id " +
 			"jobs.mapper jobs.processed jobs.progress jobs.progress.about jobs.progress.at_least " +
 			"jobs.progress.at_most jobs.progress.overall jobs.progress.rate jobs.queue jobs.state",
-		"job?id=j": "causes causes.cause causes.count causes.estimated causes.example " +
+		"job?id=j": "causes causes.cause causes.count causes.digest causes.estimated causes.example " +
 			"causes.example.attempts causes.example.error causes.example.key causes.example.time estimated history " +
 			"history.action history.state history.time kept levels levels.depth levels.entities levels.open " +
 			"levels.ranges pages pages.entities pages.per_entity pages.seconds ranges ranges.attempts " +
@@ -55,7 +55,7 @@ func TestJSON(t *testing.T) {
 		"range?job=j&range=" + id: "job range range.alone range.attempts range.continues range.created range.deaths " +
 			"range.depth range.done range.entities range.error range.full range.id range.page_size range.ran_ns " +
 			"range.refusals range.weight range.start range.state range.written",
-		"failures?id=j": "causes causes.cause causes.count causes.estimated causes.example " +
+		"failures?id=j": "causes causes.cause causes.count causes.digest causes.estimated causes.example " +
 			"causes.example.attempts causes.example.error causes.example.key causes.example.time failures " +
 			"failures.attempts failures.error failures.key failures.time",
 		"replay?id=j": "frames ranges ranges.id ranges.state times",

@@ -12,7 +12,7 @@ var labels = map[string]string{
 	"kind": "Kind", "namespace": "Namespace", "filters": "Filters", "share": "Share of a canary", "id": "ID",
 	"rate": "Entities a second", "writes": "Writes a second", "calls": "Calls a second", "for": "Duration",
 	"ramp":   "Ramp up",
-	"budget": "Budget in dollars", "page_size": "Page size", "workers": "Workers",
+	"budget": "Budget in dollars", "operations": "Operations", "page_size": "Page size", "workers": "Workers",
 	"concurrency":   "Concurrency",
 	"failure_limit": "Failure limit", "queue": "Queue", "per_entity": "Time per entity",
 	"background":  "Background: give way to other clients of the database",

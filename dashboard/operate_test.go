@@ -124,6 +124,37 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
+// TestBudgetIsRaised raises the budget of a job that its budget has paused, as its page says, and
+// resumes it.
+func TestBudgetIsRaised(t *testing.T) {
+	w := newWorld(t, nil)
+	w.putAccounts(t, 3000)
+	job := w.start(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 40,
+		Budget: mapper.Budget{Operations: 5000}})
+	if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StatePaused {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	_, page := get(t, w.url+"job?id=j", "")
+	for _, want := range []string{"the next page may cost up to", "Budget: 5,000 operations", `name="operations"`,
+		"at its end"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("does not say %q: %s", want, page[strings.Index(page, "<main"):])
+		}
+	}
+	if code, text := post(t, w.url+"act", "do=budget&id=j&budget=much"); code != http.StatusBadRequest ||
+		!strings.Contains(text, "Budget in dollars") {
+		t.Errorf("%d %s", code, text[strings.Index(text, "<main"):])
+	}
+	for _, form := range []string{"do=budget&id=j&operations=100000&reason=needed", "do=resume&id=j"} {
+		if code, text := post(t, w.url+"act", form); code != http.StatusSeeOther {
+			t.Fatalf("%s: %d %s", form, code, text)
+		}
+	}
+	if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Written != 3000 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
 // TestUndoIsRehearsed has an undo rehearsed before it is done: the rehearsal says what it would
 // restore, and changes nothing.
 func TestUndoIsRehearsed(t *testing.T) {
@@ -155,7 +186,7 @@ func TestUndoIsRehearsed(t *testing.T) {
 		return page
 	}
 	if page := do("do=undo&id=j&confirmed=yes&rehearsal=on"); !strings.Contains(page,
-		"It would restore 100 entities") || !strings.Contains(page, "rehearsal of the undo of <a") {
+		"it would restore 100 entities") || !strings.Contains(page, "rehearsal of the undo of <a") {
 		t.Errorf("%.3000s", page[strings.Index(page, "<main"):])
 	}
 	var a account

@@ -44,7 +44,7 @@ func (f field) Help() string {
 	case "lines":
 		return "one per line"
 	case "json":
-		return "JSON"
+		return `JSON, such as 5, true or "text"`
 	}
 	return ""
 }

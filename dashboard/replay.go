@@ -79,7 +79,7 @@ func (s *server) replay(r *http.Request, q url.Values) (*answer, error) {
 	for _, r := range p.Ranges {
 		v.Ranges = append(v.Ranges, s.rangedOf(r))
 	}
-	v.Strip = draw(id, p, v.Ranges, picture.ByState)
+	v.Strip = draw(id, p, v.Ranges, picture.ByState, mapper.Progress{})
 	v.Strip.Legend = append([]key{{Class: "uncut", Name: "not cut off yet"}}, v.Strip.Legend...)
 	for i := range v.Strip.Legend {
 		v.Strip.Legend[i].Share = "" // it holds only for the end
@@ -156,7 +156,8 @@ func (s *server) animation(r *http.Request, q url.Values) (*answer, error) {
 	for i, r := range p.Ranges {
 		seen[i] = ranged{Range: r} // without texts
 	}
-	return &answer{body: animate(st, p, draw(id, p, seen, picture.ByState), unfold(p, p.Frames(frames)))}, nil
+	strip := draw(id, p, seen, picture.ByState, mapper.Progress{})
+	return &answer{body: animate(st, p, strip, unfold(p, p.Frames(frames)))}, nil
 }
 
 // animate draws a job's frames, each after the other, and holds the last one.

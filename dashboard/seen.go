@@ -65,6 +65,7 @@ func (s *server) keyOf(k *datastore.Key) string { return s.redact(TextKey, names
 // A cause is a cause of failures with redacted texts.
 type cause struct {
 	Cause     string  `json:"cause"`
+	Digest    string  `json:"digest"` // names the cause in the log
 	Count     int64   `json:"count"`
 	Estimated bool    `json:"estimated"`
 	Example   failed  `json:"example"`
@@ -97,7 +98,7 @@ func (s *server) causesOf(from []mapper.FailureCause) []cause {
 		total += c.Count
 	}
 	for _, c := range from {
-		all = append(all, cause{s.redact(TextError, c.Text), c.Count, c.Estimated, s.failedOf(c.Example),
+		all = append(all, cause{s.redact(TextError, c.Text), c.Digest, c.Count, c.Estimated, s.failedOf(c.Example),
 			hashOf(c.Text),
 			float64(c.Count) / float64(max(1, total))})
 	}

@@ -44,40 +44,54 @@ func pieces(job, text string) (all []piece) {
 	}
 }
 
-// standingOf returns how a job stands, as it may be seen. The last entry of its history says who
-// has stopped it.
+// standingOf returns how a job stands, as it may be seen. The text starts with the job's phase, or
+// with its state: see [operator.PhaseOf]. The last entry of its history says who has stopped it.
 func standingOf(s *status, history []mapper.HistoryEntry, now time.Time) standing {
 	tone, text, next := ended(s)
-	switch {
-	case s.State == mapper.StateRunning:
+	switch s.State {
+	case mapper.StateRunning:
 		tone, text, next = running(s, now)
-	case s.State == mapper.StatePaused && s.Error != "" && actor(history, mapper.StatePaused) == "":
-		tone, text, next = trial, "Paused by a limit: "+strings.TrimPrefix(s.Error, "paused by "), limited(s)
-	case s.State == mapper.StatePaused:
-		tone, text = held, "Paused"+actor(history, mapper.StatePaused)
-		next = "Resume it to continue, or abort it."
-	case s.State == mapper.StateAborted:
+	case mapper.StatePaused:
+		tone, text, next = paused(s, history)
+	case mapper.StateAborted:
 		tone, text = held, "Aborted"+actor(history, mapper.StateAborted)
 		next = "It can't be resumed. To process the rest, start a new job."
 		if s.Written > 0 && s.UndoneBy == "" && !s.CleanedUp && !s.CleaningUp {
 			next += " Undo restores what it changed."
 		}
+	case mapper.StateSucceeded, mapper.StateSucceededWithFailures, mapper.StateFailed:
 	}
 	if s.UndoneBy != "" {
-		tone, text = held, "The job "+s.UndoneBy+" undoes it, or has undone it. Before that: "+
-			strings.ToLower(text[:1])+text[1:]
+		tone, text = held, strings.TrimSuffix(text, ".")+". The job "+s.UndoneBy+" undoes it, or has undone it"
 		next = "Whether that job has ended, and what it restored, is on its page."
 	}
 	return standing{tone, pieces(s.ID, strings.TrimSuffix(text, ".")), next}
 }
 
-// limited says what to do about a job that a limit has paused.
-func limited(s *status) string {
-	if !s.Limited && s.Settings.Budget != (mapper.Budget{}) {
-		return "Resume it to spend the same amount again, or abort it."
+// paused says how a paused job stands, and what to do.
+func paused(s *status, history []mapper.HistoryEntry) (tone, text, next string) {
+	switch s.Phase {
+	case mapper.PhaseOverBudget:
+		return trial, sentence(s.Phase) + ": " + s.Error, "Resume it to allow the same amount again, or set " +
+			"another budget first: " + operator.Needs(s.Status) + "."
+	case mapper.PhaseTooManyFailures:
+		return trial, sentence(s.Phase) + ": " + s.Error,
+			"See the failures. When their cause is mended, resume the job and retry them."
+	case mapper.PhaseDraining:
+		_, more, _ := strings.Cut(s.Bottleneck, "; ")
+		why := cmp.Or(s.Error, "paused"+actor(history, mapper.StatePaused))
+		return held, sentence(s.Phase) + ": " + why + "; " + more, "Wait before you change what the function uses. " +
+			"Resume it to continue, or abort it."
+	case mapper.PhasePaused, mapper.PhaseStarting, mapper.PhaseProcessing, mapper.PhaseQueued,
+		mapper.PhaseRateLimited, mapper.PhaseGivingWay, mapper.PhaseSlowed, mapper.PhaseRetrying, mapper.PhaseStuck,
+		mapper.PhaseFinishing,
+		mapper.PhaseEnded:
 	}
-	return "See the failures. When their cause is mended, resume the job and retry them."
+	return held, "Paused" + actor(history, mapper.StatePaused), "Resume it to continue, or abort it."
 }
+
+// sentence writes a phase as the first word of a sentence.
+func sentence(p mapper.Phase) string { return strings.ToUpper(string(p[:1])) + string(p[1:]) }
 
 // actor says who brought a job into a state, when it is known, and why.
 func actor(history []mapper.HistoryEntry, state mapper.State) (text string) {
@@ -96,41 +110,68 @@ func actor(history []mapper.HistoryEntry, state mapper.State) (text string) {
 
 // running says how a job stands that runs.
 func running(s *status, now time.Time) (tone, text, next string) {
-	done := s.Processed + s.Failures
-	rate := operator.Grouped(int64(math.Round(s.Progress.EntitiesPerSecond)))
-	switch {
-	case s.Error != "":
-		return held, "Running, but held up: " + s.Error,
-			"It continues when the cause is gone. If that lasts, pause it or lower its rate."
-	case s.Phase == mapper.PhaseQueued:
-		return held, "Queued: " + cmp.Or(s.Bottleneck, "its tasks wait in their queue"),
-			"Nothing to do if the other jobs may come first. Otherwise pause one of them."
-	case done == 0 && s.Bottleneck != "":
-		return held, "Running, no page is done yet: " + s.Bottleneck, "Nothing to do unless this lasts."
-	case done == 0 && now.Sub(s.Created) < 10*time.Second:
-		return good, "Starting: no page is done yet", "Nothing to do."
-	case done == 0:
-		return held, "Waiting: it started " + operator.Ago(s.Created, now) + ", and no page is done yet",
-			"Other jobs in its queue may come first: see the running jobs. Or its first page takes that long."
-	case s.Failures > 0:
-		text = fmt.Sprintf("Running, with %s", operator.Counted(s.Failures, "failure", "failures"))
+	rate := operator.Grouped(int64(math.Round(s.Progress.EntitiesPerSecond))) + " entities/s"
+	tone, text, next = phaseOf(s, rate, now)
+	if s.Failures > 0 {
+		text += ". It has " + operator.Counted(s.Failures, "failure", "failures")
 		if limit := s.Settings.FailureLimit; limit > 0 {
 			text += fmt.Sprintf("; above %s it pauses", operator.Grouped(int64(limit)))
 		}
-		return trial, text, "See their causes below. Leave them if they are expected. Otherwise mend the cause, and " +
-			"then retry them. A pause stops more."
-	case s.Phase == mapper.PhaseGivingWay:
-		return good, "Running at " + rate + " entities/s: " + s.Bottleneck,
-			"Nothing to do. It becomes faster when the database has more capacity to spare."
-	case s.Phase == mapper.PhaseSlowed:
-		return held, "Running slower than before: " + s.Bottleneck,
-			"Look at the service that the function calls, and at the slowest ranges below. A pause relieves the " +
-				"service."
-	case s.Bottleneck != "":
-		return good, "Running at " + rate + " entities/s: " + s.Bottleneck,
-			"Nothing to do, or set another rate limit."
+		if tone = trial; next == nothingToDo {
+			next = "See their causes below. Leave them if they are expected. Otherwise mend the cause, and then retry " +
+				"them. A pause stops more."
+		}
 	}
-	return good, "Running well at " + rate + " entities/s", "Nothing to do."
+	return tone, text, next
+}
+
+const nothingToDo = "Nothing to do."
+
+// phaseOf says what a running job does or waits for. The text starts with the job's phase.
+func phaseOf(s *status, rate string, now time.Time) (tone, text, next string) {
+	why := cmp.Or(s.Bottleneck, s.Error)
+	text = sentence(mapper.Phase(operator.PhaseOf(s.State, s.Phase)))
+	with := func(more string) string {
+		if more == "" {
+			return text
+		}
+		return text + ": " + more
+	}
+	switch s.Phase {
+	case mapper.PhaseQueued:
+		return held, with(cmp.Or(why, "its tasks wait in their queue")),
+			"Nothing to do if the other jobs may come first. Otherwise pause one of them."
+	case mapper.PhaseStarting:
+		if why == "" && now.Sub(s.Created) < 10*time.Second {
+			return good, with("no page is done yet"), nothingToDo
+		}
+		return held, with(cmp.Or(why, "no page is done yet, and it was started "+operator.Ago(s.Created, now))),
+			"Nothing to do unless this lasts: its first pages may take that long."
+	case mapper.PhaseRateLimited:
+		return good, text + " at " + rate + ": " + why, "Nothing to do, or set another rate limit."
+	case mapper.PhaseGivingWay:
+		return good, text + " at " + rate + ": " + why,
+			"Nothing to do. It becomes faster when the database has more capacity to spare."
+	case mapper.PhaseSlowed:
+		return held, with(why), "Look at the service that the function calls, and at the slowest ranges below. A " +
+			"pause relieves the service."
+	case mapper.PhaseRetrying:
+		return held, with(why), "Nothing to do: they are tried again when they are due."
+	case mapper.PhaseStuck:
+		return trial, with(why), "Mend the cause. What is done stays done."
+	case mapper.PhaseFinishing:
+		return good, with(why), nothingToDo
+	case mapper.PhaseProcessing, mapper.PhaseDraining, mapper.PhasePaused, mapper.PhaseOverBudget,
+		mapper.PhaseTooManyFailures, mapper.PhaseEnded:
+	}
+	switch {
+	case s.Error != "":
+		return held, text + " at " + rate + ", with trouble: " + s.Error,
+			"It continues when the cause is gone. If that lasts, pause it or lower its rate."
+	case s.Bottleneck != "":
+		return good, text + " at " + rate + ": " + s.Bottleneck, "Nothing to do, or set another rate limit."
+	}
+	return good, text + " at " + rate, nothingToDo
 }
 
 // ended says how a job stands that has ended, and was not aborted.
@@ -146,31 +187,45 @@ func ended(s *status) (tone, text, next string) {
 	case operator.Undoes(s.Status):
 		return undone(s)
 	case s.Failures > 0:
-		return trial, fmt.Sprintf("Ended%s, but %s failed, of %s", took,
-				operator.Counted(s.Failures, "entity", "entities"), operator.Grouped(s.Processed+s.Failures)),
-			"See their causes below. Leave them if they are expected. Otherwise mend the cause, and then retry them."
+		return trial, fmt.Sprintf("Succeeded with failures%s: %s of %s failed", took, operator.Grouped(s.Failures),
+			operator.Counted(s.Processed+s.Failures, "entity", "entities")), afterFailures(s)
 	case strings.HasPrefix(s.Mapper, "rehearsal:"):
-		return good, fmt.Sprintf("Rehearsed%s: it would write %s of %s, and wrote nothing", took,
+		return good, fmt.Sprintf("Succeeded%s: the rehearsal would write %s of %s, and wrote nothing", took,
 			operator.Grouped(s.Written), operator.Counted(s.Processed, "entity", "entities")), "See the preview."
 	}
 	return good, fmt.Sprintf("Succeeded%s: %s processed", took, operator.Counted(s.Processed, "entity", "entities")),
-		"Nothing to do."
+		nothingToDo
+}
+
+// afterFailures says what can be done about the failures of a job that has ended.
+func afterFailures(s *status) string {
+	if s.CleanedUp || s.CleaningUp {
+		return "Nothing to do: its records were cleaned up, so the failures can't be retried."
+	}
+	next := "If you accept them, nothing is left to do: the job has ended, and the failed entities are unchanged. " +
+		"Otherwise see their causes, mend them, and retry the failures."
+	if s.Written > 0 && s.UndoneBy == "" && !strings.Contains(s.Mapper, ":") {
+		next += " Undo restores what the job has changed."
+	}
+	if s.CleanUpAt.IsZero() {
+		next += " Its records stay until they are cleaned up."
+	}
+	return next
 }
 
 // undone says what an undo has done. An undo that restored nothing is no success for the operator.
 func undone(s *status) (tone, text, next string) {
-	text = operator.Undone(s.Status)
-	text = strings.ToUpper(text[:1]) + text[1:]
+	text = sentence(mapper.Phase(s.State)) + ": " + operator.Undone(s.Status)
 	left, back := s.Counters["left"], s.Counters["restored"]+s.Counters["removed"]
 	rehearsal := strings.HasPrefix(s.Mapper, "rehearsal:")
 	switch {
 	case left > 0 && back == 0 && !rehearsal:
-		return trial, "Nothing was restored: " + operator.Undone(s.Status),
+		return trial, sentence(mapper.Phase(s.State)) + ", but nothing was restored: " + operator.Undone(s.Status),
 			"See which entities were left unchanged, and why."
 	case left > 0:
 		return held, text, "See which entities were left unchanged, and why."
 	case rehearsal:
 		return good, text, "To restore them, undo the job itself."
 	}
-	return good, text, "Nothing to do."
+	return good, text, nothingToDo
 }

@@ -31,6 +31,7 @@ type startable struct {
 	Description string `json:"description,omitempty"`
 
 	Destroys bool `json:"-"`
+	Kindless bool `json:"-"` // a job of it may be over all kinds
 }
 
 // A form is the page that starts a job.
@@ -61,8 +62,12 @@ const (
 // startables returns the engine's mappers.
 func (s *server) startables() (all []startable) {
 	for _, m := range s.engine.Mappers() {
-		all = append(all, startable{m.Name, m.Visit, append([]field{}, fieldsOf(m.ParamsType)...),
-			m.Description, prebuilt.Destroys(m.Name)})
+		fields := append([]field{}, fieldsOf(m.ParamsType)...)
+		erases := m.Name == prebuilt.EraseName
+		if erases { // its start sets this one
+			fields = slices.DeleteFunc(fields, func(f field) bool { return f.Name == "all_kinds" })
+		}
+		all = append(all, startable{m.Name, m.Visit, fields, m.Description, prebuilt.Destroys(m.Name), erases})
 	}
 	return all
 }
@@ -128,7 +133,7 @@ func (f *form) read(q url.Values) (in entered, err error) {
 	in.query = mapper.Query{Kind: strings.TrimSpace(q.Get("kind")), Namespace: strings.TrimSpace(q.Get("namespace"))}
 	var bad []error
 	note := func(err error) { bad = append(bad, err) }
-	if in.query.Kind == "" {
+	if in.query.Kind == "" && !f.Chosen.Kindless {
 		note(operator.BadRequest("the kind is missing: which entities is the job over?"))
 	}
 	for line := range strings.Lines(q.Get("filters")) {
@@ -188,7 +193,13 @@ func (f *form) read(q url.Values) (in entered, err error) {
 }
 
 // plan returns what a job of what was entered would take.
-func (s *server) plan(ctx context.Context, in entered) (*mapper.Estimate, error) {
+func (s *server) plan(ctx context.Context, in entered) (_ *mapper.Estimate, err error) {
+	if in.mapper == prebuilt.EraseName {
+		if in.query, err = prebuilt.EraseQuery(ctx, s.engine, in.query, in.params); err != nil {
+			return nil, err
+		}
+		in.params = nil // they are checked, and the job's have more
+	}
 	return s.engine.PlanByName(ctx, in.mapper, in.query, &mapper.PlanOptions{
 		StartOptions: in.options, TimePerEntity: in.each, Params: in.params,
 	})

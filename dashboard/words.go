@@ -47,10 +47,12 @@ var words = template.FuncMap{
 	"can": func(all []verb, name string) bool {
 		return slices.ContainsFunc(all, func(v verb) bool { return v.Name == name })
 	},
-	"rate":    rateOf,
-	"counted": operator.Counted,
-	"within":  operator.Within,
-	"colour":  func(c picture.Colour) string { return colourNames[c] },
+	"standing": operator.Standing,
+	"budget":   operator.BudgetOf,
+	"rate":     rateOf,
+	"counted":  operator.Counted,
+	"within":   operator.Within,
+	"colour":   func(c picture.Colour) string { return colourNames[c] },
 }
 
 // query returns a query string of names and values.

@@ -77,6 +77,7 @@ func NewHandler(e *mapper.Engine, o *Options) (http.Handler, error) {
 	handle("POST /{id}/retry", s.retry)
 	handle("POST /{id}/undo", s.undo)
 	handle("POST /{id}/rate", s.rate)
+	handle("POST /{id}/budget", s.budget)
 	handle("POST /{id}/clean-up", s.cleanUp)
 	for name, do := range map[string]func(*mapper.Job, context.Context) error{
 		"pause": (*mapper.Job).Pause, "resume": (*mapper.Job).Resume, "abort": (*mapper.Job).Abort,
@@ -322,6 +323,23 @@ func (s service) rate(r *http.Request) (any, error) {
 		return s.after(r, s.job(r).SetRate(ctx, rate.Rate))
 	}
 	return s.after(r, s.job(r).SetRateFor(ctx, rate.Rate, rate.For))
+}
+
+// budget sets what a job may cost from now on.
+func (s service) budget(r *http.Request) (any, error) {
+	var budget mapper.Budget
+	ctx, err := because(r)
+	if err == nil {
+		err = decode(r, "a budget", &budget)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case budget == mapper.Budget{}:
+		return nil, operator.BadRequest(`the budget is empty: set "dollars" or "operations", or {"dollars": -1} for ` +
+			`none`)
+	}
+	return s.after(r, s.job(r).SetBudget(ctx, budget))
 }
 
 // cleanUp has the records of a job deleted. A request without a body has the defaults. The job's

@@ -88,7 +88,7 @@ func (m *Mapper[P]) Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions
 // such mapper, the error is [ErrUnknownMapper].
 func (e *Engine) PlanByName(ctx context.Context, mapper string, q Query, o *PlanOptions) (*Estimate, error) {
 	if e == nil || e.mappers[mapper] == nil {
-		return nil, fmt.Errorf("mapper: plan: %w %q", ErrUnknownMapper, mapper)
+		return nil, fmt.Errorf("mapper: plan: %w %q: have %s", ErrUnknownMapper, mapper, e.names())
 	}
 	return e.plan(ctx, e.mappers[mapper], q, o)
 }

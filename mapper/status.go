@@ -46,6 +46,9 @@ type Status struct {
 	// about what the job has cost so far, at the prices of [EngineOptions].Prices; it excludes the
 	// function's own calls
 	Dollars float64 `json:"dollars"`
+	// about what the job will have cost at its end, if the remaining entities cost as much as those
+	// before; -1 while that is unknown
+	DollarsTotal float64 `json:"dollars_total"`
 
 	// Params are the job's parameters as JSON. Settings are the settings in force, with their
 	// defaults and the latest Rate.
@@ -238,7 +241,7 @@ func (s *Status) show(m estimate.State) {
 		m.Total.About
 	bounds := func(n estimate.Number) Bounds { return Bounds{n.Min, n.Max} }
 	s.Bounds = CountBounds{bounds(m.Processed), bounds(m.Failures), bounds(m.Remaining), bounds(m.Total)}
-	s.Progress, s.Dollars = Progress(m.Progress), m.Dollars
+	s.Progress, s.Dollars, s.DollarsTotal = Progress(m.Progress), m.Dollars, m.DollarsTotal
 	s.Phase, s.Bottleneck = Phase(m.Phase), m.Reason
 }
 
@@ -295,7 +298,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 		CleanedUp: j.Cleaned, CleaningUp: j.Cleaning != "", CleanUpAt: record.DueAt(j), RetiredAt: j.CleanedAt,
 		ID:     j.ID,
 		Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State),
-		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && j.Limited,
+		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && (j.Limited || j.Poor),
 		Params: slices.Clone(j.Params), Settings: settings, Created: j.Created,
 		Ended: j.Ended, UndoneBy: j.Undo,
 		Written: sum.Written, Calls: sum.Calls, Conflicts: sum.Conflicts, Counters: sum.Counters,

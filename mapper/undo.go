@@ -77,6 +77,9 @@ func startUndo(ctx context.Context, j *Job, o *UndoOptions) (undone *Job, err er
 	case def == nil:
 		return nil, fmt.Errorf("%w %q: have %s", ErrUnknownMapper, job.Mapper, e.names())
 	case def.Mode != function.Update:
+		if record.IsRehearsal(job.Mapper) { // its function is an Update
+			return nil, fmt.Errorf("%w: it is a rehearsal, and has written nothing", ErrInvalidArgument)
+		}
 		return nil, fmt.Errorf("%w: its mapper %q is no Update, and what that did elsewhere is not known here",
 			ErrInvalidArgument, job.Mapper)
 	}

@@ -100,7 +100,7 @@ type comparison struct {
 // conditionOf parses a condition.
 func conditionOf(text string) (condition, error) {
 	if text == "" {
-		return condition{}, errors.New(`"condition" is missing: it is as behind WHERE in GQL, such as Balance >= 0`)
+		return condition{}, errors.New(`"condition" is missing: it is what follows WHERE in GQL, such as Balance >= 0`)
 	}
 	f, err := gql.ParseCondition(text)
 	var c condition

@@ -142,6 +142,27 @@ func Erase(o EraseOptions) mapper.AnyMapper {
 	})
 }
 
+// EraseQuery returns the query of a job of the mapper "erase", as a start by name completes it now.
+// It has all kinds and namespaces of the erased. Use it to plan an erasure. The error is
+// [mapper.ErrInvalidArgument] if the parameters are wrong, or if nothing is stored there.
+func EraseQuery(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage) (mapper.Query, error) {
+	var p EraseParams
+	bad := readErase(params, &p)
+	if bad == nil {
+		bad = p.Validate()
+	}
+	if bad == nil {
+		bad = checkErased(q, p)
+	}
+	if bad != nil {
+		return q, fmt.Errorf("erase: %w: %w", mapper.ErrInvalidArgument, bad)
+	}
+	if err := complete(ctx, e, &q, p); err != nil {
+		return q, fmt.Errorf("erase: %w", err)
+	}
+	return q, nil
+}
+
 // readErase reads the parameters of a start by name. They may be empty.
 func readErase(params json.RawMessage, p *EraseParams) error {
 	if len(bytes.TrimSpace(params)) == 0 {
@@ -196,20 +217,29 @@ func (p EraseParams) Validate() error {
 
 // check returns an error if a start is wrong.
 func (o EraseOptions) check(q mapper.Query, p EraseParams, opts mapper.StartOptions) error {
+	if len(o.Key) != ed25519.PrivateKeySize || o.Keep == nil {
+		return errors.New("EraseOptions.Key and Keep are required")
+	}
+	if err := checkErased(q, p); err != nil {
+		return err
+	}
+	if p.subject("").Mentions(opts.ID) {
+		return fmt.Errorf("the job's ID %q has a word of what is to be erased, and stays: take another one", opts.ID)
+	}
+	return nil
+}
+
+// checkErased returns an error if a query and parameters name nothing that can be erased.
+func checkErased(q mapper.Query, p EraseParams) error {
 	bounded := len(q.Filters) > 0 || q.Ancestor != nil || q.Start != nil || q.End != nil || q.ShardBy != "" ||
 		!q.ReadTime.IsZero()
 	switch {
-	case len(o.Key) != ed25519.PrivateKeySize || o.Keep == nil:
-		return errors.New("EraseOptions.Key and Keep are required")
 	case p.Property == "" && (q.Namespace == "" || q.Kind != "" || len(q.Kinds)+len(q.Namespaces) > 0 ||
 		q.AllNamespaces || bounded):
 		return errors.New(
 			`the query has to have a namespace, and nothing else, or the params "property" and "value" a tenant`)
 	case bounded:
 		return errors.New("the query of a tenant can have kinds and namespaces, and nothing else")
-	}
-	if p.subject("").Mentions(opts.ID) {
-		return fmt.Errorf("the job's ID %q has a word of what is to be erased, and stays: take another one", opts.ID)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func newEmulator() *cobra.Command {
 	var keepNames bool
 	c := &cobra.Command{
 		Use: "emulator", Short: "Serve Datastore and Cloud Tasks on this machine", GroupID: databaseGroup,
-		Args: cobra.NoArgs,
+		Args: nothing,
 		Long: `Serves Datastore and Cloud Tasks in memory until you interrupt it. It prints the environment
 variables that clients need.`,
 		RunE: func(c *cobra.Command, _ []string) error {

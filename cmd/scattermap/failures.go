@@ -70,7 +70,7 @@ func causes(c *cobra.Command, s *service, id string, format *output) error {
 		_, err := fmt.Fprintln(c.OutOrStdout(), "There are no failures.")
 		return err
 	}
-	lines := [][]string{{"FAILURES", "IN THE LOG", "CAUSE", "FOR INSTANCE"}}
+	lines := [][]string{{"FAILURES", "CAUSE ID", "CAUSE", "FOR INSTANCE"}}
 	for _, cause := range answer.Causes {
 		about := map[bool]string{true: "about "}[cause.Estimated]
 		lines = append(lines, []string{about + operator.Grouped(cause.Count), operator.Line(cause.Digest, 10),

@@ -23,6 +23,7 @@ import (
 // jobCommands returns the commands for the jobs of a service.
 func jobCommands() []*cobra.Command {
 	all := []*cobra.Command{newJobs(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(), newRate(),
+		newBudget(),
 		newFailures(), newHistory(), newUndo(), newLeft(), newExamples(), newTop(), newCleanUp(), newStopAll(),
 		newLogin(), newLogout()}
 	for _, verb := range []struct{ name, short, long string }{
@@ -73,7 +74,7 @@ func newVerb(name, short, long string) *cobra.Command {
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if name == "abort" && !yes {
-			if err := confirm(c, fmt.Sprintf("Abort the job %s? It can't be resumed.", args[0])); err != nil {
+			if err := ask(c, &s, args[0], "Abort the job %s (%s)? An aborted job can't be resumed."); err != nil {
 				return err
 			}
 		}
@@ -105,6 +106,16 @@ func confirm(c *cobra.Command, question string) error {
 	return errors.New("nothing was done: --yes does it without asking")
 }
 
+// ask asks whether to do something to a job, and returns an error unless the answer is yes. The
+// question has the job's ID, and its state.
+func ask(c *cobra.Command, s *service, id, question string) error {
+	job := new(mapper.Status)
+	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, job); err != nil {
+		return err
+	}
+	return confirm(c, fmt.Sprintf(question, job.ID, operator.Standing(job.State, job.Phase)))
+}
+
 // show prints the status of a job.
 func show(c *cobra.Command, format *output, job *mapper.Status) error {
 	if *format != table {
@@ -120,10 +131,10 @@ func summary(job *mapper.Status) string {
 	if job.Estimated {
 		about = "about "
 	}
-	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, operator.Standing(job), about,
+	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, operator.Standing(job.State, job.Phase), about,
 		operator.Counted(job.Processed, "entity", "entities"))
 	if operator.Undoes(job) { // its entities are pages
-		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, operator.Standing(job), about,
+		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, operator.Standing(job.State, job.Phase), about,
 			operator.Counted(job.Processed, "page", "pages"), operator.Undone(job))
 	}
 	if left := job.Remaining; left > 0 && !job.State.Ended() {
@@ -173,9 +184,10 @@ func newJobs() *cobra.Command {
 	var state, name string
 	var all, allQueues bool
 	c := &cobra.Command{
-		Use: "jobs", Short: "List jobs, the newest first", Args: cobra.NoArgs,
+		Use: "jobs", Short: "List jobs, the newest first", Args: nothing,
 		Long: `Lists the newest 50 jobs, or with --all every job, the newest first. States are running, paused,
-succeeded, "succeeded with failures", failed and aborted.`,
+succeeded, "succeeded with failures", failed and aborted. The first 20 jobs that have not ended are
+listed with their phases, as in "running, queued".`,
 	}
 	s.define(c.Flags())
 	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`")
@@ -208,12 +220,18 @@ succeeded, "succeeded with failures", failed and aborted.`,
 			return format.write(c.OutOrStdout(), jobs)
 		}
 		lines := [][]string{{"JOB", "MAPPER", "STATE", "STARTED", "PROCESSED", "FAILURES", "ERROR"}}
-		for _, j := range jobs {
+		for _, j := range standings(c.Context(), &s, jobs) {
 			processed, failures := "–", "–"
-			if j.Counted {
+			switch {
+			case j.status != nil:
+				processed, failures = operator.Grouped(j.status.Processed), operator.Grouped(j.status.Failures)
+				if p := j.status.Progress; p.Fraction > 0 && !j.State.Ended() {
+					processed += fmt.Sprintf(" (%.0f%%)", 100*p.Fraction)
+				}
+			case j.Counted:
 				processed, failures = operator.Grouped(j.Processed), operator.Grouped(j.Failures)
 			}
-			lines = append(lines, []string{operator.Line(j.ID, 100), operator.Line(j.Mapper, 120), string(j.State),
+			lines = append(lines, []string{operator.Line(j.ID, 100), operator.Line(j.Mapper, 120), j.standing(),
 				operator.Ago(j.Created, time.Now()), processed, failures, operator.Line(j.Error, 60)})
 		}
 		if len(jobs) == 0 {
@@ -263,7 +281,7 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	lines := [][]string{
 		{"Job:", operator.Line(job.ID, 100)}, {"Mapper:", operator.Line(job.Mapper, 120)},
 		{"Query:", operator.Line(string(query), 500)}, {"Parameters:", operator.Line(string(job.Params), 500)},
-		{"State:", operator.Standing(job)},
+		{"State:", operator.Standing(job.State, job.Phase)},
 	}
 	add := func(name, value string) {
 		if value != "" {
@@ -313,7 +331,13 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 			operator.Grouped(int64(job.Progress.EntitiesPerSecondOverall))))
 	}
 	if !operator.Undoes(job) {
-		add("Cost:", fmt.Sprintf("about $%.4f so far", job.Dollars))
+		add("Cost:", operator.Costs(job))
+	}
+	if budget := operator.BudgetOf(job.Settings.Budget); job.Phase == mapper.PhaseOverBudget {
+		add("Budget:", fmt.Sprintf("%s; %s. Resuming the job allows the same amount again, and \"scattermap budget %s "+
+			"DOLLARS\" sets another", budget, operator.Needs(job), job.ID))
+	} else {
+		add("Budget:", budget)
 	}
 	add("Failures:", operator.Grouped(job.Failures))
 	add("Pages:", fmt.Sprintf("%s%s, %s of them full, by %s tasks", about, operator.Grouped(job.Pages),
@@ -369,6 +393,47 @@ func newRate() *cobra.Command {
 	return c
 }
 
+func newBudget() *cobra.Command {
+	var s service
+	var budget mapper.Budget
+	c := &cobra.Command{
+		Use: "budget JOB DOLLARS", Short: "Set what a job may cost from now on, in dollars; 0 is no limit",
+		Long: `Sets what a job may cost from now on, in dollars, whatever it has cost before. The job pauses before
+a page that might exceed its budget. A paused job stays paused: resume it after this.`,
+		Example: "  scattermap budget spring 5\n  scattermap budget spring 0 --operations 1000000",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usageError(errors.New("budget: name a job and a number of dollars"))
+			}
+			n, err := strconv.ParseFloat(args[1], 64)
+			if err != nil || !(n >= 0) || math.IsInf(n, 1) {
+				return usageError(fmt.Errorf("budget: %q is not a number of dollars", args[1]))
+			}
+			budget.Dollars = n
+			return nil
+		},
+	}
+	s.define(c.Flags())
+	s.defineReason(c.Flags())
+	c.Flags().Int64Var(&budget.Operations, "operations", 0, "also limit the number of reads, writes and other "+
+		"`operations`; by default no limit")
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if budget.Operations < 0 {
+			return usageError(errors.New("--operations has to be at least 0; 0 is no limit"))
+		}
+		if budget == (mapper.Budget{}) {
+			budget.Dollars = mapper.Unlimited
+		}
+		job := new(mapper.Status)
+		if err := s.call(c.Context(), http.MethodPost, args[0]+"/budget", nil, budget, job); err != nil {
+			return err
+		}
+		return show(c, format, job)
+	}
+	return c
+}
+
 func newHistory() *cobra.Command {
 	var s service
 	c := &cobra.Command{Use: "history JOB", Short: "List who did what to a job, and why", Args: oneJob}
@@ -414,7 +479,7 @@ retried or verified.`,
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if !yes {
-			if err := confirm(c, fmt.Sprintf("Delete the records of the job %s?", args[0])); err != nil {
+			if err := ask(c, &s, args[0], "Delete the records of the job %s (%s)?"); err != nil {
 				return err
 			}
 		}
@@ -431,7 +496,7 @@ func newStopAll() *cobra.Command {
 	var s service
 	var name string
 	var yes bool
-	c := &cobra.Command{Use: "stop-all", Short: "Pause all running jobs", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "stop-all", Short: "Pause all running jobs", Args: nothing,
 		Long: "Pauses all running jobs of the service, or only those with one mapper. A paused job loses nothing."}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())

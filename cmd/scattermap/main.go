@@ -114,6 +114,15 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 }
 
 // oneJob checks that a command has one argument, a job.
+// nothing refuses arguments.
+func nothing(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError(fmt.Errorf("%s: it takes no argument, and was given %.110q (%s --help says what it takes)",
+			c.Name(), args[0], c.CommandPath()))
+	}
+	return nil
+}
+
 func oneJob(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usageError(fmt.Errorf("%s: name one job; \"scattermap jobs\" lists them", c.Name()))

@@ -20,6 +20,14 @@ type topJob struct {
 	status *mapper.Status // nil: it has ended, or was not asked about
 }
 
+// standing writes the job's state, with its phase if that is known and says more.
+func (j *topJob) standing() string {
+	if j.status == nil {
+		return string(j.State)
+	}
+	return operator.Standing(j.State, j.status.Phase)
+}
+
 // An act is what a key does to a job.
 type act struct {
 	verb string // of the API; empty: nothing
@@ -206,15 +214,7 @@ type column struct {
 var columns = []column{
 	{"JOB", 40, 0, false, func(j *topJob) string { return j.ID }},
 	{"MAPPER", 30, 4, false, func(j *topJob) string { return j.Mapper }},
-	{"STATE", 12, 0, false, func(j *topJob) string {
-		if j.State == mapper.StateSucceededWithFailures {
-			return "failures"
-		}
-		if j.status != nil && j.status.Phase == mapper.PhaseQueued {
-			return string(j.status.Phase)
-		}
-		return string(j.State)
-	}},
+	{"STATE", 25, 0, false, (*topJob).standing},
 	{"PROGRESS", 21, 1, false, progressOf},
 	{"RATE", 9, 2, true, func(j *topJob) string {
 		if j.status == nil || j.State != mapper.StateRunning {
@@ -364,7 +364,7 @@ func (s *screen) detail(j *topJob) []string {
 		_ = describe(&b, j.status, time.Now()) // to memory
 	} else {
 		_ = facts(&b, []string{"Job:", j.ID}, []string{"Mapper:", operator.Line(j.Mapper, 100)},
-			[]string{"State:", string(j.State)}, []string{"Error:", operator.Line(j.Error, 500)},
+			[]string{"State:", j.standing()}, []string{"Error:", operator.Line(j.Error, 500)},
 			[]string{"Processed:", operator.Number(j.Processed)}, []string{"Failures:", operator.Number(j.Failures)})
 	}
 	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")

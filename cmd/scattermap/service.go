@@ -212,6 +212,9 @@ func (s *service) base() (*url.URL, error) {
 	return u, nil
 }
 
+// goPackage is how errors of the service start. It says nothing to people on a command line.
+const goPackage = "mapper: "
+
 // refusalOf returns what an answer that is no success says.
 func refusalOf(text []byte) error {
 	var answer struct {
@@ -222,11 +225,15 @@ func refusalOf(text []byte) error {
 	if json.Unmarshal(text, &answer) != nil || answer.Error == "" {
 		return errors.New(operator.Line(said, 1000))
 	}
+	answer.Error = strings.TrimPrefix(answer.Error, goPackage)
 	if answer.Parts == nil { // an older service, or no setting is named
 		return partsOf(operator.Line(answer.Error, 1000))
 	}
 	for i := range answer.Parts {
 		answer.Parts[i] = operator.Line(answer.Parts[i], 1000)
+	}
+	if len(answer.Parts) > 0 {
+		answer.Parts[0] = strings.TrimPrefix(answer.Parts[0], goPackage)
 	}
 	return naming(answer.Parts)
 }

@@ -23,7 +23,7 @@ func newSplits() *cobra.Command {
 	var check, compare bool
 	c := &cobra.Command{
 		Use: "splits --kind KIND", Short: "Print where to cut a kind into parts of about the same size",
-		GroupID: databaseGroup, Args: cobra.NoArgs,
+		GroupID: databaseGroup, Args: nothing,
 		Long: `Prints the n-1 keys or values that cut a kind into n parts with about the same number of entities.
 Each line is the start of a part. Names and texts are quoted. -o json prints the parts as queries
 for jobs. With --shard-by, an entity with several values may be in several parts.

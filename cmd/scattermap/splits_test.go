@@ -60,7 +60,7 @@ func TestSplits(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                     "--kind",
 		"--kind Account -n 0":  "in [1, 10000], it is 0",
-		"--kind Account more":  `unknown command "more"`,
+		"--kind Account more":  "it takes no argument",
 		"--kind Account -n ab": "-help lists the flags",
 		"--kind __x__":         "reserved",
 		"--kind Acount -n 4": `there is no entity of the kind "Acount" in the namespace "", in the database ` +

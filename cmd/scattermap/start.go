@@ -151,7 +151,7 @@ func (p *period) Set(text string) error {
 // oneMapper checks that a command has one argument, a mapper.
 func oneMapper(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return usageError(fmt.Errorf("%s: name one mapper", c.Name()))
+		return usageError(fmt.Errorf("%s: name one mapper, as in \"scattermap %s\"", c.Name(), c.Use))
 	}
 	return nil
 }

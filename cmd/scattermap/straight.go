@@ -46,7 +46,7 @@ func (st *straight) define(flags *pflag.FlagSet) {
 }
 
 // taskless are the endings of paths by which no task is made, though they are posted to.
-var taskless = []string{"plan", "pause", "abort", "rate"}
+var taskless = []string{"plan", "pause", "abort", "rate", "budget"}
 
 // open opens the database and the queue.
 func (st *straight) open(ctx context.Context, method, path string) error {

@@ -19,7 +19,7 @@ import (
 func newTop() *cobra.Command {
 	var s service
 	c := &cobra.Command{
-		Use: "top", Short: "Show all jobs on one live screen, and control them by keys", Args: cobra.NoArgs,
+		Use: "top", Short: "Show all jobs on one live screen, and control them by keys", Args: nothing,
 		Long: `Shows the last 50 jobs on one screen, unfinished ones first, and refreshes it every two seconds. Keys
 pause, resume, abort or undo the chosen job, retry its failures, and set its rate. It needs a
 terminal.`,
@@ -50,9 +50,9 @@ terminal.`,
 }
 
 const (
-	topEvery    = 2 * time.Second // between two looks
-	topStatuses = 20              // unfinished jobs whose status is read
-	topAtOnce   = 4               // reads at once
+	topEvery     = 2 * time.Second // between two looks
+	mostStatuses = 20              // unfinished jobs whose status a list reads
+	atOnce       = 4               // reads at once
 )
 
 // A top is the program: its screen, and who asks the service.
@@ -135,20 +135,26 @@ func (m *top) load() tea.Msg {
 		return loadedMsg{err: err}
 	}
 	msg := loadedMsg{at: time.Now()}
-	group, ctx := errgroup.WithContext(m.ctx)
-	group.SetLimit(topAtOnce)
+	msg.jobs = standings(m.ctx, m.service, page.Jobs)
+	return msg
+}
+
+// standings returns the jobs of a list, with the statuses of the first unfinished ones.
+func standings(ctx context.Context, s *service, infos []mapper.JobInfo) (all []*topJob) {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
 	asked := 0
-	for _, info := range page.Jobs {
+	for _, info := range infos {
 		job := &topJob{JobInfo: info}
-		msg.jobs = append(msg.jobs, job)
-		if info.State.Ended() || asked == topStatuses {
+		all = append(all, job)
+		if info.State.Ended() || asked == mostStatuses {
 			continue
 		}
 		asked++
 		group.Go(func() error {
 			status := new(mapper.Status)
 			// it may be gone by now
-			if err := m.service.call(ctx, http.MethodGet, info.ID, nil, nil, status); err == nil {
+			if err := s.call(ctx, http.MethodGet, info.ID, nil, nil, status); err == nil {
 				job.status = status
 				job.State = status.State
 			}
@@ -156,7 +162,7 @@ func (m *top) load() tea.Msg {
 		})
 	}
 	_ = group.Wait() // no function of it fails
-	return msg
+	return all
 }
 
 // do does what a key stands for.

@@ -106,7 +106,7 @@ func bar(f *os.File) (show func(*mapper.Status), done func()) {
 		progressbar.OptionShowIts(), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(),
 		progressbar.OptionSetPredictTime(true))
 	return func(job *mapper.Status) {
-		what := job.ID + ": " + operator.Standing(job)
+		what := job.ID + ": " + operator.Standing(job.State, job.Phase)
 		if job.Bottleneck != "" {
 			what += ", " + operator.Line(job.Bottleneck, 60)
 		}

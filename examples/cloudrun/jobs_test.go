@@ -69,14 +69,17 @@ func TestOperate(t *testing.T) {
 	}
 	// Unknown paths and methods are refused with an error.
 	paths := map[string]string{"/jobs": "GET", "/jobs/a/failures": "GET"}
-	for do := range strings.FieldsSeq("pause resume abort retry move rate") {
+	for do := range strings.FieldsSeq("pause resume abort retry move rate budget") {
 		paths["/jobs/a/"+do] = "POST"
 	}
 	for path, method := range paths {
 		if want := map[bool]int{true: 200, false: 404}[path == "/jobs"]; true {
 			body := "{}"
-			if strings.HasSuffix(path, "/rate") {
-				body = `{"entities": 5}` // an empty rate is refused in every state of the job
+			switch { // an empty rate or budget is refused in every state of the job
+			case strings.HasSuffix(path, "/rate"):
+				body = `{"entities": 5}`
+			case strings.HasSuffix(path, "/budget"):
+				body = `{"dollars": 5}`
 			}
 			s.get(method, path, admin, body, want, nil)
 		}

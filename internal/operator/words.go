@@ -80,19 +80,57 @@ func Within(n int64, b mapper.Bounds) string {
 	return fmt.Sprintf("about %s, between %s and %s", Grouped(n), Grouped(b.Min), Grouped(b.Max))
 }
 
-// Standing writes a job's state, with its phase if that says more.
-func Standing(job *mapper.Status) string {
-	if job.State == mapper.StatePaused { // the reason says more
-		return string(job.State)
+// Standing writes a job's state, and after a comma its phase if that says more: "running, queued".
+// Every surface shows it.
+func Standing(state mapper.State, phase mapper.Phase) string {
+	if more := PhaseOf(state, phase); more != string(state) {
+		return string(state) + ", " + more
 	}
-	switch job.Phase {
+	return string(state)
+}
+
+// PhaseOf writes a job's phase, or its state if the phase says no more than that.
+func PhaseOf(state mapper.State, phase mapper.Phase) string {
+	switch phase {
 	case "", mapper.PhaseProcessing, mapper.PhasePaused, mapper.PhaseEnded:
-		return string(job.State)
+		return string(state)
 	case mapper.PhaseStarting, mapper.PhaseQueued, mapper.PhaseRateLimited, mapper.PhaseRetrying,
-		mapper.PhaseGivingWay, mapper.PhaseSlowed, mapper.PhaseStuck, mapper.PhaseFinishing, mapper.PhaseDraining, mapper.PhaseOverBudget,
-		mapper.PhaseTooManyFailures:
+		mapper.PhaseGivingWay, mapper.PhaseSlowed, mapper.PhaseStuck, mapper.PhaseFinishing,
+		mapper.PhaseDraining, mapper.PhaseOverBudget, mapper.PhaseTooManyFailures:
 	}
-	return string(job.State) + ", " + string(job.Phase)
+	return string(phase)
+}
+
+// Costs writes what a job has cost so far, and what it will have cost at its end.
+func Costs(job *mapper.Status) string {
+	text := fmt.Sprintf("about $%.4f", job.Dollars)
+	switch {
+	case job.State.Ended():
+		return text
+	case job.DollarsTotal < 0:
+		return text + " so far"
+	}
+	return fmt.Sprintf("%s so far, about $%.4f at its end", text, job.DollarsTotal)
+}
+
+// Needs writes how much a job needs to finish.
+func Needs(job *mapper.Status) string {
+	if job.DollarsTotal < 0 {
+		return "how much it needs to finish is not known"
+	}
+	return fmt.Sprintf("to finish, it needs about $%.4f more", job.DollarsTotal-job.Dollars)
+}
+
+// BudgetOf writes a budget; empty: there is none.
+func BudgetOf(b mapper.Budget) string {
+	var parts []string
+	if b.Dollars > 0 {
+		parts = append(parts, fmt.Sprintf("$%g", b.Dollars))
+	}
+	if b.Operations > 0 {
+		parts = append(parts, Counted(b.Operations, "operation", "operations"))
+	}
+	return strings.Join(parts, " and ")
 }
 
 // Percent writes the progress of a job with its bounds.

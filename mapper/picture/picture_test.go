@@ -366,6 +366,32 @@ func TestPictureOfNothing(t *testing.T) {
 	}
 }
 
+// TestThinRanges checks that ranges of a few entities take no room from a large one but the least
+// that makes them visible.
+func TestThinRanges(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		entities []int64
+		want     []float64
+	}{
+		{[]int64{500, 500}, []float64{500, 500}},
+		{[]int64{0, 0, 0, 0}, []float64{250, 250, 250, 250}},
+		{[]int64{0, 999_999, 1}, []float64{1, 998, 1}},
+		{[]int64{3, 997}, []float64{3, 997}},
+		{[]int64{0, 1, 1}, []float64{1, 499.5, 499.5}},
+	} {
+		p := &picture.Picture{}
+		for _, n := range test.entities {
+			p.Ranges = append(p.Ranges, picture.Range{Entities: n, Weight: 1})
+		}
+		for i, s := range p.Slots(1000) {
+			if math.Abs(s.Width-test.want[i]) > 1e-9 {
+				t.Errorf("%v: range %d is %v wide, want %v", test.entities, i, s.Width, test.want[i])
+			}
+		}
+	}
+}
+
 // TestPicturePaused takes the picture of a job that was paused for a while, and then continued. No
 // task was in flight in the meantime.
 func TestPicturePaused(t *testing.T) {

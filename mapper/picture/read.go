@@ -14,6 +14,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
@@ -194,8 +195,9 @@ func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) 
 			}
 			example := mapper.Failure{Key: c.Example.Start.Key, Path: names.Key(c.Example.Start.Key),
 				Error: c.Example.Error, Attempts: int(c.Example.Refusals), Time: c.Example.Done}
-			p.Causes = append(p.Causes, mapper.FailureCause{Text: c.Text, Count: c.Count, Estimated: c.Estimated,
-				Example: example})
+			p.Causes = append(p.Causes, mapper.FailureCause{Text: c.Text, Digest: fault.Digest(c.Text), Count: c.Count,
+				Estimated: c.Estimated,
+				Example:   example})
 		}
 	}
 	acts, err := job.History.Acts()

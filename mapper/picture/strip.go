@@ -22,27 +22,46 @@ type Slot struct {
 // range is as wide as its part of the entities. But if there is room, none is thinner than a
 // thousandth of the strip.
 func (p *Picture) Slots(width float64) []Slot {
-	total, n := 0.0, 0
+	var weights []float64
 	for i := range p.Ranges {
 		if r := &p.Ranges[i]; !r.Alone {
-			total, n = total+r.entities(), n+1
+			weights = append(weights, r.entities())
 		}
 	}
-	least := width / float64(max(1000, 2*n))
-	rest := width - least*float64(n)
+	slices.Sort(weights)
+	least := width / float64(max(1000, 2*len(weights)))
+	each, thin := perEntity(weights, width, least)
 	slots, x := make([]Slot, len(p.Ranges)), 0.0
 	for i := range p.Ranges {
 		slots[i] = Slot{Range: i, X: x}
 		if r := &p.Ranges[i]; !r.Alone {
-			share := 1 / float64(n)
-			if total > 0 {
-				share = r.entities() / total
+			slots[i].Width = thin
+			if w := each * r.entities(); w > thin {
+				slots[i].Width = w
 			}
-			slots[i].Width = least + rest*share
 			x += slots[i].Width
 		}
 	}
 	return slots
+}
+
+// perEntity returns how wide an entity is on a strip, by the sorted weights of its ranges. It also
+// returns the width of thin ranges, which would be thinner than least otherwise.
+func perEntity(weights []float64, width, least float64) (each, thin float64) {
+	total := 0.0
+	for _, w := range weights {
+		total += w
+	}
+	if total == 0 {
+		return 0, width / float64(max(1, len(weights)))
+	}
+	for _, w := range weights {
+		if w*width/total >= least {
+			break
+		}
+		width, total = width-least, total-w
+	}
+	return width / total, least
 }
 
 // A page is slow if its time for an entity is above slowness times the median, and it has taken at

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -545,6 +546,75 @@ func TestBudgetAndFailures(t *testing.T) {
 		}
 		if why["budget"] == 0 || why["failure"] < 2 {
 			t.Errorf("paused %v, with %d failures", why, failures)
+		}
+	})
+}
+
+// TestSetBudget sets the budget of a job that its budget has paused, by what its status says that it
+// will cost. The job then ends without another pause. A budget that is lowered pauses a running job,
+// and one that is removed no job.
+func TestSetBudget(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, ctx := newWorld(t, setting{queue: few(4)}, setOwner, slowCredit), t.Context()
+		w.putAccounts(names(6000))
+		poor := mapper.Budget{Dollars: 0.005}
+		job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{PageSize: 50, Budget: poor})
+		w.must(err)
+		s, err := job.Wait(ctx)
+		w.must(err)
+		time.Sleep(time.Minute) // until pages under way have ended
+		if s = w.status(job); s.Phase != mapper.PhaseOverBudget || !s.Limited || s.Dollars >= poor.Dollars ||
+			s.DollarsTotal < 2*poor.Dollars || s.DollarsTotal > 0.1 {
+			t.Fatalf("%+v", s)
+		}
+		says := regexp.MustCompile(`^the next page may cost up to \$0\.0\d+, and \$0\.0\d+ is left for pages, ` +
+			`as \$0\.00\d+ is kept for other work$`)
+		history, err := job.History(ctx)
+		w.must(err)
+		if last := history[len(history)-1]; last.Action != "paused by its budget" || !says.MatchString(last.Reason) ||
+			s.Error != "paused by its budget of $0.005: "+last.Reason {
+			t.Errorf("%+v, %q", last, s.Error)
+		}
+		for _, test := range []struct {
+			budget mapper.Budget
+			says   string
+		}{
+			{mapper.Budget{}, "it is empty"}, {mapper.Budget{Dollars: -2}, "at least $"},
+			{mapper.Budget{Operations: 10}, "10 operations, and has to be at least $0.00"},
+		} {
+			if err := job.SetBudget(ctx, test.budget); !errors.Is(err, mapper.ErrInvalidArgument) ||
+				!strings.Contains(err.Error(), test.says) {
+				t.Errorf("%+v: %v", test.budget, err)
+			}
+		}
+		w.must(job.SetBudget(ctx, mapper.Budget{Dollars: 1.2 * s.DollarsTotal}))
+		if s = w.status(job); s.State != mapper.StatePaused {
+			t.Errorf("its budget is set: %+v", s)
+		}
+		w.must(job.Resume(ctx))
+		if s, err = job.Wait(ctx); err != nil || s.State != mapper.StateSucceeded || s.DollarsTotal != s.Dollars {
+			t.Errorf("%+v, %v", s, err)
+		}
+		if err := job.SetBudget(ctx, poor); !errors.Is(err, mapper.ErrWrongState) {
+			t.Error(err)
+		}
+
+		slow, err := slowCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1},
+			&mapper.StartOptions{PageSize: 50})
+		w.must(err)
+		time.Sleep(time.Second)
+		w.must(slow.SetBudget(ctx, mapper.Budget{Operations: 4000}))
+		if s, err = slow.Wait(ctx); err != nil || s.State != mapper.StatePaused || s.Processed > 3000 {
+			t.Errorf("lowered: %+v, %v", s, err)
+		}
+		w.must(slow.SetBudget(ctx, mapper.Budget{Dollars: mapper.Unlimited}))
+		w.must(slow.Resume(ctx))
+		if s, err = slow.Wait(ctx); err != nil || s.State != mapper.StateSucceeded ||
+			s.Settings.Budget != (mapper.Budget{}) {
+			t.Errorf("removed: %+v, %v", s, err)
 		}
 	})
 }

@@ -383,8 +383,8 @@ func TestFewLines(t *testing.T) {
 			t.Fatalf("the causes are %+v, %v", causes, err)
 		}
 		if !regexp.MustCompile(
-			`msg="entities failed" job=\S+ mapper=\S+ range=\S+ tried_again=10 recorded=0 kinds="10 error ` +
-				causes[0].Digest + `"`).MatchString(log.String()) {
+			`msg="entities failed" job=\S+ mapper=\S+ range=\S+ tried_again=10 recorded=0 kinds="10 error \(cause ` +
+				causes[0].Digest + `\)"`).MatchString(log.String()) {
 			t.Errorf("no line is about a page:\n%.3000s", log.String())
 		}
 		if !strings.Contains(log.String(), "left_out=") {

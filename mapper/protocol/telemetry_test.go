@@ -407,6 +407,18 @@ func TestNoFailureUnnoticed(t *testing.T) {
 		}
 		check(t, s, "job limited", "paused by a limit", s.Error)
 
+		poor, err := w.engine.StartByName(t.Context(), addCredit.Name(), mapper.Query{Kind: "Account"},
+			json.RawMessage(`{"Amount": 1}`), &mapper.StartOptions{ID: "poor", PageSize: 50, AllowOverlap: true,
+				Budget: mapper.Budget{Operations: 2200}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s = wait(poor); s.State != mapper.StatePaused || !s.Limited || s.Phase != mapper.PhaseOverBudget &&
+			s.Phase != mapper.PhaseDraining {
+			t.Errorf("a job that its budget has paused: %+v", s)
+		}
+		check(t, s, "job poor", "paused by a limit", s.Error)
+
 		slow := start(slowCredit.Name(), "slow", 0)
 		check(t, w.status(slow))
 		time.Sleep(100 * time.Millisecond)

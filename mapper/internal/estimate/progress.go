@@ -25,9 +25,11 @@ func exactly(n int64) Number { return Number{n, n, n} }
 type State struct {
 	Processed, Failures, Remaining, Total Number
 	Progress
-	Phase   Phase
-	Reason  string // why the job is in its phase, and why it is not faster
-	Dollars float64
+	Phase  Phase
+	Reason string // why the job is in its phase, and why it is not faster
+
+	Dollars      float64 // so far
+	DollarsTotal float64 // at the job's end; Unknown if nothing is known
 }
 
 // A Progress says how far a job is.
@@ -75,10 +77,24 @@ func (l Look) State() State {
 		s.counts(l.counts(sample))
 	}
 	s.fractions()
+	s.DollarsTotal = s.cost()
 	s.rates(l)
 	s.Phase, s.Reason = l.phase(s.EntitiesPerSecond)
 	s.timeLeft(l)
 	return s
+}
+
+// cost returns about what the job will have cost at its end, if the remaining entities cost as much
+// as those before.
+func (s *State) cost() float64 {
+	switch done := s.Processed.About + s.Failures.About; {
+	case s.Remaining.About == 0:
+		return s.Dollars
+	case s.Remaining.About == Unknown || done == 0:
+		return Unknown
+	default:
+		return s.Dollars * float64(done+s.Remaining.About) / float64(done)
+	}
 }
 
 // Dollars returns about what a job has cost so far. A dry run has written only records.

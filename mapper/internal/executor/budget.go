@@ -1,8 +1,10 @@
 package executor
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"sync"
@@ -14,6 +16,7 @@ import (
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/estimate"
+	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
@@ -32,17 +35,21 @@ func aroundPages(page, tasks int64) billing.Usage {
 // entities of a page, tasks the number of tasks at once, and writes the number of writes per
 // entity.
 func CheckBudget(budget record.Budget, page, tasks int, writes float64, prices billing.Prices) error {
-	n, least := float64(page), aroundPages(int64(page), int64(tasks))
-	least = billing.Usage{Reads: least.Reads + int64(3*n) + 4, Writes: int64(n*writes) + 1 + pace.RecordWrites,
-		TaskOps: 4}
-	if !(budget.Dollars >= 0) || math.IsInf(budget.Dollars, 1) || budget.Operations < 0 ||
-		estimate.Share(budget, least, prices) > 1 {
-		return setting.Errorf("StartOptions.Budget is %v, and has to be none, or at least $%.4f and %d operations, "+
+	if enough, least := Suffices(budget, page, tasks, writes, prices); !enough {
+		return setting.Errorf("StartOptions.Budget is %v, and has to be none, or at least %s, "+
 			"which a page of %d entities may take with what is around it: smaller pages and fewer tasks at once "+
-			"(StartOptions.PageSize, StartOptions.ExpectedWorkers) need less",
-			budget, prices.Dollars(least), least.Reads+least.Writes+least.TaskOps, page)
+			"(StartOptions.PageSize, StartOptions.ExpectedWorkers) need less", budget, least, page)
 	}
 	return nil
+}
+
+// Suffices reports whether a budget is enough for a page, as CheckBudget does, and says what is.
+func Suffices(budget record.Budget, page, tasks int, writes float64, prices billing.Prices) (is bool, least string) {
+	n, u := float64(page), aroundPages(int64(page), int64(tasks))
+	u = billing.Usage{Reads: u.Reads + int64(3*n) + 4, Writes: int64(n*writes) + 1 + pace.RecordWrites, TaskOps: 4}
+	is = budget.Dollars >= 0 && !math.IsInf(budget.Dollars, 1) && budget.Operations >= 0 &&
+		estimate.Share(budget, u, prices) <= 1
+	return is, fmt.Sprintf("$%.4f and %d operations", prices.Dollars(u), u.Reads+u.Writes+u.TaskOps)
 }
 
 // A purse is the share of a job's budget that this process has reserved and not spent yet. The
@@ -134,6 +141,10 @@ func takeOut(
 	ctx context.Context, x *Executor, job *record.Job, need, around float64, budget record.Budget,
 ) (got float64, allowance int64, err error) {
 	j, err := x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
+		if !bytes.Equal(j.Budget, job.Budget) { // set a moment ago: the next page counts for it
+			got = need
+			return false, nil
+		}
 		got = record.Spend(j, around, need, need*float64(max(1, j.AtOnce())))
 		return got > 0, nil
 	})
@@ -143,7 +154,8 @@ func takeOut(
 	if got > 0 {
 		return got, j.Allowance, nil
 	}
-	_, err = x.Change(ctx, job.Ref(), "its budget is spent", func(j *record.Job) (changed bool, err error) {
+	ctx = observe.WithWhy(ctx, record.Shortage(j, around, need, budget))
+	_, err = x.Change(ctx, job.Ref(), record.PausedByBudget, func(j *record.Job) (changed bool, err error) {
 		return record.PauseByBudget(j, around, need, budget), nil
 	})
 	return 0, 0, err

@@ -53,7 +53,7 @@ func (e panicError) Kind() string  { return "panic" }
 // result of the error's own Kind method, or else the error's type. The [Digest] of the [Cause]
 // follows; names are the names in the entity's key.
 func Kind(err error, names ...string) string {
-	return kind(err) + " " + Digest(Cause(Text(err), names...))
+	return kind(err) + " (cause " + Digest(Cause(Text(err), names...)) + ")"
 }
 
 func kind(err error) string {

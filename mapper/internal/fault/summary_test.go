@@ -42,7 +42,8 @@ func TestSummary(t *testing.T) {
 			&strconv.NumError{Func: "secret", Num: "secret", Err: secret})),
 		"error": RetryAfter(secret, 1),
 	} {
-		if got, want := Kind(err), want+" "+Digest(Cause(Text(err))); got != want || strings.Contains(got, "secret") {
+		want += " (cause " + Digest(Cause(Text(err))) + ")"
+		if got := Kind(err); got != want || strings.Contains(got, "secret") {
 			t.Errorf("%v: %q, want %q", err, got, want)
 		}
 	}

@@ -123,9 +123,35 @@ func PauseByBudget(j *Job, around, need float64, b Budget) (changed bool) {
 		return false
 	}
 	j.State, j.Poor = Paused, true
-	j.Error = fmt.Sprintf("paused by its budget of %v, which the next page might pass: a resume allows as much again",
-		b)
+	j.Error = PausedByBudget + " of " + b.String() + ": " + Shortage(j, around, need, b)
 	return true
+}
+
+// PausedByBudget is the act of a budget that pauses its job.
+const PausedByBudget = "paused by its budget"
+
+// Shortage says why a job is paused by its budget: before a page that might exceed it.
+func Shortage(j *Job, around, need float64, b Budget) string {
+	return fmt.Sprintf("the next page may cost up to %s, and %s is left for pages, as %s is kept for other work",
+		b.part(need), b.part(leftOf(j, around)), b.part(around))
+}
+
+// part writes a share of the budget.
+func (b Budget) part(share float64) string {
+	switch {
+	case b.Operations == 0:
+		return fmt.Sprintf("$%.4f", share*b.Dollars)
+	case b.Dollars == 0:
+		return fmt.Sprintf("%.0f operations", share*float64(b.Operations))
+	}
+	return fmt.Sprintf("%.2f%%", 100*share)
+}
+
+// SetBudget replaces the budget of a job. All of the new one may be spent from now on, and
+// reservations in the old one are void. An empty one is none.
+func SetBudget(j *Job, encoded []byte) {
+	j.Budget, j.Spent = encoded, 0
+	j.Allowance++
 }
 
 // AttemptSettings say how often the function is tried on an entity, or on a page that fails as a

@@ -1,0 +1,63 @@
+package mapper
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/scattermap/scattermap/mapper/internal/executor"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// SetBudget replaces the job's [Budget], for pages that start at least a second later. All of the
+// new budget may be spent from now on, whatever the job has cost before. A paused job stays paused:
+// [Job.Resume] continues it, and gives it the whole budget again if the budget paused it. To remove
+// the budget, pass Budget{Dollars: [Unlimited]}.
+//
+// The error is [ErrInvalidArgument] for the zero Budget, for a budget that is too small for a page,
+// and for an undo. It is [ErrWrongState] if the job has ended, except in [StateFailed].
+func (j *Job) SetBudget(ctx context.Context, budget Budget) error {
+	if budget == (Budget{}) {
+		return fmt.Errorf("mapper: set the budget of %s: %w: it is empty: Dollars is %d where there is to be none",
+			j.ID, ErrInvalidArgument, Unlimited)
+	}
+	if budget.Dollars == Unlimited || budget.Operations == Unlimited {
+		budget.Dollars, budget.Operations = max(0, budget.Dollars), max(0, budget.Operations)
+	}
+	on, text := queueOf(ctx, j), "its budget is removed"
+	if budget != (Budget{}) {
+		text = "its budget is set to " + record.Budget(budget).String()
+	}
+	_, err := asked(on).Change(ctx, j.ref(), text, func(r *record.Job) (changed bool, err error) {
+		if err := r.Queue.Is(on.queue.Name()); err != nil {
+			return false, err
+		}
+		if record.IsUndo(r.Mapper) {
+			return false, fmt.Errorf("%w: an undo has no budget", ErrInvalidArgument)
+		}
+		if r.Over() && r.State != record.Failed { // a failed job can be resumed
+			return false, fmt.Errorf("%w: it is %q", ErrWrongState, r.State)
+		}
+		if budget == (Budget{}) {
+			record.SetBudget(r, nil)
+			return true, nil
+		}
+		mode := function.Update // of a mapper that the engine does not have
+		if def := j.engine.mappers[r.Mapper]; def != nil {
+			mode = def.Mode
+		}
+		if enough, least := executor.Suffices(record.Budget(budget), int(r.PageSize), int(r.AtOnce()), mode.Writes(),
+			j.engine.prices); !enough {
+			return false, fmt.Errorf("%w: it is %v, and has to be at least %s: the next pages may cost that",
+				ErrInvalidArgument, record.Budget(budget), least)
+		}
+		encoded, err := json.Marshal(budget)
+		record.SetBudget(r, encoded)
+		return true, err
+	})
+	if err != nil {
+		return fmt.Errorf("mapper: set the budget of %s: %w", j.ID, err)
+	}
+	return nil
+}
