@@ -84,8 +84,7 @@ func paused(s *status, history []mapper.HistoryEntry) (tone, text, next string) 
 			"Resume it to continue, or abort it."
 	case mapper.PhasePaused, mapper.PhaseStarting, mapper.PhaseProcessing, mapper.PhaseQueued,
 		mapper.PhaseRateLimited, mapper.PhaseGivingWay, mapper.PhaseSlowed, mapper.PhaseRetrying, mapper.PhaseStuck,
-		mapper.PhaseFinishing,
-		mapper.PhaseEnded:
+		mapper.PhaseFinishing, mapper.PhaseEnded:
 	}
 	return held, "Paused" + actor(history, mapper.StatePaused), "Resume it to continue, or abort it."
 }
