@@ -184,7 +184,7 @@ func TestBadCommands(t *testing.T) {
 	}{
 		"dance":                        {`unknown command "dance"`, exitUsage},
 		"verfy":                        {"verify", exitUsage}, // did you mean this?
-		"emulator more":                {`unknown command "more"`, exitUsage},
+		"emulator more":                {"it takes no argument", exitUsage},
 		"emulator --datastore nowhere": {"--datastore is \"nowhere\", it has to be HOST:PORT", exitUsage},
 		"emulator --tasks 127.0.0.1":   {"--tasks", exitUsage},
 		"emulator --scatter -5":        {"Scatter", exitError},

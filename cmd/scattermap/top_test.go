@@ -127,7 +127,7 @@ func TestTop(t *testing.T) {
 		says string
 	}{
 		{[]string{"top"}, exitUsage, "it needs a terminal"},
-		{[]string{"top", "one"}, exitUsage, "unknown command"},
+		{[]string{"top", "one"}, exitUsage, "it takes no argument"},
 	} {
 		out, errs, code := command(t, "", test.args...)
 		if code != test.code || !strings.Contains(errs, test.says) {

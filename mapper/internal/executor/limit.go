@@ -38,7 +38,10 @@ func overLimit(ctx context.Context, d *delivery, failures int) (over string, sum
 		if err != nil {
 			return "", sum, fmt.Errorf("count the failures of job %s: %w", d.job.ID, err)
 		}
-		if failed > int64(limit) {
+		switch {
+		case failed > 1 && limit == 1:
+			return "more than one entity has failed", sum, nil
+		case failed > int64(limit):
 			return fmt.Sprintf("more than %d entities have failed", limit), sum, nil
 		}
 	}
