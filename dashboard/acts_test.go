@@ -182,8 +182,8 @@ func TestRate(t *testing.T) {
 	_, page := get(t, w.url+"job?id=j", "")
 	form := url.Values{"do": {"rate"}, "id": {"j"}}
 	for _, n := range elements(t, page) {
-		if name := attribute(n, "name"); n.Data == "input" && slices.Contains([]string{"rate", "writes", "calls", "ramp",
-			"for"}, name) {
+		if name := attribute(n, "name"); n.Data == "input" &&
+			slices.Contains([]string{"rate", "writes", "calls", "ramp", "for"}, name) {
 			form.Set(name, attribute(n, "value"))
 		}
 	}
@@ -192,8 +192,8 @@ func TestRate(t *testing.T) {
 		t.Fatalf("%d %s", code, text)
 	}
 	s, err := job.Status(t.Context())
-	if want := (mapper.Rate{EntitiesPerSecond: 500, WritesPerSecond: 770, CallsPerSecond: 330, Ramp: true}); err != nil ||
-		s.Settings.Rate != want {
+	want := mapper.Rate{EntitiesPerSecond: 500, WritesPerSecond: 770, CallsPerSecond: 330, Ramp: true}
+	if err != nil || s.Settings.Rate != want {
 		t.Errorf("%+v, %v, want %+v", s.Settings.Rate, err, want)
 	}
 	if err := job.Abort(t.Context()); err != nil {

@@ -23,7 +23,8 @@ var labels = map[string]string{
 
 // inputs are the names of the inputs of settings that have another one in JSON.
 var inputs = map[string]string{
-	"rate.entities": "rate", "entities": "rate", "rate.writes": "writes", "rate.calls": "calls", "rate.ramp": "ramp", "for_ns": "for",
+	"rate.entities": "rate", "entities": "rate", "rate.writes": "writes", "rate.calls": "calls",
+	"rate.ramp": "ramp", "for_ns": "for",
 	"budget.dollars": "budget", "budget.operations": "budget", "expected_workers": "workers",
 	"per_entity_ns": "per_entity", "allow_overlap": "beside", "dry_run": "rehearsal", "start": "filters",
 	"end": "filters", "ancestor": "filters",

@@ -117,8 +117,8 @@ func running(s *status, now time.Time) (tone, text, next string) {
 			text += fmt.Sprintf("; above %s it pauses", operator.Grouped(int64(limit)))
 		}
 		if tone = trial; next == nothingToDo {
-			next = "See their causes below. Leave them if they are expected. Otherwise mend the cause, and then retry " +
-				"them. A pause stops more."
+			next = "See their causes below. Leave them if they are expected. Otherwise mend the cause, and then " +
+				"retry them. A pause stops more."
 		}
 	}
 	return tone, text, next

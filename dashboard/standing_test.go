@@ -71,7 +71,8 @@ func TestStanding(t *testing.T) {
 			"Running at 0 entities/s. It has 1 failure; above 1,000 it pauses", "causes"},
 		"failing, and queued": {mapper.Status{Phase: mapper.PhaseQueued, Failures: 2, Bottleneck: "it waits"}, nil,
 			trial, "Queued: it waits. It has 2 failures", "other jobs"},
-		"paused":                 {mapper.Status{Phase: mapper.PhasePaused}, ann, held, "Paused by ann: lunch", "Resume"},
+		"paused": {mapper.Status{Phase: mapper.PhasePaused}, ann, held, "Paused by ann: lunch", "Resume"},
+
 		"paused by nobody known": {mapper.Status{Phase: mapper.PhasePaused}, ann[:1], held, "Paused", "Resume"},
 		"draining": {mapper.Status{Phase: mapper.PhaseDraining, Bottleneck: "paused by ann; pages finish"}, ann, held,
 			"Draining: paused by ann: lunch; pages finish", "Wait"},

@@ -73,7 +73,8 @@ func TestNightlyExport(t *testing.T) {
 		t.Fatal("export.md has no handler of a nightly export")
 	}
 	for _, code := range blocks {
-		if strings.HasPrefix(code, "// nightly ") && !strings.Contains(string(tested), "\n"+code+"\nfunc Example_nightly") {
+		if strings.HasPrefix(code, "// nightly ") &&
+			!strings.Contains(string(tested), "\n"+code+"\nfunc Example_nightly") {
 			t.Errorf("it is not what export/nightly_test.go runs:\n%s", code)
 		}
 	}

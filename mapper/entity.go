@@ -126,7 +126,8 @@ func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() 
 func (e *Entity[T]) AwaitCall(ctx context.Context) error { return e.attempt.AwaitCalls(ctx, 1) }
 
 // AwaitCalls is [Entity.AwaitCall] for n calls, which the function may make at once. The next call
-// of the job waits until the rate has caught up. In a batch ([UpdateBatches]), announce a call for several entities by one of them.
+// of the job waits until the rate has caught up. In a batch ([UpdateBatches]), announce a call for
+// several entities by one of them.
 func (e *Entity[T]) AwaitCalls(ctx context.Context, n int) error { return e.attempt.AwaitCalls(ctx, n) }
 
 // Skip is the error that a function returns if it has no work on its entity. It is not a failure:

@@ -108,7 +108,7 @@ var mistakes = []struct{ name, line, env string }{
 	{"an unknown state", "jobs --state nope", ""},
 	{"a job", "jobs tried", ""},
 	{"an unknown command", "lost tried", ""},
-	{"an unknown command that is nearly one", "descirbe tried", ""},
+	{"an unknown command that is nearly one", "describes tried", ""},
 	{"no URL", "login", ""},
 	{"no URL", "login nowhere", ""},
 	{"a token is set", "login http://127.0.0.1:1", ""},
@@ -167,6 +167,19 @@ func normal(text string) string {
 	return text
 }
 
+// readSchema returns docs/jobs-api.schema.json.
+func readSchema(t *testing.T) (schema map[string]any) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", apischema.Path))
+	if err == nil {
+		err = json.Unmarshal(text, &schema)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
 // TestGolden runs each command on a terminal of 80 columns, in a pipe, with -o json, and with
 // mistakes. The outputs are in testdata.
 func TestGolden(t *testing.T) {
@@ -180,14 +193,7 @@ func TestGolden(t *testing.T) {
 		"undo spring-credit-of-2026 --yes --watch", "start add-credit " + spring + " --id held --rate 1"} {
 		command(t, "", words(line)...)
 	}
-	var schema map[string]any
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", apischema.Path))
-	if err == nil {
-		err = json.Unmarshal(text, &schema)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	schema := readSchema(t)
 	var got strings.Builder
 	say := func(title, line string) {
 		out, errs, code := command(t, "", words(line)...)

@@ -550,6 +550,23 @@ func TestBudgetAndFailures(t *testing.T) {
 	})
 }
 
+// checkWrongBudgets sets budgets that are refused.
+func checkWrongBudgets(t *testing.T, job *mapper.Job) {
+	t.Helper()
+	for _, test := range []struct {
+		budget mapper.Budget
+		says   string
+	}{
+		{mapper.Budget{}, "it is empty"}, {mapper.Budget{Dollars: -2}, "at least $"},
+		{mapper.Budget{Operations: 10}, "10 operations, and has to be at least $0.00"},
+	} {
+		if err := job.SetBudget(t.Context(), test.budget); !errors.Is(err, mapper.ErrInvalidArgument) ||
+			!strings.Contains(err.Error(), test.says) {
+			t.Errorf("%+v: %v", test.budget, err)
+		}
+	}
+}
+
 // TestSetBudget sets the budget of a job that its budget has paused, by what its status says that it
 // will cost. The job then ends without another pause. A budget that is lowered pauses a running job,
 // and one that is removed no job.
@@ -563,10 +580,11 @@ func TestSetBudget(t *testing.T) {
 		job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 50, Budget: poor})
 		w.must(err)
-		s, err := job.Wait(ctx)
+		_, err = job.Wait(ctx)
 		w.must(err)
 		time.Sleep(time.Minute) // until pages under way have ended
-		if s = w.status(job); s.Phase != mapper.PhaseOverBudget || !s.Limited || s.Dollars >= poor.Dollars ||
+		s := w.status(job)
+		if s.Phase != mapper.PhaseOverBudget || !s.Limited || s.Dollars >= poor.Dollars ||
 			s.DollarsTotal < 2*poor.Dollars || s.DollarsTotal > 0.1 {
 			t.Fatalf("%+v", s)
 		}
@@ -578,18 +596,7 @@ func TestSetBudget(t *testing.T) {
 			s.Error != "paused by its budget of $0.005: "+last.Reason {
 			t.Errorf("%+v, %q", last, s.Error)
 		}
-		for _, test := range []struct {
-			budget mapper.Budget
-			says   string
-		}{
-			{mapper.Budget{}, "it is empty"}, {mapper.Budget{Dollars: -2}, "at least $"},
-			{mapper.Budget{Operations: 10}, "10 operations, and has to be at least $0.00"},
-		} {
-			if err := job.SetBudget(ctx, test.budget); !errors.Is(err, mapper.ErrInvalidArgument) ||
-				!strings.Contains(err.Error(), test.says) {
-				t.Errorf("%+v: %v", test.budget, err)
-			}
-		}
+		checkWrongBudgets(t, job)
 		w.must(job.SetBudget(ctx, mapper.Budget{Dollars: 1.2 * s.DollarsTotal}))
 		if s = w.status(job); s.State != mapper.StatePaused {
 			t.Errorf("its budget is set: %+v", s)

@@ -293,11 +293,7 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 		undo = begin() // repeating the call returns the same undo
 	}
 	if undo == nil { // a clean-up came before the undo, or after an undo that was aborted or has ended
-		t.Logf("%s is cleaned up, and is not undone", id)
-		s.faults.Pause()
-		s.fleet.stops.calm()
-		s.fleet.thaw()
-		time.Sleep(24 * time.Hour) // until it has ended
+		s.afterCleanUp(id)
 		return nil
 	}
 	status := s.await(undo.ID)
@@ -349,6 +345,15 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 	}
 	t.Logf("undo of %s: %v", id, status.Counters)
 	return undo
+}
+
+// afterCleanUp waits until the clean-up of a job has ended.
+func (s *undoSimulation) afterCleanUp(id string) {
+	s.Logf("%s is cleaned up, and is not undone", id)
+	s.faults.Pause()
+	s.fleet.stops.calm()
+	s.fleet.thaw()
+	time.Sleep(24 * time.Hour)
 }
 
 // trouble starts all kinds of faults.
@@ -636,14 +641,18 @@ func (e *scribbled) checkGone(first int) {
 	if e.why == "" && last.by == itself && !before(last.is) {
 		e.wrong("it is neither restored nor listed")
 	}
-	if e.stood() && (e.why == "" || last.is != nil) {
+	if stood, was := e.stood(); stood && (last.is != nil || e.why == "" && was != nil) {
 		e.wrong("others have put it when the job had deleted it, and deleted it when the job had ended")
 	}
 }
 
 // stood reports whether the job's last write deleted the entity, others put it before the job
-// ended, and then deleted it before the undo wrote it. Nobody else may have written it.
-func (e *scribbled) stood() bool {
+// ended, and then deleted it before the undo wrote it. Nobody else may have written it. It returns
+// what the entity was before the job's last writes.
+//
+// More than an hour after the end only whole minutes are kept. Then the entity must have been there
+// at the minute before the end, or at the minute after it.
+func (e *scribbled) stood() (stood bool, was *datastorepb.Entity) {
 	last := -1 // index of the job's last write
 	for i, w := range e.all {
 		if w.by == itself {
@@ -651,13 +660,19 @@ func (e *scribbled) stood() bool {
 		}
 	}
 	if e.all[last].is != nil || len(e.all) < last+3 {
-		return false
+		return false, nil
 	}
-	put, deleted := e.all[last+1], e.all[last+2]
-	rest := e.all[last+3:]
-	return put.by == someone && put.is != nil && !put.at.After(e.ended) && deleted.by == someone && deleted.is == nil &&
-		deleted.at.After(e.ended) &&
-		!slices.ContainsFunc(rest, func(w wrote) bool { return w.by == someone })
+	first := last
+	for first > 0 && e.all[first-1].by == itself {
+		first--
+	}
+	put, deleted, rest := e.all[last+1], e.all[last+2], e.all[last+3:]
+	thereAt := func(t time.Time) bool { return !put.at.After(t) && deleted.at.After(t) }
+	late := slices.ContainsFunc(rest, func(w wrote) bool { return w.at.Sub(e.ended) > 55*time.Minute })
+	minute := e.ended.Truncate(time.Minute)
+	return put.by == someone && put.is != nil && deleted.by == someone && deleted.is == nil && thereAt(e.ended) &&
+		(!late || thereAt(minute) || thereAt(minute.Add(time.Minute))) &&
+		!slices.ContainsFunc(rest, func(w wrote) bool { return w.by == someone }), e.all[first].was
 }
 
 // TestTransferSimulation runs jobs whose functions read and write each other's entities, and a few

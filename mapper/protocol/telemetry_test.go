@@ -386,16 +386,12 @@ func TestNoFailureUnnoticed(t *testing.T) {
 		start := func(m, id string, limit int) *mapper.Job {
 			job, err := w.engine.StartByName(t.Context(), m, mapper.Query{Kind: "Account"}, json.RawMessage(`{}`),
 				&mapper.StartOptions{ID: id, PageSize: 50, FailureLimit: limit})
-			if err != nil {
-				t.Fatal(err)
-			}
+			w.must(err)
 			return job
 		}
 		wait := func(job *mapper.Job) *mapper.Status {
 			s, err := job.Wait(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			w.must(err)
 			return s
 		}
 		check(t, wait(start(addCredit.Name(), "good", 0)))
@@ -410,9 +406,7 @@ func TestNoFailureUnnoticed(t *testing.T) {
 		poor, err := w.engine.StartByName(t.Context(), addCredit.Name(), mapper.Query{Kind: "Account"},
 			json.RawMessage(`{"Amount": 1}`), &mapper.StartOptions{ID: "poor", PageSize: 50, AllowOverlap: true,
 				Budget: mapper.Budget{Operations: 2200}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w.must(err)
 		if s = wait(poor); s.State != mapper.StatePaused || !s.Limited || s.Phase != mapper.PhaseOverBudget &&
 			s.Phase != mapper.PhaseDraining {
 			t.Errorf("a job that its budget has paused: %+v", s)

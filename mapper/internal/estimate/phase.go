@@ -112,8 +112,8 @@ func (l Look) givesWay() string {
 	if !l.Job.Background || waited <= worked {
 		return ""
 	}
-	return fmt.Sprintf("it gives way to other clients: its pages have waited %s each, as more pages at once would slow "+
-		"the database down", (waited / time.Duration(n)).Round(100*time.Millisecond))
+	return fmt.Sprintf("it gives way to other clients: its pages have waited %s each, as more pages at once would "+
+		"slow the database down", (waited / time.Duration(n)).Round(100*time.Millisecond))
 }
 
 // When a job counts as slowed. Its workers have to be busy, and its pages before short enough for

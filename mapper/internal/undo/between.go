@@ -27,14 +27,17 @@ func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
 		all = append(all, since)
 	}
 	all = append(all, since.Add(now.Sub(since)/2))
-	for i, at := range all {
-		unit := time.Microsecond
-		if now.Sub(at) > exactly && now.Sub(c.at) > exactly {
-			unit = time.Minute
+	var looks []time.Time
+	for _, at := range all {
+		if now.Sub(at) <= exactly || now.Sub(c.at) <= exactly {
+			looks = append(looks, at.Truncate(time.Microsecond))
+			continue
 		}
-		all[i] = at.Truncate(unit)
+		// An entity that was there at that time was there at one of these minutes, too, or only for seconds.
+		minute := at.Truncate(time.Minute)
+		looks = append(looks, minute, minute.Add(time.Minute))
 	}
-	return all, nil
+	return looks, nil
 }
 
 // lookBetween marks entities as changed that the commit deleted, that are not there now, but that

@@ -262,6 +262,15 @@ func TestUndo(t *testing.T) {
 			w.end() // the undo looks at this time
 			w.somebody(to{51: gone})
 		}, [][]string{{"51 stays: " + whyDeleted}}},
+		{"and deleted it again, and the undo comes after an hour", func(w *world) {
+			time.Sleep(5 * time.Minute)
+			w.page(0, to{1: gone})
+			w.somebody(to{1: 6}) // after the last whole minute before the end
+			w.end()
+			time.Sleep(2 * time.Minute)
+			w.somebody(to{1: gone})
+			time.Sleep(2 * time.Hour)
+		}, [][]string{{"1 stays: " + whyDeleted}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, ended := range []bool{false, true} {
