@@ -214,7 +214,8 @@ func TestCallRateStops(t *testing.T) {
 			begun := time.Now()
 			s := w.wait(job)
 			synctest.Wait()
-			if took := s.Ended.Sub(begun); s.State != mapper.StateSucceeded || s.Processed != 400 || took > time.Minute {
+			took := s.Ended.Sub(begun)
+			if s.State != mapper.StateSucceeded || s.Processed != 400 || took > time.Minute {
 				t.Errorf("%s, %d entities, %v after its rate was lifted", s.State, s.Processed, took)
 			}
 			if update {

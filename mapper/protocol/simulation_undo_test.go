@@ -324,27 +324,30 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 	others.Wait()
 	s.fleet.thaw()
 	time.Sleep(24 * time.Hour) // until late calls have come and processes are awake
-	var left []mapper.NotUndone
-	for cursor := ""; ; {
-		some, next, err := undo.NotUndonePage(t.Context(), cursor)
-		if err != nil {
-			t.Fatal(err)
-		}
-		left = append(left, some...)
-		if cursor = next; next == "" {
-			break
-		}
-	}
 	counts := status.Counters
 	if aborted {
 		counts = nil
 	}
-	s.check(id, left, counts)
+	s.check(id, s.left(undo), counts)
 	if proof, err := undo.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
 		t.Errorf("proof %+v, %v", proof, err)
 	}
 	t.Logf("undo of %s: %v", id, status.Counters)
 	return undo
+}
+
+// left returns the entities that an undo lists as left.
+func (s *undoSimulation) left(undo *mapper.Job) (left []mapper.NotUndone) {
+	for cursor := ""; ; {
+		some, next, err := undo.NotUndonePage(s.Context(), cursor)
+		if err != nil {
+			s.Fatal(err)
+		}
+		left = append(left, some...)
+		if cursor = next; next == "" {
+			return left
+		}
+	}
 }
 
 // afterCleanUp waits until the clean-up of a job has ended.

@@ -25,11 +25,11 @@ func TestStoredNames(t *testing.T) {
 		{new(Range), "job incarnation id open failed state generation depth start end namespace kind survey alone " +
 			"samples estimate exact workers portion entity_size page_size narrowed " +
 			"attempts refusals later_from refused_in not_before lost cut children given continued retries recorded " +
-			"single entities keys seal processed written calls conflicts ran pace yielded full unsharded counters wrote " +
-			"left left_of examples examples_of error created done expires " + suspicion},
+			"single entities keys seal processed written calls conflicts ran pace yielded full unsharded counters " +
+			"wrote left left_of examples examples_of error created done expires " + suspicion},
 		{new(Job), "incarnation needs history undo beside background mapper queue schedule query params state active " +
-			"listed generation epoch forestalled page_size page_time timeout workers concurrency concurrent splitting rate " +
-			"rate_until " +
+			"listed generation epoch forestalled page_size page_time timeout workers concurrency concurrent " +
+			"splitting rate rate_until " +
 			"rate_then ramp_from masks times limit_step limit limit_share limited budget poor spent allowance " +
 			"before counters_lost counters_dropped attempts backoff_first backoff_max tolerant failures tried " +
 			"finalizes finalized replaying replaying_of created ended error trouble totals drafted closing erased " +
