@@ -267,9 +267,17 @@ func (l Look) longestPage() time.Duration {
 	return l.mostOfPage()
 }
 
+// longestCallWait is how long the first entity of a page may wait for calls that the job's rate
+// limits: a quarter of the usual dispatch deadline.
+const longestCallWait = 10 * time.Minute / 4
+
 // mostOfPage returns how long a page may take at most.
 func (l Look) mostOfPage() time.Duration {
-	return 2*time.Duration(l.Job.PageTime) + time.Duration(l.Job.Timeout)
+	most := 2*time.Duration(l.Job.PageTime) + time.Duration(l.Job.Timeout)
+	if limit, err := l.Job.RateLimit(); err == nil && limit.CallsPerSecond > 0 {
+		most += longestCallWait
+	}
+	return most
 }
 
 // slowestPage returns how long the slowest page has taken so far, and at least a second; 0: there

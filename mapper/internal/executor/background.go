@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
@@ -51,7 +53,8 @@ func (b *background) leave() {
 	}
 }
 
-// longestProbe is the timeout of a probe. A probe that is not answered counts as one of that time.
+// longestProbe is the timeout of a probe. A probe that is not answered, or that an overloaded database
+// refuses, counts as one of that time.
 const longestProbe = 5 * time.Second
 
 // probe makes probes until the context ends.
@@ -66,8 +69,12 @@ func (b *background) probe(ctx context.Context, client *datastore.Client) {
 			return
 		}
 		b.mu.Lock()
+		took := time.Since(sent)
+		if c := status.Code(err); c == codes.ResourceExhausted || c == codes.Unavailable { // it refuses calls
+			late, took = true, longestProbe
+		}
 		if late || errors.Is(err, datastore.ErrNoSuchEntity) {
-			b.pace.Note(sent, time.Since(sent), b.wanted)
+			b.pace.Note(sent, took, b.wanted)
 			b.wanted = 0
 		}
 		next := b.pace.NextProbe(sent)
@@ -138,6 +145,10 @@ func (b *background) quit(slot chan struct{}) {
 	b.free()
 }
 
+// longestRest is the most that a slot rests after a page. Much of a long page is waits, for the job's
+// rate or for calls of a service, in which it has made no load.
+const longestRest = 10 * time.Second
+
 // done gives back the slot of a page that has taken some time, after its rest.
 func (b *background) done(took time.Duration) {
 	b.mu.Lock()
@@ -147,7 +158,7 @@ func (b *background) done(took time.Duration) {
 		b.free()
 		return
 	}
-	time.AfterFunc(time.Duration(rest*float64(took)), b.free)
+	time.AfterFunc(min(longestRest, time.Duration(rest*float64(took))), b.free)
 }
 
 func (b *background) free() {

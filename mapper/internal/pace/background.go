@@ -163,9 +163,10 @@ func (b *Background) adjust(excess, wanted float64) {
 	case !b.found && b.probes%startProbes != 0:
 	case !b.found && b.start > target+clearExcess:
 		b.cut(startCut)
-	case !b.found && wanted > b.limit:
+	case !b.found && b.start < target && wanted > b.limit:
 		b.limit *= 2
-	case !b.found:
+	case !b.found: // the database shows the load, or there are no more pages
+		b.found = true
 	case excess < target && wanted <= b.limit:
 		b.limit = max(wanted, b.limit*(1-gain))
 	case excess > target && b.soon > target+clearExcess, excess < target && b.isLow(target):

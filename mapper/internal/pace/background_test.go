@@ -95,6 +95,28 @@ func TestBackgroundFloor(t *testing.T) {
 	}
 }
 
+// TestBackgroundFinds ends the search for the limit when the process wants no more pages, and when
+// probes show the load, though not clearly. Then the limit follows each probe.
+func TestBackgroundFinds(t *testing.T) {
+	for name, c := range map[string]struct {
+		took   time.Duration
+		wanted int
+		most   float64 // the limit after some probes
+	}{
+		"no more pages":    {20 * time.Millisecond, 2, 2},
+		"the load shows":   {26 * time.Millisecond, 100, 1},
+		"nothing shows it": {20 * time.Millisecond, 1000, 1e6},
+	} {
+		b, now := Background{floor: level{n: 30, mean: math.Log(0.02)}}, time.Unix(30, 0)
+		for range 10 * startProbes {
+			b.Note(now, c.took, c.wanted)
+		}
+		if finds := c.wanted < 1000; b.found != finds || b.limit > c.most || finds && b.NextProbe(now) != probeEvery {
+			t.Errorf("%s: found %v, a limit of %v, the next probe after %v", name, b.found, b.limit, b.NextProbe(now))
+		}
+	}
+}
+
 // TestBackgroundProbes counts the probes of ten minutes.
 func TestBackgroundProbes(t *testing.T) {
 	start := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
