@@ -9,10 +9,12 @@ import "github.com/scattermap/scattermap/mapper/internal/pace"
 //
 // Before each page, a process reserves the page's part of the rate in a record that all processes
 // share. That takes a transaction for a page, or for several pages of the process that wait. A page
-// waits up to 20 seconds, so with many workers pages are small. Calls that the function announces
-// are reserved in the same way, where the function makes them. Calls of a page's first entity wait
-// up to a quarter of the queue's dispatch deadline. An entity, or a batch, should need no more calls
-// than the rate allows in that time: otherwise its function runs again and again.
+// waits up to 20 seconds, so with many workers pages are small.
+//
+// Calls that the function announces are reserved in the same way, where the function makes them.
+// Calls of a page's first entity wait up to a quarter of the queue's dispatch deadline. An entity,
+// or a batch, should need no more calls than the rate allows in that time: otherwise its function
+// runs again and again.
 type Rate struct {
 	// EntitiesPerSecond is how many entities are processed in a second at most. 0 and [Unlimited]
 	// are no limit.
