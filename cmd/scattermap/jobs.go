@@ -357,7 +357,8 @@ func newRate() *cobra.Command {
 		For time.Duration `json:"for_ns,omitempty"`
 	}
 	c := &cobra.Command{
-		Use: "rate JOB ENTITIES", Short: "Set a job's rate limit in entities a second; 0 is no limit, and limits without a flag end",
+		Use:     "rate JOB ENTITIES",
+		Short:   "Set a job's rate limit in entities a second; 0 is no limit, and limits without a flag end",
 		Example: "  scattermap rate spring 100 --for 2h    # and then as fast as before",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {

@@ -184,8 +184,8 @@ func TestPhases(t *testing.T) {
 		{job(func(l *Look) { l.Queue.Complaint = "403" }, open(10, true)), Stuck, "403"},
 		{job(func(*Look) {}, open(10, true), long), Stuck,
 			"no page was done for 5 min: if its tasks were lost, a sweep enqueues them again within minutes"},
-		{job(func(l *Look) { l.Job.Rate = []byte(`{"calls":2}`) }, open(10, true), page(100, 2*time.Minute)), Processing,
-			"it keeps to its rate of 2 calls a second"},
+		{job(func(l *Look) { l.Job.Rate = []byte(`{"calls":2}`) }, open(10, true), page(100, 2*time.Minute)),
+			Processing, "it keeps to its rate of 2 calls a second"},
 		{job(background, open(10, true), yielding(6*time.Second)), GivingWay, "it gives way to other clients: its " +
 			"pages have waited 6s each, as more pages at once would slow the database down"},
 		{job(background, open(10, true), yielding(5*time.Second)), Processing, ""},
