@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/scattermap/scattermap/internal/testflag"
 )
 
 // TestBackgroundSteps gives a Background probes of a database that takes 20 ms without pages, and
@@ -136,6 +138,7 @@ func TestBackgroundProbes(t *testing.T) {
 // TestBackgroundBesideOthers runs background jobs on a model of a database beside other clients,
 // for nine minutes. Figures are means of two seeds. BenchmarkGuest has figures of real jobs.
 func TestBackgroundBesideOthers(t *testing.T) {
+	testflag.Sequential(t)
 	for _, c := range []struct {
 		name      string
 		load      float64 // of other clients, as a share of the servers' time
