@@ -223,7 +223,7 @@ func TestDrained(t *testing.T) {
 func TestDrainBeforePages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const n = 4000
+		const n = 12_000
 		slow := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Methods: []string{"RunQuery", "Lookup"},
 			Latency: emulator.Uniform{Min: 100 * time.Millisecond, Max: 2 * time.Second}})
 		w := newWorld(t, setting{queue: few(20), emulator: emulator.Options{Faults: slow}}, addCredit)
