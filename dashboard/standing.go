@@ -45,7 +45,7 @@ func pieces(job, text string) (all []piece) {
 }
 
 // standingOf returns how a job stands, as it may be seen. The text starts with the job's phase, or
-// with its state: see [operator.PhaseOf]. The last entry of its history says who has stopped it.
+// with its state: see [operator.PhaseOf]. The last entry of its history says who stopped it.
 func standingOf(s *status, history []mapper.HistoryEntry, now time.Time) standing {
 	tone, text, next := ended(s)
 	switch s.State {

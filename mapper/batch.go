@@ -45,10 +45,12 @@ import (
 // [Entity.Fail] fails one entity. The others of its batch keep their results. An error or a panic
 // fails the batch. Then the function runs again on each half, and so on, until the entities at
 // fault are alone. Such entities are retried as in an [Update]. If the function fails on every part
-// of a batch, it is at fault, and the page is retried as a whole. Three cases are special:
+// of a batch, it is at fault, and the page is retried as a whole. Four cases are special:
 //
 //   - [RetryAfter], for the batch or for some of its entities: the service refused them for now.
 //     The job waits for the service, and calls the function again for these.
+//   - [Entity.AwaitCall] returns an error, because the call would wait too long: the function runs
+//     again on the whole batch, later. No attempt counts.
 //   - [Skip] for the batch leaves all of its entities unchanged.
 //   - A call takes more than StartOptions.EntityTimeout. Its page is retried with half of the
 //     batch, until the entity that hangs is alone.

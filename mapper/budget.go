@@ -19,7 +19,7 @@ import (
 // and for an undo. It is [ErrWrongState] if the job has ended, except in [StateFailed].
 func (j *Job) SetBudget(ctx context.Context, budget Budget) error {
 	if budget == (Budget{}) {
-		return fmt.Errorf("mapper: set the budget of %s: %w: it is empty: Dollars is %d where there is to be none",
+		return fmt.Errorf("mapper: set the budget of %s: %w: it is empty: to remove the budget, set Dollars to %d",
 			j.ID, ErrInvalidArgument, Unlimited)
 	}
 	if budget.Dollars == Unlimited || budget.Operations == Unlimited {

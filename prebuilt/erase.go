@@ -224,7 +224,7 @@ func (o EraseOptions) check(q mapper.Query, p EraseParams, opts mapper.StartOpti
 		return err
 	}
 	if p.subject("").Mentions(opts.ID) {
-		return fmt.Errorf("the job's ID %q has a word of what is to be erased, and stays: take another one", opts.ID)
+		return fmt.Errorf("the job's ID %q contains a word of the subject, and IDs are kept: take another one", opts.ID)
 	}
 	return nil
 }

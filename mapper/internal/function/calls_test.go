@@ -83,7 +83,7 @@ func TestAwaitCalls(t *testing.T) {
 			all.Wait()
 			time.Sleep(900 * time.Millisecond)
 		}, 45, nil, nil},
-		{"left behind", func(a *Attempt, ctx context.Context) {
+		{"in a goroutine that goes on", func(a *Attempt, ctx context.Context) {
 			go func() { _ = a.AwaitCalls(ctx, 7) }()
 			time.Sleep(10 * time.Millisecond)
 		}, 7, nil, nil},
