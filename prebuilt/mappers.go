@@ -25,8 +25,8 @@ func Mappers() []mapper.AnyMapper {
 }
 
 // Destroys reports whether the mapper of that name overwrites or deletes the entities of its query.
-// Rehearse its jobs first. [Copy] is not among these mappers, but it may overwrite entities in the
-// place of its copies.
+// Rehearse its jobs first. [Copy] is not among these mappers, but a copy may overwrite another
+// entity.
 func Destroys(name string) bool {
 	return slices.Contains([]string{Delete.Name(), SetProperty.Name(), RenameProperty.Name(), DropProperties.Name(),
 		EraseName}, name)
