@@ -16,7 +16,7 @@ import (
 // the budget, pass Budget{Dollars: [Unlimited]}.
 //
 // The error is [ErrInvalidArgument] for the zero Budget, for a budget that is too small for a page,
-// and for an undo. It is [ErrWrongState] if the job has ended, except in [StateFailed].
+// and for an undo. It is [ErrWrongState] if the job has succeeded or was aborted.
 func (j *Job) SetBudget(ctx context.Context, budget Budget) error {
 	if budget == (Budget{}) {
 		return fmt.Errorf("mapper: set the budget of %s: %w: it is empty: to remove the budget, set Dollars to %d",

@@ -23,8 +23,8 @@ type Page[R any] struct {
 }
 
 // UniqueName returns a name, for example for a file, that no other attempt, page or job has. It
-// starts with random hexadecimal digits, so that a bucket can spread its load over the names. The
-// rest has letters, digits and '-'.
+// starts with evenly distributed hexadecimal digits, so that a bucket can spread its load over the
+// names. The rest has letters, digits and '-'.
 func (p *Page[R]) UniqueName() string { return p.name }
 
 // RunID returns a text that identifies this run of the job, as [Completion.RunID] does.

@@ -52,9 +52,9 @@ func (j *Job) Abort(ctx context.Context) error {
 //   - If it failed because its counters exceeded their limits, it continues without counters: see
 //     [Entity.Count].
 //
-// Resume enqueues new tasks for all ranges that are not done. So after a queue was purged, it also
-// revives a running job at once. Without it, that takes up to some minutes ([Engine.ReviveJobs]).
-// If the job has succeeded or was aborted or cleaned up, the error is [ErrWrongState].
+// Resume enqueues new tasks for all ranges that are not done. So it also helps a running job whose
+// queue was purged. Without Resume, such a job waits for [Engine.ReviveJobs]. If the job has
+// succeeded or was aborted or cleaned up, the error is [ErrWrongState].
 func (j *Job) Resume(ctx context.Context) error {
 	if err := j.control(ctx).Resume(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
@@ -69,10 +69,10 @@ type RetryOptions struct {
 	Cause string
 }
 
-// Retry processes the job's failures again. Each failure gets all of its attempts again. A running
-// job also continues with its other entities, and so does a job that was paused or has failed. At
-// the end, the finalizer takes effect again. If the job was aborted or cleaned up, the error is
-// [ErrWrongState]. A nil o selects all failures.
+// Retry processes the job's failures again. Each failure gets all of its attempts again. Meanwhile
+// a running job continues with its other entities. A job that was paused or has failed also
+// continues. At the end, the finalizer takes effect again. If the job was aborted or cleaned up,
+// the error is [ErrWrongState]. A nil o selects all failures.
 //
 // Retry returns at once; tasks then find the failures and reopen them. If an earlier Retry still
 // reopens failures, the new one replaces it. If the job has up to 1,000 failures, and none has the
@@ -136,10 +136,10 @@ func (j *Job) checkCause(ctx context.Context, cause string) error {
 // state at each whole minute for seven days. If the state before the job's first page is gone, the
 // error is [ErrWrongState]. After the first hour, these entities also stay and are listed:
 //
-//   - entities that somebody changed within two minutes before their page
+//   - entities that somebody changed within two minutes before the commit of their page
 //   - entities that the function put or deleted besides its own
-//   - entities that the page deleted, or that others have changed since, if others put or deleted
-//     entities of the page within the minute before the page
+//   - if others put or deleted entities of a page within the minute before its commit: entities
+//     that this page deleted, or that others have changed since
 //
 // An undo relies on two facts from Google's documentation: all entities of a commit get the same
 // version, and the past is kept in whole minutes. Both were tested on the embedded Datastore. The
@@ -155,8 +155,7 @@ func (j *Job) Undo(ctx context.Context, o *UndoOptions) (*Job, error) {
 // Move moves the job to the queue that a start of its mapper would use now. Use it if the job's
 // queue or service was deleted or renamed: an engine without the job's queue can only read the job
 // ([ErrWrongQueue]). The job keeps its results. Tasks in the old queue have no effect any more, but
-// pages under way there still commit. The job continues in the new queue, with all ranges within a
-// few minutes.
+// pages under way there still commit. The job continues in the new queue within a few minutes.
 //
 // Move returns an error if the engine does not have the job's mapper, or if its pages may exceed
 // the new queue's DispatchDeadline. If the job is in that queue already, Move does nothing.
@@ -208,8 +207,8 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 }
 
 // SetRetain changes how long the job's records are kept after its end: see [StartOptions].Retain.
-// [RetainAlways] keeps them until somebody calls [Job.CleanUp]. If d after the job's end has passed
-// already, the records are cleaned up soon. If d is 0 or below [MinRetain], the error is
+// [RetainAlways] keeps them until somebody calls [Job.CleanUp]. If the job ended longer than d ago,
+// the records are cleaned up soon. If d is 0 or below [MinRetain], the error is
 // [ErrInvalidArgument]. If the job is cleaned up already, the error is [ErrWrongState].
 func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	err := checkRetain("the retention", d)

@@ -11,7 +11,7 @@
 //		&mapper.StartOptions{ID: "spring"})
 //
 // A mapper is a named function. A job is one run of a mapper over a [Query]. An [Engine] starts
-// jobs and runs their tasks. Further words:
+// jobs and runs their tasks. More terms:
 //
 //   - A range is an interval of keys. In a job with [Query].ShardBy it is an interval of that
 //     property's values.

@@ -11,8 +11,7 @@ import (
 // of [Mapper.Forget]. It is valid during one call of the function.
 //
 // Put and Delete return no error. The job fails if a key is invalid, if a source can't be saved, or
-// if the database refuses the writes. All writes of the job's end are one Datastore transaction,
-// with its limits.
+// if the database refuses the writes. All writes together must fit into one Datastore transaction.
 type Completion struct {
 	// Status has exact numbers, and the State that the job will have at its end.
 	Status *Status

@@ -159,7 +159,7 @@ func Permanent(err error) error { return fault.Permanent(err) }
 // attempt (see [RetryPolicy]):
 //
 //   - If the service accepts most calls, it is a failed attempt.
-//   - If the service refuses most calls, it is none. The task waits before this entity. While the
+//   - If the service refuses most calls, it is not. The task waits before this entity. While the
 //     service refuses, one attempt counts for each hour, so a job survives some hours without the
 //     service.
 //   - If the service has not accepted a call yet, this may be the entity's fault. So the first two

@@ -36,9 +36,10 @@ const (
 	DefaultVisitAttempts  = 10
 )
 
-// MaxDeaths is how often one entity may kill a process. If an entity is suspected, a process runs
-// the function on this entity and does nothing else. After MaxDeaths such processes have died, the
-// entity is recorded as a failure. The same holds for a job's finalizer; then the job fails.
+// MaxDeaths is how often one entity may kill a process. If an entity may have killed a process,
+// another process runs the function on it and does nothing else. After MaxDeaths such processes
+// have died, the entity is recorded as a failure. The same holds for a job's finalizer; then the
+// job fails.
 const MaxDeaths = 5
 
 // WithRetryPolicy sets the retry policy of the mapper's jobs. [StartOptions].Retries overrides its

@@ -75,8 +75,8 @@ type Schedule[P any] struct {
 
 // NewSchedule defines a schedule. Its name has 1 to 70 letters, digits, '-' and '_', and is part of
 // the IDs of its jobs. List the schedule in [EngineOptions].Schedules: [NewEngine] then checks it,
-// and the engine starts the runs of waiting ticks. Only with [OverlapSkip] can you call Tick with
-// an engine that does not list the schedule.
+// and the engine starts the runs of waiting ticks. An engine that does not list the schedule
+// accepts its ticks only with [OverlapSkip].
 func NewSchedule[P any](name string, m *Mapper[P], overlap Overlap) *Schedule[P] {
 	return &Schedule[P]{name, m, overlap}
 }

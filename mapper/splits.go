@@ -43,10 +43,10 @@ const maxSplits = 10_000
 // the hidden property __scatter__. Splits reads 24 sampled keys for each part; 300 of them cost one
 // read.
 //
-// If the kind has fewer samples or up to 10,000 entities, and for all other queries, Splits counts.
-// It divides the space of keys or values into eight cells for each part, and counts the entities of
-// each cell, at one read for 1,000 entities. If a part ends inside a cell, Splits also reads the
-// cell's keys.
+// Splits counts instead if the kind has fewer samples or up to 10,000 entities, or if the query is
+// not a whole kind. It divides the space of keys or values into eight cells for each part, and
+// counts the entities of each cell, at one read for 1,000 entities. If a part ends inside a cell,
+// Splits also reads the cell's keys.
 func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o *SplitsOptions) ([]Split, error) {
 	var opts SplitsOptions
 	if o != nil {

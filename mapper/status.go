@@ -63,8 +63,9 @@ type Status struct {
 	CleanedUp  bool `json:"cleaned_up,omitempty"`
 	CleaningUp bool `json:"cleaning,omitempty"`
 
-	// CleanUpAt is when the job's retention will end and the job be cleaned up: see
-	// [StartOptions.Retain]. RetiredAt is when it was cleaned up for that reason. Zero means not.
+	// CleanUpAt is when the job will be cleaned up because its retention ends: see
+	// [StartOptions.Retain]. RetiredAt is when that has happened. Each is zero if unknown or not
+	// planned.
 	CleanUpAt time.Time `json:"clean_up_at,omitzero"`
 	RetiredAt time.Time `json:"retired_at,omitzero"`
 
@@ -251,7 +252,7 @@ type Bounds struct {
 }
 
 // CountBounds are the bounds of a job's numbers of entities. They are three standard deviations
-// below and above an estimate, and equal to a number that is exact.
+// below and above an estimate. If a number is exact, both bounds are equal to it.
 type CountBounds struct {
 	Processed Bounds `json:"processed"`
 	Failures  Bounds `json:"failures"`
