@@ -20,8 +20,8 @@ import (
 )
 
 // A Verifier accepts requests of some accounts only. They carry a token that Google has signed: an
-// OIDC token ([NewOIDC]), or the assertion of Identity-Aware Proxy ([NewIAP]). It can be used
-// concurrently.
+// OIDC token ([NewOIDC]), or the assertion of Identity-Aware Proxy ([NewIAP]). It is safe for
+// concurrent use.
 type Verifier struct {
 	validator *idtoken.Validator
 	audience  string

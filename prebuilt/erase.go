@@ -62,20 +62,21 @@ type EraseParams struct {
 
 // Erase returns the mapper "erase". It deletes all entities of a namespace, or of a tenant. Then it
 // removes them from the records of other jobs, and stores a signed [Certificate] under the name
-// "JOB.certificate.json". Start it by name.
+// "JOB.certificate.json". Start it by [mapper.Engine.StartByName].
 //
-// To erase a namespace, the query has this namespace and nothing else. The job covers its kinds at
-// the start, at most 500. The empty namespace is refused.
+// To erase a namespace, the query must have this namespace and nothing else. The job covers its
+// kinds at the start, at most 500. The empty namespace is refused.
 //
 // To erase a tenant, set [EraseParams].Property and Value. The query may name kinds and namespaces;
 // the default is all. The job reads all their entities, because no query finds values that are not
 // indexed.
 //
-// Other jobs keep keys, values and errors of what they processed:
+// The records of other jobs have keys, values and errors of the entities that these jobs processed.
+// The erasure removes them:
 //
 //   - Ended jobs are cleaned up with their failures. They can't be undone, retried or verified any
-//     more. For a tenant these are all jobs of the database, and for a namespace those that touched
-//     it.
+//     more. For a tenant, this concerns all jobs of the database. For a namespace, it concerns the
+//     jobs that touched it.
 //   - A job that has not ended, or is being undone, prevents the erasure. The start is refused, or
 //     the erasure fails, and the error names the job. Wait for its end or abort it, and resume the
 //     erasure.

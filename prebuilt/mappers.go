@@ -306,8 +306,8 @@ func (p CopyParams) Validate() error {
 }
 
 // Copy is the mapper "copy". It copies entities, exactly as they are stored, to another kind or
-// namespace. A copy has the name or ID of its entity, and the same parents, and overwrites an
-// entity of that key.
+// namespace. A copy has the name or ID of its entity, and the same parents. If an entity with that
+// key exists, the copy overwrites it.
 var Copy *mapper.Mapper[CopyParams] = copies.WithStarter(startCopy).CheckByName(func(params json.RawMessage) error {
 	return mapper.CheckParams(params, new(CopyParams))
 })
