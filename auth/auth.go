@@ -28,8 +28,8 @@ var (
 // service that only authenticated callers can reach.
 func Anybody(*http.Request) (who string, err error) { return "", nil }
 
-// Loopback allows requests from this machine to this machine, addressed by one of its own names.
-// Use it for a dashboard that a program opens for the user who started it.
+// Loopback allows requests from this machine to this machine, if they address it as localhost or by
+// a loopback IP address. Use it for a dashboard that a program opens for the user who started it.
 //
 // It refuses requests that a browser sends for a page of another site, even if that site's name
 // resolves to this machine. It refuses requests with the headers of a proxy, because anybody may

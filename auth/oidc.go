@@ -20,8 +20,8 @@ import (
 )
 
 // A Verifier accepts requests of some accounts only. They carry a token that Google has signed: an
-// OIDC token ([NewOIDC]), or the assertion of Identity-Aware Proxy ([NewIAP]). It can be used
-// concurrently.
+// OIDC token ([NewOIDC]), or the assertion of Identity-Aware Proxy ([NewIAP]). It is safe for
+// concurrent use.
 type Verifier struct {
 	validator *idtoken.Validator
 	audience  string
@@ -70,8 +70,8 @@ func bearer(header string) string {
 
 // NewOIDC returns a verifier of OIDC tokens in the header Authorization, which Cloud Tasks, Cloud
 // Scheduler and gcloud send. A token must have this audience, and the verified e-mail address of
-// one of the accounts. The list must not be empty. Google's public keys verify the tokens; for an
-// emulator, keysURL is the URL of its keys, and otherwise it is empty.
+// one of the accounts. The list must not be empty. Google's public keys verify the tokens. For an
+// emulator, keysURL is the URL of its keys; in production it is empty.
 func NewOIDC(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if len(accounts) == 0 {
 		return nil, errors.New("auth: accounts is empty: name the accounts that may call")
@@ -79,7 +79,7 @@ func NewOIDC(audience string, accounts []string, keysURL string) (*Verifier, err
 	return newVerifier(oidc, audience, accounts, keysURL)
 }
 
-// AnyAccount in the place of the accounts of [NewIAP] accepts every account that Identity-Aware
+// AnyAccount as the only account of [NewIAP] makes it accept every account that Identity-Aware
 // Proxy lets through.
 const AnyAccount = "*"
 
@@ -87,8 +87,8 @@ const AnyAccount = "*"
 // request. An assertion must have this audience, such as
 // "/projects/NUMBER/locations/REGION/services/SERVICE" for Cloud Run, and the e-mail address of one
 // of the accounts. A list of only [AnyAccount] accepts any e-mail address. The list must not be
-// empty. Google's public keys verify the assertions; keysURL is the URL of other keys for tests,
-// and otherwise it is empty.
+// empty. Google's public keys verify the assertions. For tests, keysURL is the URL of other keys;
+// in production it is empty.
 func NewIAP(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if len(accounts) == 0 {
 		return nil, errors.New("auth: accounts is empty: name the accounts that may call, or AnyAccount for all " +

@@ -1,6 +1,6 @@
 // Package dashboard serves web pages that show the jobs of an engine, and start and control them.
-// There is a list of jobs and a form that starts one. Each job has a picture of its key space, its
-// ranges, its failures and its replay.
+// There is a list of jobs and a form that starts one. The page of a job has a picture of its ranges
+// in the key space, and links to its failures and to a replay of its progress.
 //
 // Mount it beside the engine's own handler, at any path that ends with a slash, with or without
 // http.StripPrefix:
@@ -10,7 +10,7 @@
 //	mux.Handle("/dashboard/", pages) // people
 //
 // Without [Options.Allow] every request is refused, as in package jobsapi. With [Options.ReadOnly]
-// the pages only show. Package jobsapi has the same controls for programs, except verify.
+// the pages change nothing. Package jobsapi has the same controls for programs, except verify.
 //
 // The pages work without JavaScript. With it they refresh every two seconds while a job runs. Each
 // piece of data is read at most once in two seconds, for any number of viewers.

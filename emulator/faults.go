@@ -40,22 +40,22 @@ const (
 	// RunInTransaction of the Go client tries three times.
 	AbortCommit
 
-	// DeliverTwice delivers a task a second time, Fault.Latency after its delivery was answered or
-	// has failed. The second delivery has the same headers, and its answer decides nothing. In
-	// production this is rare: Cloud Tasks promises only to deliver at least once.
+	// DeliverTwice delivers a task a second time, after its delivery has ended and Fault.Latency
+	// has passed. The second delivery has the same headers, and its answer has no effect. This is
+	// rare in production, but Cloud Tasks promises only at-least-once delivery.
 	DeliverTwice
 
-	// DeliverTogether delivers a task a second time, Fault.Latency after its delivery started, so
-	// that both may run at once. It happens in production as DeliverTwice does. It also happens
-	// when a deadline passes, and the retry meets the handler that still runs.
+	// DeliverTogether delivers a task a second time, Fault.Latency after the start of its delivery,
+	// so that both may run at once. In production it also happens if a handler still runs after its
+	// deadline, and Cloud Tasks retries the task.
 	DeliverTogether
 
 	// DeliverLate holds back a task that is due, by Fault.Latency, and other tasks pass it. In
 	// production schedule_time is the earliest time, and not a promise.
 	DeliverLate
 
-	// DeliverShuffled delivers any of the tasks that are due, and not the first one. In production
-	// the order is best effort.
+	// DeliverShuffled delivers a random one of the tasks that are due instead of the first one. In
+	// production the order is best effort.
 	DeliverShuffled
 
 	// CrashReceiver cuts a delivery off, Fault.Latency after it started; by default after a random
@@ -123,9 +123,9 @@ type Fault struct {
 	// Code is the error code of LoseCall and LoseAnswer. Defaults to codes.Unavailable.
 	Code codes.Code
 
-	// Latency is a duration of the fault, drawn anew each time; the [FaultKind] says of what.
-	// SlowCall and DeliverLate require it. For CrashReceiver it defaults to any duration up to a
-	// second, and for other kinds to 0.
+	// Latency is how long the fault lasts, or when it happens: see [FaultKind]. It is drawn anew
+	// each time. SlowCall and DeliverLate require it. For CrashReceiver it defaults to a random
+	// duration of up to a second, and for other kinds to 0.
 	Latency Latency
 }
 
@@ -176,8 +176,8 @@ func (f Fault) validate() error {
 	return nil
 }
 
-// Faults make calls and deliveries of one [Emulator] go wrong, by rules and by a seed. They can be
-// used concurrently.
+// Faults make calls and deliveries of one [Emulator] go wrong, by rules and by a seed. They are
+// safe for concurrent use.
 //
 // Each rule has its own sequence of random numbers. It draws one number for each call or delivery
 // that it applies to. So the same seed and the same order of calls give the same faults. In a
@@ -226,8 +226,7 @@ func (f *Faults) Add(rules ...Fault) error {
 	return nil
 }
 
-// Pause stops new faults until [Faults.Resume]. Calls and deliveries that a fault has already hit
-// still fail or wait.
+// Pause stops new faults until [Faults.Resume]. It does not end faults that have already started.
 func (f *Faults) Pause() { f.pause(true) }
 
 // Resume makes faults happen again after [Faults.Pause].

@@ -13,10 +13,9 @@
 //  2. The parts are joined into files of even size, without compressing them again.
 //  3. All parts are deleted, recorded or not. Then a manifest lists the files.
 //
-// Each run writes to a folder of its own, and writes a name only once. It writes the manifest last:
-// an export has succeeded when it has a manifest. From then on nothing that the manifest names
-// changes, however late a write or deletion takes effect. [ReadManifest] finds the last manifest of
-// a folder.
+// Each run writes to a folder of its own, and writes each name only once. It writes the manifest
+// last: an export with a manifest has succeeded. After that, none of its files changes, even if a
+// delayed write or deletion takes effect. [ReadManifest] finds the last manifest of a folder.
 //
 // A task holds one part in memory: about 4 MiB of entities. docs/export.md describes formats, types
 // and readers.

@@ -32,8 +32,8 @@ type Options struct {
 
 	// FileBytes is the largest size of a stored file, in bytes. Defaults to 256 MiB. It must be
 	// larger than every part, because parts are not split. An export of more than 100,000 parts
-	// only estimates sizes, so its files are planned a tenth smaller. A Parquet file is written
-	// anew from its parts, so its size may differ more.
+	// only estimates sizes, so its files are planned a tenth smaller. The size of a Parquet file is
+	// only an estimate, because it is written anew from its parts.
 	FileBytes int64
 
 	// Files, if not 0, is the number of files, up to MaxFiles. Otherwise there are as few files as

@@ -13,7 +13,7 @@ import (
 
 // Count returns the number of files of an export that was started with [StartOptions].Hold. It
 // first waits until all records are in parts. The number is StartOptions.Files, or as few as
-// Options.FileBytes allows. It is an error if it exceeds Options.MaxFiles. The parts stay until
+// Options.FileBytes allows. It is an error if it exceeds Options.MaxFiles. The parts are kept until
 // [Export.Write] or [Run.Discard].
 func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 	s, status, err := x.held(ctx, r)

@@ -52,8 +52,8 @@ type Manifest struct {
 	Discarded bool `json:"discarded,omitempty"`
 
 	// Coverage is the proof ([mapper.Job.Verify]) that the first job covered its query. It is
-	// missing if the export has more than 100,000 parts: the job has then compared only the sums of
-	// its records, as each job does at its end.
+	// missing if the export has more than 100,000 parts. The first job then has only the check that
+	// every job makes at its end.
 	Coverage *mapper.Proof `json:"coverage,omitempty"`
 }
 
@@ -65,10 +65,9 @@ type ManifestFile struct {
 	SHA256  string `json:"sha256"`
 }
 
-// ReadManifest returns the manifest of the last export in a folder: of the exports that have
-// succeeded and still exist, the one that ended last. It lists the folder, and reads one manifest
-// for each run in it. The returned manifest stays true: no export changes or deletes files of an
-// export that has succeeded.
+// ReadManifest returns the manifest of the last export in a folder: the one with the latest end,
+// among those that have succeeded and still exist. It lists the folder, and reads one manifest for
+// each run in it. The files in the returned manifest are final: no export changes or deletes them.
 func ReadManifest(ctx context.Context, bucket *blob.Bucket, folder string) (*Manifest, error) {
 	last, err := lastManifest(ctx, bucket, folder)
 	if err != nil {

@@ -23,9 +23,9 @@ type size struct {
 	records, bytes int64
 }
 
-// FilesFor returns how many files are needed for parts of a total size, so that no file is larger
-// than most. All sizes are in bytes. largestPart is the size of the largest part, at most half of
-// most. Parts are not split, so the result leaves room for an uneven distribution. Use it to number
+// FilesFor returns how many files are needed for parts of a total size if no file may be larger
+// than most. All sizes are in bytes. The largest part has largestPart bytes, at most half of most.
+// Parts are not split, so files differ in size; the result allows for that. Use FilesFor to number
 // the files of several exports as one set ([StartOptions].Hold).
 func FilesFor(total, largestPart, most int64) int { return numberOf(total, largestPart, most, 0) }
 

@@ -30,9 +30,9 @@
 //	POST /jobs/ID/clean-up     deletes the job's records
 //
 // A POST may have a reason, ?reason=TEXT, which is kept in the job's history and logged with the
-// caller. A request may be repeated: a start must have an ID, and a second one finds the job. A
-// browser cannot send a POST from another site's page. A body has up to 1 MiB, and must arrive
-// within 10 s. Unknown parameters and fields are refused.
+// caller. Requests can be repeated safely: a start must have an ID, and a second start with the ID
+// returns the same job. A POST that a browser sends from another site's page is refused. A body has
+// up to 1 MiB, and must arrive within 10 s. Unknown parameters and fields are refused.
 //
 // A refused request is answered with {"error"}, and the code
 //

@@ -32,31 +32,30 @@ import (
 //			return nil
 //		})
 //
-// The size is in [1, 1000]. A batch has entities of one page, in the order of their keys. It is
-// smaller than size at the end of a page, and when entities are retried. So the result for an
-// entity must not depend on the others of the batch.
+// The size is in [1, 1000]. A batch has entities of one page, in the order of their keys. At the
+// end of a page, and for retries, it may be smaller than size. So the result for an entity must not
+// depend on the others in the batch.
 //
-// Everything that an [Update] promises holds for each entity: changes, puts, deletes and counts
-// take effect once, in the order of keys, and nothing that others write is lost. If others have
-// changed some entities, the function runs again on these. It also runs again on an entity that has
-// read, by [Entity.Get], what an earlier entity of its batch puts: that entity comes in a later
-// batch, too.
+// For each entity, the promises of an [Update] hold. If others have changed some entities of a
+// batch, the function runs again on these. If one entity of a batch reads by [Entity.Get] what an
+// earlier one puts, the function runs again on the later one, in another batch.
 //
-// [Entity.Fail] fails one entity. The others of its batch keep their results. An error or a panic
-// fails the batch. Then the function runs again on each half, and so on, until the entities at
-// fault are alone. Such entities are retried as in an [Update]. If the function fails on every part
-// of a batch, it is at fault, and the page is retried as a whole. Four cases are special:
+// [Entity.Fail] fails one entity; the others in its batch keep their results. If the function
+// returns an error or panics, the whole batch has failed. Then the function runs again on each
+// half, and so on, until the entities at fault are alone. Such entities are retried as in an
+// [Update]. If the function fails on every part of a batch, the function is at fault, and the page
+// is retried as a whole. Four cases are special:
 //
-//   - [RetryAfter], for the batch or for some of its entities: the service refused them for now.
-//     The job waits for the service, and calls the function again for these.
-//   - [Entity.AwaitCall] returns an error, because the call would wait too long: the function runs
-//     again on the whole batch, later. No attempt counts.
-//   - [Skip] for the batch leaves all of its entities unchanged.
-//   - A call takes more than StartOptions.EntityTimeout. Its page is retried with half of the
+//   - If an error of the batch or of some entities is marked by [RetryAfter], the job waits for the
+//     service. Then it calls the function again for these entities.
+//   - If [Entity.AwaitCall] returns an error because the call would wait too long, the function
+//     runs again on the whole batch later. No attempt counts.
+//   - If the function returns [Skip], all entities of the batch stay unchanged.
+//   - If a call takes longer than StartOptions.EntityTimeout, the page is retried with half of the
 //     batch, until the entity that hangs is alone.
 //
-// Batches of a page run one after the other, unless the job has a Concurrency
-// ([Mapper.WithConcurrency]), which counts batches. StartOptions.Rate counts entities.
+// Batches of a page run one after the other. [Mapper.WithConcurrency] sets how many batches run at
+// once. EntitiesPerSecond in a [Rate] counts entities.
 func UpdateBatches[T, P any](
 	name string, size int, fn func(ctx context.Context, batch []*Entity[T], params P) error,
 ) *Mapper[P] {
@@ -64,10 +63,10 @@ func UpdateBatches[T, P any](
 }
 
 // VisitBatches defines a [Visit] whose function gets up to size entities in one call. Use it for a
-// service with a request for many items, such as a bulk index or a message queue. Batches and their
-// errors are the same as in [UpdateBatches]. The function runs at least once for each entity. A
-// repeated batch may have other entities, so give the service the [Entity.IdempotencyKey] of each
-// entity.
+// service with a request for many items, such as a bulk index or a message queue. Batches and
+// errors are treated as in [UpdateBatches]. The function runs at least once for each entity. When
+// it runs again for an entity, the batch may consist of other entities. So send the service the
+// [Entity.IdempotencyKey] of each entity.
 func VisitBatches[T, P any](
 	name string, size int, fn func(ctx context.Context, batch []*Entity[T], params P) error,
 ) *Mapper[P] {

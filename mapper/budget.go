@@ -10,13 +10,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// SetBudget replaces the job's [Budget], for pages that start at least a second later. All of the
-// new budget may be spent from now on, whatever the job has cost before. A paused job stays paused:
-// [Job.Resume] continues it, and gives it the whole budget again if the budget paused it. To remove
+// SetBudget replaces the job's [Budget]. It holds for pages that start a second or more after the
+// call. The job's cost so far does not count for the new budget. A paused job stays paused until
+// [Job.Resume]. If its budget has paused it, Resume gives it the whole new budget again. To remove
 // the budget, pass Budget{Dollars: [Unlimited]}.
 //
 // The error is [ErrInvalidArgument] for the zero Budget, for a budget that is too small for a page,
-// and for an undo. It is [ErrWrongState] if the job has ended, except in [StateFailed].
+// and for an undo. It is [ErrWrongState] if the job has succeeded or was aborted.
 func (j *Job) SetBudget(ctx context.Context, budget Budget) error {
 	if budget == (Budget{}) {
 		return fmt.Errorf("mapper: set the budget of %s: %w: it is empty: to remove the budget, set Dollars to %d",

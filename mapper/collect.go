@@ -10,10 +10,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
 
-// A Page has the records that the first function of a [VisitPages] made from the entities of a
-// page. The second function gets it before the page is committed. It is valid during one call:
-// after the function has returned, Count, Put, Delete and OnRollback panic. Its methods can be
-// called concurrently.
+// A Page has the records that a [VisitPages] mapper made from the entities of one page. The
+// mapper's second function gets it, before the page is committed. It is valid during one call of
+// that function. After the function has returned, Count, Put, Delete and OnRollback panic. Its
+// methods are safe for concurrent use.
 type Page[R any] struct {
 	// Records are in the order of their entities. There is at least one.
 	Records []R
@@ -22,9 +22,9 @@ type Page[R any] struct {
 	attempt *function.Attempt
 }
 
-// UniqueName returns a name that no other attempt, page or job has, such as for a file. It starts
-// with evenly spread hexadecimal digits, so names don't crowd one part of a bucket. It continues
-// with letters, digits and '-'.
+// UniqueName returns a name, for example for a file, that no other attempt, page or job has. It
+// starts with evenly distributed hexadecimal digits, so that a bucket can spread its load over the
+// names. The rest has letters, digits and '-'.
 func (p *Page[R]) UniqueName() string { return p.name }
 
 // RunID returns a text that identifies this run of the job, as [Completion.RunID] does.
@@ -35,42 +35,42 @@ func (p *Page[R]) Count(name string, n int64) { p.attempt.Count(name, n) }
 
 // Put saves an entity in the page's commit, exactly once. The source is a struct pointer or a
 // datastore.PropertyLoadSaver, and the key may be incomplete. A page may put up to 499 entities and
-// 8 MiB. The rest of a commit's limits is for the job's own records. A source that can't be saved
-// is a [Permanent] error of the page's function.
+// 8 MiB. A source that can't be saved is a [Permanent] error of the page's function.
 func (p *Page[R]) Put(key *datastore.Key, src any) { p.attempt.Put(key, src) }
 
 // Delete deletes an entity in the page's commit.
 func (p *Page[R]) Delete(key *datastore.Key) { p.attempt.Delete(key) }
 
 // AwaitCall announces a call of an outside service, as [Entity.AwaitCall] does. After an error, the
-// page is retried as a whole later, and no attempt counts. The wait is no part of the 30 s that the
-// function has.
+// page is retried as a whole later, and no attempt counts. The wait does not count for the
+// function's limit of 30 s.
 func (p *Page[R]) AwaitCall(ctx context.Context) error { return p.attempt.AwaitCalls(ctx, 1) }
 
 // AwaitCalls is [Page.AwaitCall] for n calls.
 func (p *Page[R]) AwaitCalls(ctx context.Context, n int) error { return p.attempt.AwaitCalls(ctx, n) }
 
-// OnRollback adds a function that is called if the page is not committed, because it failed or
-// another delivery has committed it. Use it to remove what the page's function wrote elsewhere. Of
-// several functions, the last one is called first. None is called if the process dies or the page's
-// function takes too long. To find all leftovers, look for names that no commit has recorded.
+// OnRollback adds a function that removes what the page's function wrote elsewhere. It is called if
+// the page is not committed, because the page failed or another delivery has committed it. If there
+// are several such functions, the last one is called first. None is called if the process dies, or
+// if the page's function takes too long. To find all leftovers, look for names that no commit has
+// recorded.
 func (p *Page[R]) OnRollback(f func(context.Context)) { p.attempt.OnLost(f) }
 
 // VisitPages defines a mapper that writes records elsewhere, a page at a time: a file, a batch of
 // rows, or a request with many messages.
 //
-// The function record makes a record of each entity, with the attempts and failures of a [Visit].
-// It returns [Skip] to make none. The function page gets the records of a page, and writes them
-// under [Page.UniqueName]. Its puts and counts commit together with the page.
+// The function record makes a record of each entity, or returns [Skip] to make none. Its errors are
+// treated as in a [Visit]. The function page gets the records of a page, and writes them under
+// [Page.UniqueName]. Its puts and counts commit together with the page.
 //
-// The function page may run several times for a page, so some of its writes count and others are
-// leftovers. Tell them apart by storing the name with [Page.Put]: the stored names are exactly the
-// writes that count. Each entity is in one of them.
+// The function page may run several times for a page. The writes of only one run count; the others
+// are leftovers. To tell them apart, store the name with [Page.Put]. Then exactly the writes with a
+// stored name count, and each entity is in one of them.
 //
 // The function page has 30 s. If it returns an error or panics, the page is retried as a whole, as
 // often as an entity, and after that the job fails. An error marked by [Permanent] fails the job at
-// once, and [Job.Resume] continues it. A page ends after 4 MiB of entities, so a task holds about
-// that much in memory.
+// once. [Job.Resume] continues a failed job. A page ends after 4 MiB of entities, so a task holds
+// about 4 MiB in memory.
 func VisitPages[T, R, P any](
 	name string, record func(ctx context.Context, e *Entity[T], params P) (R, error),
 	page func(ctx context.Context, p *Page[R], params P) error,

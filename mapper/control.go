@@ -17,12 +17,12 @@ import (
 // The error names both queues.
 var ErrWrongQueue = record.ErrOtherQueue
 
-// ErrWrongState says that a job's state, or another job, does not allow the call. The error says
-// which.
+// ErrWrongState says that a call is not possible in the job's state, or because of another job. The
+// error names the state or the other job.
 var ErrWrongState = record.ErrState
 
-// Pause stops the job before its next pages. Pages under way still commit. A paused job loses
-// nothing, however long it is paused. If the job is paused already, Pause does nothing. If it has
+// Pause stops the job before its next pages. Pages under way still commit. A job may stay paused
+// for any time and loses nothing. If the job is paused already, Pause does nothing. If it has
 // ended, the error is [ErrWrongState].
 func (j *Job) Pause(ctx context.Context) error {
 	if err := j.control(ctx).Pause(ctx, j.ref()); err != nil {
@@ -41,18 +41,20 @@ func (j *Job) Abort(ctx context.Context) error {
 	return nil
 }
 
-// Resume continues a paused or failed job where it stopped, and repeats nothing. The reason for
-// which it stopped changes what is allowed from now on:
+// Resume continues a paused or failed job where it stopped. It repeats no page that is done. The
+// job's limits then depend on the reason for which it stopped:
 //
-//   - If a failure limit paused it, the same number of further failures is allowed, or the same
-//     share of the remaining entities.
-//   - If its [Budget] paused it, the same amount again is allowed.
-//   - If it failed, pages that fail as a whole now record their failures, up to the limits.
-//   - If its counters exceeded their limits, it continues without counters: see [Entity.Count].
+//   - If FailureLimit paused it, it may have the same number of further failures. If FailureShare
+//     paused it, the same share of the remaining entities may fail.
+//   - If its [Budget] paused it, it may spend the same amount again.
+//   - If it failed, pages that fail as a whole no longer fail the job: after the last attempt their
+//     entities are recorded as failures, up to the limits.
+//   - If it failed because its counters exceeded their limits, it continues without counters: see
+//     [Entity.Count].
 //
-// All open ranges get new tasks. So Resume also revives a running job whose queue was purged,
-// sooner than its next sweep ([Engine.ReviveJobs]) would. If the job has succeeded or was aborted
-// or cleaned up, the error is [ErrWrongState].
+// Resume enqueues new tasks for all ranges that are not done. So it also helps a running job whose
+// queue was purged. Without Resume, such a job waits for [Engine.ReviveJobs]. If the job has
+// succeeded or was aborted or cleaned up, the error is [ErrWrongState].
 func (j *Job) Resume(ctx context.Context) error {
 	if err := j.control(ctx).Resume(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
@@ -62,19 +64,19 @@ func (j *Job) Resume(ctx context.Context) error {
 
 // RetryOptions select the failures that a [Job.Retry] runs again.
 type RetryOptions struct {
-	// Cause selects the failures of one cause, by its text in [FailureCause].Text. The other
-	// failures stay. Defaults to all failures.
+	// Cause selects the failures with this cause, a [FailureCause].Text. The other failures stay.
+	// Defaults to all failures.
 	Cause string
 }
 
-// Retry processes the job's failures again, and nothing that is done. Each failure gets all of its
-// attempts again. A job that runs continues beside that; a job that was paused or has failed also
-// processes its other entities. At the end, its finalizer takes effect again. If the job was
-// aborted or cleaned up, the error is [ErrWrongState]. A nil o selects all failures.
+// Retry processes the job's failures again. Each failure gets all of its attempts again. Meanwhile
+// a running job continues with its other entities. A job that was paused or has failed also
+// continues. At the end, the finalizer takes effect again. If the job was aborted or cleaned up,
+// the error is [ErrWrongState]. A nil o selects all failures.
 //
-// Retry returns before the failures are selected: tasks reopen them. A new retry replaces an
-// earlier one whose tasks have not reopened all of its failures yet. If the job has up to 1,000
-// failures, and none has the cause in o, the error is [ErrInvalidArgument].
+// Retry returns at once; tasks then find the failures and reopen them. If an earlier Retry still
+// reopens failures, the new one replaces it. If the job has up to 1,000 failures, and none has the
+// cause in o, the error is [ErrInvalidArgument].
 func (j *Job) Retry(ctx context.Context, o *RetryOptions) error {
 	cause := ""
 	if o != nil {
@@ -106,43 +108,42 @@ func (j *Job) checkCause(ctx context.Context, cause string) error {
 	return nil
 }
 
-// Undo starts a job that undoes this job, of an [Update]. Each entity becomes what it was just
-// before its page's commit, byte for byte: changed and deleted entities are restored, and entities
-// that the job put are deleted. If several pages wrote an entity, it becomes what it was before the
-// first of them. Writes of a finalizer stay. For a job of a [Visit] the error is
-// [ErrInvalidArgument].
+// Undo starts another job that undoes this job of an [Update]. It restores changed and deleted
+// entities, byte for byte, to their state just before the page's commit. It deletes entities that
+// the job created. If several pages wrote an entity, Undo restores the state before the first of
+// them. Writes of a finalizer stay. For a job of a [Visit] the error is [ErrInvalidArgument].
 //
-// Entities that others have changed since stay, and [Job.NotUndonePage] lists them. If others
-// changed an entity between two pages of the job, it becomes what they wrote, and is listed as
-// well.
+// Undo does not touch entities that others have changed since. [Job.NotUndonePage] lists them. If
+// two pages of the job wrote an entity, and others changed it in between, Undo restores what the
+// others wrote, and lists the entity as well.
 //
-// An entity that the job deleted is restored if it does not exist now, unless others have put it
-// since. The undo looks for it at two times: at the end of the job, and half way from there to now.
-// Others may have put and deleted the entity again between these times. That may leave no trace,
-// and the undo then restores the entity.
+// An entity that the job deleted is restored if it does not exist now and others have not put it
+// since. To see that, the undo reads the past at two times: at the end of the job, and half way
+// from there to now. If others put and deleted the entity between these times, the undo may not
+// notice, and restores it.
 //
-// The job must have ended, and its records must exist. From the start of the undo, the job can't be
-// resumed or retried. It can't be cleaned up until the undo has ended, or has failed and was
-// aborted. If an older build still cleans it up, the undo fails, and says that it may have missed
-// entities.
+// The job must have ended, and must not be cleaned up. After the start of the undo, the job can't
+// be resumed or retried. It can be cleaned up when the undo has succeeded or was aborted. If an
+// older build cleans it up earlier, the undo fails with an error that says that entities may be
+// missing.
 //
-// The undo takes effect once for each page. It can be paused, resumed, retried and verified like
-// any job, as long as Datastore keeps the past. The numbers in its Status count pages.
-// Status.Counters has the entities: "restored", "removed" and "left". A page that can't be undone
-// is a failure. A nil o has all defaults.
+// The undo can be paused, resumed, retried and verified like any job, as long as Datastore keeps
+// the past. The numbers in its Status count pages of the first job. A page that can't be undone is
+// a failure. Status.Counters counts entities: "restored", "removed", and "left" for those that
+// stay. A nil o has all defaults.
 //
-// Datastore keeps the past for one hour. With point-in-time recovery it keeps whole minutes for
-// seven days. If the past of the first page is gone, the error is [ErrWrongState]. Where only whole
-// minutes are kept, these entities stay and are listed:
+// Datastore keeps old states of entities for one hour. With point-in-time recovery it keeps the
+// state at each whole minute for seven days. If the state before the job's first page is gone, the
+// error is [ErrWrongState]. After the first hour, these entities also stay and are listed:
 //
-//   - entities that somebody changed within two minutes before their page
+//   - entities that somebody changed within two minutes before the commit of their page
 //   - entities that the function put or deleted besides its own
-//   - entities that the page deleted, or that others have changed since, if others put or deleted
-//     entities of the page within the minute before
+//   - if others put or deleted entities of a page within the minute before its commit: entities
+//     that this page deleted, or that others have changed since
 //
-// An undo relies on two facts that Google documents. All entities of a commit get its version, and
-// the past is kept in whole minutes. Both were tested on the embedded Datastore, and the first one
-// also on Google's Firestore emulator.
+// An undo relies on two facts from Google's documentation: all entities of a commit get the same
+// version, and the past is kept in whole minutes. Both were tested on the embedded Datastore. The
+// first one was also tested on Google's Firestore emulator.
 func (j *Job) Undo(ctx context.Context, o *UndoOptions) (*Job, error) {
 	undone, err := startUndo(ctx, j, o)
 	if err != nil {
@@ -151,11 +152,10 @@ func (j *Job) Undo(ctx context.Context, o *UndoOptions) (*Job, error) {
 	return undone, nil
 }
 
-// Move moves the job to the queue that a start of its mapper would choose now, with its open ranges
-// and its results. Use it if the job's queue or service is gone or renamed. Until then, engines of
-// other queues can only read the job ([ErrWrongQueue]). Tasks of the old queue have no effect any
-// more. Pages under way there still commit, and the next sweeps ([Engine.ReviveJobs]) find the
-// remaining ranges within minutes.
+// Move moves the job to the queue that a start of its mapper would use now. Use it if the job's
+// queue or service was deleted or renamed: an engine without the job's queue can only read the job
+// ([ErrWrongQueue]). The job keeps its results. Tasks in the old queue have no effect any more, but
+// pages under way there still commit. The job continues in the new queue within a few minutes.
 //
 // Move returns an error if the engine does not have the job's mapper, or if its pages may exceed
 // the new queue's DispatchDeadline. If the job is in that queue already, Move does nothing.
@@ -170,10 +170,10 @@ func (j *Job) Move(ctx context.Context) error {
 	return nil
 }
 
-// CleanUpOptions say what [Job.CleanUp] does with the records of a job.
+// CleanUpOptions say which records of a job [Job.CleanUp] removes, and how.
 type CleanUpOptions struct {
-	// IncludeFailures also cleans up the records of failures. By default they are kept, for
-	// [Job.FailuresPage].
+	// IncludeFailures also cleans up the records of failures. By default they are kept, and
+	// [Job.FailuresPage] lists them.
 	IncludeFailures bool `json:"failures,omitempty"`
 
 	// IncludeJob also cleans up the job's own record, and the records of failures. After that, a
@@ -188,13 +188,13 @@ type CleanUpOptions struct {
 	ExpireAfter time.Duration `json:"expire_ns,omitempty"`
 }
 
-// CleanUp deletes the records of the job's ranges, and returns before that is done: tasks of its
-// own do it. The job must have ended. It keeps its status, and can't be resumed, retried, undone or
+// CleanUp starts tasks that delete the records of the job's ranges, and returns before they are
+// done. The job must have ended. Its status stays, but it can't be resumed, retried, undone or
 // verified any more. If the job failed or was aborted, pages that are still under way have no
 // effect. A nil o has all defaults.
 //
-// To clean up more, call CleanUp again with other options when the first clean-up is done. While it
-// goes on, or if the job has not ended, the error is [ErrWrongState].
+// To remove more records later, call CleanUp again with other options. If the job has not ended, or
+// if another clean-up still runs, the error is [ErrWrongState].
 func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	var opts CleanUpOptions
 	if o != nil {
@@ -207,9 +207,9 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 }
 
 // SetRetain changes how long the job's records are kept after its end: see [StartOptions].Retain.
-// [RetainAlways] keeps them until a caller cleans them up. If the new time has passed already, they
-// are cleaned up soon. A time of 0 or below [MinRetain] is an [ErrInvalidArgument]. If the job is
-// cleaned up already, the error is [ErrWrongState].
+// [RetainAlways] keeps them until somebody calls [Job.CleanUp]. If the job ended longer than d ago,
+// the records are cleaned up soon. If d is 0 or below [MinRetain], the error is
+// [ErrInvalidArgument]. If the job is cleaned up already, the error is [ErrWrongState].
 func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	err := checkRetain("the retention", d)
 	switch {
@@ -224,15 +224,15 @@ func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// SetRate replaces the job's rate, for pages that start at least a second later. If rate has a Ramp
-// and the earlier rate had none, the ramp starts now. To remove all limits, pass
-// Rate{EntitiesPerSecond: [Unlimited]}. The error is [ErrInvalidArgument] for the zero Rate, and
-// for a rate that is not a number or too low for the job's workers. It is [ErrWrongState] if the
-// job has ended, except in [StateFailed].
+// SetRate replaces the job's rate. The new rate holds for pages that start a second or more after
+// the call. If it has a Ramp and the earlier rate had none, the ramp starts now. To remove all
+// limits, pass Rate{EntitiesPerSecond: [Unlimited]}. The error is [ErrInvalidArgument] if rate is
+// zero, or has a limit that is NaN or too low for the job's workers. It is [ErrWrongState] if the
+// job has succeeded or was aborted.
 func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.setRate(ctx, rate, 0) }
 
-// SetRateFor is [Job.SetRate] for a limited time, which must be positive. Within two minutes after
-// its end the job returns to its earlier rate.
+// SetRateFor is [Job.SetRate] for the time d, which must be positive. At most two minutes after
+// that time the job returns to its earlier rate.
 func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error {
 	if d <= 0 {
 		return fmt.Errorf("mapper: set the rate of %s: %w: its time is %v, and has to be above 0: leave it out for "+
@@ -274,10 +274,10 @@ func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 	return nil
 }
 
-// History returns who did what to the job, when and why, the oldest first: starts, pauses, resumes,
-// aborts, retries, moves, clean-ups and changes of the rate. It includes pauses by the job's
-// limits. Each change and its entry commit in one transaction. Calls without an effect are not
-// recorded. The last 100 entries are kept, up to 64 KiB. Changes by older builds are not recorded.
+// History returns who did what to the job, when and why, the oldest entry first. It has starts,
+// pauses, resumes, aborts, retries, moves, clean-ups, changes of the rate, and pauses by the job's
+// limits. Each change and its entry commit in one transaction. Calls without an effect, and changes
+// by older builds, have no entries. The job keeps its last 100 entries, up to 64 KiB.
 func (j *Job) History(ctx context.Context) ([]HistoryEntry, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {

@@ -11,16 +11,17 @@
 //		&mapper.StartOptions{ID: "spring"})
 //
 // A mapper is a named function. A job is one run of a mapper over a [Query]. An [Engine] starts
-// jobs and runs their tasks. Further words:
+// jobs and runs their tasks. More terms:
 //
-//   - A range is an interval of keys, or of the values of [Query].ShardBy.
-//   - A page is the entities of a range that are processed and committed together, up to
-//     [StartOptions].PageSize.
-//   - A task is a Cloud Task, mostly for one range. A delivery is one HTTP request that Cloud Tasks
-//     makes for it. Cloud Tasks may deliver a task several times.
+//   - A range is an interval of keys. In a job with [Query].ShardBy it is an interval of that
+//     property's values.
+//   - A page is a group of entities of a range, up to [StartOptions].PageSize. They are processed
+//     and committed together.
+//   - A task is a Cloud Task. Most tasks process one range. A delivery is one HTTP request by which
+//     Cloud Tasks runs a task. Cloud Tasks may deliver a task several times.
 //   - A record is an entity in which the engine stores a job or a range.
-//   - A failure is an entity that has failed all of its attempts. It is recorded, and the job
-//     continues with the other entities.
+//   - A failure is an entity on which the function has failed in all attempts. The job records it,
+//     and continues with the other entities.
 //
 // # Define a mapper
 //
@@ -30,15 +31,15 @@
 //   - [VisitPages] writes files or batches, a page at a time.
 //   - [UpdateBatches] and [VisitBatches] get many entities in one call.
 //
-// The function returns nil, [Skip], or an error, which may be marked by [Permanent] or
-// [RetryAfter]. Three facts about its calls:
+// The function returns nil, [Skip], or an error. [Permanent] and [RetryAfter] mark errors. Three
+// facts about calls of the function:
 //
-//   - Several tasks, in one process or in many, run at the same time. In a task, calls run one
-//     after the other, unless the job has a concurrency ([Mapper.WithConcurrency]).
-//   - The function may run several times for an entity. Only what it asks of its [Entity] takes
-//     effect once, so the function of an Update has no other effects.
-//   - In a rehearsal of an Update ([StartOptions].DryRun) the function runs, and none of its changes
-//     is written.
+//   - Several tasks, in one process or in many, run at the same time. Within a task, calls run one
+//     after the other. [Mapper.WithConcurrency] changes that.
+//   - The function may run several times for an entity. Its changes of Value, and its puts, deletes
+//     and counts, take effect once. So the function of an Update should have no other effects.
+//   - In a rehearsal of an Update ([StartOptions].DryRun) the function runs, but nothing that it
+//     changes is written.
 //
 // # Serve
 //
@@ -49,17 +50,17 @@
 // # Start and follow
 //
 // [Mapper.Start] starts a job. A second start with the same ID and arguments returns the same job.
-// [Job.Wait] waits for its end, and [Status.Err] says whether it did its work. A [Schedule] runs a
-// mapper at times that a scheduler gives.
+// [Job.Wait] waits for its end. [Status.Err] says whether all entities were processed. A [Schedule]
+// runs a mapper regularly, driven by a scheduler such as Cloud Scheduler.
 //
 // # How it works
 //
-// A job starts as one range. The task of a range cuts off the parts that other tasks should do,
-// records them as child ranges, and enqueues a task for each. It processes the rest page by page.
-// So the job finds work of unknown size and spreads it while it runs.
+// A job starts as one range. The task of a range cuts off parts for other tasks, records them as
+// child ranges, and enqueues a task for each. It processes the rest page by page. So a job spreads
+// its work while it runs, and need not know the number of entities in advance.
 //
-// The records are in the database of the entities. The transaction that commits a page also marks
-// the range's record as done. The transaction that cuts a range also records its children. The
+// The records are in the same database as the entities. The transaction that commits a page also
+// records that the page is done. The transaction that cuts a range also records its children. The
 // guarantees follow from this:
 //
 //   - The changes of an Update and the counts of every function take effect exactly once for each
@@ -69,5 +70,5 @@
 //   - An entity that is inserted while the job runs is processed only if the job has not passed its
 //     key yet.
 //
-// docs/guide.md says what a job promises in more detail, and docs/recipes.md has whole jobs.
+// docs/guide.md has the promises in detail, and docs/recipes.md has complete examples.
 package mapper

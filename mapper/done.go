@@ -10,9 +10,8 @@ import (
 // A Completion is the argument of a job's finalizer ([Mapper.WithFinalizer]), and of the function
 // of [Mapper.Forget]. It is valid during one call of the function.
 //
-// Put and Delete return no error. If a key is invalid or a source can't be saved, or if the
-// database refuses the writes, the job fails. All writes together have the limits of a Datastore
-// transaction.
+// Put and Delete return no error. The job fails if a key is invalid, if a source can't be saved, or
+// if the database refuses the writes. All writes together must fit into one Datastore transaction.
 type Completion struct {
 	// Status has exact numbers, and the State that the job will have at its end.
 	Status *Status
@@ -21,8 +20,7 @@ type Completion struct {
 	closing *record.Closing // of a job that has deleted its records
 }
 
-// RunID returns a text that identifies this run of the job. It differs from the text of an earlier
-// job that had the same ID.
+// RunID returns a text that identifies this job, and no earlier or later job with the same ID.
 func (d *Completion) RunID() string { return d.attempt.Job() }
 
 // Put saves an entity in the transaction that ends the job. The source is a struct pointer or a

@@ -44,25 +44,27 @@ type EngineOptions struct {
 	Mappers []AnyMapper
 
 	// Logger receives a line for each change of a job's state, with its cause, the caller
-	// ([WithCaller]) and the work done so far. It also receives warnings: at most ten lines a
-	// minute of each, and the number of lines left out. Entities, keys, parameters and errors of
-	// functions are not logged: they are in the job's records. Defaults to slog.Default().
+	// ([WithCaller]) and the work done so far. It also receives warnings. Of each warning it gets
+	// at most ten lines a minute, and the number of lines left out. Entities, keys, parameters and
+	// errors of functions are never logged; the job's records have them. Defaults to
+	// slog.Default().
 	Logger *slog.Logger
 
 	// OnStateChange, if set, is called after each change of a job's state: its start, its end, and
 	// each pause, resume, abort and retry, by a caller or by a limit. The process that made the
 	// change calls it once, after the commit and outside any transaction. Calls may be concurrent.
-	// A call costs up to 250 reads, to count the work done. The caller of the change waits for it
-	// up to 10 s. A panic is logged and has no other effect.
+	// A call costs up to 250 reads and 10 s, to count the work done. The method that changed the
+	// state, such as [Job.Pause], returns after OnStateChange. A panic is logged and has no other
+	// effect.
 	//
-	// This is best effort: a process that dies between the commit and the call calls nothing. If
-	// you must not miss a change, poll [Engine.JobsPage], or record it in a finalizer, see
-	// [Mapper.WithFinalizer].
+	// A change may be missed: if the process dies between the commit and the call, there is no
+	// call. If you must not miss a change, poll [Engine.JobsPage]. To record the end of a job
+	// reliably, use a finalizer ([Mapper.WithFinalizer]).
 	OnStateChange func(ctx context.Context, c StateChange)
 
-	// Schedules are the schedules whose runs the engine starts. A tick, which is a time at which a
-	// run is due, may wait for the end of a job: see [OverlapQueue]. The engine starts its run when
-	// any job ends or pauses in this process, and in [Engine.ReviveJobs].
+	// Schedules are the schedules whose waiting runs the engine starts. With [OverlapQueue], a run
+	// that is due may wait for the end of a job. The engine starts it when any job ends or pauses
+	// in this process, and in [Engine.ReviveJobs].
 	Schedules []AnySchedule
 
 	// MeterProvider and TracerProvider receive the metrics and traces of docs/telemetry.md. They
@@ -71,15 +73,16 @@ type EngineOptions struct {
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	// OtherQueues are further queues for the engine's jobs: for work that must not wait for other
-	// work, or that has its own rate. See [Mapper.WithQueue] and [StartOptions.Queue]. Their tasks
-	// also go to the URL of the first queue, and the engine's Handler knows the queue of each task.
+	// OtherQueues are further queues for the engine's jobs. Use them for work that must not wait
+	// for other work, or that has its own rate. [Mapper.WithQueue] and [StartOptions.Queue] choose
+	// a queue. All queues deliver to the URL of the first one; [Engine.Handler] recognises the
+	// queue of each task.
 	OtherQueues []*tasks.Queue
 
 	// Retain is how long the records of new jobs are kept after their end, at least [MinRetain].
-	// [StartOptions.Retain] overrides it for a job. It also holds for jobs that schedules, exports,
-	// prebuilt mappers and undos start. A job keeps the value of its start. Defaults to
-	// [RetainAlways].
+	// [StartOptions.Retain] overrides it for a job. It also holds for jobs of schedules, exports,
+	// prebuilt mappers and undos. A later change holds only for jobs that start after it. Defaults
+	// to [RetainAlways].
 	Retain time.Duration
 
 	// Prices are used for plans, budgets and the cost of jobs. Defaults to [billing.NAM5], if all
@@ -89,10 +92,10 @@ type EngineOptions struct {
 
 // An Engine starts jobs, follows them, and runs their tasks. Engines with the same database, queues
 // and mappers are interchangeable: one process can start a job, and many others run it. A process
-// should have only one. An Engine can be used concurrently.
+// should have only one Engine. It is safe for concurrent use.
 //
-// A job belongs to the queue that it was started with. Engines without that queue can only read the
-// job: see [Job.Move].
+// A job belongs to the queue in which it was started. An engine without that queue can only read
+// the job, or take it over by [Job.Move].
 type Engine struct {
 	client  *datastore.Client
 	queue   *tasks.Queue // the first one
@@ -111,9 +114,9 @@ type Engine struct {
 }
 
 // NewEngine returns an engine that keeps its records in the client's database, and sends its tasks
-// through the queue. It makes no call. The client must be made with [NewClient] or [ClientOption].
-// Mount [Engine.Handler] at the path of the queue's URL, so that the tasks run. It returns an error
-// if a mapper, a schedule or an option is invalid.
+// through the queue. It does not connect to either. The client must be made with [NewClient] or
+// [ClientOption]. Mount [Engine.Handler] at the path of the queue's URL, so that the tasks run. It
+// returns an error if a mapper, a schedule or an option is invalid.
 func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (*Engine, error) {
 	if client == nil || queue == nil {
 		return nil, errors.New("mapper: NewEngine needs a client and a queue")
@@ -260,9 +263,9 @@ func (e *Engine) names() string {
 }
 
 // Handler returns the handler that runs the tasks of the engine's jobs. Mount it at the path of the
-// queue's URL, with a slash at the end. Requests to other paths are answered 404 and logged,
-// because they show that the queue has another URL. The handler limits the time for a request's
-// body; limit the time for its headers by http.Server.ReadHeaderTimeout.
+// queue's URL, with a slash at the end. The handler answers requests to other paths with 404 and
+// logs them, because they show that the queue's URL is wrong. It limits the time for a request's
+// body. To limit the time for the headers, set http.Server.ReadHeaderTimeout.
 func (e *Engine) Handler() http.Handler {
 	queues := make(map[string]map[string]http.Handler) // by queue and path
 	for _, on := range e.queues {
@@ -287,13 +290,13 @@ func (e *Engine) Handler() http.Handler {
 	})
 }
 
-// Job returns a handle on the job of an ID, for example in a process that did not start it. It does
-// not check that the job exists: the handle's methods return [ErrNoSuchJob]. Each call is about the
-// job that has the ID at that moment.
+// Job returns a handle on the job with an ID, for example in a process that did not start it. It
+// does not check that the job exists; if not, the handle's methods return [ErrNoSuchJob]. Each call
+// of a method is about the job that has the ID at that time.
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
-// Jobs lists the selected jobs, the last started first. It reads them as [Engine.JobsPage] does, a
-// page at a time. An error is the last element.
+// Jobs lists the selected jobs, the last started first. It reads them by [Engine.JobsPage], one
+// page at a time. If a read fails, the last element has the error.
 func (e *Engine) Jobs(ctx context.Context, o *JobsOptions) iter.Seq2[JobInfo, error] {
 	return pages(func(cursor string) ([]JobInfo, string, error) { return e.JobsPage(ctx, o, cursor) })
 }
@@ -322,11 +325,11 @@ func pages[T any](page func(cursor string) (some []T, next string, err error)) i
 // queues.
 //
 // An empty cursor starts the list. Pass next as the cursor of the next page; an empty next ends the
-// list. A cursor is a place in the order of starts, so it stays valid if the options change.
+// list. A cursor stays valid if the options change, because it stands for a time of start.
 //
-// The list has the state of each job at the time of its page. So if a job's state changes in
-// between, two lists by state may both miss it. Jobs that an older build has started are listed
-// only after their records have changed.
+// Each page shows the states at the time when it is read. So if you list jobs by one state and then
+// by another, you may miss a job that changes in between. Jobs that an older build has started are
+// listed only after their records have changed.
 func (e *Engine) JobsPage(ctx context.Context, o *JobsOptions, cursor string) (jobs []JobInfo, next string, err error) {
 	o = cmp.Or(o, new(JobsOptions))
 	if jobs, next, err = o.list(ctx, e.store(), e.listed(o), cursor, e.Prices()); err != nil {
@@ -358,16 +361,15 @@ func (e *Engine) CountJobs(ctx context.Context, o *JobsOptions) (int64, error) {
 }
 
 // ReviveJobs makes sure that every running job of the engine's queues has a sweep. A sweep is a
-// task that runs every two minutes and enqueues lost tasks again. Sweeps are lost only if the queue
-// is purged or gives tasks up, or if something other than the handler answers them with success.
-// Call ReviveJobs from a schedule, or let the schedule post to the path "revive" of the handler.
+// task that runs every two minutes and enqueues lost tasks again. A job loses its sweep only if the
+// queue is purged or gives up tasks, or if another server answers its deliveries with success. Let
+// a scheduler call ReviveJobs, or post to the path "revive" of the handler.
 //
-// For each running job it costs a read, a task, up to 21 more reads, and two calls of the queue,
-// which tell the log why tasks can't be delivered.
+// If tasks can't be delivered, ReviveJobs logs why. In total it costs up to 22 reads, a task, and
+// two calls of the queue for each running job.
 //
-// It also finds jobs whose retention is over and whose clean-up task is lost, see
-// [StartOptions.Retain]. It takes up to 1,000 for each queue, the oldest first, at a read and a
-// task each.
+// ReviveJobs also starts lost clean-ups of jobs whose retention is over, see [StartOptions.Retain].
+// It starts up to 1,000 for each queue, the oldest first, at a read and a task each.
 func (e *Engine) ReviveJobs(ctx context.Context) error {
 	if e == nil {
 		return fmt.Errorf("mapper: revive: %w: the engine is nil", ErrInvalidArgument)
@@ -378,16 +380,16 @@ func (e *Engine) ReviveJobs(ctx context.Context) error {
 	return nil
 }
 
-// Drain stops the engine before its process ends. A service that is told to end calls Drain first,
-// and then shuts down its server.
+// Drain stops the engine before its process ends. After a signal to end, such as SIGTERM, call
+// Drain first, and then shut down the server.
 //
-// The queue delivers new tasks to other processes: the handler answers them with 421. Deliveries
-// under way end after their current entity. They commit a shorter page, and the rest gets its own
-// tasks. None of this counts as an attempt or a crash. Budget that the process has reserved goes
-// back to the jobs.
+// The handler answers new deliveries with 421, so that the queue repeats them at other processes.
+// Deliveries under way end after their current entity. They commit a shorter page, and enqueue new
+// tasks for the rest. None of this counts as an attempt or a crash. The process returns the budget
+// that it has reserved to the jobs.
 //
 // Drain returns when all deliveries have ended, or with an error when ctx is done. A drained engine
-// takes no more deliveries, but can start and follow jobs.
+// takes no more deliveries, but it can still start and follow jobs.
 func (e *Engine) Drain(ctx context.Context) error {
 	if e == nil {
 		return fmt.Errorf("mapper: drain: %w: the engine is nil", ErrInvalidArgument)
@@ -415,15 +417,15 @@ type engineKey struct{}
 // EngineFromContext returns the engine that called a function or finalizer with this context. For
 // any other context it returns nil.
 //
-// For example, a finalizer can start a next job. Such a start is not part of the finalizer's
-// transaction, and may happen several times. Derive the new job's ID from the ending job's, so that
-// a repetition finds the same job.
+// For example, a finalizer can start another job. The start is not part of the finalizer's
+// transaction, and may happen several times. So derive the new job's ID from the ending job's ID: a
+// repeated start then finds the same job.
 func EngineFromContext(ctx context.Context) *Engine {
 	e, _ := ctx.Value(engineKey{}).(*Engine)
 	return e
 }
 
-// A MapperInfo describes a mapper of an engine, as [Engine.Mappers] lists it.
+// A MapperInfo describes a mapper of an engine: see [Engine.Mappers].
 //
 //nolint:revive // beside JobInfo, Info alone would not say of what
 type MapperInfo struct {
@@ -434,8 +436,8 @@ type MapperInfo struct {
 	Description string // see [Mapper.WithDescription]
 }
 
-// Mappers returns the engine's mappers, sorted by name. It leaves out the rehearsals and undos that
-// the engine derives from them.
+// Mappers returns the engine's mappers, sorted by name. It leaves out the mappers of rehearsals and
+// undos, which the engine adds itself.
 func (e *Engine) Mappers() (all []MapperInfo) {
 	for _, name := range slices.Sorted(maps.Keys(e.mappers)) {
 		if def := e.mappers[name]; !isDerived(name) {
@@ -460,7 +462,7 @@ func (e *Engine) Client() *datastore.Client { return e.client }
 // [EngineOptions].OtherQueues.
 func (e *Engine) Queue() *tasks.Queue { return e.queue }
 
-// Owns reports whether one of the engine's queues has this name, in full: see [tasks.Queue.Name].
+// Owns reports whether the engine has the queue of this full name: see [tasks.Queue.Name].
 func (e *Engine) Owns(queue string) bool { return e.queues.has(record.Owner(queue)) }
 
 // CheckSettings compares the settings of the engine's queues with the limits of the service that
@@ -475,7 +477,7 @@ func (e *Engine) CheckSettings(ctx context.Context, s tasks.ServiceLimits) error
 }
 
 // CheckReady returns nil if the engine accepts deliveries and its database answers. Use it for your
-// platform's readiness check. It looks up a key, within 2 s, at most once a second.
+// platform's readiness check. It looks up a key, with a timeout of 2 s, at most once a second.
 func (e *Engine) CheckReady(ctx context.Context) error {
 	if e == nil || e.client == nil {
 		return fmt.Errorf("mapper: ready: %w: the engine is nil", ErrInvalidArgument)

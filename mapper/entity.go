@@ -18,12 +18,12 @@ import (
 
 // An Entity is the entity that a mapper's function gets. It is valid during one call of the
 // function. After the function has returned, changes of Value are lost, and all methods except
-// Stored and IdempotencyKey panic. Its methods can be called concurrently.
+// Stored and IdempotencyKey panic. Its methods are safe for concurrent use.
 //
 // Methods that write return no error. After a wrong call the entity is a failure, even if the
-// function returns nil. Wrong calls are a write in a [Visit], an invalid key, a source that can't
-// be saved, and an invalid name of a counter. For one entity the function can write about 8 MiB,
-// the entity itself included.
+// function returns nil. A call is wrong if it writes in a [Visit], or if the key, the source or the
+// name of a counter is invalid. For one entity the function can write about 8 MiB, including the
+// entity itself.
 type Entity[T any] struct {
 	// Key is the entity's key.
 	Key *datastore.Key
@@ -39,75 +39,76 @@ type Entity[T any] struct {
 // together with the entity's changes, exactly once.
 //
 // A name has up to 100 bytes. A job has up to 40,000 names, which together with their numbers take
-// up to 640 KiB, compressed. Each sum must fit an int64, for each page and for the job. A job that
-// exceeds a limit fails, and [Job.Resume] continues it without counters: no counter is ever wrong.
-// If you need more names, such as one for each customer, put them as entities in an [Update], and
-// add them up with an aggregation query.
+// up to 640 KiB, compressed. The sums of each page and of the job must fit an int64. A job that
+// exceeds a limit fails. [Job.Resume] then continues it without any counters, so that no counter is
+// wrong. If you need more names, such as one for each customer, put the numbers as entities in an
+// [Update]. An aggregation query then adds them up.
 //
-// The count of an entity that the function does not change is for the entity's state when its page
+// If the function does not change the entity, its counts are of the entity's state when the page
 // was read: see [ClientOption].
 func (e *Entity[T]) Count(name string, n int64) { e.attempt.Count(name, n) }
 
-// CountMin keeps the least of all numbers that the job's calls give for a name. [Status].Counters
-// has it under the key "min(name)". It is exact, and has the limits of [Entity.Count]. If no call
-// gives a number for a name, there is no such counter.
+// CountMin keeps the least number of all calls of CountMin in the job with the same name.
+// [Status].Counters has it under the key "min(name)". It is exact, and has the limits of
+// [Entity.Count]. Without a call the counter does not exist.
 //
-// For example, a report of orders by country may count "orders/AT" and "cents/AT", and keep the
-// extremes of "cents/AT". Its counters are then "orders/AT", "cents/AT", "min(cents/AT)" and
-// "max(cents/AT)".
+// For example, a report of orders by country may call Count, CountMin and CountMax with the name
+// "cents/AT". Its counters are then "cents/AT", "min(cents/AT)" and "max(cents/AT)".
 func (e *Entity[T]) CountMin(name string, n int64) { e.attempt.Min(name, n) }
 
-// MinCounter returns the key of [Entity.CountMin]'s number in [Status].Counters: "min(name)".
+// MinCounter returns the key under which [Status].Counters has the number of [Entity.CountMin]:
+// "min(name)".
 func MinCounter(name string) string { return tally.Min(name) }
 
-// MaxCounter returns the key of [Entity.CountMax]'s number in [Status].Counters: "max(name)".
+// MaxCounter returns the key under which [Status].Counters has the number of [Entity.CountMax]:
+// "max(name)".
 func MaxCounter(name string) string { return tally.Max(name) }
 
-// CountMax keeps the greatest of all numbers that the job's calls give for a name, under the key
-// "max(name)". The rest is as for [Entity.CountMin].
+// CountMax keeps the greatest number, under the key "max(name)". Otherwise it is the same as
+// [Entity.CountMin].
 func (e *Entity[T]) CountMax(name string, n int64) { e.attempt.Max(name, n) }
 
-// Put saves another entity in the commit of an [Update]'s page. The source is a struct pointer or a
-// datastore.PropertyLoadSaver. If the key is incomplete, the entity gets a new ID. To change the
-// function's own entity, change Value.
+// Put saves another entity, in the commit of an [Update]'s page. The source is a struct pointer or
+// a datastore.PropertyLoadSaver. If the key is incomplete, the entity gets a new ID. To change the
+// entity of this call, change Value instead.
 //
-// Put overwrites the stored entity, even if others have just written it. Use [Entity.Insert] if
-// there must be none yet. Read it by [Entity.Get] first if your new value depends on it. If a
-// function puts or deletes an entity several times, the last call counts.
+// Put overwrites the stored entity, even if others have just written it. If the entity must not
+// exist yet, use [Entity.Insert]. If the new value depends on the stored one, read that by
+// [Entity.Get] first. If a function puts or deletes an entity several times, the last call counts.
 //
-// Putting an entity that the job has not visited yet ends the page before that entity. So a
-// function that puts neighbours makes many small pages.
+// If the function puts a later entity of the same page, the page ends before that entity. So a
+// function that puts the neighbours of its entities makes many small pages.
 func (e *Entity[T]) Put(key *datastore.Key, src any) { e.attempt.Put(key, src) }
 
 // Delete deletes an entity in the commit of an [Update]'s page: the function's own or another one.
 // The entity need not exist. The key must be complete.
 func (e *Entity[T]) Delete(key *datastore.Key) { e.attempt.Delete(key) }
 
-// Touch makes an [Update] write the entity exactly as it is stored, even if nothing differs. Use it
+// Touch makes an [Update] write the entity even if nothing differs, exactly as it is stored. Use it
 // after you add an index or a time-to-live policy.
 func (e *Entity[T]) Touch() { e.attempt.Touch() }
 
-// Resave makes an [Update] write all properties that T declares as the client's Put of Value stores
-// them, even if the function has not changed them. Use it after you changed a noindex tag, or if
-// T's Load changes older entities. Properties that T does not declare stay. An entity that is
-// already stored like that is not written.
+// Resave makes an [Update] store all properties that T declares in the way that the client's Put of
+// Value stores them, even if the function has not changed them. Use it after you changed a noindex
+// tag, or if T's Load method changes older entities. Properties that T does not declare stay. If
+// the entity is stored in this way already, it is not written.
 func (e *Entity[T]) Resave() { e.attempt.Resave() }
 
-// Stored returns a copy of the entity in the protocol's form, as it is stored. This form has more
-// than a Go type can hold: the meaning of each value, whether it is indexed, and the projects of
-// keys. Stored returns nil if the job's query is KeysOnly.
+// Stored returns a copy of the entity in the protocol's form, as it is stored. This form also has
+// what a Go type can't hold: the meaning of each value, whether it is indexed, and the projects of
+// keys. If the job's query is KeysOnly, Stored returns nil.
 func (e *Entity[T]) Stored() *pb.Entity { return pbvalue.Clone(e.stored) }
 
 // PutStored is [Entity.Put] of an entity in the protocol's form, which is saved byte for byte. Use
-// it to copy an entity that [Entity.Stored] returned. The key must be complete, and replaces the
-// entity's own. The caller must not change the entity afterwards.
+// it to copy an entity that [Entity.Stored] returned. The key must be complete. It replaces the key
+// in the entity. The caller must not change the entity afterwards.
 func (e *Entity[T]) PutStored(key *datastore.Key, entity *pb.Entity) {
 	e.attempt.PutStored(key, entity)
 }
 
-// IdempotencyKey returns 32 hexadecimal digits that are the same for all attempts of one job on one
-// entity. They differ for every other entity and job, even for a later job of the same ID. Send
-// them to a service that recognises repeated calls.
+// IdempotencyKey returns 32 hexadecimal digits. They are the same in all attempts of one job on one
+// entity. They differ for other entities and jobs, even for a later job with the same ID. Send them
+// to a service that recognises repeated calls by such a key.
 func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() }
 
 // AwaitCall announces a call of an outside service, just before the function makes it, and waits
@@ -130,12 +131,12 @@ func (e *Entity[T]) AwaitCall(ctx context.Context) error { return e.attempt.Awai
 // several entities by one of them.
 func (e *Entity[T]) AwaitCalls(ctx context.Context, n int) error { return e.attempt.AwaitCalls(ctx, n) }
 
-// Skip is the error that a function returns if it has no work on its entity. It is not a failure:
-// the entity counts as processed.
+// Skip is the error that a function returns if it has no work on its entity. The entity then counts
+// as processed, and not as a failure.
 //
-// In an [Update] the entity stays unchanged, even if the function has changed Value. The function's
-// counts, puts and deletes take effect. In a [Visit], Skip has the effect of nil. In a [VisitPages]
-// the entity gets no record.
+// In an [Update] the entity stays unchanged, even if the function has changed Value. Counts, puts
+// and deletes of other entities take effect. In a [Visit], Skip has the effect of nil. In a
+// [VisitPages] the entity gets no record.
 //
 // A wrapped Skip has the same effect. If Skip is joined with another error ([errors.Join]), the
 // other error counts.
@@ -143,28 +144,32 @@ func (e *Entity[T]) AwaitCalls(ctx context.Context, n int) error { return e.atte
 //nolint:revive,staticcheck // it is no error, as fs.SkipDir is none
 var Skip = errors.New("the function skips the entity")
 
-// Permanent marks an error of a mapper's function that another attempt would only repeat. The
+// Permanent marks an error of a mapper's function that would occur again in every attempt. The
 // entity is recorded as a failure at once, and the job continues. If too many entities of a page
 // fail, the job fails: see [Update]. Permanent(nil) is nil.
 func Permanent(err error) error { return fault.Permanent(err) }
 
-// RetryAfter marks an error of a mapper's function: the service that it calls refused the call for
-// now, as with HTTP's 429 and 503. The function runs again on the entity after d or later; d is at
-// most a week. Meanwhile the job calls the service only as often as the service accepts calls.
-// RetryAfter(nil, d) is nil.
+// RetryAfter marks an error of a mapper's function. Use it if a service refuses a call for now, for
+// example with HTTP's 429 or 503. The function runs again on the entity after d or later; d is at
+// most a week. Meanwhile the job slows down to the rate that the service accepts. RetryAfter(nil,
+// d) is nil.
 //
-// Whether the refusal counts as a failed attempt (see [RetryPolicy]) depends on the other calls:
+// The function first runs up to three times in a row, if the waits are short. If the service
+// refuses all of these calls, it depends on the process's other calls whether this is a failed
+// attempt (see [RetryPolicy]):
 //
-//   - If the service accepts most of them, it counts after up to three calls in a row.
-//   - If the service has accepted none yet, only the first two entities wait, and it does not count.
-//   - If the service refuses most of them, tasks wait, and one attempt counts for each hour. So a
-//     job goes on after a service was away for some hours.
+//   - If the service accepts most calls, it is a failed attempt.
+//   - If the service refuses most calls, it is not. The task waits before this entity. While the
+//     service refuses, one attempt counts for each hour, so a job survives some hours without the
+//     service.
+//   - If the service has not accepted a call yet, this may be the entity's fault. So the first two
+//     such entities are set aside without a failed attempt, and the page continues.
 func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err, d) }
 
 // Fail fails the entity in the function of an [UpdateBatches] or [VisitBatches]. It has the effect
-// of an error that the function of an [Update] or [Visit] returns: [Permanent] and [RetryAfter] mark
-// it, and Fail([Skip]) leaves the entity unchanged. Only the first error counts. Fail(nil) does
-// nothing.
+// of an error that the function of an [Update] or [Visit] returns. So [Permanent] and [RetryAfter]
+// can mark it, and Fail([Skip]) leaves the entity unchanged. If Fail is called several times, the
+// first error counts. Fail(nil) does nothing.
 func (e *Entity[T]) Fail(err error) {
 	if err != nil {
 		e.attempt.Fail(err)

@@ -10,9 +10,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Proof returns what the job's records proved before they were deleted, in the function of
-// [Mapper.Forget]. It has no Problems, because a job with some fails before. In other functions it
-// returns nil.
+// Proof returns the proof from the job's records before they were deleted. It is for the function
+// of [Mapper.Forget]; elsewhere it returns nil. The proof has no Problems: a job with problems has
+// failed earlier.
 func (d *Completion) Proof() *Proof {
 	if d.closing == nil {
 		return nil
@@ -24,23 +24,24 @@ func (d *Completion) Proof() *Proof {
 // A Subject is data that [Completion.Forget] removes from records, such as the data of one
 // customer. It matches keys and texts, also inside compressed or encoded values.
 type Subject struct {
-	// Namespace matches all keys in the namespace. It also matches texts that contain its name as a
-	// whole word: without a letter or digit next to it.
+	// Namespace matches all keys in the namespace, and all texts that contain its name as a whole
+	// word. A whole word has no letter or digit next to it.
 	Namespace string
 
-	// Everywhere treats all jobs of the database as if their records mentioned the subject, so all
-	// that have ended are cleaned up. Use it if a key does not show whose entity it is.
+	// Everywhere treats all jobs of the database as if their records mentioned the subject. So all
+	// jobs that have ended are cleaned up. Use it if keys do not show whose entities they are.
 	Everywhere bool
 
-	// Words are texts, such as a customer's address. They match where they are whole words. A word
-	// that is a number also matches as a number.
+	// Words are texts, such as a customer's address. They match as whole words. A word that is a
+	// number also matches like one of Numbers.
 	Words []string
 
 	// Numbers match IDs of keys, and numbers in parameters, filters, bounds of ranges and texts.
-	// They do not match scattermap's own counts.
+	// They do not match counts that scattermap itself has stored.
 	Numbers []int64
 
-	// Times match in the same places, in any zone, and in texts in the form of RFC 3339 in UTC.
+	// Times match in the same places as Numbers, in any time zone. In texts they match in the form
+	// of RFC 3339 in UTC.
 	Times []time.Time
 }
 
@@ -48,8 +49,8 @@ type Subject struct {
 // namespace. Use it to refuse IDs and other texts that would reveal the subject.
 func (s Subject) Mentions(text string) bool { return record.Subject(s).InText(text) }
 
-// A Forgotten is the result of [Completion.Forget]. It names jobs only by hashes, because their IDs
-// may identify the subject.
+// A Forgotten is the result of [Completion.Forget]. It has hashes in place of the IDs of jobs,
+// because an ID may identify the subject.
 type Forgotten struct {
 	Records map[string]int64 // records searched, by kind: all kinds whose names start with "Scattermap"
 	Jobs    []string         // jobs that have forgotten something, up to 1,000: hashes of their IDs
@@ -57,27 +58,32 @@ type Forgotten struct {
 	Salt    string           // the salt of the hashes: see [HashID]
 }
 
-// HashID returns the hash of a job's ID, as in [Forgotten].Jobs, for the salt in [Forgotten].Salt.
-// Use it to see whether a job that you know is among them.
+// HashID returns the hash of a job's ID with a salt. To see whether [Forgotten].Jobs contains a job
+// that you know, pass its ID and [Forgotten].Salt.
 func HashID(salt, id string) string { return record.Salted(salt, id) }
 
 // Forget removes a subject from all records of scattermap in the database, including the records of
 // package export. Call it in the function of [Mapper.Forget]. If it returns without an error, no
 // record contains the subject any more, except the record of this job.
 //
-// Jobs that have ended, and whose records mention the subject, are cleaned up with their failures.
-// Errors and counters are removed from their own records. If a job's own record still mentions the
-// subject, it loses query, parameters and reasons, as in [Mapper.Forget]. If its ID does, the
-// record is deleted. Such a job can't be undone, retried or verified any more. Until the clean-up
-// is done, Forget returns an error. Return it, so that the queue calls the function again.
+// Forget cleans up each ended job whose records mention the subject, with the job's failures. From
+// the job's own record it removes errors and counters. If that record still mentions the subject,
+// Forget also removes query, parameters and reasons, as in [Mapper.Forget]. If the job's ID
+// mentions the subject, Forget deletes the record. Such a job can't be undone, retried or verified
+// any more. Until the clean-up is done, Forget returns an error. Return that error, so that the
+// queue calls the function again.
 //
-// A [Permanent] error names an obstacle. It may be a job that has not ended, is being undone, or
-// belongs to a queue that the engine does not have. It may also be a waiting tick of a [Schedule],
-// or a record that can't be read or would still mention the subject. Schedules keep the outcomes of
-// their ticks, without the IDs of jobs that mention the subject.
+// If something prevents the erasure, the error is [Permanent] and names the obstacle:
 //
-// Forget reads all records, which takes about a minute for a million. It must fit into the
-// function's time.
+//   - a job that has not ended, is being undone, or belongs to a queue that the engine does not
+//     have
+//   - a waiting tick of a [Schedule]
+//   - a record that can't be read, or that would still mention the subject
+//
+// Schedules keep the outcomes of their ticks, without the IDs of jobs that mention the subject.
+//
+// Forget reads all records. That takes about a minute for a million, and must fit into the time of
+// the function of [Mapper.Forget].
 func (d *Completion) Forget(ctx context.Context, s Subject) (*Forgotten, error) {
 	e := EngineFromContext(ctx)
 	if e == nil || d.closing == nil {

@@ -21,15 +21,15 @@ import (
 type State string
 
 const (
-	// StateRunning means that the job runs: it still processes entities, or its finalizer runs.
+	// StateRunning means that the job processes entities, or that its finalizer runs.
 	StateRunning State = "running"
 	// StateSucceeded means that the job has ended and processed every entity.
 	StateSucceeded State = "succeeded"
 	// StateSucceededWithFailures means that the job has ended, and some entities are recorded as
 	// failures. [Job.Retry] processes them again.
 	StateSucceededWithFailures State = "succeeded with failures"
-	// StateFailed means that the job has stopped; Status.Error says why. [Job.Resume] continues
-	// with the entities that were not processed.
+	// StateFailed means that the job has stopped because of an error, which Status.Error has.
+	// [Job.Resume] continues with the entities that were not processed.
 	StateFailed State = "failed"
 	// StatePaused means that the job waits for [Job.Resume]. If one of its limits paused it,
 	// Status.Error says so.
@@ -38,33 +38,33 @@ const (
 	StateAborted State = "aborted"
 )
 
-// A Phase says what a job does or waits for. [Status].Bottleneck says why.
+// A Phase says what a job does or waits for. It has more detail than a [State].
 type Phase string
 
 // The phases of a running job.
 const (
-	// PhaseStarting means that the first tasks are under way, and no page is done.
+	// PhaseStarting means that no page is done yet.
 	PhaseStarting Phase = "starting"
 	// PhaseProcessing means that tasks process pages.
 	PhaseProcessing Phase = "processing"
-	// PhaseQueued means that a task that is due was not delivered yet: the queue delivers other
-	// jobs' tasks first, or is paused.
+	// PhaseQueued means that tasks are due, but the queue does not deliver them: it delivers tasks
+	// of other jobs first, or is paused.
 	PhaseQueued Phase = "queued"
 	// PhaseRateLimited means that the job goes about as fast as its Rate allows.
 	PhaseRateLimited Phase = "rate limited"
-	// PhaseGivingWay means that the pages of a background job wait longer than they work, so that
-	// the database stays fast for its other clients: see [StartOptions].Background.
+	// PhaseGivingWay means that a background job mostly waits, so that the database stays fast for
+	// other clients: see [StartOptions].Background.
 	PhaseGivingWay Phase = "giving way"
-	// PhaseSlowed means that the job's workers are busy, and process less than a fifth of the
-	// entities a second that they did before. The function, or what it calls, has become slow.
+	// PhaseSlowed means that the function, or what it calls, has become slow: the job's workers are
+	// busy, but process less than a fifth as many entities a second as before.
 	PhaseSlowed Phase = "slowed"
-	// PhaseRetrying means that only entities or pages are left that have failed, and wait for their
-	// next attempts.
+	// PhaseRetrying means that all remaining entities and pages have failed before, and wait for
+	// their next attempts.
 	PhaseRetrying Phase = "retrying"
 	// PhaseStuck means that the job's tasks can't be delivered or carried out.
 	PhaseStuck Phase = "stuck"
-	// PhaseFinishing means that all entities are done: the records are added up, and the finalizer
-	// runs.
+	// PhaseFinishing means that all entities are done. The job adds up its records and runs the
+	// finalizer.
 	PhaseFinishing Phase = "finishing"
 )
 
@@ -76,19 +76,20 @@ const (
 	PhasePaused Phase = "paused"
 	// PhaseOverBudget means that the job's budget has paused it.
 	PhaseOverBudget Phase = "over budget"
-	// PhaseTooManyFailures means that one of its limits on failures has paused the job.
+	// PhaseTooManyFailures means that FailureLimit or FailureShare has paused the job.
 	PhaseTooManyFailures Phase = "too many failures"
 	// PhaseEnded means that the job has ended, as its State says.
 	PhaseEnded Phase = "ended"
 )
 
-// Ended reports whether the job has ended: it succeeded, failed or was aborted. A paused job has
-// not. [Job.Resume] or [Job.Retry] can start a job again that has ended.
+// Ended reports whether the job has succeeded, has failed or was aborted. A paused job has not
+// ended. [Job.Resume] and [Job.Retry] can make an ended job run again.
 func (s State) Ended() bool { return s != StateRunning && s != StatePaused }
 
 // Errors of starting and finding jobs.
 var (
-	// ErrIDTaken says that another job has the ID, with another mapper, query or parameters.
+	// ErrIDTaken says that a job with the same ID exists, but with another mapper, query or
+	// parameters.
 	ErrIDTaken = record.ErrOtherArguments
 
 	// ErrUnknownMapper says that a mapper is not in [EngineOptions].Mappers.
@@ -97,137 +98,141 @@ var (
 	// ErrInvalidArgument says that an argument is wrong. The error names it.
 	ErrInvalidArgument = fault.ErrArguments
 
-	// ErrNoSuchJob says that there is no job of that ID.
+	// ErrNoSuchJob says that no job has the ID.
 	ErrNoSuchJob = record.ErrNoSuchJob
 
-	// ErrNewer says that a newer version of this package has started the job, with a query or
-	// setting that this version does not know. The job's tasks wait until the newer version runs.
+	// ErrNewer says that the job was started by a newer version of this package, with a query or
+	// setting that this version does not know. The job's tasks wait for a process with the newer
+	// version.
 	ErrNewer = query.ErrNewer
 )
 
-// StartOptions are the settings of a job. The zero value has all defaults. In JSON, durations are
-// nanoseconds: their names end with "_ns".
+// StartOptions are the settings of a job. The zero value has all defaults. In JSON, a duration is a
+// number of nanoseconds, and its name ends with "_ns".
 type StartOptions struct {
-	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not __x__. If a job of that ID
-	// exists, whatever its state, a start with the same mapper, query and parameters returns it,
-	// and its settings stay. Other arguments are refused with [ErrIDTaken]. Defaults to a new
+	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not __x__. If a job with the ID
+	// exists, in any state, a start with the same mapper, query and parameters returns it, and does
+	// not change its settings. With other arguments the error is [ErrIDTaken]. Defaults to a new
 	// random ID, so that every start is another job.
 	ID string `json:"id,omitempty"`
 
-	// DryRun makes the job a rehearsal: the function of an [Update] runs, and none of its changes
-	// is written. For other mappers the start is refused with [ErrInvalidArgument].
+	// DryRun makes the job a rehearsal: the function of an [Update] runs, but its changes are not
+	// written. For other mappers the error is [ErrInvalidArgument].
 	//
-	// The job counts what it would do, under "would(change)", "would(change PROPERTY)" for each
+	// Counters say what the job would do: "would(change)", "would(change PROPERTY)" for each
 	// property, "would(delete)", "would(put another entity)" and "would(delete another entity)".
-	// [Job.Examples] shows some changes, and Status.Written counts the entities that it would
-	// change or delete. The function's counts are counted and its errors are failures, but no
-	// finalizer runs.
+	// Status.Written counts the entities that it would change or delete, and [Job.Examples] shows
+	// some changes. The function's counts and errors are treated as in a real job, but no finalizer
+	// runs.
 	//
 	// A rehearsal locks nothing and conflicts with nobody. It does not notice errors that only the
-	// database finds, such as a too large entity. It is a job of the mapper "rehearsal:NAME": start
-	// the real job under another ID.
+	// database finds, such as an entity that is too large. Its mapper is "rehearsal:NAME", so the
+	// real job needs another ID.
 	DryRun bool `json:"dry_run,omitempty"`
 
-	// AllowOverlap lets the job run beside other jobs of its mapper over one of its kinds, in any
-	// namespace. By default a start, resume or retry is refused with [ErrWrongState] while another
-	// such job runs, even a run of a [Schedule]; the error names it. Undos always may overlap. So
-	// may jobs that a function or finalizer starts ([EngineFromContext]).
+	// AllowOverlap lets the job run at the same time as other jobs with the same mapper and one of
+	// the same kinds, in any namespace. By default, a start, resume or retry is refused with
+	// [ErrWrongState] while such a job runs; the error names it. Undos, and jobs that a function or
+	// finalizer starts ([EngineFromContext]), may always overlap.
 	AllowOverlap bool `json:"allow_overlap,omitempty"`
 
-	// AllowEmpty lets a job start over a kind without entities, or with a filter by a property that
-	// no entity has in an index. By default that is an [ErrInvalidArgument], because the name may
-	// be mistyped. The start looks at up to 1,000 of the query's namespaces for a kind, and 20 for
-	// a property. A query that matches none of a kind's entities is no error.
+	// AllowEmpty lets a job start even if a kind has no entities, or if no entity has the property
+	// of a filter in an index. By default that is an [ErrInvalidArgument], because the name may be
+	// mistyped. The start checks kinds in up to 1,000 of the query's namespaces, and properties in
+	// up to 20. It does not check whether any entity matches the filters.
 	AllowEmpty bool `json:"allow_empty,omitempty"`
 
-	// Queue is the name of one of the engine's queues, or the last part of the name. The job
-	// belongs to that queue. Defaults to the queue of [Mapper.WithQueue], or the engine's first
-	// one. If the job of the ID belongs to another queue, the start is refused with
-	// [ErrWrongQueue].
+	// Queue is the queue of the job: the name of one of the engine's queues, or the last part of
+	// the name. Defaults to the queue of [Mapper.WithQueue], or else to the engine's first queue.
+	// If a job with the ID exists in another queue, the error is [ErrWrongQueue].
 	Queue string `json:"queue,omitempty"`
 
 	// PageSize is how many entities are processed and committed together at most, in [1, 1000].
 	// Defaults to 500.
 	PageSize int `json:"page_size,omitempty"`
 
-	// PageTime is how long the function may take for the entities of one page together, in (0,
-	// 25s]. When it has passed, the page ends after its current entity, and the remaining entities
-	// become ranges of their own. The last page of a range may take twice as long, up to 25s.
+	// PageTime is how long the function may take for all entities of a page together, in (0, 25s].
+	// When the time has passed, the page ends after its current entity, and the remaining entities
+	// form other pages. The last page of a range may take twice as long, up to 25s.
 	//
-	// The longer it is, the more often others change entities in that time, so that the function of
-	// an [Update] runs again on them. Defaults to 3s, so that the transaction's own calls take a
-	// few percent of the time.
+	// A longer time means more conflicts: others change more entities before the page is committed,
+	// and the function of an [Update] runs again on these. A shorter time means more overhead.
+	// Defaults to 3s; the commit takes a few percent of that.
 	PageTime time.Duration `json:"page_time_ns,omitempty"`
 
-	// ExpectedWorkers is how many tasks run at once, in [1, 5000]. The job makes its first split
-	// for this number. It does not limit the number of tasks: the queue's max-concurrent-dispatches
-	// does. Defaults to that setting, or to 100 if the caller lacks the permission
-	// cloudtasks.queues.get.
+	// ExpectedWorkers is the number of tasks for which the job makes its first split, in [1, 5000].
+	// It should be how many of its tasks can run at once. It is not a limit: the queue's
+	// max-concurrent-dispatches limits the tasks. Defaults to that setting, or to 100 if the caller
+	// lacks the permission cloudtasks.queues.get.
 	ExpectedWorkers int `json:"expected_workers,omitempty"`
 
-	// Splitting says how the job's ranges are cut. Defaults to adaptive.
+	// Splitting says how the job's ranges are cut. Use it only for comparisons. Defaults to
+	// adaptive.
 	Splitting Splitting `json:"splitting,omitzero"`
 
 	// Rate limits the speed of the job. [Job.SetRate] changes it. Defaults to no limit.
 	Rate Rate `json:"rate,omitzero"`
 
-	// Background makes the job give way to other clients of the database. Each process looks up a
-	// key about once a second. While that takes longer than without the job's load, the process has
-	// fewer pages under way at once: at least one, for a quarter of the time. To compare, no page
-	// starts in the first four seconds of each minute.
+	// Background makes the job give way to other clients of the database. About once a second, each
+	// process measures how long the lookup of a key takes. While it takes longer than without the
+	// job's load, the process runs fewer pages at once: at least one, for a quarter of the time. To
+	// measure without the job's load, no page starts in the first four seconds of each minute.
 	//
 	// Use it for jobs of minutes or hours beside production traffic. A job starts with one page at
-	// a time, and takes up to half a minute to find its speed. A lookup is billed as a read, and
-	// does not count for the Budget. Defaults to false.
+	// a time, and takes up to half a minute to find its speed. Each lookup is billed as a read,
+	// which does not count for the Budget. Defaults to false.
 	Background bool `json:"background,omitempty"`
 
 	// Budget limits the cost of the job's pages. Defaults to no limit.
 	Budget Budget `json:"budget,omitzero"`
 
-	// EntityTimeout is how long the function may take for one entity, or for a batch. It is at most
-	// half of the queue's DispatchDeadline, and at most 30s for an [Update]. Together with twice the
-	// PageTime it is at most 9/10 of the DispatchDeadline. Defaults to 30s, or half of the
-	// DispatchDeadline if that is less.
+	// EntityTimeout is how long the function may take for one entity, or for a batch. Defaults to
+	// 30s, or half of the queue's DispatchDeadline if that is less. It must be at most half of the
+	// DispatchDeadline, and at most 30s for an [Update]. EntityTimeout plus twice the PageTime must
+	// be at most 9/10 of the DispatchDeadline.
 	//
-	// After that time the function's context ends, the attempt has failed, and the other entities
-	// continue. A function that ignores its context keeps running, and keeps its resources.
-	// Goroutines that outlive the function lose its context soon after it returns.
+	// After EntityTimeout, the function's context is cancelled and the attempt has failed. The job
+	// continues with other entities. A function that ignores its context keeps running and keeps
+	// its resources. When the function returns, its context is cancelled soon, also for goroutines
+	// that it has started.
 	EntityTimeout time.Duration `json:"entity_timeout_ns,omitempty"`
 
-	// Concurrency is how many calls of the function are under way at once in one page, in
-	// [1, 1000]. Use it for a function that waits for other services. A page of 500 calls of 100 ms
-	// takes 50 s with one call at a time, and 1 s with 50. Defaults to the mapper's, see
-	// [Mapper.WithConcurrency], or to 1.
+	// Concurrency is how many calls of the function run at once in one page, in [1, 1000]. Use it
+	// for a function that waits for other services. For example, 500 calls of 100 ms take 50 s with
+	// one call at a time, and 1 s with 50. Defaults to the value of [Mapper.WithConcurrency], or to
+	// 1.
 	Concurrency int `json:"concurrency,omitempty"`
 
 	// Retries say how often and when the function is retried. Defaults to the policy of the mapper.
 	Retries RetryPolicy `json:"retries,omitzero"`
 
-	// FailureLimit pauses the job when more entities than this have failed all attempts. So an
-	// operator can look before more entities are processed. The job may exceed the limit by the
-	// failures of pages under way, of one more page, and by 1%. [Unlimited] is no limit; then pages
-	// that fail as a whole also record their failures. Defaults to 1000.
+	// FailureLimit pauses the job when more entities than this have failed all attempts, so that an
+	// operator can look at the failures first. The job may exceed the limit by 1%, and by the
+	// failures of the pages under way and of one more page. With [Unlimited] there is no limit, and
+	// pages that fail as a whole do not fail the job: their entities become failures. Defaults to
+	// 1000.
 	FailureLimit int `json:"failure_limit,omitempty"`
 
-	// FailureShare pauses the job when more than this share of the entities that it has processed
-	// so far has failed all attempts, in (0, 1]. It applies from the eleventh failure on, and is
-	// estimated from up to 250 ranges. Defaults to 1, so that only FailureLimit applies.
+	// FailureShare pauses the job when more than this share of its entities so far has failed all
+	// attempts, in (0, 1]. It applies from the eleventh failure. The share is estimated from up to
+	// 250 ranges. Defaults to 1, so that only FailureLimit applies.
 	FailureShare float64 `json:"failure_share,omitempty"`
 
-	// Retain is how long the records of the job's ranges are kept after its end, with the keys and
-	// errors in them: at least [MinRetain], or [RetainAlways]. After that they are cleaned up with
-	// the failures, as by [Job.CleanUp]. The job's own record stays, so a start of its ID still
-	// returns the job. After [Job.Resume] or [Job.Retry] the time starts at the next end.
-	// [Job.SetRetain] changes it. Defaults to [EngineOptions.Retain].
+	// Retain is how long the records of the job's ranges, with the keys and errors in them, are
+	// kept after the job's end: at least [MinRetain], or [RetainAlways]. After that time they are
+	// cleaned up, as by [Job.CleanUp] with IncludeFailures. The job's own record stays, so a start
+	// of its ID still returns the job. After [Job.Resume] or [Job.Retry] the time starts again at
+	// the next end. [Job.SetRetain] changes it. Defaults to [EngineOptions.Retain].
 	Retain time.Duration `json:"retain_ns,omitempty"`
 }
 
 // RetainAlways keeps the records of a job until a caller cleans them up: see [StartOptions].Retain.
 const RetainAlways time.Duration = -1
 
-// MinRetain is the shortest retention: see [StartOptions].Retain. An undo needs the records for the
-// seven days of point-in-time recovery (https://cloud.google.com/datastore/docs/pitr). One more day
-// is for clocks that differ, and for an undo at the last moment.
+// MinRetain is the shortest retention: see [StartOptions].Retain. An undo needs the records, and is
+// possible for the seven days of point-in-time recovery
+// (https://cloud.google.com/datastore/docs/pitr). One more day is for clocks that differ, and for
+// an undo at the last moment.
 const MinRetain = 8 * 24 * time.Hour
 
 // checkRetain returns an error if a retention is too short. Zero is the default.
@@ -331,11 +336,12 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 	return o.Splitting.strategy().Validate()
 }
 
-// A Job is a handle on one run of a mapper. [Mapper.Start] and [Engine.Job] return one. It can be
-// used concurrently.
+// A Job is a handle on one run of a mapper. [Mapper.Start] and [Engine.Job] return one. It is safe
+// for concurrent use.
 //
-// A handle that a start returned stands for that run only. After the run has been cleaned up with
-// its own record, the handle's methods return [ErrNoSuchJob], even if another job has the ID.
+// A handle from [Mapper.Start] stands for that run only. If the job's own record was deleted
+// ([CleanUpOptions].IncludeJob), its methods return [ErrNoSuchJob], even if another job has the ID
+// by then.
 type Job struct {
 	// ID is the job's ID.
 	ID string
@@ -344,6 +350,6 @@ type Job struct {
 	engine      *Engine
 }
 
-// JobKey returns the key of a job's record, in the engine's database. Use it in a transaction that
-// must know whether a job exists.
+// JobKey returns the key of a job's record in the engine's database. With it, your own transaction
+// can check whether a job exists.
 func JobKey(id string) *datastore.Key { return record.JobKey(id) }

@@ -19,29 +19,30 @@ type JobsOptions struct {
 	State  State  // the jobs' state; empty: any
 	Mapper string // the name of the jobs' mapper; empty: any
 
-	// StartedFrom and StartedBefore select the jobs that were started from a time on, and before a
-	// time, in microseconds.
+	// StartedFrom and StartedBefore select the jobs that were started in this half-open interval of
+	// time, to the microsecond. Zero is no limit.
 	StartedFrom, StartedBefore time.Time
 
-	// AllQueues lists the jobs of all queues in the database, and not only of the engine's. The
-	// engine can't control the other jobs: see [Job.Move].
+	// AllQueues also selects the jobs of queues that the engine does not have. The engine can read
+	// these jobs, but not control them: see [Job.Move].
 	AllQueues bool
 }
 
-// A JobInfo is a job in a list ([Engine.JobsPage]), as its record describes it.
+// A JobInfo describes a job in a list ([Engine.JobsPage]). It has only what the job's own record
+// has; [Job.Status] has more.
 type JobInfo struct {
 	ID      string    `json:"id"`
 	Mapper  string    `json:"mapper"`
 	Queue   string    `json:"queue"`
 	State   State     `json:"state"`
-	Error   string    `json:"error,omitempty"` // see [Status]; only as far as the record has it
+	Error   string    `json:"error,omitempty"` // see [Status]; only if the job's record has it
 	Created time.Time `json:"created"`
 	Ended   time.Time `json:"ended,omitzero"` // zero until it has ended
 
 	CleanUpAt time.Time `json:"clean_up_at,omitzero"` // see [Status]
 
 	// Counted says that Processed, Failures and Dollars are known, because the job has succeeded.
-	// Otherwise they are -1: call [Job.Status].
+	// Otherwise they are -1; [Job.Status] estimates them.
 	Counted   bool    `json:"counted"`
 	Processed int64   `json:"processed"`
 	Failures  int64   `json:"failures"`

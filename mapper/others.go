@@ -19,17 +19,17 @@ import (
 
 // Get reads another entity into dst, in the function of an [Update]. The destination is a struct
 // pointer or a datastore.PropertyLoadSaver, and properties that it does not declare are ignored. If
-// there is no such entity, the error is datastore.ErrNoSuchEntity. An invalid key, a value that
-// does not fit dst, and a call in a [Visit] are [Permanent] errors.
+// the entity does not exist, the error is datastore.ErrNoSuchEntity. If the key is invalid, if a
+// value does not fit dst, or in a [Visit], the error is [Permanent].
 //
-// If the function changes, puts or deletes anything, that is committed only if nobody else has
-// changed the read entity since. Otherwise the function runs again on the new state. If the
-// function only counts, its counts are for the state in which the entities were read.
+// The writes of the function commit only if nobody else has changed the read entity since.
+// Otherwise the function runs again on the new state. If the function only counts, its counts are
+// of the state that it read.
 //
-// Functions see the writes of earlier functions, in the order of their entities' keys, as if each
-// ran in a transaction of its own. So Get returns what earlier functions have put, deleted or
-// changed. It does not return the function's own writes. Each Get is a call of the database, unless
-// the page has read that entity already. [UpdateReading] reads for a whole page in one call.
+// Get sees the writes of the function's calls for earlier entities, in the order of keys, as if
+// each call ran in a transaction of its own. It does not see writes of the same call. Each Get is a
+// call of the database, unless the page has read the entity already. [UpdateReading] reads for a
+// whole page in one call.
 func (e *Entity[T]) Get(ctx context.Context, key *datastore.Key, dst any) error {
 	missing, err := e.attempt.Get(ctx, []*datastore.Key{key}, func(_ int, stored *pb.Entity) error {
 		return loadOther(key, stored, dst)
@@ -40,8 +40,8 @@ func (e *Entity[T]) Get(ctx context.Context, key *datastore.Key, dst any) error 
 	return err
 }
 
-// GetMulti is [Entity.Get] of several entities in one call. The destination is a slice as long as
-// keys, of structs, of pointers to structs or of datastore.PropertyList. If some entities do not
+// GetMulti is [Entity.Get] of several entities in one call. The destination is a slice of structs,
+// of pointers to structs or of datastore.PropertyList, and as long as keys. If some entities do not
 // exist, the error is a datastore.MultiError with datastore.ErrNoSuchEntity in their places.
 func (e *Entity[T]) GetMulti(ctx context.Context, keys []*datastore.Key, dst any) error {
 	all := reflect.ValueOf(dst)
@@ -89,13 +89,13 @@ func loadOther(key *datastore.Key, stored *pb.Entity, dst any) error {
 }
 
 // Insert puts another entity that must not exist yet, in the commit of an [Update]'s page. The
-// source is a struct pointer or a datastore.PropertyLoadSaver, and the key must be complete. If the
-// entity exists when the page is committed, or an earlier function has put it, the function's
-// entity is a failure. The failure names both entities, and nothing of the function takes effect.
+// source is a struct pointer or a datastore.PropertyLoadSaver, and the key must be complete. If
+// that entity exists when the page is committed, or an earlier call in the page has put it, the
+// entity of this call is a failure. The failure names both entities, and the call has no effect.
 func (e *Entity[T]) Insert(key *datastore.Key, src any) { e.attempt.Insert(key, src) }
 
 // InsertStored is [Entity.Insert] of an entity in the protocol's form, which is saved byte for
-// byte: see [Entity.PutStored]. Use it to move an entity to a key that may be taken.
+// byte: see [Entity.PutStored]. Use it to copy an entity to a key without overwriting another one.
 func (e *Entity[T]) InsertStored(key *datastore.Key, entity *pb.Entity) {
 	e.attempt.InsertStored(key, entity)
 }
@@ -103,9 +103,10 @@ func (e *Entity[T]) InsertStored(key *datastore.Key, entity *pb.Entity) {
 // UpdateReading is [Update] for a function that reads other entities by [Entity.Get] or
 // [Entity.GetMulti]. It saves calls of the database.
 //
-// The function reads returns the keys of these entities. It may use e.Key and e.Value, and must not
-// write. It is called for all entities of a page, and then one call of the database reads all the
-// keys. It may return more or fewer keys than fn reads. If it panics, fn still reads what it needs.
+// The function reads returns the keys of the entities that fn will read. It may use e.Key and
+// e.Value, and must not write. The page first calls it for all of its entities, and then reads all
+// keys in one call of the database. If keys are missing, or if the function panics, fn reads them
+// from the database.
 func UpdateReading[T, P any](
 	name string, reads func(e *Entity[T], params P) []*datastore.Key,
 	fn func(ctx context.Context, e *Entity[T], params P) error,

@@ -18,65 +18,64 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// PlanOptions describe the job that is planned, for [Mapper.Plan].
+// PlanOptions describe the job that [Mapper.Plan] plans.
 type PlanOptions struct {
 	// StartOptions are the settings of the job. Splitting must be the default. Queue has no effect:
 	// a plan is for the engine's first queue.
 	StartOptions
 
 	// TimePerEntity is how long the function takes for an entity, up to StartOptions.EntityTimeout.
-	// Defaults to 2ms.
+	// Defaults to 2 ms.
 	TimePerEntity time.Duration
 
 	// WritesPerEntity is how many entities an [Update] writes per call of its function, up to
 	// 10,000. Defaults to 1. A [Visit] and a rehearsal write none.
 	WritesPerEntity float64
 
-	// CallsPerEntity is how many calls the function announces per entity ([Entity.AwaitCall]), up to
-	// 10,000. It counts if Rate limits calls. Defaults to 1.
+	// CallsPerEntity is how many calls the function announces per entity ([Entity.AwaitCall]), up
+	// to 10,000. It has no effect unless Rate limits calls. Defaults to 1.
 	CallsPerEntity float64
 
-	// Params are the parameters of the job as JSON. The plan checks them as a start does. They do
-	// not change the estimate. Without Params nothing is checked.
+	// Params are the parameters of the job as JSON. The plan checks them as a start does, unless
+	// they are empty. They do not change the estimate.
 	Params json.RawMessage
 }
 
 // An Estimate is what [Mapper.Plan] expects of a job.
 type Estimate struct {
 	Entities int64 `json:"entities"`
-	// Exact says that Entities was counted. Otherwise it is an estimate, within 25% in two of three
-	// cases.
+	// Exact says that Entities was counted. Otherwise it is an estimate, with an error of at most
+	// 25% in two of three cases.
 	Exact bool `json:"exact"`
 	// LowerBound says that the count stopped at Entities: there may be more.
 	LowerBound bool `json:"at_least,omitempty"`
 
 	Workers  int           `json:"workers"`  // tasks at once
 	Pages    int64         `json:"pages"`    // commits of the job
-	Tasks    int64         `json:"tasks"`    // tasks of ranges, without sweeps
+	Tasks    int64         `json:"tasks"`    // tasks of ranges
 	Duration time.Duration `json:"takes_ns"` // with the latencies of docs/scale.md
 
 	Usage   billing.Usage `json:"usage"`   // what the job uses; RPCs are not estimated
 	Dollars float64       `json:"dollars"` // the cost of Usage
 
-	// Spent is what the plan itself has used to count and to sample. A few more reads check whether
-	// the database serves the query.
+	// Spent is what the plan itself has used to count and to sample. It leaves out a few reads that
+	// check whether the database serves the query.
 	Spent billing.Usage `json:"used"`
 }
 
-// Plan estimates entities, time and cost of a job of the mapper over a query, without starting it.
-// Its own cost depends on each kind in each namespace:
+// Plan estimates the entities, time and cost of a job, without starting it. The cost of the plan
+// itself is the sum over each kind in each namespace:
 //
 //   - Up to a million entities are counted, for up to 1,000 reads.
 //   - Larger kinds are estimated from a sample, for about 2,000 more reads. Together this costs up
-//     to 0.2 cents in the United States. A kind of billions may be counted further, which costs one
-//     or two cents.
+//     to 0.2 cents in the United States. For a kind of billions of entities, the plan may count
+//     further, for one or two cents.
 //   - With filters, an ancestor, bounds or ShardBy, a sample says little. The plan then counts up
 //     to ten million entities, for up to 11,000 reads, and stops there (Estimate.LowerBound).
 //
-// It looks at up to 1,000 pairs of kind and namespace. For a query over more, the estimate is a
-// lower bound. Estimate.Spent has the plan's own cost. The plan uses the settings of the engine's
-// first queue. A nil o has all defaults. If the database can neither count nor sample, Plan returns
-// an error.
+// Plan looks at up to 1,000 pairs of kind and namespace. If the query has more, the estimate is a
+// lower bound. Plan uses the settings of the engine's first queue. A nil o has all defaults. If the
+// database can neither count nor sample, Plan returns an error.
 func (m *Mapper[P]) Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, error) {
 	if m == nil || m.def.Prepare == nil {
 		return nil, fmt.Errorf("mapper: plan: %w: %w", ErrInvalidArgument, errNoMapper)

@@ -13,13 +13,13 @@ import (
 // A Query selects the entities of a job. docs/queries.md lists the combinations that work; a start
 // refuses the others.
 type Query struct {
-	// Kind is the kind of the entities. Set Kinds in its place for several, up to 500.
+	// Kind is the kind of the entities. For several kinds, up to 500, set Kinds instead.
 	Kind  string   `json:"kind,omitempty"`
 	Kinds []string `json:"kinds,omitempty"`
 
 	// Namespace is the namespace of the entities. Defaults to the namespace of Ancestor, or to the
-	// empty one. Set Namespaces in its place for several, up to 1,000, or AllNamespaces for all
-	// that exist when the job lists them.
+	// empty one. For several namespaces, up to 1,000, set Namespaces instead. AllNamespaces selects
+	// all that exist when the job lists them.
 	Namespace     string   `json:"namespace,omitempty"`
 	Namespaces    []string `json:"namespaces,omitempty"`
 	AllNamespaces bool     `json:"all_namespaces,omitempty"`
@@ -28,51 +28,53 @@ type Query struct {
 	// is of the kind.
 	Ancestor *datastore.Key `json:"ancestor,omitempty"`
 
-	// Start and End limit the query to keys from Start on, and before End. They are keys of the
-	// kind, and need not exist. Nil is no limit.
+	// Start and End limit the query to keys in the half-open interval [Start, End). They are keys
+	// of the kind. Entities with these keys need not exist. Nil is no limit.
 	Start *datastore.Key `json:"start,omitempty"`
 	End   *datastore.Key `json:"end,omitempty"`
 
 	// Filters are conditions on properties. Entities must satisfy all of them. An [Update] checks
 	// them again at its commit, for the entities that it changes. The function and others may
-	// change a filtered property while the job runs: each entity is still processed once, unless
-	// the job goes through the values of that property (ShardBy). Some filters need composite
-	// indexes; without them a start is refused.
+	// change a filtered property while the job runs. Each entity is still processed once, unless
+	// the property is the one in ShardBy. If a filter needs a composite index that does not exist,
+	// the start is refused.
 	Filters []Filter `json:"filters,omitempty"`
 
-	// ShardBy is an indexed property. If set, the job is ordered by the property's values and not
-	// by keys, and its ranges are cut between values. Use it with an inequality on the property,
-	// which then needs no composite index.
+	// ShardBy is an indexed property. If it is set, the job processes entities in the order of the
+	// property's values, and not of keys. Use it with an inequality on the property, which then
+	// needs no composite index.
 	//
-	// Values are integers, times, strings, blobs or floats, also of different types. Entities
-	// without the property are not processed, and Status.WithoutShardBy counts them. An entity
-	// fails if its value is a list, or if the function changes it. If others change it while the
-	// job runs, the entity may be processed twice or not at all. Filters on the property must be
-	// "<", "<=", ">" or ">=".
+	// Values are integers, times, strings, blobs or floats; types may be mixed. Entities without
+	// the property are not processed, and Status.WithoutShardBy counts them. An entity is a failure
+	// if the property is a list, or if the function changes the property. If others change it while
+	// the job runs, the entity may be processed twice or not at all. Filters on the property must
+	// be "<", "<=", ">" or ">=".
 	ShardBy string `json:"shard_by,omitempty"`
 
-	// ReadTime makes a job of a [Visit] read all entities as of that time. For an [Update] the
-	// start is refused. Datastore keeps the last hour, at any microsecond. With point-in-time
-	// recovery it keeps seven days, at whole minutes. When the time has become too old, the job
-	// fails and can't be resumed. So a long job needs point-in-time recovery and a whole minute.
+	// ReadTime makes a job of a [Visit] read the state of all entities at that time. For an
+	// [Update] the start is refused. Datastore keeps the last hour, at any microsecond. With
+	// point-in-time recovery it also keeps whole minutes of the last seven days. If ReadTime
+	// becomes too old while the job runs, the job fails and can't be resumed. So a long job needs
+	// point-in-time recovery and a whole minute.
 	ReadTime time.Time `json:"read_time,omitzero"`
 
 	// KeysOnly makes the job read only keys, which costs less. The function gets the key and a zero
 	// Value. A [Visit] can't combine it with ShardBy.
 	//
-	// The function of an [Update] may then delete entities or put others. An entity that no longer
-	// exists still counts. With Filters, the Update still reads its entities, at the usual cost, to
-	// check each before it is deleted.
+	// The function of an [Update] may then delete entities or put others. An entity that was
+	// deleted after the job read its key still counts as processed. With Filters, the Update still
+	// reads its entities, at the usual cost, to check the filters before it deletes them.
 	//
-	// If all inequalities are on one property, and Start and End are not set, the job is sharded by
-	// that property. So entities that are older than a time can be deleted without a composite
-	// index.
+	// If all inequalities are on one property, and Start and End are not set, ShardBy defaults to
+	// that property. So a job can delete entities that are older than a given time without a
+	// composite index.
 	KeysOnly bool `json:"keys_only,omitempty"`
 }
 
 // A Filter is a condition that a query's entities satisfy.
 type Filter struct {
-	// Property is the name of an indexed property. A dot leads into an embedded entity.
+	// Property is the name of an indexed property. A dot leads into an embedded entity, such as
+	// "address.city".
 	Property string
 
 	// Op is "=", "<", "<=", ">", ">=" or "in".
@@ -81,41 +83,40 @@ type Filter struct {
 	// Value is a bool, an integer, a float, a string, a []byte, a time.Time, a *datastore.Key, or
 	// nil for null. For "in" it is a slice of up to 30 of them.
 	//
-	// In JSON, true, "text", 5 and null are what they look like, and 5.0 is a float. Other values
-	// are objects that name their type: {"time": "2026-10-24T00:00:00Z"}, {"key": "…"} with the
-	// text of Key.Encode, {"bytes": "…"} in base64, {"float": 5} or {"float": "NaN"}, and {"int":
-	// 5} or {"int": "5"}.
+	// In JSON, true, "text", 5 and null stand for themselves, and 5.0 is a float. Other values are
+	// objects that name their type: {"time": "2026-10-24T00:00:00Z"}, {"key": "…"} with the text of
+	// Key.Encode, {"bytes": "…"} in base64, {"float": 5} or {"float": "NaN"}, and {"int": 5} or
+	// {"int": "5"}.
 	Value any
 
-	// AllowAnyType lets a job start even if the property is stored with values of another type than
-	// Value. By default such a start is refused, after a look at the least and the greatest value.
-	// Datastore orders values by type first: the string "2026-10-24" is greater than every time,
-	// and null is less.
+	// AllowAnyType lets a job start even if the stored values of the property have another type
+	// than Value. By default such a start is refused, because the filter is probably a mistake.
+	// Datastore orders values by type first, so the string "2026-10-24" is greater than every time,
+	// and null is less. The check reads the least and the greatest value.
 	AllowAnyType bool
 }
 
-// Where returns a filter, such as Where("active", "=", true). It checks nothing: a start refuses a
-// filter that is invalid.
+// Where returns a filter, such as Where("active", "=", true). It does not check the filter; a start
+// refuses an invalid one.
 func Where(property, op string, value any) Filter {
 	return Filter{Property: property, Op: op, Value: value}
 }
 
-// Share returns a filter for a share of all keys. A hash divides the keys into "of" parts of about
-// the same size, and the filter selects the parts from, from+1, … up to but excluding to. A key is
-// always in the same part. Share(0, 1, 100) is a canary of 1%, and Share(1, 100, 100) is everything
-// except the canary. A share must be at least 1/1000.
+// Share returns a filter for a share of all keys. For example, Share(0, 1, 100) is a canary of 1%,
+// and Share(1, 100, 100) is everything except the canary. A hash divides the keys into "of" parts
+// of about the same size, which are numbered from 0. The filter selects the parts in [from, to). A
+// key is always in the same part. A share must be at least 1/1000.
 //
-// The job reads all keys by keys-only queries. A query costs one read, for any number of keys. The
-// job looks up only the entities of the share.
+// The job reads all keys by keys-only queries. Each query costs one read, for any number of keys.
+// The job looks up only the entities of the share.
 func Share(from, to, of int64) Filter {
 	return Filter(query.Share{From: from, To: to, Of: of}.Filter())
 }
 
 // Matches reports whether an entity with these properties satisfies all filters, by the database's
 // rules. An array satisfies a filter if one of its values does. It satisfies several inequalities
-// on one property only if one value satisfies all of them. Values that are not indexed satisfy no
-// filter. Filters that no query can have, and properties that no entity can have, are an
-// [ErrInvalidArgument].
+// on one property only if a single value satisfies all of them. Values that are not indexed satisfy
+// no filter. If a filter or property is invalid, the error is [ErrInvalidArgument].
 func Matches(filters []Filter, properties []datastore.Property) (bool, error) {
 	q, err := Query{Kind: "K", Filters: filters}.inner().Normal(true)
 	if err != nil {
@@ -160,9 +161,10 @@ func publicQuery(q query.Query) Query {
 	}
 }
 
-// DatastoreQuery returns the query for the Go client, for example to read a [Split]. It is ordered
-// by key, or by the property of ShardBy. It does not contain ReadTime: set that on the client or in
-// a transaction. A query over several kinds or namespaces is an [ErrInvalidArgument].
+// DatastoreQuery converts the query for the Go client, for example to read a [Split]. The result is
+// ordered by key, or by the property of ShardBy. It does not contain ReadTime: set that on the
+// client or in a transaction. If the query has several kinds or namespaces, the error is
+// [ErrInvalidArgument].
 func (q Query) DatastoreQuery() (*datastore.Query, error) {
 	d, err := q.inner().Datastore()
 	if err != nil {

@@ -16,9 +16,10 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// WithQueue puts the mapper's jobs into one of the engine's queues ([EngineOptions].OtherQueues),
-// by its name or the last part of the name. [StartOptions].Queue overrides it. It returns the
-// mapper, for use in its definition. [NewEngine] returns an error if it does not have the queue.
+// WithQueue chooses the queue of the mapper's jobs, by its name or the last part of the name. If
+// the engine does not have the queue (see [EngineOptions].OtherQueues), [NewEngine] returns an
+// error. [StartOptions].Queue overrides it for a job. WithQueue returns the mapper, for use in its
+// definition.
 func (m *Mapper[P]) WithQueue(name string) *Mapper[P] {
 	m.def.Queue = name
 	return m

@@ -9,35 +9,36 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A RetryPolicy says how often, and when, a mapper's function is tried on an entity for which it
-// returns an error. It also holds for pages that fail as a whole: see [Update]. A field that is
-// zero in the settings of a job is as in [Mapper.WithRetryPolicy], and has a default if it is zero
-// there, too.
+// A RetryPolicy says how often, and when, a mapper's function is retried on an entity after an
+// error. It also holds for pages that fail as a whole: see [Update]. If a field is zero in the
+// settings of a job, the field in [Mapper.WithRetryPolicy] counts. If that is zero, too, the
+// default counts.
 type RetryPolicy struct {
-	// MaxAttempts is how often the function is tried, in [1, 100], the first time included. After
-	// the last attempt the entity is recorded as a failure. If a page fails as a whole, the job
-	// fails. Defaults to [DefaultUpdateAttempts] or [DefaultVisitAttempts].
+	// MaxAttempts is the number of attempts, including the first, in [1, 100]. After the last
+	// attempt the entity is recorded as a failure. If a page fails as a whole, the job fails after
+	// the page's last attempt. Defaults to [DefaultUpdateAttempts] or [DefaultVisitAttempts].
 	MaxAttempts int `json:"attempts,omitempty"`
 
-	// MinBackoff is how long the second attempt waits, up to a week. Each further attempt waits
-	// four times as long as the one before, up to MaxBackoff. Defaults to a second.
+	// MinBackoff is the wait before the second attempt, up to a week. Each further wait is four
+	// times as long as the one before, up to MaxBackoff. Defaults to a second.
 	MinBackoff time.Duration `json:"first_ns,omitempty"`
 
-	// MaxBackoff is the longest wait, at least MinBackoff and up to a week. Only [RetryAfter] may
-	// ask for more. Defaults to 1,024 seconds, or to MinBackoff if that is more.
+	// MaxBackoff is the longest wait, at least MinBackoff and up to a week. A [RetryAfter] may ask
+	// for a longer one. Defaults to 1,024 seconds, or to MinBackoff if that is more.
 	MaxBackoff time.Duration `json:"max_ns,omitempty"`
 }
 
-// Default numbers of attempts. The attempts of an Update take 85 seconds together, enough for a
-// service to restart. The attempts of a Visit take 74 minutes, because it calls services that may be
-// down for longer.
+// Default numbers of attempts. The waits between the attempts of an Update are 85 seconds together,
+// enough for a service to restart. The waits of a Visit are 74 minutes together, because it calls
+// services that may be down for longer.
 const (
 	DefaultUpdateAttempts = 5
 	DefaultVisitAttempts  = 10
 )
 
-// MaxDeaths is how many times a process may die while it runs nothing but the function on one
-// entity, or nothing but a job's finalizer. After that the entity is recorded as a failure, or the
+// MaxDeaths is how often one entity may kill a process. If an entity may have killed a process,
+// another process runs the function on it and does nothing else. After MaxDeaths such processes
+// have died, the entity is recorded as a failure. The same holds for a job's finalizer; then the
 // job fails.
 const MaxDeaths = 5
 

@@ -19,10 +19,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// An Overlap says what a tick of a [Schedule] does if its run can't start, because one of these
-// jobs prevents it:
+// An Overlap says what a tick of a [Schedule] does if one of these jobs prevents its run:
 //
-//   - the schedule's last run, while it runs or is paused
+//   - the schedule's last run, if it still runs or is paused
 //   - any other job that runs the same mapper over one of the same kinds, no matter who started it,
 //     unless one of the two has [StartOptions].AllowOverlap
 type Overlap string
@@ -30,53 +29,54 @@ type Overlap string
 const (
 	// OverlapSkip makes the tick start nothing.
 	OverlapSkip Overlap = "skip"
-	// OverlapQueue makes the tick wait. Its run starts when nothing prevents it any more, and
-	// before the run of any later tick. Only one tick waits: a later tick takes its place.
+	// OverlapQueue makes the tick wait until nothing prevents its run. Only one tick of a schedule
+	// waits: a later tick that has to wait takes its place.
 	OverlapQueue Overlap = "queue"
-	// OverlapReplace aborts the schedule's last run, and starts the tick's run. Pages under way of
-	// the aborted run still commit.
+	// OverlapReplace aborts the schedule's last run, and starts the tick's run. Pages of the
+	// aborted run that are under way still commit.
 	//
-	// It never aborts other jobs. While one of them prevents the run, the tick waits as with
-	// OverlapQueue, and the last run is aborted when the tick can start.
+	// It never aborts other jobs. While another job prevents the run, the tick waits as with
+	// OverlapQueue. The last run is aborted when no other job prevents the tick's run.
 	OverlapReplace Overlap = "replace"
 )
 
-// A TickOutcome says what has become of a tick of a [Schedule].
+// A TickOutcome is what happened to a tick of a [Schedule].
 type TickOutcome string
 
 // Outcomes of a tick.
 const (
 	TickStarted TickOutcome = "started" // the tick has started a run
-	// the tick starts no run: a job prevented it, a later tick came first, or a later tick took its
-	// place while it waited
+	// the tick starts no run: a job prevented it, a later tick was called first, or a later tick
+	// took its place while it waited
 	TickSkipped TickOutcome = "skipped"
 	TickQueued  TickOutcome = "queued"  // the tick waits for the end of a job
 	TickRefused TickOutcome = "refused" // the tick waited, and then its start was refused: the log says why
 )
 
-// A Schedule runs a mapper at regular times, one run after the other. It has no clock: a caller
-// such as Cloud Scheduler calls [Schedule.Tick] for each tick, which is a time at which a run is
-// due.
+// A Schedule runs a mapper regularly, one run after the other. A tick is a time at which a run is
+// due. The schedule has no clock: let a scheduler, such as Cloud Scheduler, cause a call of
+// [Schedule.Tick] for each tick.
 //
-// A tick has at most one run, even if the caller repeats a call or several processes get calls at
-// once. No run starts while the last one runs or is paused: the [Overlap] says what the tick does
-// then. Both hold exactly, because the transaction that records the run's job checks them.
+// A tick has at most one run, even if its call is repeated, or made in several processes at once.
+// No run starts while the last one runs or is paused; the [Overlap] says what the tick does then.
+// The transaction that records the run's job guarantees both.
 //
-// A run is also an ordinary job of its mapper. So it does not start, and can't be resumed or
-// retried, while another job runs the mapper over one of its kinds ([StartOptions].AllowOverlap).
-// An earlier run that is resumed or retried becomes the schedule's last run. While another run is
-// unfinished, that is refused with [ErrWrongState].
+// A run is an ordinary job of its mapper. So it can't start, be resumed or be retried while another
+// job runs the same mapper over one of its kinds ([StartOptions].AllowOverlap). If an earlier run
+// is resumed or retried, it becomes the schedule's last run. That is refused with [ErrWrongState]
+// while another run is unfinished.
 //
-// If a deployment changes the overlap, a tick that waits already keeps waiting.
+// If you deploy another overlap, a tick that already waits keeps waiting.
 type Schedule[P any] struct {
 	name    string
 	mapper  *Mapper[P]
 	overlap Overlap
 }
 
-// NewSchedule defines a schedule. Its name is part of the IDs of its jobs: 1 to 70 letters, digits,
-// '-' and '_'. List the schedule in [EngineOptions].Schedules: [NewEngine] then checks it, and
-// starts the runs of its waiting ticks. An engine without it accepts ticks only with [OverlapSkip].
+// NewSchedule defines a schedule. Its name has 1 to 70 letters, digits, '-' and '_', and is part of
+// the IDs of its jobs. List the schedule in [EngineOptions].Schedules: [NewEngine] then checks it,
+// and the engine starts the runs of waiting ticks. An engine that does not list the schedule
+// accepts its ticks only with [OverlapSkip].
 func NewSchedule[P any](name string, m *Mapper[P], overlap Overlap) *Schedule[P] {
 	return &Schedule[P]{name, m, overlap}
 }
@@ -90,36 +90,35 @@ type AnySchedule interface {
 	// defined returns what is wrong with the schedule in an engine.
 	defined(e *Engine) error
 
-	// Advance starts the run of the tick that waits, if nothing prevents it any more: see
-	// [Schedule.Advance].
+	// Advance starts the run of the waiting tick: see [Schedule.Advance].
 	Advance(ctx context.Context, e *Engine) error
 }
 
 // A TickResult is what [Schedule.Tick] has done.
 type TickResult struct {
 	Outcome TickOutcome
-	// Job is the job that the tick has started. If it has started none, it is the job that
-	// prevented that, or the last run. If an erasure has removed the job's ID, the handle has a
-	// hash of it.
+	// Job is the job that the tick has started. If it has started none, Job is the job that
+	// prevented that, or the last run. If an erasure has removed that job's ID, Job.ID is a hash of
+	// it.
 	Job *Job
 }
 
 // Name returns the schedule's name.
 func (s *Schedule[P]) Name() string { return s.name }
 
-// JobID returns the ID of the job that a tick at this time starts: the schedule's name and the time
-// in UTC, such as "nightly-20261127T030000Z".
+// JobID returns the ID of the job that a tick at the given time starts. It consists of the
+// schedule's name and the time in UTC, such as "nightly-20261127T030000Z".
 func (s *Schedule[P]) JobID(at time.Time) string {
 	return s.name + "-" + at.UTC().Format("20060102T150405Z")
 }
 
-// Tick starts a run of the schedule's mapper, or does what the [Overlap] says. The time at is when
-// the run was due, in whole seconds, and not the time of the call. It may be up to 48 hours ahead.
-// StartOptions.ID must be empty.
+// Tick starts a run of the schedule's mapper. If another job prevents the run, Tick does what the
+// [Overlap] says. The argument at is the time when the run was due, in whole seconds, and not the
+// time of the call. It may be up to 48 hours in the future. StartOptions.ID must be empty.
 //
-// A second call for the same time starts nothing, and returns the same outcome. So a caller that
-// gets an error calls again. The outcomes of the last 100 ticks are kept. An older tick without a
-// job counts as skipped. Errors are as for [Mapper.Start].
+// A second call for the same time starts nothing, and returns the same outcome. So after an error,
+// call Tick again. The outcomes of the last 100 ticks are kept; for an older tick without a job,
+// the outcome is [TickSkipped]. Errors are the same as for [Mapper.Start].
 func (s *Schedule[P]) Tick(
 	ctx context.Context, e *Engine, at time.Time, q Query, params P, o *StartOptions,
 ) (*TickResult, error) {

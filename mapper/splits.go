@@ -13,14 +13,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/survey"
 )
 
-// A Split is one of the parts into which [Splits] cuts a query.
+// A Split is a part of a query: see [Splits].
 type Split struct {
-	// Query selects the part: it is the query with Start and End, or with bounds on its ShardBy
-	// property. Run a job over it, or read it with [Query.DatastoreQuery].
+	// Query selects the part. It is the whole query, with Start and End set, or with bounds on its
+	// ShardBy property. Run a job over it, or read it with [Query.DatastoreQuery].
 	Query Query `json:"query"`
 
-	// Entities is the number of entities in the part. It is -1 without SplitsOptions.Count, or if
-	// the database can't count.
+	// Entities is the number of entities in the part, if SplitsOptions.Count is set. Otherwise, or
+	// if the database can't count, it is -1.
 	Entities int64 `json:"entities"`
 }
 
@@ -33,21 +33,20 @@ type SplitsOptions struct {
 // maxSplits is how many parts a query has at most.
 const maxSplits = 10_000
 
-// Splits cuts a query over one kind in one namespace into up to n parts, in [1, 10000], with about
-// the same number of entities each. Use it for another engine that reads them in parallel, with one
-// reader for each part. The parts are in order. Together they have all entities of the query, each
-// in one part only. The exception is an entity with several values of ShardBy, which may be in
-// several parts. There are fewer than n parts if the query has too few entities or values. A nil o
-// has all defaults.
+// Splits cuts a query over one kind in one namespace into up to n parts with about the same number
+// of entities each. Use it for another program that reads the parts in parallel. The number n is in
+// [1, 10000]. The parts are in order, and each entity is in exactly one part. The exception is an
+// entity with several values of ShardBy, which may be in several parts. If the query has too few
+// entities or values, there are fewer than n parts. A nil o has all defaults.
 //
-// A whole kind is cut at a sample of its keys: the keys of a random share of the entities, which
-// Datastore marks by the property __scatter__. Splits reads 24 sampled keys for each part, and 300
-// of them cost a read.
+// Splits cuts a whole kind at a sample of its keys: Datastore gives a random share of the entities
+// the hidden property __scatter__. Splits reads 24 sampled keys for each part; 300 of them cost one
+// read.
 //
-// Kinds with fewer samples or up to 10,000 entities, and all other queries, are cut by counting.
-// For each part, the space of keys or values has eight cells. The entities of each cell are
-// counted, at a read for 1,000 entities. To end a part inside a cell, Splits reads the cell's keys
-// once.
+// Splits counts instead if the kind has fewer samples or up to 10,000 entities, or if the query is
+// not a whole kind. It divides the space of keys or values into eight cells for each part, and
+// counts the entities of each cell, at one read for 1,000 entities. If a part ends inside a cell,
+// Splits also reads the cell's keys.
 func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o *SplitsOptions) ([]Split, error) {
 	var opts SplitsOptions
 	if o != nil {
@@ -69,8 +68,7 @@ func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o
 	return splits, nil
 }
 
-// A SplitsComparison is the result of [CompareSplits]: how even the parts of a query are, for
-// several ways of cutting it.
+// A SplitsComparison is the result of [CompareSplits].
 type SplitsComparison struct {
 	Entities int64       `json:"entities"` // of the query
 	Parts    int         `json:"parts"`    // the number requested
@@ -78,13 +76,13 @@ type SplitsComparison struct {
 	Ways     []SplitsWay `json:"ways"`
 }
 
-// A SplitsWay is how even the parts are for one way of cutting a query.
+// A SplitsWay says how even the parts are if a query is cut in one of several ways.
 type SplitsWay struct {
 	// Way is one of:
 	//
 	//   - "lexicographic": the key space between the first and the last key is cut into equal parts
 	//   - "scatter": one sampled key (__scatter__) for each part is read, and the cuts are at these keys
-	//   - "oversampled": 32 sampled keys for each part are read, and the cuts are at every 32nd
+	//   - "oversampled": 32 sampled keys for each part are read, and the cuts are at every 32nd key
 	//   - "splits": as [Splits] cuts it
 	Way string `json:"way"`
 
@@ -96,7 +94,7 @@ type SplitsWay struct {
 	Ratio   float64 `json:"ratio"`   // Largest as a multiple of the mean; 0 if there is no entity
 	Each    []int64 `json:"each"`    // entities of each part
 
-	Note string `json:"note,omitempty"` // not empty if Sampled is less than Asked: says so
+	Note string `json:"note,omitempty"` // set if Sampled is less than Asked
 }
 
 // fewKeys returns the Note of a way that got fewer keys than it requested, or "".
@@ -127,11 +125,11 @@ func splitQuery(client *datastore.Client, q Query, n int) (query.Query, error) {
 	return normal, nil
 }
 
-// CompareSplits cuts a query over the keys of one kind in one namespace into n parts, in [1,
-// 10000], in four ways, and says how even the parts are. It counts all entities, at a read for
-// 1,000 entities, in up to 4n counts. If there are fewer than 10,000 entities, or the database
-// can't count, it reads all keys. If there are too few sampled keys (__scatter__) for a way, the
-// comparison says little about that way, and its Note says so.
+// CompareSplits cuts a query over the keys of one kind in one namespace in four ways ([SplitsWay]),
+// and says how even the parts are. The number of parts n is in [1, 10000]. It counts all entities
+// in up to 4n counts, at one read for 1,000 entities. If there are fewer than 10,000 entities, or
+// if the database can't count, it reads all keys. If a way finds too few sampled keys, the
+// comparison says little about it, and its Note says so.
 func CompareSplits(ctx context.Context, client *datastore.Client, query Query, n int) (*SplitsComparison, error) {
 	fail := func(err error) (*SplitsComparison, error) {
 		return nil, fmt.Errorf("mapper: compare splits: %w", err)

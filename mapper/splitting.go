@@ -2,21 +2,21 @@ package mapper
 
 import "github.com/scattermap/scattermap/mapper/internal/split"
 
-// A Splitting says how a job's ranges are cut. Use the zero value, which is adaptive: tasks cut off
-// what idle workers can do. The other values imitate other mappers, for comparisons.
+// A Splitting says how a job's ranges are cut. Use the zero value, which is adaptive: a task gives
+// work to idle workers. The other values imitate other mappers, for comparisons.
 type Splitting struct {
 	// First is how many ranges the query is cut into at the start, in [1, 5000]. One commit records
 	// all of them.
 	First int `json:"first,omitempty"`
 
-	// FanOut says how a task cuts the entities that remain after its page: into how many ranges, in
-	// [1, 100]. With 1 a task cuts off nothing: each of the first ranges is processed page after
-	// page, as with static sharding. Set First and FanOut together.
+	// FanOut is into how many ranges a task cuts the rest of its range after a page, in [1, 100].
+	// With 1 the rest is not cut: each of the first ranges is processed page after page, as with
+	// static sharding. Set First and FanOut together.
 	FanOut int `json:"fan_out,omitempty"`
 
-	// Bisect makes these FanOut ranges equal parts of the key space, by arithmetic, without looking
-	// where entities are. In a job with ShardBy the parts have equal intervals of values. First
-	// must be 1, and FanOut at least 2.
+	// Bisect makes these FanOut ranges equal parts of the key space, no matter where entities are.
+	// In a job with ShardBy they are equal intervals of values. First must be 1, and FanOut at
+	// least 2.
 	Bisect bool `json:"bisect,omitempty"`
 }
 

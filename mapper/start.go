@@ -22,8 +22,9 @@ import (
 var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrInvalidArgument)
 
 // StartByName is [Mapper.Start] for one of the engine's mappers, by its name, with parameters in
-// JSON. Use it where the mapper's Go value is unknown: in command lines, pages and schedulers. For
-// no parameters pass {}; missing ones and null are an [ErrInvalidArgument].
+// JSON. Use it where the mapper is known only by name, such as in command lines and web pages. For
+// a mapper without parameters pass {}. If params is empty or null, the error is
+// [ErrInvalidArgument].
 func (e *Engine) StartByName(
 	ctx context.Context, mapper string, q Query, params json.RawMessage, o *StartOptions,
 ) (*Job, error) {

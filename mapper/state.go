@@ -7,37 +7,37 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/observe"
 )
 
-// A StateChange is a change of a job's state, see [EngineOptions.OnStateChange].
+// A StateChange is a change of a job's state: see [EngineOptions.OnStateChange].
 type StateChange struct {
 	ID, Mapper string
 	Queue      string // the job's queue
 	From, To   State  // From is empty for a start
 	Time       time.Time
 
-	// Cause says why, in a few words without data of entities. Status.Error has the whole text,
-	// which may contain such data.
+	// Cause is the reason in a few words, which contain no data of entities. Status.Error has the
+	// whole text, which may contain such data.
 	Cause string
 
-	// By is the caller ([WithCaller]) and Reason the caller's reason ([WithReason]). They are empty
-	// if no caller made the change, or if they are unknown.
+	// By is the caller ([WithCaller]), and Reason is the caller's reason ([WithReason]). They are
+	// empty if the job itself made the change, or if the context did not have them.
 	By, Reason string
 
-	// Processed and Failures count entities so far. They are estimates if Estimated is set, and -1
-	// if they could not be counted within 10 s.
+	// Processed and Failures are the numbers of entities so far. They are estimates if Estimated is
+	// set. They are -1 if they could not be read within 10 s.
 	Processed, Failures int64
 	Estimated           bool
 }
 
-// WithCaller returns a context that names who calls methods that change jobs, such as [Job.Pause]:
-// a name, or the verified address of an account. The log, [Job.History] and [StateChange].By show
-// up to 200 bytes of it.
+// WithCaller returns a context that says who makes a call. Pass it to methods that change jobs,
+// such as [Job.Pause]. The argument who is a name, or the verified e-mail address of an account.
+// The log, [Job.History] and [StateChange].By show up to 200 bytes of it.
 func WithCaller(ctx context.Context, who string) context.Context { return observe.WithBy(ctx, who) }
 
-// WithReason returns a context with the reason for calls that change jobs, such as [Job.Pause]. The
-// log, [Job.History] and [StateChange].Reason show up to 500 bytes of it.
+// WithReason returns a context that says why a call is made. Pass it to methods that change jobs,
+// such as [Job.Pause]. The log, [Job.History] and [StateChange].Reason show up to 500 bytes of it.
 func WithReason(ctx context.Context, why string) context.Context { return observe.WithWhy(ctx, why) }
 
-// A HistoryEntry is a change of a job by a caller, or by one of the job's limits.
+// A HistoryEntry is a change of a job by a caller or by one of the job's limits: see [Job.History].
 type HistoryEntry struct {
 	Time   time.Time `json:"time"`
 	Action string    `json:"action"`           // such as "started", "paused" or "its failures are retried"

@@ -31,89 +31,89 @@ type Status struct {
 	Query  Query  `json:"query"`
 	State  State  `json:"state"`
 	Phase  Phase  `json:"phase"` // what the job does or waits for, with more detail than State
-	// why the job failed, was paused by a limit, makes no progress, or is retrying
+	// why the job has failed, was paused by a limit, makes no progress, or retries something
 	Error string `json:"error,omitempty"`
-	// the job was paused by one of its limits, which Error names, and not by a caller
+	// whether one of the job's limits, which Error names, has paused it; false if a caller has
 	Limited bool `json:"limited,omitempty"`
-	// why the job is in its Phase, and is not faster: its Error, who paused it, its Rate, or what
-	// it waits for; empty: it has ended, or unknown
+	// why the job is not faster: its Error, who paused it, its Rate, or what it waits for; empty if
+	// the job has ended, or if that is unknown
 	Bottleneck string    `json:"bottleneck,omitempty"`
 	Created    time.Time `json:"created"`        // when the job was started
 	Ended      time.Time `json:"ended,omitzero"` // zero until it has ended
 	UndoneBy   string    `json:"undo,omitempty"` // the ID of the job that undoes it, see [Job.Undo]
 
 	Progress Progress `json:"progress"`
-	// about what the job has cost so far, at the prices of [EngineOptions].Prices; it excludes the
-	// function's own calls
+	// about what the job has cost so far, at the prices of [EngineOptions].Prices, without the
+	// calls that the function itself makes
 	Dollars float64 `json:"dollars"`
 	// about what the job will have cost at its end, if the remaining entities cost as much as those
-	// before; -1 while that is unknown
+	// so far; -1 if unknown
 	DollarsTotal float64 `json:"dollars_total"`
 
-	// Params are the job's parameters as JSON. Settings are the settings in force, with their
-	// defaults and the latest Rate.
+	// Params are the job's parameters as JSON. Settings are its current settings, with defaults
+	// filled in and later changes, such as of the Rate.
 	Params   json.RawMessage `json:"params"`
 	Settings StartOptions    `json:"settings"`
 
-	// Estimated says that the numbers below are estimates from a sample of the records.
+	// Estimated says that the following numbers are estimates from a sample of the records.
 	Estimated bool `json:"estimated"`
 
 	// CleanedUp says that some of the job's records are deleted or will expire: see [Job.CleanUp].
-	// CleaningUp says that this is about to happen.
+	// CleaningUp says that a clean-up is under way.
 	CleanedUp  bool `json:"cleaned_up,omitempty"`
 	CleaningUp bool `json:"cleaning,omitempty"`
 
-	// CleanUpAt is when the job will be cleaned up because its retention ends, or zero: see
-	// [StartOptions.Retain]. RetiredAt is when it was cleaned up for that reason, or zero.
+	// CleanUpAt is when the job will be cleaned up because its retention ends: see
+	// [StartOptions.Retain]. RetiredAt is when that has happened. Each is zero if unknown or not
+	// planned.
 	CleanUpAt time.Time `json:"clean_up_at,omitzero"`
 	RetiredAt time.Time `json:"retired_at,omitzero"`
 
-	// Processed are the entities that the function has processed, Failures those that it could not
-	// process, and Remaining those that are left. Together they are Total. Bounds has the bounds of
-	// all four. Remaining and Total are -1 while nothing is known. Processed does not decrease while
-	// one process answers, even if the estimate does.
+	// Processed counts the entities that are done, Failures those that have failed all attempts,
+	// and Remaining the others. Total is the sum of the three. Bounds has the bounds of all four.
+	// Remaining and Total are -1 while they are unknown. Within one process, Processed never
+	// decreases, even if its estimate does.
 	Processed int64       `json:"processed"`
 	Failures  int64       `json:"failures"`
 	Remaining int64       `json:"remaining"`
 	Total     int64       `json:"total"`
 	Bounds    CountBounds `json:"bounds"`
 
-	// processed entities that an [Update] has changed or deleted; the others are stored unchanged
+	// processed entities that an [Update] has changed or deleted
 	Written int64 `json:"written"`
-	// calls that the function has announced ([Entity.AwaitCall]) in committed pages
+	// calls that the function has announced by [Entity.AwaitCall], in committed pages
 	Calls int64 `json:"calls"`
-	// how often the function of an [Update] ran again on an entity, because others had changed it
+	// how often the function of an [Update] ran again because others had changed an entity
 	Conflicts int64            `json:"conflicts"`
 	Counters  map[string]int64 `json:"counters"`   // what the function has counted
 	Pages     int64            `json:"pages"`      // commits with entities
 	FullPages int64            `json:"full_pages"` // Pages that ended at a limit: of count, bytes or time
-	// tasks of ranges; repeated tasks of a range, and tasks of the job itself, do not count
+	// ranges for which a task was enqueued
 	Tasks      int64 `json:"tasks"`
 	OpenRanges int64 `json:"open"` // ranges that are not done
 	// the most cuts that lead from the job's first range to another one; 0 if it was never cut
 	MaxDepth int64 `json:"depth"`
 
-	// CountersDropped says that the job has exceeded the limits of counters, and that Counters is
-	// empty. The job fails when that happens, and continues without counters if it is resumed: see
-	// [Entity.Count].
+	// CountersDropped says that the job has exceeded the limits of counters, has failed for that
+	// reason, and has lost its counters: see [Entity.Count].
 	CountersDropped bool `json:"counters_dropped,omitempty"`
 
 	// WithoutShardBy is about how many entities of the query lacked the property of Query.ShardBy
-	// when the job started; the job does not process them. It is too low if some entities have
-	// several values. It is -1 if they were not counted: the database can't count, or the query has
-	// more than 100 kinds and namespaces.
+	// when the job started. The job does not process these. The number is too low if some entities
+	// have several values. It is -1 if the database can't count, or if the query has more than 100
+	// kinds and namespaces.
 	WithoutShardBy int64 `json:"unsharded,omitempty"`
 
 	// ByKind has Processed and Failures for each kind in each namespace, if the query has several.
-	// It has only those with entities, at most 5,000 of them and 128 KiB. KindsOmitted is how many
-	// are left out, an estimate above 1,000.
+	// It lists only those with entities, up to 5,000 and 128 KiB. KindsOmitted is how many are left
+	// out; above 1,000 it is an estimate.
 	ByKind       []KindStatus `json:"spaces,omitempty"`
 	KindsOmitted int          `json:"spaces_left_out,omitempty"`
 }
 
-// Err says whether the job has done its work. It returns an error if the job has failed, was
-// aborted, was paused by one of its limits, or has ended with failures. It returns nil if the job
-// has processed every entity, while it runs, and while a caller has paused it:
+// Err returns an error if the job has failed, was aborted, was paused by one of its limits, or has
+// ended with failures. It returns nil if the job has processed every entity, if it still runs, and
+// if a caller has paused it:
 //
 //	status, err := job.Wait(ctx)
 //	if err == nil {
@@ -156,17 +156,17 @@ func spacesOf(t *record.Totals) (all []KindStatus) {
 
 // Status returns the job's status. Its cost depends on the job's state:
 //
-//   - If the job has succeeded, or has failed after its last page, it costs one read, and the
+//   - If the job has succeeded, or has failed after its last page, Status costs one read, and the
 //     numbers are exact.
-//   - While the job runs or is paused, it costs up to 501 reads. The numbers are exact if the job
+//   - If the job runs or is paused, Status costs up to 501 reads. The numbers are exact if the job
 //     has fewer than 250 ranges, and estimates otherwise.
-//   - If the job was aborted, or failed earlier, it costs up to 502 reads, and the numbers are as
-//     for a running job. After [Job.CleanUp], which adds up the records, it costs one read, and the
-//     numbers are exact.
+//   - If the job was aborted, or failed earlier, Status costs up to 502 reads, and the numbers are
+//     as for a running job. [Job.CleanUp] adds up the records; after that it costs one read, and
+//     the numbers are exact.
 //
-// For a running job, Status also asks the queue about two tasks. Status.Error says if they can't be
-// delivered, for example because the queue's URL is wrong or its account may not call the service.
-// This needs the permission cloudtasks.tasks.get, and is left out without it.
+// For a running job, Status also asks the queue about two tasks. If the queue can't deliver them,
+// Status.Error says why: for example, the queue's URL is wrong, or its account may not call the
+// service. Without the permission cloudtasks.tasks.get this check is left out.
 func (j *Job) Status(ctx context.Context) (*Status, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {
@@ -251,8 +251,8 @@ type Bounds struct {
 	Max int64 `json:"max"`
 }
 
-// CountBounds are the bounds of a job's numbers of entities: three standard deviations below and
-// above the estimates. They are equal to the estimates where these are exact.
+// CountBounds are the bounds of a job's numbers of entities. They are three standard deviations
+// below and above an estimate. If a number is exact, both bounds are equal to it.
 type CountBounds struct {
 	Processed Bounds `json:"processed"`
 	Failures  Bounds `json:"failures"`
@@ -260,14 +260,14 @@ type CountBounds struct {
 	Total     Bounds `json:"total"`
 }
 
-// A Progress says how far a job has come, and how fast it is.
+// A Progress says which share of its entities a job has processed, how fast it is, and when it will
+// end.
 type Progress struct {
-	// Fraction is the share of its entities that the job has processed or recorded as failures, in
-	// [0, 1]. It is an estimate. FractionMin and FractionMax are its bounds, from the bounds of
-	// the numbers of entities. All three are equal if all remaining entities were counted and all
-	// records were read. They are far apart while little is known, and for a query that selects few
-	// entities of a kind. Entities that are inserted while the job runs count after the job has
-	// found them.
+	// Fraction estimates the share of its entities that the job has processed or recorded as
+	// failures, in [0, 1]. FractionMin and FractionMax are its bounds. All three are equal if the
+	// numbers of entities are exact. They are far apart while little is known, and if the query
+	// selects few entities of a kind. Entities that are inserted while the job runs do not count
+	// before the job finds them.
 	FractionMin float64 `json:"at_least"`
 	Fraction    float64 `json:"about"`
 	FractionMax float64 `json:"at_most"`
@@ -275,10 +275,9 @@ type Progress struct {
 	EntitiesPerSecond        float64 `json:"rate"`    // over the last minute, while the job runs
 	EntitiesPerSecondOverall float64 `json:"overall"` // since the start
 
-	// TimeLeft estimates the time until the job ends, with its bounds, in nanoseconds. It includes
-	// the waits of entities and pages before their next attempts. All three are -1 while that is
-	// unknown, and for a job that does not run and has entities left. They are 0 for a job that has
-	// processed all.
+	// TimeLeft estimates the time until the job ends, including the waits before retries.
+	// TimeLeftMin and TimeLeftMax are its bounds. All three are -1 if the time is unknown, or if
+	// the job does not run and has entities left. They are 0 if the job has processed all entities.
 	TimeLeftMin time.Duration `json:"left_at_least_ns"`
 	TimeLeft    time.Duration `json:"left_ns"`
 	TimeLeftMax time.Duration `json:"left_at_most_ns"`
@@ -323,14 +322,13 @@ func completionOf(ctx context.Context, j *record.Job, sum record.Totals) (*Statu
 }
 
 // Wait waits until the job has ended, or until one of its limits has paused it, and returns its
-// status. It keeps waiting while a caller has paused the job, and during errors that last up to a
-// minute. Its error is only about the waiting: call [Status.Err] to see whether the job has done
-// its work.
+// status. It keeps waiting if a caller has paused the job, and during errors that last up to a
+// minute. Its error says only that waiting failed: call [Status.Err] to see whether the job has
+// succeeded.
 //
-// If this process ends the job, Wait returns at once. Otherwise it reads the job's record now and
-// then: after each wait that is a tenth of the time waited so far, and at most two seconds. If the
-// queue can't deliver the job's tasks, the log says why. Wait looks for that every minute, by up to
-// 20 reads and two calls of the queue.
+// If the job ends in this process, Wait returns at once. Otherwise it polls the job's record, at
+// first often, and later every two seconds. Every minute it also checks, by up to 20 reads and two
+// calls of the queue, whether the queue can deliver the job's tasks. If not, it logs the reason.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	var s *Status
 	err := asked(queueOf(ctx, j)).Await(ctx, j.ref(), func(ended record.Ref) (err error) {
@@ -352,15 +350,15 @@ type Failure struct {
 	Time     time.Time      `json:"time"`     // of the last attempt
 }
 
-// A FailureCause is an error text that several failures of a job share, except for data of single
+// A FailureCause is the common text of the errors of several failures, without data of single
 // entities.
 type FailureCause struct {
-	// Text is the common text of the errors. "#" replaces numbers, words with digits, quoted texts,
-	// addresses, and the names in keys.
+	// Text is the common text. "#" replaces numbers, words with digits, quoted texts, addresses,
+	// and the names in keys.
 	Text string `json:"cause"`
 
-	// Digest is a short hash of Text. Log lines never contain data of entities, so the line
-	// "entities failed" has it in place of the text, after the kind of the errors.
+	// Digest is a short hash of Text. The log never contains data of entities, so its line
+	// "entities failed" has the Digest instead of the Text.
 	Digest string `json:"digest"`
 
 	Count     int64   `json:"count"`     // failures with this cause
@@ -372,9 +370,9 @@ type FailureCause struct {
 const causesRead = 1000
 
 // FailureCauses groups the job's failures by their errors, and returns the most frequent cause
-// first. It costs up to 1,001 reads and a count. If there are more than 1,000 failures, it reads
-// 1,000 of them, chosen by a hash, and the counts are estimates. After the job's retention the
-// error is [ErrWrongState].
+// first. It costs up to 1,001 reads and a count. If there are more than 1,000 failures, it reads a
+// random 1,000 of them, and the counts are estimates. If the job's failures were cleaned up after
+// its retention, the error is [ErrWrongState].
 func (j *Job) FailureCauses(ctx context.Context) ([]FailureCause, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {
@@ -406,8 +404,8 @@ func failureOf(r *record.Range) Failure {
 		Time: r.Done}
 }
 
-// Failures lists all failures of the job. It reads them as [Job.FailuresPage] does, a page at a
-// time. An error is the last element.
+// Failures lists all failures of the job. It reads them by [Job.FailuresPage], one page at a time.
+// If a read fails, the last element has the error.
 func (j *Job) Failures(ctx context.Context) iter.Seq2[Failure, error] {
 	return pages(func(cursor string) ([]Failure, string, error) { return j.FailuresPage(ctx, cursor) })
 }
@@ -426,8 +424,8 @@ func (j *Job) FailuresPage(ctx context.Context, cursor string) (failures []Failu
 	return failures, next, nil
 }
 
-// NotUndone lists all entities that this job, an undo, has not restored. It reads them as
-// [Job.NotUndonePage] does, a page at a time. An error is the last element.
+// NotUndone lists all entities that this job, an undo, has not restored. It reads them by
+// [Job.NotUndonePage], one page at a time. If a read fails, the last element has the error.
 func (j *Job) NotUndone(ctx context.Context) iter.Seq2[NotUndone, error] {
 	return pages(func(cursor string) ([]NotUndone, string, error) { return j.NotUndonePage(ctx, cursor) })
 }
@@ -447,8 +445,7 @@ func (j *Job) NotUndonePage(ctx context.Context, cursor string) (left []NotUndon
 	return left, next, nil
 }
 
-// An Example shows what a rehearsal would do to one entity, with some of its properties before and
-// after.
+// An Example shows what a rehearsal would do to one entity: see [Job.Examples].
 type Example struct {
 	Key  *datastore.Key `json:"key"`  // in JSON, the result of Key.Encode
 	Path string         `json:"path"` // the key for people, see [Failure]
@@ -467,8 +464,7 @@ type ExampleProperty struct {
 }
 
 // Examples returns examples of what this job, a rehearsal ([StartOptions].DryRun), would do. It
-// returns two examples from each of up to 20 pages, which are chosen at random when the job runs.
-// For other jobs it returns none.
+// returns two examples from each of up to 20 random pages. For other jobs it returns none.
 func (j *Job) Examples(ctx context.Context) (examples []Example, err error) {
 	ranges, _, err := j.engine.store().Page(ctx, j.ref(), "examples_of", "", 20)
 	var all []record.Example

@@ -16,11 +16,11 @@ import (
 )
 
 // UndoOptions are the settings of an undo ([Job.Undo]). Fields mean the same as in [StartOptions].
-// An undo runs beside all other jobs, and has no budget.
+// An undo may overlap with all other jobs, and has no budget.
 type UndoOptions struct {
-	// ID is the ID of the undo's job. Defaults to "undo-" and the job's ID. If another job has that
-	// ID, a suffix is added. So a second Undo returns the same job, unless the first one was
-	// aborted. With DryRun it defaults to a new random ID.
+	// ID is the ID of the undo's job. Defaults to "undo-" and the job's ID. If a job other than
+	// this undo has the default ID, a suffix is added. A second Undo returns the same job as the
+	// first one, unless that was aborted. With DryRun, ID defaults to a new random ID.
 	ID string `json:"id,omitempty"`
 
 	// DryRun makes the undo write nothing. Its counters say what it would do.
@@ -30,11 +30,11 @@ type UndoOptions struct {
 	// mapper.
 	Queue string `json:"queue,omitempty"`
 
-	// PageSize is how many pages of the job are undone together at most. Defaults to 4, because
-	// each may have written many entities.
+	// PageSize is how many pages of the job are undone in one commit at most. Defaults to 4,
+	// because each page may have written many entities.
 	PageSize int `json:"page_size,omitempty"`
 
-	// ExpectedWorkers is how many tasks run at once, as in StartOptions.
+	// ExpectedWorkers is the number of tasks that run at once, as in StartOptions.
 	ExpectedWorkers int `json:"expected_workers,omitempty"`
 
 	// Splitting says how the undo's ranges are cut. Defaults to adaptive.
@@ -47,7 +47,7 @@ type UndoOptions struct {
 	Retries RetryPolicy `json:"retries,omitzero"`
 
 	// FailureLimit pauses the undo when more pages than this have failed. Defaults to [Unlimited],
-	// because Datastore would forget the past of the remaining pages during the pause.
+	// because Datastore might drop the old states of entities during a pause.
 	FailureLimit int `json:"failure_limit,omitempty"`
 
 	// Retain is how long the undo's records are kept after its end. Defaults to
@@ -135,7 +135,7 @@ func isDerived(name string) bool { return record.IsRehearsal(name) || undo.Is(na
 
 // A NotUndone is an entity that an undo has not restored: see [Job.NotUndonePage].
 type NotUndone struct {
-	Key    *datastore.Key `json:"key"`  // nil: Reason says how many more there are, whose keys are not known
+	Key    *datastore.Key `json:"key"`  // nil for entities whose keys are not known; Reason says how many
 	Path   string         `json:"path"` // the key for people, see [Failure]
 	Reason string         `json:"reason"`
 }

@@ -14,23 +14,23 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A Proof says whether a job's records cover its query without a gap or an overlap ([Job.Verify]).
-// If they do, every entity that existed while the job ran was processed once, is recorded as a
-// failure, or is still to be processed.
+// A Proof is the result of [Job.Verify]. It says whether the job's records cover its query without
+// a gap or an overlap. If they do, every entity that existed while the job ran was processed once,
+// is recorded as a failure, or will still be processed.
 //
-// It checks the records that tasks wrote in the transactions of their pages, and hashes of these
-// records. So it finds records that were lost, added or changed by accident. It does not find
-// records that were forged together with their hashes. It does not check what the function did.
+// Verify checks the records that the pages' transactions wrote, and hashes of these records. So it
+// finds records that were lost, added or changed by accident. It does not find records that were
+// forged together with their hashes, and does not check what the function did.
 type Proof struct {
 	Ranges         int      `json:"ranges"`             // records of ranges, except single entities
 	Pending        int      `json:"pending"`            // ranges that are not done
 	SingleEntities int      `json:"alone"`              // records of single entities, which were retried alone
-	Failures       int      `json:"failures"`           // of the single entities, those that have failed
+	Failures       int      `json:"failures"`           // single entities that have failed all attempts
 	Problems       []string `json:"problems,omitempty"` // up to 20 problems
 
-	// Compared is the number of ranges whose entities were compared, if [VerifyOptions].Entities is
-	// set. Different counts the ranges whose keys are not the keys that their page processed, and
-	// Differences describes up to 20 of them. A difference is no problem if entities were put or
+	// With [VerifyOptions].Entities, Compared counts the ranges whose keys were compared with the
+	// keys that their page processed. Different counts the ranges in which these differ, and
+	// Differences describes up to 20 of them. Differences are normal if entities were put or
 	// deleted since, or no longer satisfy the query.
 	Compared    int      `json:"compared,omitempty"`
 	Different   int      `json:"different,omitempty"`
@@ -53,26 +53,24 @@ func (p *Proof) Err() error {
 
 // VerifyOptions say what [Job.Verify] checks besides the job's records.
 type VerifyOptions struct {
-	// Entities also compares the query's keys with the keys that the pages processed. It costs a
-	// keys-only query for each range. Defaults to false.
+	// Entities makes Verify also compare the query's keys with the keys that the pages processed.
+	// That costs a keys-only query for each range. Defaults to false.
 	Entities bool
 
-	// ReadTime is the time of the database's state with which the records are compared. It requires
-	// Entities, and Datastore must still keep it: see [Query].ReadTime. The job's start is a good
-	// choice. Defaults to now.
+	// ReadTime is the time for which the keys are read, if Entities is set. Datastore must still
+	// keep that time: see [Query].ReadTime. The job's start is a good choice. Defaults to now.
 	ReadTime time.Time
 }
 
-// Verify reads all records of the job and checks them against each other, at a read for each range.
-// Its error is only about the reading: call [Proof.Err] to see whether something is wrong. The
-// records of a running job change while Verify reads them, so its proof may name problems that do
-// not exist. A nil o checks only the records.
+// Verify reads all records of the job and checks that they fit together, at one read for each
+// range. Its error says only that reading failed: call [Proof.Err] to see whether the proof has
+// problems. If the job still runs, its records change while Verify reads them, so the proof may
+// name problems that do not exist. A nil o checks only the records.
 func (j *Job) Verify(ctx context.Context, o *VerifyOptions) (*Proof, error) {
 	return verify(ctx, j.engine.store(), j.engine.source(), j.ref(), o)
 }
 
-// VerifyJob is [Job.Verify] for programs that have only the job's database, without queue and
-// mappers.
+// VerifyJob is [Job.Verify] for a program that has only the job's database, and no engine.
 func VerifyJob(ctx context.Context, client *datastore.Client, job string, o *VerifyOptions) (*Proof, error) {
 	return verify(ctx, store.New(client).Asked(), source.New(client, nil), record.Ref{ID: job}, o)
 }

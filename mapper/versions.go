@@ -12,8 +12,8 @@ import (
 )
 
 // NewClient returns the official Datastore client for the project's default database, with
-// [ClientOption]. It suits an [Engine] and all other uses. Close it after [Engine.Drain] has
-// returned.
+// [ClientOption]. It can be used for an [Engine] and for everything else. Close it after
+// [Engine.Drain] has returned.
 func NewClient(ctx context.Context, project string, opts ...option.ClientOption) (*datastore.Client, error) {
 	return NewClientWithDatabase(ctx, project, datastore.DefaultDatabaseID, opts...)
 }
@@ -27,18 +27,18 @@ func NewClientWithDatabase(
 }
 
 // ClientOption is the option that a Datastore client needs for an [Engine]. [NewClient] sets it,
-// and [NewEngine] refuses a client without it. With it the engine reads and writes entities exactly
-// as they are stored, and knows their versions:
+// and [NewEngine] refuses a client without it. With it the engine can read and write entities
+// exactly as they are stored, and knows their versions. This makes two things possible:
 //
-//   - Everything that a function leaves alone stays bit for bit, even if the Go client can't
-//     represent it: see [Update].
-//   - Pages of an [Update] are read ahead and committed in one call. The commit requires that
-//     nobody has changed the entities since. The function runs again on changed entities, and the
-//     page is committed again.
+//   - Fields that a function does not change stay as stored, bit for bit, even if the Go client
+//     can't represent them: see [Update].
+//   - An [Update] reads pages ahead and commits each in one call. The commit requires that nobody
+//     has changed the entities since. If others have changed some, the function runs again on
+//     these, and the page is committed again.
 //
-// An entity that the function leaves unchanged is not read again at the commit. So its counts are
-// for its state when the page was read. That is up to the time of two pages earlier, about 6 s by
-// default (see [StartOptions].PageTime).
+// The commit does not check entities that the function does not change. So the counts for such an
+// entity are of its state when the page was read: up to two [StartOptions].PageTime earlier, which
+// is 6 s by default.
 //
 // If you make a client with option.WithGRPCConn, set [ClientInterceptor] on its connection instead.
 func ClientOption() option.ClientOption {
@@ -46,9 +46,9 @@ func ClientOption() option.ClientOption {
 }
 
 // ClientInterceptor returns the interceptor that [ClientOption] adds to a connection. You need it
-// only for a connection that you open yourself (option.WithGRPCConn). In an engine's calls it takes
-// stored entities and their versions out of the answers, and puts them into commits. It does not
-// change other calls.
+// only for a connection that you open yourself (option.WithGRPCConn). In an engine's calls it reads
+// the stored form and the versions of entities from answers, and writes them into commits. It does
+// not change other calls.
 func ClientInterceptor() grpc.UnaryClientInterceptor { return intercept.Unary }
 
 // errPlainClient says what NewEngine needs.

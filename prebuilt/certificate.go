@@ -29,10 +29,11 @@ import (
 //   - The job processed all entities of Kinds, and deleted all that had the value, indexed or not.
 //   - New queries for the value found no entity of Kinds.
 //   - No record of scattermap contained keys that a job had kept, or the value if it is a text, an
-//     integer, a time, a key or bytes. Records are not searched for a bool or a float;
-//     [EraseParams].Words can take its place.
+//     integer, a time, a key or bytes. Records are not searched for a bool or a float; use
+//     [EraseParams].Words for these.
 //
-// An entity that was put after the job passed it, with a value that is not indexed, is not found.
+// One case is not covered: others put an entity after the job has passed its key, and its value is
+// not indexed. Nothing finds such an entity.
 type Certificate struct {
 	Job       string       `json:"job"`
 	Run       string       `json:"run"` // differs for another job of the same ID

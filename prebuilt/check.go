@@ -47,9 +47,9 @@ var check = mapper.Visit("check", func(_ context.Context, e *mapper.Entity[entit
 // meet it is recorded as a failure. The counter "meets" counts the others. By default its jobs have
 // no failure limit.
 //
-// The condition is written as after WHERE in GQL, with AND, OR, != and NOT IN. A start refuses a
-// condition that can't be read. Properties need not be indexed. An array meets a condition if one
-// of its values does. Conditions on keys are not possible.
+// The condition has the syntax of a GQL query after WHERE, with AND, OR, != and NOT IN. A start
+// refuses a condition that can't be read. Properties need not be indexed. An array meets a
+// condition if one of its values does. Conditions on keys are not possible.
 //
 // Comparisons may surprise:
 //

@@ -11,13 +11,13 @@
 // A caller who may start jobs of such a service may also overwrite and delete its entities. The
 // command line starts a rehearsal of such a mapper, unless it gets --execute.
 //
-// The mappers are made by mapper.Update and mapper.Visit. They are as exact and resumable as your
-// own, and their jobs have failures and rehearsals. A start or a plan checks their parameters, and
-// names each that is unknown, missing or null.
+// The mappers are made by mapper.Update and mapper.Visit. So they have the same guarantees as your
+// own mappers, including rehearsals of an Update. Starts and plans check their parameters, and name
+// each one that is unknown, missing or null.
 //
-// A dot in a property's name leads into an embedded entity, or is part of the name, as in a filter.
-// "set", "rename" and "drop" change only properties of the entity itself. If a name leads into an
-// embedded entity, they record a failure.
+// A dot in a property's name is either part of the name, or leads into an embedded entity, as in a
+// filter. "set", "rename" and "drop" change only properties of the entity itself. If a name leads
+// into an embedded entity, they record a failure.
 //
 // [Erase] makes a mapper that erases a namespace, or a tenant: all entities that have a value in a
 // property. It also removes the tenant from the records of all jobs, and signs a certificate.

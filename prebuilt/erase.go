@@ -49,33 +49,34 @@ type EraseParams struct {
 	Property string `json:"property,omitempty"`
 	Value    *Value `json:"value,omitempty"`
 
-	// Words are further texts that identify the erased, such as a customer's address. Records of
-	// other jobs that contain one of them forget it. If a word is an integer, such as "4711",
-	// stored integers count as well. Records are not searched for a value that is a bool or a
-	// float, so give words for such a tenant.
+	// Words are further texts that identify the tenant or namespace, such as a customer's address.
+	// They are also removed from the records of other jobs. If a word is an integer, such as
+	// "4711", it also matches stored integers. Records are not searched for a Value that is a bool
+	// or a float, so give words for such a tenant.
 	Words []string `json:"words,omitempty"`
 
-	// AllKinds says that the query has all kinds of its namespaces. The start sets it: leave it
-	// out.
+	// AllKinds says that the query has all kinds of its namespaces. The start sets it. Do not set
+	// it yourself.
 	AllKinds bool `json:"all_kinds,omitempty"`
 }
 
 // Erase returns the mapper "erase". It deletes all entities of a namespace, or of a tenant. Then it
-// makes the records of other jobs forget them, and keeps a signed [Certificate] under the name
-// "JOB.certificate.json". Start it by name.
+// removes them from the records of other jobs, and stores a signed [Certificate] under the name
+// "JOB.certificate.json". Start it by [mapper.Engine.StartByName].
 //
-// To erase a namespace, the query has this namespace and nothing else. The job covers its kinds at
-// the start, at most 500. The empty namespace is refused.
+// To erase a namespace, the query must have this namespace and nothing else. The job covers its
+// kinds at the start, at most 500. The empty namespace is refused.
 //
 // To erase a tenant, set [EraseParams].Property and Value. The query may name kinds and namespaces;
 // the default is all. The job reads all their entities, because no query finds values that are not
 // indexed.
 //
-// Other jobs keep keys, values and errors of what they processed:
+// The records of other jobs have keys, values and errors of the entities that these jobs processed.
+// The erasure removes them:
 //
 //   - Ended jobs are cleaned up with their failures. They can't be undone, retried or verified any
-//     more. For a tenant these are all jobs of the database, and for a namespace those that touched
-//     it.
+//     more. For a tenant, this concerns all jobs of the database. For a namespace, it concerns the
+//     jobs that touched it.
 //   - A job that has not ended, or is being undone, prevents the erasure. The start is refused, or
 //     the erasure fails, and the error names the job. Wait for its end or abort it, and resume the
 //     erasure.
@@ -84,8 +85,9 @@ type EraseParams struct {
 // gone too, and it can't be undone. Only its ID stays, so choose an ID that reveals nothing. An ID
 // that contains the tenant's value or one of the words is refused.
 //
-// If somebody has put entities in between, the job fails without a certificate: start another one.
-// The job can run beside all other jobs, as with StartOptions.AllowOverlap.
+// If others put entities of the namespace or tenant while the job runs, it fails without a
+// certificate. Start another one then. The job may overlap with all other jobs, as with
+// StartOptions.AllowOverlap.
 func Erase(o EraseOptions) mapper.AnyMapper {
 	m := mapper.Update(EraseName, func(_ context.Context, e *mapper.Entity[entity], p EraseParams) error {
 		if p.Property != "" {
@@ -142,9 +144,9 @@ func Erase(o EraseOptions) mapper.AnyMapper {
 	})
 }
 
-// EraseQuery returns the query of a job of the mapper "erase", as a start by name completes it now.
-// It has all kinds and namespaces of the erased. Use it to plan an erasure. The error is
-// [mapper.ErrInvalidArgument] if the parameters are wrong, or if nothing is stored there.
+// EraseQuery returns the query of a job of the mapper "erase", with all the kinds and namespaces
+// that a start by name would add now. Use it to plan an erasure. The error is
+// [mapper.ErrInvalidArgument] if the parameters are wrong, or if there is nothing to erase.
 func EraseQuery(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage) (mapper.Query, error) {
 	var p EraseParams
 	bad := readErase(params, &p)

@@ -25,8 +25,8 @@ func Mappers() []mapper.AnyMapper {
 }
 
 // Destroys reports whether the mapper of that name overwrites or deletes the entities of its query.
-// Rehearse its jobs first. [Copy] is not among these mappers, but it may overwrite entities in the
-// place of its copies.
+// Rehearse its jobs first. [Copy] is not among these mappers, but a copy may overwrite another
+// entity.
 func Destroys(name string) bool {
 	return slices.Contains([]string{Delete.Name(), SetProperty.Name(), RenameProperty.Name(), DropProperties.Name(),
 		EraseName}, name)
@@ -306,8 +306,8 @@ func (p CopyParams) Validate() error {
 }
 
 // Copy is the mapper "copy". It copies entities, exactly as they are stored, to another kind or
-// namespace. A copy has the name or ID of its entity, and the same parents, and overwrites an
-// entity of that key.
+// namespace. A copy has the name or ID of its entity, and the same parents. If an entity with that
+// key exists, the copy overwrites it.
 var Copy *mapper.Mapper[CopyParams] = copies.WithStarter(startCopy).CheckByName(func(params json.RawMessage) error {
 	return mapper.CheckParams(params, new(CopyParams))
 })

@@ -28,7 +28,7 @@ const (
 // A Delivery is one attempt to deliver a task, as [Queue.Handler] passes it on.
 type Delivery struct {
 	// TaskID is the task's ID, at most 500 bytes, from a header of the request. Use it only for
-	// logs, and to tell deliveries apart. A caller that the handler accepts can forge its headers.
+	// logs, and to distinguish deliveries: a caller with a valid token can forge it.
 	TaskID string
 
 	// Queue is the name of the queue that has the task, from a header. It is empty for tasks that
@@ -56,8 +56,8 @@ type errDropped struct{ err error }
 func (e errDropped) Error() string { return e.err.Error() }
 func (e errDropped) Unwrap() error { return e.err }
 
-// Drop marks an error that another delivery would only repeat. The handler answers with success, so
-// that the queue forgets the task, and logs the error. Drop(nil) is nil.
+// Drop marks an error that would occur again in every delivery. The handler answers with success,
+// so that the queue forgets the task, and logs the error. Drop(nil) is nil.
 func Drop(err error) error {
 	if err == nil {
 		return nil

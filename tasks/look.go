@@ -26,7 +26,7 @@ type TaskInfo struct {
 }
 
 // Exists reports whether a task waits in the queue or is being delivered. A task with an old target
-// ([TaskInfo].TargetChanged) whose last attempt failed there does not count, because it may fail
+// ([TaskInfo].TargetChanged) does not count if its last attempt has failed, because it may fail
 // forever. The caller needs the permission cloudtasks.tasks.get.
 func (q *Queue) Exists(ctx context.Context, t Task) (bool, error) {
 	s, err := q.Lookup(ctx, t)

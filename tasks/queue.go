@@ -165,8 +165,8 @@ var transient = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.In
 var ErrExists = errors.New("a task of this ID exists, or existed recently")
 
 // Enqueue creates a task. If the queue has a task of that ID, or had one within about a day, the
-// error is [ErrExists]. Transient errors are retried for up to 30 s. If an earlier attempt has
-// created the task without an answer, the error is [ErrExists], too.
+// error is [ErrExists]. Transient errors are retried for up to 30 s. If an attempt created the task
+// but its answer was lost, the error is [ErrExists], too.
 func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 	req := q.request(ctx, t, time.Now())
 	ctx, cancel := context.WithTimeout(ctx, enqueueTimeout)
@@ -184,8 +184,7 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 }
 
 // Parallel is how many calls [Queue.EnqueueAll] makes at once. A gRPC connection usually allows 100
-// calls at once, and the other half remains for other calls. A task of package mapper enqueues up
-// to 100 tasks at a time, which takes two rounds.
+// calls at once, so half of them remain for other calls.
 const Parallel = 50
 
 // EnqueueAll creates tasks, up to [Parallel] at once. A task whose ID is taken counts as created.

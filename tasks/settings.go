@@ -26,9 +26,8 @@ func (s ServiceLimits) atOnce() int { return s.MaxInstances * s.Concurrency }
 
 // ForTasks returns how many tasks all queues of the service together should deliver at once, or 0
 // if that is unknown. It is nine tenths of the requests that the service takes at once, and at
-// least one less than all. The remaining requests are for operators: otherwise a request that
-// pauses a job would compete with the job's own load. For a service that takes one request at once
-// it is 1.
+// least one less than all. The remaining requests are for operators, who must be able to pause a
+// job under load. If the service takes only one request at once, ForTasks returns 1.
 func (s ServiceLimits) ForTasks() int {
 	n := s.atOnce()
 	return max(min(n, 1), n-max(1, (n+operatorsShare-1)/operatorsShare))

@@ -23,11 +23,11 @@ type Task struct {
 	// Path is joined to the queue's URL, and is where the task is delivered.
 	Path string
 
-	// Body is the message, which [Delivery].Body has. Cloud Tasks limits the whole task to about 1
-	// MiB.
+	// Body is the message. The receiver gets it as [Delivery].Body. Cloud Tasks limits the whole
+	// task to about 1 MiB.
 	Body []byte
 
-	// ScheduleTime is the earliest time of the delivery. Defaults to now, also if it has passed.
+	// ScheduleTime is the earliest time of the delivery. The zero time, or a past one, means now.
 	ScheduleTime time.Time
 
 	// NewTrace asks the receiver to start a new trace: see [Delivery].NewTrace.
@@ -59,8 +59,8 @@ const newTraceHeader = "Scattermap-New-Trace"
 // traces passes the span that enqueues a task to its deliveries, in the header traceparent.
 var traces propagation.TraceContext
 
-// QueueOf returns the name of the queue in a delivery's header. It is not verified. Use it only to
-// choose among the handlers of several queues, which verify the request themselves.
+// QueueOf returns the name of the queue in a delivery's header. The header is not verified. Use the
+// name only to choose among the handlers of several queues, which verify the request themselves.
 func QueueOf(r *http.Request) string { return r.Header.Get(queueHeader) }
 
 // request returns the request that creates a task, with the span of ctx.

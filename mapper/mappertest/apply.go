@@ -103,7 +103,8 @@ func ApplyContext[P any](
 // each half of the batch.
 //
 // The entities have the kind "Entity" and the IDs 1, 2 and so on. For the context see
-// [ApplyContext]. ApplyBatch also calls t.Fatalf if the mapper has no batches, or smaller ones.
+// [ApplyContext]. ApplyBatch also calls t.Fatalf if the mapper has no batches, or if there are more
+// entities than a batch holds.
 func ApplyBatch[E, P any](
 	ctx context.Context, t TB, m *mapper.Mapper[P], entities []*E, params P,
 ) []Result {

@@ -75,8 +75,8 @@ func (w *Env) WithEngine(ctx context.Context) context.Context {
 
 // Run runs a test in a testing/synctest bubble, with the embedded emulators and an engine of the
 // mappers. Time is virtual there: it passes when all goroutines wait. Faults are off until the test
-// calls [Env.ResumeFaults]. If a mapper's function blocks, such as on a channel, the test must
-// release it before it ends, because the bubble waits for it. A nil o has all defaults.
+// calls [Env.ResumeFaults]. Run waits for all goroutines. So if a mapper's function blocks, for
+// example on a channel, the test must unblock it before the test ends. A nil o has all defaults.
 //
 // Time stands still while a goroutine of the test waits for a real network, even for an idle
 // connection. If that lasts for five seconds, Run panics and says which goroutine it is. Let the
