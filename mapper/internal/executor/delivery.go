@@ -28,12 +28,7 @@ type delivery struct {
 	record     *record.Range // the current range, as the delivery knows it
 	generation int64         // the generation of the range that the task names
 	planner    planner.Planner
-
-	call      function.Func
-	callBatch function.BatchFunc // nil: the mapper has none
-	batchSize int                // maximum number of entities in a call of callBatch
-	keys      function.Keys      // the keys that the function reads; nil: unknown
-	callPage  function.PageFunc  // nil: the mapper has none
+	functions  function.Functions
 
 	begunAt time.Time  // when the delivery came
 	ended   func()     // called at the end of the delivery

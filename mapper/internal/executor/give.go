@@ -62,7 +62,7 @@ func cut(
 // as the one before, until pages are full again.
 func nextPage(d *delivery, o *page.Results) int64 {
 	n := o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
-	batch := int64(d.batchSize)
+	batch := int64(d.functions.BatchSize)
 	if batch == 0 {
 		return n
 	}
@@ -85,7 +85,7 @@ func (d *delivery) mayGoOn() bool {
 func (d *delivery) mayStart() bool {
 	deadline := d.x.Queue.DispatchDeadline()
 	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see mapper.StartOptions
-	if d.callPage != nil {
+	if d.functions.OverPage != nil {
 		longest += function.MaxInTransaction
 	}
 	return time.Since(d.begunAt) < deadline*19/20-longest-pace.WaitWithin(deadline)

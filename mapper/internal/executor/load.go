@@ -70,7 +70,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 		turn: turn{queued: queued, redelivered: queued.RetryCount > 0 || r.Lost,
 			enqueued: r.Given}, // the start, or a sweep, gives these their tasks
 	}
-	if err := d.prepare(def); err != nil {
+	if d.functions, err = def.Functions(job.Params, q.KeysOnly); err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
 	x.paces.Expect(t.Ref(), r.EntitySize)
@@ -79,29 +79,6 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	}
 	r.Version, job.Version = found.Of(r.Key()).GetVersion(), found.Of(record.JobKey(t.Job)).GetVersion()
 	return d, nil
-}
-
-// prepare decodes the job's parameters for the functions of its mapper.
-func (d *delivery) prepare(def *function.Definition) (err error) {
-	job, keysOnly := d.job, d.planner.Query.KeysOnly
-	if d.call, err = def.Prepare(job.Params, keysOnly); err != nil {
-		return err
-	}
-	if def.PrepareBatch != nil {
-		if d.callBatch, err = def.PrepareBatch(job.Params, keysOnly); err != nil {
-			return err
-		}
-		d.batchSize = def.BatchSize
-	}
-	if def.PreparePage != nil {
-		if d.callPage, err = def.PreparePage(job.Params); err != nil {
-			return err
-		}
-	}
-	if def.PrepareKeys != nil {
-		d.keys, err = def.PrepareKeys(job.Params, keysOnly)
-	}
-	return err
 }
 
 // showBuild records in the job's status that this build does not have the job's mapper. Only the

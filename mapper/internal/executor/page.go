@@ -15,10 +15,9 @@ import (
 // pageOf returns the page of a plan, on which the function runs. See page.Page for progress.
 func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(time.Duration, bool)) *page.Page {
 	return &page.Page{
-		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call,
-		Batch: d.callBatch, BatchSize: d.batchSize, At: p.At,
+		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Functions: d.functions, At: p.At,
 		Read:   d.planner.ReaderAhead(ctx),
-		Others: d.planner.Source.Stored(ctx), Keys: d.keys, Complete: d.x.client.AllocateIDs,
+		Others: d.planner.Source.Stored(ctx), Complete: d.x.client.AllocateIDs,
 		AtOnce: atOnce(d), Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: late(ctx, d, p),
 		Impatient: d.record.Impatient(time.Now()), Begin: d.turn.grant.At, Spacing: d.turn.grant.Spacing(),
 		Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays,
@@ -58,7 +57,7 @@ func late(ctx context.Context, d *delivery, p planner.Plan) page.Late {
 func collect(ctx context.Context, d *delivery, o *page.Results) (lose func(), err error) {
 	a := function.NewAttempt(d.job.Ref(), function.Update, nil)
 	lose = func() { a.Lose(context.WithoutCancel(ctx)) }
-	if d.callPage == nil || len(o.Collected) == 0 {
+	if d.functions.OverPage == nil || len(o.Collected) == 0 {
 		return lose, nil
 	}
 	name := fmt.Sprintf("%s-%d-%s", d.record.ID, d.record.Generation, d.x.NewDelivery())
@@ -70,7 +69,7 @@ func collect(ctx context.Context, d *delivery, o *page.Results) (lose func(), er
 		announced := function.Announcing(r, await)
 		a.Announce(announced.Await)
 		if r.Call(func(ctx context.Context) {
-			failed = a.Run(func() error { return d.callPage(ctx, a, name, o.Collected) })
+			failed = a.Run(func() error { return d.functions.OverPage(ctx, a, name, o.Collected) })
 		}) {
 			calls, refused = announced.Made()
 		}

@@ -26,16 +26,12 @@ type Page struct {
 	Job   *record.Job
 	Query query.Query
 	Mode  function.Mode
-	Call  function.Func
-
-	Batch     function.BatchFunc // runs the function on several entities
-	BatchSize int                // maximum number of them; 0: Call runs the function on each
+	function.Functions
 
 	At   []*keyspace.Position // positions of its entities
 	Read source.Reader        // reads the entities for the function
 
-	Others source.Get    // reads other entities
-	Keys   function.Keys // names the other entities to read ahead; nil: unknown
+	Others source.Get // reads other entities
 
 	// Complete completes keys. An Update needs it, because its page must know every key that it
 	// puts.
