@@ -251,7 +251,7 @@ func (d *delivery) page(ctx context.Context) (standing, error) {
 // them.
 func (d *delivery) plan(ctx context.Context) (p planner.Plan, s standing, err error) {
 	p, err = d.planner.Plan(ctx, d.job, d.record)
-	d.turn.newTraces = observe.NewTraces(d.job, p.Estimate())
+	d.turn.newTraces = observe.NewTraces(d.job, p.Range.Estimate)
 	for err == nil && p.First {
 		if s, err = d.split(ctx, p); err != nil || s != ours {
 			return p, s, err

@@ -26,7 +26,7 @@ func leftAfter(ctx context.Context, d *delivery, p planner.Plan, o *page.Results
 	}
 	l.Page, l.Task = nextPage(d, o), d.x.dispatch.Takes()
 	each := cmp.Or(d.x.paces.Get(d.job.Ref()).Each(), o.Each())
-	l.Outlook, l.Age, ok = lookAround(ctx, d.x, d.job, p.FairShare(), each, l)
+	l.Outlook, l.Age, ok = lookAround(ctx, d.x, d.job, p.Range.FairShare, each, l)
 	return l, ok
 }
 
