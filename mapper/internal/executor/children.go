@@ -89,6 +89,15 @@ func (d *delivery) waits(ctx context.Context) (map[string]time.Time, error) {
 	return waits, nil
 }
 
+// enqueueAgain enqueues a new task for the current range.
+func (d *delivery) enqueueAgain(ctx context.Context) error {
+	err := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job))
+	if err == nil || errors.Is(err, tasks.ErrExists) {
+		return nil
+	}
+	return fmt.Errorf("enqueue range %s of job %s again: %w", d.record.ID, d.job.ID, err)
+}
+
 // handOver enqueues a new task for the current range if this delivery cannot finish it. It reports
 // whether there is such a task. There are two cases:
 //
@@ -110,7 +119,7 @@ func handOver(ctx context.Context, d *delivery, gone bool, cause error) bool {
 			return err == nil && s == superseded // another delivery has given it a task
 		}
 	}
-	if err := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
+	if err := d.enqueueAgain(ctx); err != nil {
 		return false
 	}
 	if !draining {

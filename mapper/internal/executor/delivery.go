@@ -367,10 +367,7 @@ func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 	// A Resume, or a change of the job, may have missed the new range. So the range gets a task, as
 	// it does if this process drains.
 	if job.Generation != known.Generation || job.Epoch != known.Epoch || d.x.Gate.IsDraining() {
-		if err := d.x.Queue.Enqueue(ctx, body.TaskOf(next, job)); err != nil && !errors.Is(err, tasks.ErrExists) {
-			return false, err
-		}
-		return false, nil
+		return false, d.enqueueAgain(ctx)
 	}
 	d.planner.GoOn(job, next)
 	return true, nil

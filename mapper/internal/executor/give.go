@@ -106,7 +106,8 @@ func lookAround(
 	if seen == nil {
 		seen = &outlook{Outlook: split.Unseen(fairShare, job.Workers, each)}
 	}
-	l.Outlook, l.Known = seen.Outlook, now.Sub(known.outlookFrom(now))
+	known.looksFrom.CompareAndSwap(0, now.UnixNano())
+	l.Outlook, l.Known = seen.Outlook, now.Sub(time.Unix(0, known.looksFrom.Load()))
 	if now.Sub(seen.at) > l.LookEvery() && known.looking.CompareAndSwap(false, true) {
 		go func() {
 			defer known.looking.Store(false)
@@ -120,13 +121,6 @@ func lookAround(
 		return seen.Outlook, 0, fairShare > 0
 	}
 	return seen.Outlook, now.Sub(seen.at), true
-}
-
-// outlookFrom returns when this process first asked for an outlook of the job. The first call sets
-// it.
-func (r *cachedJob) outlookFrom(now time.Time) time.Time {
-	r.looksFrom.CompareAndSwap(0, now.UnixNano())
-	return time.Unix(0, r.looksFrom.Load())
 }
 
 // An outlook is an estimate of the job's remaining work, and when it was made.

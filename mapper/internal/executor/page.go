@@ -14,24 +14,19 @@ import (
 
 // pageOf returns the page of a plan, on which the function runs. See page.Page for progress.
 func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(time.Duration, bool)) *page.Page {
+	atOnce := int(d.job.Concurrency)
+	if d.record.Solo || d.record.Alone { // it is suspected of killing its process
+		atOnce = 1
+	}
 	return &page.Page{
 		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Functions: d.functions, At: p.At,
 		Read:   d.planner.ReaderAhead(ctx),
 		Others: d.planner.Source.Stored(ctx), Complete: d.x.client.AllocateIDs,
-		AtOnce: atOnce(d), Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: late(ctx, d, p),
+		AtOnce: atOnce, Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: late(ctx, d, p),
 		Impatient: d.record.Impatient(time.Now()), Begin: d.turn.grant.At, Spacing: d.turn.grant.Spacing(),
 		Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays,
 		Ends: d.x.Gate.IsDraining, Calls: d.calls(),
 	}
-}
-
-// atOnce returns how many calls of the function may run at once. A range that is suspected of
-// killing its process has one.
-func atOnce(d *delivery) int {
-	if d.record.Solo || d.record.Alone {
-		return 1
-	}
-	return int(max(1, d.job.Concurrency))
 }
 
 // lawEvery is the function's running time on a page between two checks of the law of cutting.

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
@@ -16,7 +15,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/tasks"
 )
 
 // afterFailure decides what happens to a range after a failed delivery. If the error is temporary, the
@@ -54,8 +52,8 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 			return ours, err
 		}
 	}
-	if err := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
-		return ours, fmt.Errorf("enqueue range %s of job %s again: %w", d.record.ID, d.job.ID, err)
+	if err := d.enqueueAgain(ctx); err != nil {
+		return ours, err
 	}
 	if later {
 		showLater(ctx, d.x.Jobs, d.job, d.record, cause)
