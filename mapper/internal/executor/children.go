@@ -104,7 +104,7 @@ func (d *delivery) enqueueAgain(ctx context.Context) error {
 //   - The delivery has gone on to a later range, and failed there (gone). The delivery's own task
 //     would first have to walk through the ranges before it.
 //   - This process drains. The queue would deliver the task again only after a back-off.
-func handOver(ctx context.Context, d *delivery, gone bool, cause error) bool {
+func (d *delivery) handOver(ctx context.Context, gone bool, cause error) bool {
 	draining := errors.Is(cause, gate.ErrDraining)
 	if !gone {
 		// A new task would not tell of earlier deaths.

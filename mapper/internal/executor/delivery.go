@@ -104,7 +104,7 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 		left = true
 		checks, last := x.cache.leave(known, ended)
 		if last {
-			giveBackIdle(ctx, x, ref, known)
+			x.giveBackIdle(ctx, ref, known)
 		}
 		return checks
 	}
@@ -132,7 +132,7 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 func (d *delivery) runAll(ctx context.Context) (ended bool, err error) {
 	for first := d.record.ID; ; {
 		ended, err := d.runRange(ctx) // 2 to 5
-		if err != nil && handOver(ctx, d, d.record.ID != first, err) {
+		if err != nil && d.handOver(ctx, d.record.ID != first, err) {
 			return false, nil
 		}
 		if err != nil || !ended || d.turn.follow.Next == nil {
@@ -175,9 +175,8 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 			return false, err
 		}
 	}
-	job, err := limitFailures(ctx, d, d.turn.follow.Failed)
-	d.job = job
-	return err == nil && job.State == record.Running, err
+	err = d.limitFailures(ctx, d.turn.follow.Failed)
+	return err == nil && d.job.State == record.Running, err
 }
 
 // attempt processes a pending range once, beside other deliveries or exclusively. The range's
@@ -275,7 +274,7 @@ func (d *delivery) admit(ctx context.Context, p *planner.Plan) (settle func(), s
 	}
 	if len(d.job.Budget) > 0 {
 		settleRate := settle
-		settleBudget, s, err := keepBudget(ctx, d, len(p.At))
+		settleBudget, s, err := d.keepBudget(ctx, len(p.At))
 		if err != nil || s != ours {
 			settleRate()
 			return func() {}, s, err
@@ -302,10 +301,10 @@ func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error
 	if err != nil {
 		return ours, err
 	}
-	if err := tolerable(ctx, d, o); err != nil {
+	if err := d.tolerable(ctx, o); err != nil {
 		return ours, err
 	}
-	lose, err := collect(ctx, d, o)
+	lose, err := d.collect(ctx, o)
 	if err != nil {
 		lose()
 		return ours, err

@@ -36,7 +36,7 @@ func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
 	x.cache.forget = func(job record.Ref, r *cachedJob) {
 		if left, allowance := r.purse.takeAll(); left > 0 {
 			// the delivery that needs the place does not wait for it
-			go giveBack(context.Background(), x, job, left, allowance)
+			go x.giveBack(context.Background(), job, left, allowance)
 		}
 	}
 	return x

@@ -17,28 +17,30 @@ import (
 // leftAfter returns what the law of cutting needs to know ([split.Load]), after the delivery has
 // processed the first reached entities of its page. ok is false if the task can't give away any of
 // the remaining entities.
-func leftAfter(ctx context.Context, d *delivery, p planner.Plan, o *page.Results, reached int) (l split.Load, ok bool) {
+func (d *delivery) leftAfter(
+	ctx context.Context, p planner.Plan, o *page.Results, reached int,
+) (l split.Load, ok bool) {
 	if d.record.Solo || d.record.Alone || reached == 0 {
 		return l, false
 	}
 	if l, ok = d.planner.Load(p, reached, o.Each()); !ok {
 		return l, false
 	}
-	l.Page, l.Task = nextPage(d, o), d.x.dispatch.Takes()
+	l.Page, l.Task = d.nextPage(o), d.x.dispatch.Takes()
 	each := cmp.Or(d.x.paces.Get(d.job.Ref()).Each(), o.Each())
-	l.Outlook, l.Age, ok = lookAround(ctx, d.x, d.job, p.Range.FairShare, each, l)
+	l.Outlook, l.Age, ok = d.x.lookAround(ctx, d.job, p.Range.FairShare, each, l)
 	return l, ok
 }
 
 // cut returns the pieces into which a page's commit cuts the range. It cuts as planned or, if
 // nothing was planned, by the law of cutting. Late reports that the law has cut: this task would
 // end late if it kept the rest.
-func cut(
-	ctx context.Context, d *delivery, p planner.Plan, o *page.Results,
+func (d *delivery) cut(
+	ctx context.Context, p planner.Plan, o *page.Results,
 ) (pieces []split.Piece, late bool, err error) {
 	if p.Pieces != nil {
 		pieces, err = p.Pieces()
-	} else if l, ok := leftAfter(ctx, d, p, o, o.Reached); ok {
+	} else if l, ok := d.leftAfter(ctx, p, o, o.Reached); ok {
 		if keep, each := l.Keep(); keep < l.Left {
 			if d.turn.idle = 0; l.Waiting(l.Workers) {
 				d.turn.idle = l.Workers - l.Open
@@ -60,7 +62,7 @@ func cut(
 // batches have whole batches, because a call may cost the same for one entity and for many. A page may
 // have been cut off to fit its batch into the time. Each later page then has twice as many entities
 // as the one before, until pages are full again.
-func nextPage(d *delivery, o *page.Results) int64 {
+func (d *delivery) nextPage(o *page.Results) int64 {
 	n := o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
 	batch := int64(d.functions.BatchSize)
 	if batch == 0 {
@@ -98,8 +100,8 @@ const mostLooked = 100
 // is due, lookAround refreshes it in the background. Before the first read it assumes that nothing
 // is done, and that each worker has one fair share. If the fair share is unknown as well, it is not
 // ok.
-func lookAround(
-	ctx context.Context, x *Executor, job *record.Job, fairShare int64, each time.Duration, l split.Load,
+func (x *Executor) lookAround(
+	ctx context.Context, job *record.Job, fairShare int64, each time.Duration, l split.Load,
 ) (_ split.Outlook, age time.Duration, ok bool) {
 	known, now := x.cache.at(job.Ref()), time.Now()
 	seen := known.outlook.Load()

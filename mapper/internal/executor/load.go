@@ -10,7 +10,6 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
-	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -49,7 +48,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	def := x.Mappers[job.Mapper]
 	if def == nil {
 		// Another build may have the mapper: the queue retries.
-		return nil, showBuild(ctx, x.Jobs, job)
+		return nil, x.showBuild(ctx, job)
 	}
 	p, err := x.planner(ctx, job, def)
 	if err != nil {
@@ -72,7 +71,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 
 // showBuild records in the job's status that this build does not have the job's mapper. Only the
 // first of many deliveries writes the record. It returns the error for the queue.
-func showBuild(ctx context.Context, x *lifecycle.Jobs, job *record.Job) error {
+func (x *Executor) showBuild(ctx context.Context, job *record.Job) error {
 	missing := fmt.Errorf("job %s: %w %q", job.ID, function.ErrUnknownMapper, job.Mapper)
 	return errors.Join(missing, x.ShowBuild(ctx, job, true))
 }

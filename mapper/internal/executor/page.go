@@ -22,7 +22,7 @@ func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(tim
 		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Functions: d.functions, At: p.At,
 		Read:   d.planner.ReaderAhead(ctx),
 		Others: d.planner.Source.Stored(ctx), Complete: d.x.client.AllocateIDs,
-		AtOnce: atOnce, Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: late(ctx, d, p),
+		AtOnce: atOnce, Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: d.late(ctx, p),
 		Impatient: d.record.Impatient(time.Now()), Begin: d.turn.grant.At, Spacing: d.turn.grant.Spacing(),
 		Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays,
 		Ends: d.x.Gate.IsDraining, Calls: d.calls(),
@@ -34,14 +34,14 @@ const lawEvery = 50 * time.Millisecond
 
 // late returns a function that decides whether a page ends early. A page does so if its task would
 // end late, so that idle workers can take the rest.
-func late(ctx context.Context, d *delivery, p planner.Plan) page.Late {
+func (d *delivery) late(ctx context.Context, p planner.Plan) page.Late {
 	asked := time.Duration(0)
 	return func(o *page.Results, place, left int) bool {
 		if o.Ran-asked < lawEvery {
 			return false
 		}
 		asked = o.Ran
-		l, ok := leftAfter(ctx, d, p, o, place)
+		l, ok := d.leftAfter(ctx, p, o, place)
 		return ok && l.EndsPage(o.Ran, int64(left))
 	}
 }
@@ -49,7 +49,7 @@ func late(ctx context.Context, d *delivery, p planner.Plan) page.Late {
 // collect calls the mapper's function over a page, if there is one, with the values collected from
 // its entities. Its effect is committed with the page. The caller calls lose if the effect is never
 // committed. If the function fails, the whole page is retried.
-func collect(ctx context.Context, d *delivery, o *page.Results) (lose func(), err error) {
+func (d *delivery) collect(ctx context.Context, o *page.Results) (lose func(), err error) {
 	a := function.NewAttempt(d.job.Ref(), function.Update, nil)
 	lose = func() { a.Lose(context.WithoutCancel(ctx)) }
 	if d.functions.OverPage == nil || len(o.Collected) == 0 {
