@@ -240,7 +240,10 @@ func (d *delivery) page(ctx context.Context) (standing, error) {
 		return d.commitPage(ctx, p, page.Failed(&record.Failure{At: p.At[0], Suspected: true}), nil)
 	}
 	s, err = d.runPage(ctx, p) // 4
-	if settle(); errors.Is(err, errStopped) {
+	switch settle(); {
+	case err == nil:
+		return s, nil
+	case errors.Is(err, errStopped):
 		return stopped, nil
 	}
 	return d.refused(ctx, p, s, err)

@@ -12,15 +12,6 @@ type Task struct {
 // again if the piece is for several workers, or if its size is unknown.
 func (t Task) MayCut(s Piece) bool { return !t.Divided || s.Estimate == 0 || s.Workers > 1 }
 
-// Decide returns where a task cuts a piece before it processes the next page. The piece has more
-// entities than that page.
-func (sp Strategy) Decide(s Piece, t Task) CutPlan {
-	if t.MayCut(s) {
-		return sp.plan(s, t)
-	}
-	return CutPlan{}
-}
-
 // Gives reports whether a task gives away the part of its piece that would make it end late, see
 // [Load.Keep].
 func (sp Strategy) Gives(t Task) bool {
@@ -31,10 +22,10 @@ func (sp Strategy) Gives(t Task) bool {
 // counted. Once a piece is counted, all of its parts but the last are full, and the last one's
 // length is known.
 func (sp Strategy) Counts(s Piece, t Task) int64 {
-	if !sp.Adaptive() || t.Root || t.Blind || s.Exact || !t.MayCut(s) {
+	if !sp.Adaptive() || t.Root || t.Blind || s.Exact {
 		return 0
 	}
-	if c := sp.plan(s, t); c.Pieces <= 1 || c.Samples {
+	if c := sp.Decide(s, t); c.Pieces <= 1 || c.Samples {
 		return 0
 	}
 	return FarPages * t.Page

@@ -96,10 +96,14 @@ func (sp Strategy) SampleSize(workers int64) int {
 	return samplesPerCut * int(min(workers, MaxFanOut))
 }
 
-// plan decides where a task cuts its range.
-func (sp Strategy) plan(s Piece, t Task) CutPlan {
+// Decide returns where a task cuts a piece before it processes the next page. The piece has more
+// entities than that page.
+func (sp Strategy) Decide(s Piece, t Task) CutPlan {
 	root, page := t.Root, t.Page
-	if !sp.Adaptive() {
+	switch {
+	case !t.MayCut(s):
+		return CutPlan{}
+	case !sp.Adaptive():
 		return sp.fixed(s, root, page)
 	}
 	workers, pages := max(1, s.Workers), (s.Estimate+page-1)/page

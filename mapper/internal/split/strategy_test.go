@@ -291,7 +291,7 @@ func TestSharedByAll(t *testing.T) {
 		{"two pages each, but for one entity", 959, 32, 15, 30},
 	} {
 		s := Piece{Estimate: test.estimate, Exact: true, Workers: test.workers}
-		if c := (Strategy{}).plan(s, Task{Page: test.page}); c.Keep != test.keep || len(c.lengths) > 0 &&
+		if c := (Strategy{}).Decide(s, Task{Page: test.page}); c.Keep != test.keep || len(c.lengths) > 0 &&
 			c.lengths[0] != test.keep || !c.First || c.Pieces > MaxFanOut || int(c.Pieces) != len(c.lengths)+2 {
 			t.Errorf("%s: %+v, want pieces of %d", test.name, c, test.keep)
 		}
