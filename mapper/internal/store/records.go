@@ -157,11 +157,9 @@ func (st Store) LookOpen(
 func (st Store) Sample(
 	ctx context.Context, job record.Ref, mark string, most int,
 ) (some []*record.Range, scale float64, err error) {
-	read := func() (sample, error) {
-		some, scale, err := firstRecords(ctx, st, job, mark, most)
-		return sample{some, scale}, err
-	}
-	got, err := sharedIn(ctx, sampled{job, mark, most}, read)
+	got, err := sharedIn(ctx, sampled{job, mark, most}, func() (sample, error) {
+		return st.firstRecords(ctx, job, mark, most)
+	})
 	return got.records, got.scale, err
 }
 
@@ -193,27 +191,26 @@ func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n 
 const SampleSize = 250
 
 // firstRecords reads a sample, see Sample.
-func firstRecords(
-	ctx context.Context, st Store, job record.Ref, mark string, most int,
-) (some []*record.Range, scale float64, err error) {
+func (st Store) firstRecords(ctx context.Context, job record.Ref, mark string, most int) (got sample, err error) {
 	q := Records(job, "", "")
 	if mark != "" {
 		q = Marked(mark, job, "")
 	}
 	err = st.Each(ctx, q.Limit(most), func(r *record.Range) error {
-		some = append(some, r)
+		got.records = append(got.records, r)
 		return nil
 	})
-	if err != nil || len(some) < most {
-		return some, 1, err
+	if got.scale = 1; err != nil || len(got.records) < most {
+		return got, err
 	}
-	last := some[most-1].ID
+	last := got.records[most-1].ID
 	position, err := record.Hash(last)
 	if err != nil {
-		return nil, 1, fmt.Errorf("job %s: range %q: %w", job.ID, last, err)
+		return sample{scale: 1}, fmt.Errorf("job %s: range %q: %w", job.ID, last, err)
 	}
 	const space = 1 << 64
-	return some, space / (float64(position) + 1), nil
+	got.scale = space / (float64(position) + 1)
+	return got, nil
 }
 
 // Sharing returns a context in which each sample and each census is read once. A second call of
