@@ -215,6 +215,25 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 	return d.page(ctx)
 }
 
+// enter takes the delivery's place inside the gate, unless it has one already. If exclusive is set,
+// the place is exclusive. It reports whether the delivery had to wait.
+func (d *delivery) enter(ctx context.Context, exclusive bool) (waited bool, err error) {
+	if d.place.Leave != nil && (d.place.Exclusive || !exclusive) {
+		return false, nil
+	}
+	d.leave()
+	d.place, err = d.x.Gate.Enter(ctx, exclusive)
+	return d.place.Waited, err
+}
+
+// leave gives up the delivery's place inside the gate, if it has one.
+func (d *delivery) leave() {
+	if d.place.Leave != nil {
+		d.place.Leave()
+	}
+	d.place = gate.Place{}
+}
+
 // page processes one page of a pending range.
 func (d *delivery) page(ctx context.Context) (standing, error) {
 	d.turn.pageAt, d.turn.late = time.Now(), false

@@ -32,6 +32,23 @@ func (d *delivery) leftAfter(
 	return l, ok
 }
 
+// lawEvery is the function's running time on a page between two checks of the law of cutting.
+const lawEvery = 50 * time.Millisecond
+
+// late returns a function that decides whether a page ends early. A page does so if its task would
+// end late, so that idle workers can take the rest.
+func (d *delivery) late(ctx context.Context, p planner.Plan) page.Late {
+	asked := time.Duration(0)
+	return func(o *page.Results, place, left int) bool {
+		if o.Ran-asked < lawEvery {
+			return false
+		}
+		asked = o.Ran
+		l, ok := d.leftAfter(ctx, p, o, place)
+		return ok && l.EndsPage(o.Ran, int64(left))
+	}
+}
+
 // cut returns the pieces into which a page's commit cuts the range. It cuts as planned or, if
 // nothing was planned, by the law of cutting. Late reports that the law has cut: this task would
 // end late if it kept the rest.

@@ -29,23 +29,6 @@ func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(tim
 	}
 }
 
-// lawEvery is the function's running time on a page between two checks of the law of cutting.
-const lawEvery = 50 * time.Millisecond
-
-// late returns a function that decides whether a page ends early. A page does so if its task would
-// end late, so that idle workers can take the rest.
-func (d *delivery) late(ctx context.Context, p planner.Plan) page.Late {
-	asked := time.Duration(0)
-	return func(o *page.Results, place, left int) bool {
-		if o.Ran-asked < lawEvery {
-			return false
-		}
-		asked = o.Ran
-		l, ok := d.leftAfter(ctx, p, o, place)
-		return ok && l.EndsPage(o.Ran, int64(left))
-	}
-}
-
 // collect calls the mapper's function over a page, if there is one, with the values collected from
 // its entities. Its effect is committed with the page. The caller calls lose if the effect is never
 // committed. If the function fails, the whole page is retried.

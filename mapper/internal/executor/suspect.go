@@ -6,31 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
-
-// enter takes the delivery's place inside the gate, unless it has one already. If exclusive is set,
-// the place is exclusive. It reports whether the delivery had to wait.
-func (d *delivery) enter(ctx context.Context, exclusive bool) (waited bool, err error) {
-	if d.place.Leave != nil && (d.place.Exclusive || !exclusive) {
-		return false, nil
-	}
-	d.leave()
-	d.place, err = d.x.Gate.Enter(ctx, exclusive)
-	return d.place.Waited, err
-}
-
-// leave gives up the delivery's place inside the gate, if it has one.
-func (d *delivery) leave() {
-	if d.place.Leave != nil {
-		d.place.Leave()
-	}
-	d.place = gate.Place{}
-}
 
 // condemn records the range's entity as a failure, because its process has died too often. An
 // entity that is deleted by now is not a failure.
