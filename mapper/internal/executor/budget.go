@@ -20,7 +20,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
-	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // aroundPages returns what a job uses besides its committed pages, from its start or a resume on.
@@ -78,7 +77,7 @@ func (d *delivery) usageOf(entities, writes, compared float64) billing.Usage {
 // remains, it pauses the job, and the range is stopped. The caller calls settle after the page: if
 // the page was committed, its real cost replaces the expected cost.
 func (d *delivery) keepBudget(ctx context.Context, n int) (settle func(), s standing, err error) {
-	budget, err := record.BudgetOf(d.job)
+	budget, err := d.job.BudgetLimit()
 	if err != nil {
 		return nil, ours, err
 	}
@@ -145,7 +144,7 @@ func (x *Executor) takeOut(
 			got = need
 			return false, nil
 		}
-		got = record.Spend(j, around, need, need*float64(max(1, j.AtOnce())))
+		got = j.Spend(around, need, need*float64(max(1, j.AtOnce())))
 		return got > 0, nil
 	})
 	if err != nil {
@@ -154,9 +153,9 @@ func (x *Executor) takeOut(
 	if got > 0 {
 		return got, j.Allowance, nil
 	}
-	ctx = observe.WithWhy(ctx, record.Shortage(j, around, need, budget))
+	ctx = observe.WithWhy(ctx, j.Shortage(around, need, budget))
 	_, err = x.Change(ctx, job.Ref(), record.PausedByBudget, func(j *record.Job) (changed bool, err error) {
-		return record.PauseByBudget(j, around, need, budget), nil
+		return j.PauseByBudget(around, need, budget), nil
 	})
 	return 0, 0, err
 }
@@ -185,8 +184,8 @@ func (x *Executor) giveBack(ctx context.Context, job record.Ref, left float64, a
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 	defer cancel()
-	err := store.ChangeOnce(ctx, x.Store, job, func(j *record.Job) (changed bool) {
-		return record.GiveBack(j, allowance, left)
+	err := x.Store.ChangeOnce(ctx, job, func(j *record.Job) (changed bool) {
+		return j.GiveBack(allowance, left)
 	})
 	if err != nil && !errors.Is(err, record.ErrNoSuchJob) {
 		x.Log.LogAttrs(ctx, slog.LevelWarn, "what is left of a job's budget in this process counts as spent",

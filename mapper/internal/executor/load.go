@@ -63,7 +63,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
 	x.paces.Expect(t.Ref(), r.EntitySize)
-	if !job.Masks { // see source.HonoursMasks
+	if !job.Masks { // see Source.HonoursMasks
 		x.source.CantCount()
 	}
 	return d, nil

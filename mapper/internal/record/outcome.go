@@ -98,14 +98,14 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	r.Ran, r.Full = o.Ran, o.Full
 	r.Yielded = o.Yielded
 	r.Unsharded, r.Counters, r.Wrote = cmp.Or(o.Unsharded, r.Unsharded), o.Counters, o.Wrote
-	Leave(r, o.Left)
-	Exemplify(r, o.Examples)
+	r.Leave(o.Left)
+	r.Exemplify(o.Examples)
 	r.Finish(now)
 	return children, f, nil
 }
 
 // Leave stores the entities that a page of an undo did not restore.
-func Leave(r *Range, all []undolog.Left) {
+func (r *Range) Leave(all []undolog.Left) {
 	if len(all) > 0 {
 		r.LeftOf, r.Left = r.Job, undolog.EncodeLeft(all)
 	}

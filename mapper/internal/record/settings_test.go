@@ -6,7 +6,7 @@ import "testing"
 func TestDamagedSettings(t *testing.T) {
 	bad := []byte("{")
 	j := &Job{ID: "j", Budget: bad, Rate: bad, Splitting: bad, History: bad, Totals: bad}
-	_, budget := BudgetOf(j)
+	_, budget := j.BudgetLimit()
 	_, rate := j.RateLimit()
 	_, strategy := j.Strategy()
 	_, history := j.History.Acts()
@@ -43,11 +43,11 @@ func TestSpend(t *testing.T) {
 		{Running, 0.5, 0.03125, 0.0625, 0.0625, false}, // as much as is wanted
 	} {
 		j := &Job{State: test.state, Spent: test.spent}
-		if got := Spend(j, 0.0625, test.need, test.want); got != test.got {
+		if got := j.Spend(0.0625, test.need, test.want); got != test.got {
 			t.Errorf("%+v: it takes %v", test, got)
 		}
 		j = &Job{State: test.state, Spent: test.spent}
-		changed := PauseByBudget(j, 0.0625, test.need, Budget{Dollars: 1})
+		changed := j.PauseByBudget(0.0625, test.need, Budget{Dollars: 1})
 		if changed != test.pauses || changed != j.Poor || changed && j.State != Paused {
 			t.Errorf("%+v: it is %s, %v", test, j.State, changed)
 		}

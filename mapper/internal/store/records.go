@@ -113,7 +113,7 @@ func (st Store) Page(
 	if err != nil {
 		return nil, "", err
 	}
-	if err := record.CheckRecords(job); err != nil {
+	if err := job.CheckRecords(); err != nil {
 		return nil, "", err
 	}
 	after, ok := strings.CutPrefix(cursor, job.Incarnation)
@@ -262,7 +262,7 @@ func sharedIn[T any](ctx context.Context, key any, read func() (T, error)) (T, e
 
 // Due loads jobs of a queue whose retention period is over. The job that is due longest comes
 // first.
-func Due(ctx context.Context, st Store, queue record.Owner, now time.Time, limit int) ([]*record.Job, error) {
+func (st Store) Due(ctx context.Context, queue record.Owner, now time.Time, limit int) ([]*record.Job, error) {
 	from, to := record.RetiringBounds(queue, now)
 	q := datastore.NewQuery(record.JobKind).FilterField("retires", ">=", from).FilterField("retires", "<", to)
 	return st.jobs(ctx, q.Order("retires").Limit(limit))

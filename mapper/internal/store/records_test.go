@@ -244,7 +244,7 @@ func TestBatches(t *testing.T) {
 			keys = append(keys, key)
 		}
 		list := func(from, to string) (said []string) {
-			if err := EachBatch(t.Context(), st, Batches(j, from, to), func(_ *datastore.Key, b *record.Batch) error {
+			if err := st.EachBatch(t.Context(), Batches(j, from, to), func(_ *datastore.Key, b *record.Batch) error {
 				said = append(said, fmt.Sprint(b.Page, " ", b.Expires.IsZero()))
 				return nil
 			}); err != nil {
@@ -261,14 +261,14 @@ func TestBatches(t *testing.T) {
 		if err := st.client.Delete(t.Context(), keys[0]); err != nil {
 			t.Fatal(err)
 		}
-		if err := ExpireBatches(t.Context(), st, keys[:2], time.Now()); err != nil {
+		if err := st.ExpireBatches(t.Context(), keys[:2], time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		if got := list("", ""); !slices.Equal(got, []string{"aa false", "ab true"}) {
 			t.Errorf("after some expire: %q", got)
 		}
 		errStop := errors.New("stop")
-		if err := EachBatch(t.Context(), st, Batches(j, "", ""), func(*datastore.Key, *record.Batch) error {
+		if err := st.EachBatch(t.Context(), Batches(j, "", ""), func(*datastore.Key, *record.Batch) error {
 			return errStop
 		}); !errors.Is(err, errStop) {
 			t.Errorf("it does not stop: %v", err)

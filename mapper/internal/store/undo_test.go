@@ -65,7 +65,7 @@ func TestUndo(t *testing.T) {
 				if c.undo != "" {
 					becomes(t, st, run(t, st, "u", undoing(j)), c.undo)
 				}
-				if holds, err := HoldsBack(t.Context(), st, noted); err != nil || holds != c.holds {
+				if holds, err := st.HoldsBack(t.Context(), noted); err != nil || holds != c.holds {
 					t.Errorf("it holds a clean-up back: %v, %v", holds, err)
 				}
 				if _, err := st.UpdateJob(t.Context(), j.Ref(), c.change); (err == nil) != c.ok || err != nil &&
