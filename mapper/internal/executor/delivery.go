@@ -97,24 +97,9 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 		x.background.enter(x.client)
 		defer x.background.leave()
 	}
-	ref, loaded := d.job.Ref(), d.job
-	known := x.cache.enter(ref)
-	left := false
-	leave := func(ended bool) (checks bool) {
-		left = true
-		checks, last := x.cache.leave(known, ended)
-		if last {
-			x.giveBackIdle(ctx, ref, known)
-		}
-		return checks
-	}
-	defer func() {
-		if !left { // the delivery panics
-			leave(false)
-		}
-	}()
-	ended, err := d.runAll(ctx)
-	if !leave(ended) {
+	known, loaded := x.cache.enter(d.job.Ref()), d.job
+	checks, err := d.runAndLeave(ctx, known) // 2 to 6
+	if !checks {
 		return err
 	}
 	if known.pages.Load() < fewPages && x.EndSmall(ctx, loaded) { // 7
@@ -125,6 +110,20 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 		return errors.Join(err, failed)
 	}
 	return errors.Join(err, x.Complete(ctx, job, false))
+}
+
+// runAndLeave calls runAll, and then is no longer one of the job's deliveries under way. Checks
+// reports that this was the last one in the process, and has to check whether the job is complete.
+func (d *delivery) runAndLeave(ctx context.Context, known *cachedJob) (checks bool, err error) {
+	job, ended := d.job.Ref(), false
+	defer func() { // also if the delivery panics
+		last := false
+		if checks, last = d.x.cache.leave(known, ended); last {
+			d.x.giveBackIdle(ctx, job, known)
+		}
+	}()
+	ended, err = d.runAll(ctx)
+	return false, err // the deferred function sets checks
 }
 
 // runAll works on the range, and then on the rest of it, range after range. Ended reports that the
