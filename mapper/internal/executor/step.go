@@ -191,7 +191,7 @@ func (t *try) final(err error) error {
 }
 
 // prepare applies the step to a copy of the record, and returns the mutations of the commit. The
-// record's mutation is the last, after those of its new children: adopt and inOneCall rely on it.
+// record's mutation comes last, after its new children's: adopt and inOneCall rely on it.
 func (t *try) prepare(r *record.Range) (all []wire.Mutation, err error) {
 	t.record = r.Clone()
 	if t.children, err = t.put(t.record); err != nil {
@@ -261,7 +261,7 @@ func (t *try) inTransaction(ctx context.Context, all bool) error {
 	return err
 }
 
-// adopt makes the committed records those of the delivery, with their new versions.
+// adopt takes over the committed records, with the versions that the commit has returned.
 func (t *try) adopt() {
 	t.d.record, t.record.Version = t.record, t.versions.Last(1)
 	for i, child := range t.children {
