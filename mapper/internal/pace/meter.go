@@ -15,8 +15,9 @@ type Meter struct {
 	waiting atomic.Int64
 	known   atomic.Pointer[Queue]
 
-	rate       string    // the limit of the reservation
-	begin, end time.Time // the part of the reservation that no page has yet
+	rate       string        // the limit of the reservation
+	begin, end time.Time     // the part of the reservation that no page has yet
+	spare      time.Duration // given back by pages before that part; counts in the next reservation
 
 	reserved time.Time // when the process last reserved; zero: not yet
 	granted  int64     // pages since then
@@ -92,7 +93,7 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 		return g, ctx.Err()
 	}
 	if m.rate != r.Rate {
-		m.rate, m.begin, m.end, m.granted = r.Rate, time.Time{}, time.Time{}, 0
+		m.rate, m.begin, m.end, m.spare, m.granted = r.Rate, time.Time{}, time.Time{}, 0, 0
 		m.known.Store(new(Queue))
 	}
 	now := r.Now()
@@ -102,6 +103,7 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 	g.rate = r.Rate
 	g.N, g.Cost = r.Cost(q)
 	if left := m.end.Sub(m.begin); left < g.Cost {
+		left += m.spare
 		var asked time.Duration
 		expected := m.expected(now)
 		begin, ahead, err := reserve(ctx, func(q Queue) (time.Duration, int64) {
@@ -117,7 +119,7 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 			return Grant{}, err
 		}
 		if q = ahead; g.N > 0 {
-			m.begin, m.end = begin.Add(-left), begin.Add(asked)
+			m.begin, m.end, m.spare = begin.Add(-left), begin.Add(asked), 0
 			m.reserved, m.granted = now, 0
 		}
 	}
@@ -147,11 +149,18 @@ func (m *Meter) lapse(now time.Time) {
 	}
 }
 
-// Settle corrects the reservation after a page has cost less or more than it was granted.
+// Settle corrects the reservation after a page has cost less or more than it was granted. Only the
+// last page gives back its own time. Other pages hold the time after an earlier one, perhaps in
+// other processes. So the process may exceed the rate by what that page has given back, up to
+// [Credit].
 func (m *Meter) Settle(g Grant, cost time.Duration) {
 	m.turn <- struct{}{}
 	defer func() { <-m.turn }()
-	if m.rate == g.rate {
-		m.begin = m.begin.Add(cost - g.Cost)
+	switch back := g.Cost - cost; {
+	case m.rate != g.rate:
+	case back > 0 && !m.begin.Equal(g.At.Add(g.Cost)):
+		m.spare = min(Credit, m.spare+back)
+	default:
+		m.begin = m.begin.Add(-back)
 	}
 }

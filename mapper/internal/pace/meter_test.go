@@ -217,3 +217,33 @@ func TestMeterRefuses(t *testing.T) {
 		}
 	})
 }
+
+// TestMeterSettlesBetween has a process give back calls, after another process has reserved the time
+// after them. It may use at most a second of the time that others hold.
+func TestMeterSettlesBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &shared{clock: Clock{Until: time.Now()}}
+		from, a, b := time.Now(), NewMeter(), NewMeter()
+		take := func(m *Meter, want time.Duration) Grant {
+			t.Helper()
+			g, err := m.Take(t.Context(), Request{Rate: "r", Now: time.Now,
+				Cost: Limit{CallsPerSecond: 1}.CallCost(5, time.Hour)}, c.reserve)
+			if at := g.At.Sub(from); err != nil || at != want {
+				t.Fatalf("%v, %v, want %v", at, err, want)
+			}
+			return g
+		}
+		var mine []Grant
+		for i := range time.Duration(3) {
+			mine = append(mine, take(a, 10*i*time.Second))
+			take(b, (10*i+5)*time.Second)
+		}
+		a.Settle(mine[0], 0)
+		a.Settle(mine[1], 2*time.Second)
+		take(a, 29*time.Second) // all the time before 30 s is reserved
+		last := take(a, 34*time.Second)
+		a.Settle(last, 2*time.Second) // nobody has reserved the time after it
+		take(b, 39*time.Second)
+		take(a, 41*time.Second)
+	})
+}
