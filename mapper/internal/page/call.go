@@ -81,16 +81,13 @@ func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g 
 			got.abandoned = true
 			return got
 		}
-		e, later := endOf(now, whole)
-		refused := refusal(now)
-		if refused != nil {
-			e, later = pace.End{}, nil
-		}
-		e.Took = time.Since(begun) - runner.Paused()
-		brake.Done(time.Now(), *g.pass, e)
-		if refused != nil {
+		if refused := refusal(now); refused != nil {
+			brake.Cancel(*g.pass)
 			return got.ends(now[0], refused)
 		}
+		e, later := endOf(now, whole)
+		e.Took = time.Since(begun) - runner.Paused()
+		brake.Done(time.Now(), *g.pass, e)
 		if len(later) > 0 {
 			after := time.Duration(0)
 			for _, h := range later {

@@ -66,6 +66,9 @@ func TestRefusedCalls(t *testing.T) {
 				p.AtOnce, p.BatchSize = c.atOnce, c.batch
 				o, err := p.Run(t.Context())
 				synctest.Wait()
+				if n := p.Paces.Brake(p.Job.Ref()).Lately().All; c.atOnce == 1 && n != max(0, c.reached) {
+					t.Errorf("the brake has %d runs, and should have no refused one", n)
+				}
 				if c.reached < 0 {
 					if !errors.Is(err, errNoCall) {
 						t.Fatalf("%+v, %v", o, err)
