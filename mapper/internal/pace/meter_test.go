@@ -224,26 +224,30 @@ func TestMeterSettlesBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &shared{clock: Clock{Until: time.Now()}}
 		from, a, b := time.Now(), NewMeter(), NewMeter()
-		take := func(m *Meter, want time.Duration) Grant {
+		take := func(m *Meter, n int, want time.Duration) Grant {
 			t.Helper()
 			g, err := m.Take(t.Context(), Request{Rate: "r", Now: time.Now,
-				Cost: Limit{CallsPerSecond: 1}.CallCost(5, time.Hour)}, c.reserve)
+				Cost: Limit{CallsPerSecond: 1}.CallCost(n, time.Hour)}, c.reserve)
 			if at := g.At.Sub(from); err != nil || at != want {
 				t.Fatalf("%v, %v, want %v", at, err, want)
 			}
 			return g
 		}
 		var mine []Grant
-		for i := range time.Duration(3) {
-			mine = append(mine, take(a, 10*i*time.Second))
-			take(b, (10*i+5)*time.Second)
+		for i := range time.Duration(4) {
+			mine = append(mine, take(a, 5, 10*i*time.Second))
+			take(b, 5, (10*i+5)*time.Second)
 		}
-		a.Settle(mine[0], 0)
+		a.Settle(mine[2], 0)
 		a.Settle(mine[1], 2*time.Second)
-		take(a, 29*time.Second) // all the time before 30 s is reserved
-		last := take(a, 34*time.Second)
-		a.Settle(last, 2*time.Second) // nobody has reserved the time after it
-		take(b, 39*time.Second)
-		take(a, 41*time.Second)
+		a.Settle(mine[0], 0)
+		take(a, 5, 0)
+		take(a, 5, 20*time.Second)
+		take(a, 2, 12*time.Second)
+		take(a, 5, 39*time.Second) // the rest of a second is too short
+		time.Sleep(30 * time.Second)
+		a.Settle(mine[3], time.Second)
+		take(a, 1, 31*time.Second)
+		take(a, 4, 44*time.Second-time.Second)
 	})
 }
