@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/scattermap/scattermap/billing"
@@ -40,6 +41,8 @@ type delivery struct {
 	place   gate.Place // the delivery's place inside the gate
 	ahead   bool       // the job's budget has paid for reading ahead
 	turn    turn
+
+	announced atomic.Int64 // calls of a service that the function has announced, and no record has
 }
 
 // A turn is the state of a delivery that belongs to one range.

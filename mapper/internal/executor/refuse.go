@@ -28,9 +28,10 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 	if !fault.IsFatal(cause) && !fault.Refused(cause) {
 		return ours, cause
 	}
-	last, later := false, false
+	last, later, refusal := false, false, fault.Refusal{}
+	calls := d.announced.Load()
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
-		refusal := fault.Refusal{}
+		r.Calls += calls
 		if later = errors.As(cause, &refusal) && refusal.Later; later {
 			r.Later(laterDelay(r, refusal.After), time.Now())
 		} else {
@@ -49,6 +50,7 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 		return s, nil
 	}
 	d.turn.mark = "" // the record no longer has the mark
+	d.announced.Add(-calls)
 	if last {
 		if over, err := d.fail(ctx, cause); err != nil || over {
 			return ours, err
@@ -58,7 +60,7 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 		return ours, fmt.Errorf("enqueue range %s of job %s again: %w", d.record.ID, d.job.ID, err)
 	}
 	if later {
-		showLater(ctx, d.x.Jobs, d.job, d.record, cause)
+		showLater(ctx, d.x.Jobs, d.job, d.record, cause, refusal.Own)
 	} else {
 		showRefusal(ctx, d.x.Jobs, d.job, d.record, cause)
 	}
@@ -150,16 +152,20 @@ func showRefusal(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *rec
 	showTrouble(ctx, x, job, text)
 }
 
-// showLater reports that a range waits for a service. It does so only in the first minute of the
-// wait.
-func showLater(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *record.Range, cause error) {
+// showLater reports that a range waits for a service, or for the job's own rate of calls. It does so
+// only in the first minute of the wait. A job that keeps to its own rate has no trouble.
+func showLater(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *record.Range, cause error, own bool) {
 	if time.Since(r.LaterFrom) > time.Minute {
 		return
 	}
-	x.Log.LogAttrs(ctx, slog.LevelWarn, "a page waits for a service", slog.String("job", job.ID),
+	level, text := slog.LevelWarn, "a page waits for a service"
+	if own {
+		level, text = slog.LevelInfo, "a page waits for its calls"
+	}
+	x.Log.LogAttrs(ctx, level, text, slog.String("job", job.ID),
 		slog.String("mapper", job.Mapper), slog.String("range", r.ID), slog.String("cause", fault.Summary(cause)),
 		slog.Time("not_before", r.NotBefore))
-	if job.Trouble == "" {
+	if job.Trouble == "" && !own {
 		showTrouble(ctx, x, job, "pages wait for a service, and go on when it accepts calls: "+
 			fault.Brief(fault.Text(cause)))
 	}

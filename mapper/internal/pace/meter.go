@@ -74,7 +74,7 @@ func (r Limit) CallCost(n int, most time.Duration) Cost {
 		if q.Wait > most {
 			return 0, 0
 		}
-		return n, upTo(time.Hour, Need{Calls: float64(n)}.seconds(r.at(0)))
+		return n, upTo(MaxTakes, Need{Calls: float64(n)}.seconds(r.at(0)))
 	}
 }
 
