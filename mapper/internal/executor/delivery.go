@@ -197,18 +197,8 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 		return ours, gate.ErrDraining
 	}
 	exclusive := !d.turn.begun && d.record.Suspected() || d.record.Solo
-	waited, err := d.enter(ctx, exclusive)
-	if err != nil {
-		return ours, fmt.Errorf("wait for other tasks: %w", err)
-	}
-	if waited || d.turn.begun {
-		job, err := d.x.Store.LoadJob(ctx, d.job.Ref())
-		if err != nil {
-			return ours, err
-		}
-		if job.State != record.Running {
-			return stopped, nil
-		}
+	if s, err := d.enter(ctx, exclusive); err != nil || s != ours {
+		return s, err
 	}
 	if !d.turn.begun && (d.turn.redelivered || exclusive) {
 		if s, err := d.begin(ctx, exclusive, d.place.Alone); err != nil || s != ours {
