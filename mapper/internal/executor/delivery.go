@@ -64,6 +64,7 @@ type turn struct {
 	reached  int            // the number of entities in the committed page
 	yielded  time.Duration  // how long the page has waited for its slot, see giveWay
 	grant    pace.Grant     // the page's part of the job's rate; zero: the job has no rate
+	ran      time.Duration  // how long the functions have run on the page, with their waits
 
 	newTraces bool // the children start traces of their own: one would be too large
 }
@@ -296,6 +297,7 @@ func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error
 		d.planner.AwaitCounts(ctx)
 	}
 	run := d.pageOf(ctx, p, p.Progress(readOn))
+	begun := time.Now()
 	o, err := run.Run(ctx)
 	if err != nil {
 		return ours, err
@@ -308,6 +310,7 @@ func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error
 		lose()
 		return ours, err
 	}
+	d.turn.ran = time.Since(begun)
 	s, err := d.commitPage(ctx, p, o, run)
 	if s == superseded || s == done && d.turn.beaten {
 		lose()

@@ -73,6 +73,7 @@ func collect(ctx context.Context, d *delivery, o *page.Results) (lose func(), er
 		}) {
 			return
 		}
+		d.x.paces.CallMeter(d.job.Ref()).Ran(calls.Waits())
 		var fails bool
 		if refused, fails = page.Refusal(calls, o.Reached, d.record.Impatient(time.Now())); fails {
 			failed, refused = refused, nil

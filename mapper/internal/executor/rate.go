@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -75,6 +76,9 @@ func (d *delivery) calls(inTransaction bool) func(ctx context.Context, n int, be
 		case first:
 			most = deadline / 4
 		}
+		if before == 0 {
+			most = at.meter.Begins(most)
+		}
 		most = min(most, time.Until(begun.Add(deadline*19/20-timeout)))
 		at := at
 		at.cost = func(_ *record.Job, limit pace.Limit) (pace.Cost, error) {
@@ -99,15 +103,22 @@ func awaitFirst(calls func(ctx context.Context, n int, before int64, first bool)
 	return func(ctx context.Context, n int, before int64) error { return calls(ctx, n, before, true) }
 }
 
-// checkCalls returns an error if one run of the function needs more calls than the job's rate allows
-// in half of the queue's deadline. Such a run could wait beyond the deadline in each delivery.
+// mostCalls returns how many calls one run of the function may announce: as many as the job's rate
+// allows in half of the queue's deadline. A run that needs more could wait beyond the deadline in
+// each delivery.
+func mostCalls(limit pace.Limit, deadline time.Duration) float64 {
+	return limit.CallsPerSecond * (deadline / 2).Seconds()
+}
+
+// checkCalls returns an error if one run of the function has announced too many calls.
 func checkCalls(limit pace.Limit, calls int64, deadline time.Duration) error {
-	if _, takes := limit.CallCost(int(calls), 0)(pace.Queue{}); takes <= deadline/2 {
+	most := mostCalls(limit, deadline)
+	if float64(calls) <= most {
 		return nil
 	}
 	return fault.Permanent(fmt.Errorf("one run of the function has announced %d calls, and the rate of %g calls a "+
-		"second allows %d in %v, half of the queue's dispatch deadline: make fewer calls for an entity, or raise the "+
-		"rate", calls, limit.CallsPerSecond, int64(limit.CallsPerSecond*(deadline/2).Seconds()), deadline/2))
+		"second allows %.0f in %v, half of the queue's dispatch deadline: make fewer calls for an entity, or raise "+
+		"the rate", calls, limit.CallsPerSecond, math.Floor(most), deadline/2))
 }
 
 // A turnstile is where pages or calls wait for their part of a job's rate.

@@ -136,6 +136,10 @@ func TestTooManyCalls(t *testing.T) {
 				x, j = executor, w.NewJob("j", "m")
 				j.Rate = []byte(`{"calls":1}`)
 				w.Begin(j)
+				time.Sleep(30 * time.Minute)
+				if text := w.Job("j").Trouble; c.busy && text != "" {
+					w.Errorf("a job that keeps to its rate has trouble: %s", text)
+				}
 				time.Sleep(12 * time.Hour)
 				var failures []string
 				for _, r := range w.Records(j) {

@@ -18,9 +18,9 @@ type Announced struct {
 	await  Await // nil: calls are not limited
 	count  *atomic.Int64
 
-	mu      sync.Mutex
-	n       int64
-	refused error
+	mu       sync.Mutex
+	n, waits int64
+	refused  error
 }
 
 // Announcing returns where a run by the runner announces its calls. While await waits, the run's
@@ -45,12 +45,13 @@ func (a *Announced) Await(ctx context.Context, n int) error {
 		defer a.runner.pause()()
 		err = a.await(ctx, n, before)
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if err == nil {
+		a.waits++
 		a.count.Add(int64(n))
 		return nil
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if a.n -= int64(n); ctx.Err() == nil && a.refused == nil {
 		a.refused = err
 	}
@@ -63,6 +64,13 @@ func (a *Announced) Made() (n int64, refused error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.n, a.refused
+}
+
+// Waits returns how often the run has waited for calls, without refused ones.
+func (a *Announced) Waits() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.waits
 }
 
 var errNoCalls = errors.New("AwaitCalls: the number of calls is negative")

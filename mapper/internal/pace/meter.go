@@ -3,6 +3,7 @@ package pace
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -21,6 +22,9 @@ type Meter struct {
 
 	reserved time.Time // when the process last reserved; zero: not yet
 	granted  int64     // pages since then
+
+	mu   sync.Mutex
+	each float64 // how often recent runs of the function have waited for calls; 0: none has
 }
 
 // NewMeter returns a meter without a reservation.
@@ -28,6 +32,28 @@ func NewMeter() *Meter {
 	m := &Meter{turn: make(chan struct{}, 1)}
 	m.known.Store(new(Queue))
 	return m
+}
+
+// Ran notes how often a run of the function has waited for its calls.
+func (m *Meter) Ran(waits int64) {
+	const weight = 0.1
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case waits == 0:
+	case m.each == 0:
+		m.each = float64(waits)
+	default:
+		m.each += weight * (float64(waits) - m.each)
+	}
+}
+
+// Begins returns how long a run may wait for its first calls, if it has some time to wait for all of
+// them.
+func (m *Meter) Begins(all time.Duration) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Duration(float64(all) / max(1, m.each))
 }
 
 // Queue returns the queue ahead of the last page.

@@ -251,3 +251,30 @@ func TestMeterSettlesBetween(t *testing.T) {
 		take(a, 4, 44*time.Second-time.Second)
 	})
 }
+
+// TestMeterBegins has runs wait for calls. A new run may wait so long for its first call that it can
+// wait as long for each call that it is expected to need.
+func TestMeterBegins(t *testing.T) {
+	m := NewMeter()
+	for _, c := range []struct {
+		waits     int64 // of 30 runs
+		from, end float64
+	}{{0, 100, 100}, {1, 100, 100}, {20, 5, 6}, {0, 5, 6}, {2, 30, 50}} {
+		for range 30 {
+			m.Ran(c.waits)
+		}
+		if got := m.Begins(100 * time.Second).Seconds(); got < c.from || got > c.end {
+			t.Errorf("after runs with %d waits, a new one may wait for %v s, want %v to %v", c.waits, got, c.from,
+				c.end)
+		}
+	}
+}
+
+// TestCallCost checks that calls cost all the time that the rate needs for them, at once or not.
+func TestCallCost(t *testing.T) {
+	for n, want := range map[int]time.Duration{1: 2 * time.Second, 30: time.Minute, 7200: 4 * time.Hour} {
+		if got, cost := (Limit{CallsPerSecond: 0.5}).CallCost(n, 0)(Queue{}); got != n || cost != want {
+			t.Errorf("%d calls cost %v, want %v", got, cost, want)
+		}
+	}
+}
