@@ -209,7 +209,7 @@ func (m *Meter) Settle(g Grant, cost time.Duration) {
 	}
 }
 
-// after returns the index of the first part that begins at a time or later.
+// after returns the index of the first part that starts at a time or later.
 func (m *Meter) after(at time.Time) int {
 	i := slices.IndexFunc(m.free, func(p part) bool { return !p.begin.Before(at) })
 	if i < 0 {

@@ -95,7 +95,7 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	children = append(children, r.fail(o, &f, now)...)
 	r.Entities, r.Keys = int64(len(o.Done)), KeysDigest(o.Done)
 	r.Processed, r.Written, r.Conflicts = o.Processed, o.Written, o.Conflicts
-	r.Calls += o.Calls // earlier runs may have announced calls in vain
+	r.Calls += o.Calls // runs without effect may have announced some before
 	r.Ran, r.Full = o.Ran, o.Full
 	r.Yielded = o.Yielded
 	r.Unsharded, r.Counters, r.Wrote = cmp.Or(o.Unsharded, r.Unsharded), o.Counters, o.Wrote
