@@ -73,7 +73,9 @@ func collect(ctx context.Context, d *delivery, o *page.Results) (lose func(), er
 		}) {
 			return
 		}
-		d.x.paces.CallMeter(d.job.Ref()).Ran(calls.Waits())
+		if n := calls.Waits(); n > 0 {
+			d.x.paces.CallMeter(d.job.Ref()).Ran(n)
+		}
 		var fails bool
 		if refused, fails = page.Refusal(calls, o.Reached, d.record.Impatient(time.Now())); fails {
 			failed, refused = refused, nil

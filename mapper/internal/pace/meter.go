@@ -39,13 +39,10 @@ func (m *Meter) Ran(waits int64) {
 	const weight = 0.1
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch {
-	case waits == 0:
-	case m.each == 0:
+	if m.each == 0 {
 		m.each = float64(waits)
-	default:
-		m.each += weight * (float64(waits) - m.each)
 	}
+	m.each += weight * (float64(waits) - m.each)
 }
 
 // Begins returns how long a run may wait for its first calls, if it has some time to wait for all of

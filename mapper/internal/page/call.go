@@ -192,7 +192,9 @@ func (p *Page) run(runner *function.Runner, o *Results, g *group, hands []*hand)
 	if !runner.Call(func(ctx context.Context) { answers, err = p.callFor(ctx, batch) }) {
 		return ran{abandoned: true}
 	}
-	p.Paces.CallMeter(p.Job.Ref()).Ran(calls.Waits())
+	if n := calls.Waits(); n > 0 {
+		p.Paces.CallMeter(p.Job.Ref()).Ran(n)
+	}
 	if refused, fails := Refusal(calls, len(hands), p.Impatient && hands[0].place == 0); fails {
 		err = refused
 	} else {
