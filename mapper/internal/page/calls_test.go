@@ -200,7 +200,9 @@ func TestCallsAfterRefused(t *testing.T) {
 			made, ended := make(map[int64]int), false
 			var mu sync.Mutex
 			p := over(k, function.Update, func(c *call) error {
-				c.n++
+				if c.n++; c.id > 40 { // it starts to call after the refusal
+					time.Sleep(8 * time.Second)
+				}
 				for range calls {
 					if err := c.AwaitCalls(context.WithValue(c, idKey{}, c.id), 1); err != nil {
 						return nil // ignores it
@@ -256,6 +258,8 @@ func TestCallsAfterRefused(t *testing.T) {
 				switch id++; {
 				case id == refused:
 					want = 10
+				case id > 40:
+					want = 0
 				case id > refused:
 					want = 5
 				}
