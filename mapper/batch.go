@@ -49,7 +49,8 @@ import (
 //   - If an error of the batch or of some entities is marked by [RetryAfter], the job waits for the
 //     service. Then it calls the function again for these entities.
 //   - If [Entity.AwaitCall] returns an error because the call would wait too long, the function
-//     runs again on the whole batch later. No attempt counts.
+//     runs again on the whole batch later. If the batch has already made calls, or needs more calls
+//     than the rate can give, the page is retried with half of the batch. No attempt counts.
 //   - If the function returns [Skip], all entities of the batch stay unchanged.
 //   - If a call takes longer than StartOptions.EntityTimeout, the page is retried with half of the
 //     batch, until the entity that hangs is alone.

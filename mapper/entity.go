@@ -124,11 +124,15 @@ func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() 
 // before the entity. The attempt does not count and has no effect, and the function runs again
 // later. So announce a call before the function does anything that must not be repeated. The wait is
 // no part of StartOptions.EntityTimeout.
+//
+// There are two exceptions. A run that announces more calls than the rate can give fails its entity:
+// see [Rate]. If other calls of the job use up the rate for an hour, a run that has made some of its
+// calls counts as a failed attempt.
 func (e *Entity[T]) AwaitCall(ctx context.Context) error { return e.attempt.AwaitCalls(ctx, 1) }
 
 // AwaitCalls is [Entity.AwaitCall] for n calls, which the function may make at once. The next call
-// of the job waits until the rate has caught up. In a batch ([UpdateBatches]), announce a call for
-// several entities by one of them.
+// of the job waits until the rate has caught up, however long that takes. In a batch
+// ([UpdateBatches]), announce a call for several entities by one of them.
 func (e *Entity[T]) AwaitCalls(ctx context.Context, n int) error { return e.attempt.AwaitCalls(ctx, n) }
 
 // Skip is the error that a function returns if it has no work on its entity. The entity then counts

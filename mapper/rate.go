@@ -10,10 +10,11 @@ import "github.com/scattermap/scattermap/mapper/internal/pace"
 // takes one transaction for all pages that wait in this process. A page waits up to 20 s. So with a
 // low rate and many workers, pages are small.
 //
-// Calls that the function announces are reserved in the same way, where the function makes them.
-// Calls of a page's first entity wait up to a quarter of the queue's dispatch deadline. An entity,
-// or a batch, should need no more calls than the rate allows in that time: otherwise its function
-// runs again and again.
+// Calls that the function announces are reserved in the same way, where the function makes them. One
+// run of the function may announce as many calls as the rate allows in half of the queue's dispatch
+// deadline: 300 s by default. If it announces more, the entity fails as after a [Permanent] error,
+// and the error names the calls and the rate. A batch, or a page of [VisitPages], first gets fewer
+// entities.
 type Rate struct {
 	// EntitiesPerSecond limits the entities that are processed per second. 0 and [Unlimited] are no
 	// limit.

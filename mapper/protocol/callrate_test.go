@@ -272,6 +272,93 @@ func TestCallRateOfBatches(t *testing.T) {
 	}
 }
 
+// TestCallsTooManyForOneRun has functions over batches and pages need more calls than the rate gives
+// in a delivery. They get fewer entities.
+func TestCallsTooManyForOneRun(t *testing.T) {
+	t.Parallel()
+	const n, rate, each = 1200, 2, 3
+	made := new(atomic.Int64)
+	batches := mapper.UpdateBatches("batches", 400,
+		func(ctx context.Context, batch []*mapper.Entity[account], _ mapper.NoParams) error {
+			for _, a := range batch {
+				a.Value.Balance++
+				if err := a.AwaitCalls(ctx, each); err != nil {
+					return nil // ignores it
+				}
+				made.Add(each)
+			}
+			return nil
+		})
+	atOnce := mapper.VisitBatches("at-once", 400,
+		func(ctx context.Context, batch []*mapper.Entity[account], _ mapper.NoParams) error {
+			if err := batch[0].AwaitCalls(ctx, each*len(batch)); err != nil {
+				return err
+			}
+			made.Add(int64(each * len(batch)))
+			return nil
+		})
+	pages := mapper.VisitPages("pages",
+		func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) (string, error) {
+			return a.Key.Name, nil
+		},
+		func(ctx context.Context, p *mapper.Page[string], _ mapper.NoParams) error {
+			for range p.Records {
+				if err := p.AwaitCalls(ctx, each); err != nil {
+					return err
+				}
+				made.Add(each)
+			}
+			return nil
+		})
+	for _, m := range []*mapper.Mapper[mapper.NoParams]{batches, atOnce, pages} {
+		t.Run(m.Name(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				made.Store(0)
+				w := newWorld(t, setting{queue: few(4)}, m)
+				w.putAccounts(names(n))
+				s := over(w, m, &mapper.StartOptions{PageSize: 400, Rate: mapper.Rate{CallsPerSecond: rate}})
+				synctest.Wait()
+				if s.State != mapper.StateSucceeded || s.Processed != n || s.Calls != made.Load() {
+					t.Errorf("%s: %s; %d calls, %d announced", s.State, s.Error, made.Load(), s.Calls)
+				}
+				ideal, took := n*each/rate*time.Second, s.Ended.Sub(s.Created)
+				t.Logf("%v, ideal %v, %d calls of %d, %d pages", took, ideal, made.Load(), n*each, s.Pages)
+				if took > 2*ideal { // until they know how many are too many
+					t.Errorf("it took %v, want %v", took, ideal)
+				}
+			})
+		})
+	}
+}
+
+// TestCallsContended has so many functions make calls at once that none has all its calls within a
+// delivery. They wait for each other, and the job ends.
+func TestCallsContended(t *testing.T) {
+	t.Parallel()
+	const n, rate, each = 60, 1, 60
+	synctest.Test(t, func(t *testing.T) {
+		service := new(calledService)
+		m := mapper.Visit("call", func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+			for range each {
+				if err := a.AwaitCall(ctx); err != nil {
+					return err
+				}
+				service.call()
+			}
+			return nil
+		})
+		w := newWorld(t, setting{queue: few(20)}, m)
+		w.putAccounts(names(n))
+		s := over(w, m, &mapper.StartOptions{Rate: mapper.Rate{CallsPerSecond: rate}})
+		synctest.Wait()
+		took, ideal := s.Ended.Sub(s.Created), n*each/rate*time.Second
+		t.Logf("%v, ideal %v, %d calls of %d", took, ideal, len(service.times), n*each)
+		if s.State != mapper.StateSucceeded || s.Processed != n || took > 3*ideal {
+			t.Errorf("%s: %s; %d entities in %v, want %v", s.State, s.Error, s.Processed, took, ideal)
+		}
+	})
+}
+
 // TestCallsUnlimited announces calls in a job without a rate: they cost nothing, and are counted.
 // A plan and the status of a job with a rate say what its calls take.
 func TestCallsUnlimited(t *testing.T) {

@@ -169,17 +169,22 @@ func (b *background) free() {
 }
 
 // giveWay waits for the slot of a page, if the job is a background job. It waits as long as the page
-// fits into the queue's dispatch deadline, and then lets the page start. If the job stops meanwhile,
-// the range is stopped. The caller calls done after the page.
+// fits into the queue's dispatch deadline, and then lets the page start. Meanwhile it leaves the
+// gate, so that other tasks may be alone in the process. If the job stops meanwhile, the range is
+// stopped. The caller calls done after the page.
 func (d *delivery) giveWay(ctx context.Context, p planner.Plan) (done func(), s standing, err error) {
-	if !d.job.Background || d.record.Solo || len(p.At) == 0 {
+	if !d.job.Background || d.place.Exclusive || len(p.At) == 0 {
 		return func() {}, ours, nil
 	}
 	b, asked := d.x.background, time.Now()
 	slot := b.ask(p.At[0].Key)
-	for err == nil {
+	d.leave()
+	for err == nil && s == ours {
 		select {
 		case <-slot:
+			if s, err = d.enter(ctx, false); err != nil || s != ours {
+				continue
+			}
 			from := time.Now()
 			d.turn.yielded = from.Sub(asked)
 			return func() { b.done(time.Since(from)) }, ours, nil
@@ -189,15 +194,13 @@ func (d *delivery) giveWay(ctx context.Context, p planner.Plan) (done func(), s 
 			err = gate.ErrDraining
 		case <-time.After(cachedFor):
 			job, failed := d.x.runningJob(ctx, d.job.Ref())
-			if failed != nil || job.State != record.Running {
-				b.quit(slot)
-				return func() {}, stopped, failed
-			}
-			if !d.mayStart() {
+			if err = failed; err == nil && job.State != record.Running {
+				s = stopped
+			} else if err == nil && !d.mayStart() {
 				b.insist(slot)
 			}
 		}
 	}
 	b.quit(slot)
-	return func() {}, ours, err
+	return func() {}, s, err
 }

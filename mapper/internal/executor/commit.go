@@ -28,6 +28,7 @@ const (
 // read, it runs the function on these again. Run is nil if the function was not called.
 func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Results, run *page.Page) (standing, error) {
 	var follow record.Follow
+	var calls int64
 	begun, rounds := time.Now(), 0
 	s, err := d.apply(ctx, step{
 		with: o.Mutations, guards: o.Guards, locks: d.record.Alone,
@@ -36,12 +37,13 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Resul
 			if err != nil {
 				return nil, err
 			}
+			calls = of.Calls
 			if children, follow, err = r.Commit(of, now()); err == nil {
 				d.turn.finished = append(d.turn.finished, r.Done)
 			}
 			return children, err
 		},
-		again: func(ctx context.Context, moved []page.Moved) error {
+		again: func(ctx context.Context, moved []page.Moved, inTransaction bool) error {
 			if rounds++; d.record.Alone && rounds == hotAttempts {
 				return errHot
 			}
@@ -53,6 +55,7 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Resul
 				return nil
 			}
 			before := o.Again
+			run.Calls = d.calls(inTransaction)
 			if err := run.Again(ctx, o, moved, aside); err != nil {
 				return err
 			}
@@ -62,6 +65,7 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Resul
 	})
 	if err == nil && s == ours {
 		d.turn.follow = follow
+		d.announced.Add(-calls)
 		d.tell(ctx, o)
 		if next := follow.Next; next != nil && slices.ContainsFunc(o.Others, func(key *datastore.Key) bool {
 			return d.planner.Query.Many() || next.Contains(keyspace.At(key))
@@ -85,7 +89,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 	of = record.Outcome{
 		Done: p.At[:o.Reached], Next: p.Next, GoesOn: d.mayGoOn(), Failed: o.Failures, Backoff: d.job.Backoff(),
 		Generation: d.job.Generation, NextPage: d.nextPage(o), Each: o.Each(),
-		Processed: o.Processed, Written: o.Written, Calls: o.Calls, Conflicts: o.Again, Ran: o.Ran,
+		Processed: o.Processed, Written: o.Written, Calls: d.announced.Load(), Conflicts: o.Again, Ran: o.Ran,
 		Yielded: d.turn.yielded, Full: o.Full(d.record.PageSize, time.Duration(d.job.PageTime)),
 		Left: o.Left, Examples: o.Examples[:min(len(o.Examples), record.PageExamples)],
 	}

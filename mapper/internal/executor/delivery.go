@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/scattermap/scattermap/billing"
@@ -35,6 +36,8 @@ type delivery struct {
 	place   gate.Place // the delivery's place inside the gate
 	ahead   bool       // the job's budget has paid for reading ahead
 	turn    turn
+
+	announced atomic.Int64 // calls of a service that the function has announced, and no record has
 }
 
 // A turn is the state of a delivery that belongs to one range.
@@ -56,6 +59,7 @@ type turn struct {
 	reached  int            // the number of entities in the committed page
 	yielded  time.Duration  // how long the page has waited for its slot, see giveWay
 	grant    pace.Grant     // the page's part of the job's rate; zero: the job has no rate
+	ran      time.Duration  // how long the functions have run on the page, with their waits
 
 	newTraces bool // the children start traces of their own: one would be too large
 }
@@ -187,18 +191,8 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 		return ours, gate.ErrDraining
 	}
 	exclusive := !d.turn.begun && d.record.Suspected() || d.record.Solo
-	waited, err := d.enter(ctx, exclusive)
-	if err != nil {
-		return ours, fmt.Errorf("wait for other tasks: %w", err)
-	}
-	if waited || d.turn.begun {
-		job, err := d.x.Store.LoadJob(ctx, d.job.Ref())
-		if err != nil {
-			return ours, err
-		}
-		if job.State != record.Running {
-			return stopped, nil
-		}
+	if s, err := d.enter(ctx, exclusive); err != nil || s != ours {
+		return s, err
 	}
 	if !d.turn.begun && (d.turn.redelivered || exclusive) {
 		if s, err := d.begin(ctx, exclusive, d.place.Alone); err != nil || s != ours {
@@ -215,14 +209,27 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 }
 
 // enter takes the delivery's place inside the gate, unless it has one already. If exclusive is set,
-// the place is exclusive. It reports whether the delivery had to wait.
-func (d *delivery) enter(ctx context.Context, exclusive bool) (waited bool, err error) {
-	if d.place.Leave != nil && (d.place.Exclusive || !exclusive) {
-		return false, nil
+// the place is exclusive. If the job has stopped meanwhile, the range is stopped.
+func (d *delivery) enter(ctx context.Context, exclusive bool) (standing, error) {
+	waited := false
+	if d.place.Leave == nil || exclusive && !d.place.Exclusive {
+		d.leave()
+		var err error
+		if d.place, err = d.x.Gate.Enter(ctx, exclusive); err != nil {
+			return ours, fmt.Errorf("wait for other tasks: %w", err)
+		}
+		waited = d.place.Waited
 	}
-	d.leave()
-	d.place, err = d.x.Gate.Enter(ctx, exclusive)
-	return d.place.Waited, err
+	if waited || d.turn.begun {
+		job, err := d.x.Store.LoadJob(ctx, d.job.Ref())
+		if err != nil {
+			return ours, err
+		}
+		if job.State != record.Running {
+			return stopped, nil
+		}
+	}
+	return ours, nil
 }
 
 // leave gives up the delivery's place inside the gate, if it has one.
@@ -318,6 +325,7 @@ func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error
 		d.planner.AwaitCounts(ctx)
 	}
 	run := d.pageOf(ctx, p, p.Progress(readOn))
+	begun := time.Now()
 	o, err := run.Run(ctx)
 	if err != nil {
 		return ours, err
@@ -330,6 +338,7 @@ func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error
 		lose()
 		return ours, err
 	}
+	d.turn.ran = time.Since(begun)
 	s, err := d.commitPage(ctx, p, o, run)
 	if s == superseded || s == done && d.turn.beaten {
 		lose()

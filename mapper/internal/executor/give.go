@@ -78,18 +78,18 @@ func (d *delivery) cut(
 // nextPage returns how many entities the pages after this one should have. Pages of a mapper with
 // batches have whole batches, because a call may cost the same for one entity and for many. A page may
 // have been cut off to fit its batch into the time. Each later page then has twice as many entities
-// as the one before, until pages are full again.
+// as the one before, until pages are full again. No page should take more than half of the queue's
+// deadline, with the waits for the job's rate of calls.
 func (d *delivery) nextPage(o *page.Results) int64 {
 	n := o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
-	batch := int64(d.functions.BatchSize)
-	if batch == 0 {
-		return n
+	if batch := int64(d.functions.BatchSize); batch > 0 {
+		n = min(max(n/batch, 1)*batch, d.job.PageSize)
+		if few := d.record.Narrowed; few > 0 {
+			n = min(n, 2*few)
+		}
 	}
-	n = min(max(n/batch, 1)*batch, d.job.PageSize)
-	if few := d.record.Narrowed; few > 0 {
-		n = min(n, 2*few)
-	}
-	return n
+	most := time.Duration(o.Reached) * (d.x.Queue.DispatchDeadline() / 2) / max(1, d.turn.ran)
+	return max(1, min(n, int64(most)))
 }
 
 // mayGoOn reports whether this delivery may go on with the rest of its range. It may during the

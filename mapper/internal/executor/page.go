@@ -25,7 +25,7 @@ func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(tim
 		AtOnce: atOnce, Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: d.late(ctx, p),
 		Impatient: d.record.Impatient(time.Now()), Begin: d.turn.grant.At, Spacing: d.turn.grant.Spacing(),
 		Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays,
-		Ends: d.x.Gate.IsDraining, Calls: d.calls(),
+		Ends: d.x.Gate.IsDraining, Calls: d.calls(false), Announced: &d.announced,
 	}
 }
 
@@ -41,15 +41,21 @@ func (d *delivery) collect(ctx context.Context, o *page.Results) (lose func(), e
 	name := fmt.Sprintf("%s-%d-%s", d.record.ID, d.record.Generation, d.x.NewDelivery())
 	const limit = function.MaxInTransaction
 	var failed, refused error
-	calls := int64(0)
-	await := awaitFirst(d.calls())
+	await := awaitFirst(d.calls(false))
 	err = function.Calls(ctx, limit, &d.x.Gate.Strays, func(r *function.Runner) {
-		announced := function.Announcing(r, await)
-		a.Announce(announced.Await)
-		if r.Call(func(ctx context.Context) {
+		calls := function.Announcing(r, await, &d.announced)
+		a.Announce(calls)
+		if !r.Call(func(ctx context.Context) {
 			failed = a.Run(func() error { return d.functions.OverPage(ctx, a, name, o.Collected) })
 		}) {
-			calls, refused = announced.Made()
+			return
+		}
+		if n := calls.Waits(); n > 0 {
+			d.x.paces.CallMeter(d.job.Ref()).Ran(n)
+		}
+		var fails bool
+		if refused, fails = page.Refusal(calls, o.Reached, d.record.Impatient(time.Now())); fails {
+			failed, refused = refused, nil
 		}
 	})
 	switch {
@@ -72,7 +78,7 @@ func (d *delivery) collect(ctx context.Context, o *page.Results) (lose func(), e
 		return lose, fault.Refusal{Summary: "the function over a page failed", Cause: failed,
 			Final: fault.IsPermanent(failed), After: fault.After(failed)}
 	}
-	o.Page, o.Calls = *effect, o.Calls+calls
+	o.Page = *effect
 	o.Counters.Merge(effect.Counters)
 	return lose, nil
 }

@@ -3,6 +3,8 @@ package executor
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -25,12 +27,12 @@ func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settl
 	var rate pace.Limit
 	var since time.Duration
 	grant, err = d.x.awaitRate(ctx, ref, turnstile{meter: meter, clock: record.RateClockKey(ref),
-		cost: func(job *record.Job, limit pace.Limit) pace.Cost {
+		cost: func(job *record.Job, limit pace.Limit) (pace.Cost, error) {
 			if rate = limit.OfPages(); rate == (pace.Limit{}) {
-				return nil
+				return nil, nil
 			}
 			since = time.Since(job.RampBegan())
-			return rate.PageCost(n, d.x.paces.Writes(ref, d.planner.Mode.Writes()), since, most)
+			return rate.PageCost(n, d.x.paces.Writes(ref, d.planner.Mode.Writes()), since, most), nil
 		}})
 	switch {
 	case errors.Is(err, errStopped):
@@ -54,53 +56,88 @@ func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settl
 //
 // Calls of a page's first entity may wait longest, or else a page could wait for ever: up to a
 // quarter of the deadline, and not beyond the delivery's time. Several deliveries wait for a
-// service with few calls a second.
-func (d *delivery) calls() func(ctx context.Context, n int, first bool) error {
+// service with few calls a second. But they do not wait while a transaction is open, nor while
+// another task has to be alone in the process.
+func (d *delivery) calls(inTransaction bool) func(ctx context.Context, n int, before int64, first bool) error {
 	x, ref, begun, wait := d.x, d.job.Ref(), d.begunAt, d.planner.Wait
 	if limit, err := d.job.RateLimit(); err != nil || limit.CallsPerSecond == 0 {
 		return nil
 	}
 	deadline, timeout := x.Queue.DispatchDeadline(), time.Duration(d.job.Timeout)
-	meter := x.paces.CallMeter(ref)
-	return func(ctx context.Context, n int, first bool) error {
+	at := turnstile{meter: x.paces.CallMeter(ref), clock: record.CallClockKey(ref)}
+	if !d.place.Exclusive {
+		at.leave = x.Gate.Wanted()
+	}
+	return func(ctx context.Context, n int, before int64, first bool) error {
 		most := wait
-		if first {
+		switch {
+		case inTransaction:
+			most = 0
+		case first:
 			most = deadline / 4
 		}
+		if before == 0 {
+			most = at.meter.Begins(most)
+		}
 		most = min(most, time.Until(begun.Add(deadline*19/20-timeout)))
-		_, err := x.awaitRate(ctx, ref, turnstile{meter: meter, clock: record.CallClockKey(ref),
-			cost: func(_ *record.Job, limit pace.Limit) pace.Cost {
-				if limit.CallsPerSecond == 0 {
-					return nil
-				}
-				return limit.CallCost(n, most)
-			}})
+		at := at
+		at.cost = func(_ *record.Job, limit pace.Limit) (pace.Cost, error) {
+			if limit.CallsPerSecond == 0 {
+				return nil, nil
+			}
+			if err := checkCalls(limit, before+int64(n), deadline); err != nil {
+				return nil, err
+			}
+			return limit.CallCost(n, most), nil
+		}
+		_, err := x.awaitRate(ctx, ref, at)
 		return err
 	}
 }
 
 // awaitFirst waits as for the calls of a page's first entity.
-func awaitFirst(calls func(ctx context.Context, n int, first bool) error) function.Await {
+func awaitFirst(calls func(ctx context.Context, n int, before int64, first bool) error) function.Await {
 	if calls == nil {
 		return nil
 	}
-	return func(ctx context.Context, n int) error { return calls(ctx, n, true) }
+	return func(ctx context.Context, n int, before int64) error { return calls(ctx, n, before, true) }
+}
+
+// mostCalls returns how many calls one run of the function may announce: as many as the job's rate
+// allows in half of the queue's deadline. A run that needs more could wait beyond the deadline in
+// each delivery.
+func mostCalls(limit pace.Limit, deadline time.Duration) float64 {
+	return limit.CallsPerSecond * (deadline / 2).Seconds()
+}
+
+// checkCalls returns an error if one run of the function has announced too many calls.
+func checkCalls(limit pace.Limit, calls int64, deadline time.Duration) error {
+	most := mostCalls(limit, deadline)
+	if float64(calls) <= most {
+		return nil
+	}
+	return fault.Permanent(fmt.Errorf("one run of the function has announced %d calls, and the rate of %g calls a "+
+		"second allows %.0f in %v, half of the queue's dispatch deadline: make fewer calls for an entity, or raise "+
+		"the rate", calls, limit.CallsPerSecond, math.Floor(most), deadline/2))
 }
 
 // A turnstile is where pages or calls wait for their part of a job's rate.
 type turnstile struct {
 	meter *pace.Meter
-	clock *datastore.Key // the record that all processes share
+	clock *datastore.Key  // the record that all processes share
+	leave <-chan struct{} // closed when nothing shall wait any more; nil: never
 
 	// cost returns the cost of the page or the calls that wait; nil: the rate does not limit them.
-	cost func(job *record.Job, limit pace.Limit) pace.Cost
+	cost func(job *record.Job, limit pace.Limit) (pace.Cost, error)
 }
 
 // errStopped says that the job stopped while something waited for its rate.
 var errStopped = errors.New("the job no longer runs")
 
-// errCallsWait says that the function would wait too long for a call.
-var errCallsWait = errors.New("the calls that the job's rate allows are reserved for some time")
+// refuseCalls returns the refusal of calls that the function may not make for now.
+func refuseCalls(why string) error {
+	return fault.Refusal{Summary: "the function has to wait for its calls", Cause: errors.New(why), Later: true, Own: true}
+}
 
 // awaitRate waits until the job's rate allows what waits at the turnstile. All processes reserve
 // the rate in one record, see pace.Meter. If the rate changes during the wait, awaitRate reserves
@@ -123,8 +160,11 @@ func (x *Executor) awaitRate(ctx context.Context, ref record.Ref, at turnstile) 
 		if err != nil {
 			return grant, err
 		}
-		cost := at.cost(job, limit)
-		if cost == nil {
+		cost, err := at.cost(job, limit)
+		switch {
+		case err != nil:
+			return grant, err
+		case cost == nil:
 			return pace.Grant{}, nil
 		}
 		if !grant.Of(string(job.Rate)) {
@@ -134,7 +174,7 @@ func (x *Executor) awaitRate(ctx context.Context, ref record.Ref, at turnstile) 
 				return grant, err
 			}
 			if grant.N == 0 {
-				return grant, fault.Refusal{Summary: "the function has to wait", Cause: errCallsWait, Later: true}
+				return grant, refuseCalls("the job's rate of calls is reserved for some time")
 			}
 		}
 		wait := time.Until(grant.At)
@@ -146,6 +186,8 @@ func (x *Executor) awaitRate(ctx context.Context, ref record.Ref, at turnstile) 
 			return grant, ctx.Err()
 		case <-x.Gate.Draining().Done():
 			return grant, gate.ErrDraining
+		case <-at.leave:
+			return grant, refuseCalls("another task has to be alone in the process")
 		case <-time.After(min(wait, cachedFor)): // check again: the rate may have changed
 		}
 	}

@@ -25,9 +25,10 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 	if !fault.IsFatal(cause) && !fault.Refused(cause) {
 		return ours, cause
 	}
-	last, later := false, false
+	last, later, refusal := false, false, fault.Refusal{}
+	calls := d.announced.Load()
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
-		refusal := fault.Refusal{}
+		r.Calls += calls
 		if later = errors.As(cause, &refusal) && refusal.Later; later {
 			r.Later(laterDelay(r, refusal.After), time.Now())
 		} else {
@@ -46,6 +47,7 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 		return s, nil
 	}
 	d.turn.mark = "" // the record no longer has the mark
+	d.announced.Add(-calls)
 	if last {
 		if over, err := d.fail(ctx, cause); err != nil || over {
 			return ours, err
@@ -55,7 +57,7 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 		return ours, err
 	}
 	if later {
-		d.showLater(ctx, cause)
+		d.showLater(ctx, cause, refusal.Own)
 	} else {
 		d.showRefusal(ctx, cause)
 	}
@@ -147,16 +149,20 @@ func (d *delivery) showRefusal(ctx context.Context, cause error) {
 	d.showTrouble(ctx, text)
 }
 
-// showLater reports that a range waits for a service. It does so only in the first minute of the
-// wait.
-func (d *delivery) showLater(ctx context.Context, cause error) {
+// showLater reports that a range waits for a service, or for the job's own rate of calls. It does so
+// only in the first minute of the wait. A job that keeps to its own rate has no trouble.
+func (d *delivery) showLater(ctx context.Context, cause error, own bool) {
 	if time.Since(d.record.LaterFrom) > time.Minute {
 		return
 	}
-	d.x.Log.LogAttrs(ctx, slog.LevelWarn, "a page waits for a service", slog.String("job", d.job.ID),
+	level, text := slog.LevelWarn, "a page waits for a service"
+	if own {
+		level, text = slog.LevelInfo, "a page waits for its calls"
+	}
+	d.x.Log.LogAttrs(ctx, level, text, slog.String("job", d.job.ID),
 		slog.String("mapper", d.job.Mapper), slog.String("range", d.record.ID), slog.String("cause", fault.Summary(cause)),
 		slog.Time("not_before", d.record.NotBefore))
-	if d.job.Trouble == "" {
+	if d.job.Trouble == "" && !own {
 		d.showTrouble(ctx, "pages wait for a service, and go on when it accepts calls: "+
 			fault.Brief(fault.Text(cause)))
 	}

@@ -27,9 +27,10 @@ type step struct {
 	// for each attempt.
 	put func(r *record.Range) ([]*record.Range, error)
 
-	with   func() []wire.Mutation                    // returns the other mutations; nil: none
-	guards func() []page.Guard                       // returns the entities that must be unchanged; nil: none
-	again  func(context.Context, []page.Moved) error // prepares entities again that others have changed
+	with   func() []wire.Mutation // returns the other mutations; nil: none
+	guards func() []page.Guard    // returns the entities that must be unchanged; nil: none
+	// again prepares entities again that others have changed
+	again func(ctx context.Context, moved []page.Moved, inTransaction bool) error
 	// locks makes apply retry a refused commit in a transaction: the database may lock what it
 	// reads
 	locks bool
@@ -73,7 +74,7 @@ func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 			return ours, err
 		}
 		if len(moved) > 0 {
-			if err := s.again(ctx, moved); err != nil {
+			if err := s.again(ctx, moved, false); err != nil {
 				return ours, err
 			}
 		}
@@ -232,7 +233,7 @@ func (t *try) inTransaction(ctx context.Context, all bool) error {
 		stands, moved, err := t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(all))
 		for err == nil && stands.standing == ours && len(moved) > 0 {
 			t.moved = true
-			if err := t.again(ctx, moved); err != nil {
+			if err := t.again(ctx, moved, true); err != nil {
 				t.unprepared = true
 				return err
 			}

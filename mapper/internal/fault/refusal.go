@@ -18,7 +18,8 @@ type Refusal struct {
 	Cause   error         // the function's error
 	Final   bool          // another attempt would fail in the same way
 	After   time.Duration // how long the next attempt must wait at least
-	Later   bool          // a service that the function calls has refused the call, so the range is not to blame
+	Later   bool          // the range is not to blame: a service that the function calls has refused the call, or Own
+	Own     bool          // no service has refused a call: the job itself makes it wait
 }
 
 func (r Refusal) Error() string { return r.Summary }

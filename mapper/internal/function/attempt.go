@@ -32,7 +32,7 @@ type Attempt struct {
 	mode   Mode
 	key    *datastore.Key // of its entity; nil: it runs on a page
 	others Others         // nil: it cannot read other entities
-	calls  Await          // nil: calls are not limited
+	calls  *Announced     // nil: the attempt is not part of a page
 	lost   []func(context.Context)
 
 	mu      sync.Mutex
@@ -54,7 +54,7 @@ func NewAttempt(job record.Ref, m Mode, key *datastore.Key) *Attempt {
 func (a *Attempt) Among(o Others) { a.others = o }
 
 // Announce sets where the attempt announces its calls of a service.
-func (a *Attempt) Announce(c Await) { a.calls = c }
+func (a *Attempt) Announce(c *Announced) { a.calls = c }
 
 // Job returns a string that identifies the attempt's job.
 func (a *Attempt) Job() string { return a.job.String() }

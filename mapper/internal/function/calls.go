@@ -4,46 +4,54 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 )
 
-// An Await lets the function make n calls of a service, as soon as the job's rate allows them. After
-// an error the function must not make them.
-type Await func(ctx context.Context, n int) error
+// An Await lets a run of the function make n calls of a service, as soon as the job's rate allows
+// them. Before counts the calls that the run has announced before. After an error the function must
+// not make the calls.
+type Await func(ctx context.Context, n int, before int64) error
 
 // An Announced has the calls that one run of the function has announced.
 type Announced struct {
 	runner *Runner
 	await  Await // nil: calls are not limited
+	count  *atomic.Int64
 
-	mu      sync.Mutex
-	n       int64
-	refused error
+	mu       sync.Mutex
+	n, waits int64
+	refused  error
 }
 
 // Announcing returns where a run by the runner announces its calls. While await waits, the run's
-// time stands still.
-func Announcing(runner *Runner, await Await) *Announced {
-	return &Announced{runner: runner, await: await}
+// time stands still. Count counts the calls that await allows.
+func Announcing(runner *Runner, await Await, count *atomic.Int64) *Announced {
+	return &Announced{runner: runner, await: await, count: count}
 }
 
 // Await waits for n calls. After await has refused some, it refuses all later ones of the run. A
 // context of the function's own that ends is no refusal.
 func (a *Announced) Await(ctx context.Context, n int) error {
 	a.mu.Lock()
-	err := a.refused
+	before, err := a.n, a.refused
 	if err == nil {
 		a.n += int64(n)
 	}
 	a.mu.Unlock()
-	if err != nil || a.await == nil || n == 0 {
+	if err != nil || n == 0 {
 		return err
 	}
-	defer a.runner.pause()()
-	if err = a.await(ctx, n); err == nil {
-		return nil
+	if a.await != nil {
+		defer a.runner.pause()()
+		err = a.await(ctx, n, before)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if err == nil {
+		a.waits++
+		a.count.Add(int64(n))
+		return nil
+	}
 	if a.n -= int64(n); ctx.Err() == nil && a.refused == nil {
 		a.refused = err
 	}
@@ -51,11 +59,18 @@ func (a *Announced) Await(ctx context.Context, n int) error {
 }
 
 // Made returns the number of calls that the run may have made, and the first refusal. A run with a
-// refusal has no effect: it has to be repeated later.
+// refusal has no effect.
 func (a *Announced) Made() (n int64, refused error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.n, a.refused
+}
+
+// Waits returns how often the run has waited for calls, without refused ones.
+func (a *Announced) Waits() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.waits
 }
 
 var errNoCalls = errors.New("AwaitCalls: the number of calls is negative")
@@ -71,5 +86,5 @@ func (a *Attempt) AwaitCalls(ctx context.Context, n int) (err error) {
 	if err != nil || a.calls == nil {
 		return err
 	}
-	return a.calls(ctx, n)
+	return a.calls.Await(ctx, n)
 }

@@ -27,7 +27,7 @@ func announce(t *testing.T, fns ...func(a *Attempt, ctx context.Context)) (made 
 			}
 		}
 		for _, fn := range fns {
-			announced := Announcing(r, func(ctx context.Context, n int) error {
+			announced := Announcing(r, func(ctx context.Context, n int, before int64) error {
 				if n > 60 {
 					return errRefused
 				}
@@ -37,9 +37,9 @@ func announce(t *testing.T, fns ...func(a *Attempt, ctx context.Context)) (made 
 				case <-time.After(time.Duration(n) * time.Minute):
 					return nil
 				}
-			})
+			}, new(atomic.Int64))
 			a := NewAttempt(record.Ref{ID: "j"}, Visit, self)
-			a.Announce(announced.Await)
+			a.Announce(announced)
 			if !r.Call(func(ctx context.Context) { fn(a, ctx) }) {
 				return
 			}

@@ -138,7 +138,7 @@ type Job struct {
 
 	Others Others // the other entities that the function may read; nil: it runs outside a page
 
-	Calls Await // where the function announces calls of a service; nil: they are not limited
+	Calls *Announced // where the function announces calls of a service; nil: it runs outside a page
 
 	Rehearses bool // the job is a rehearsal: nothing is written
 }

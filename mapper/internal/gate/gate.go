@@ -20,13 +20,15 @@ type Gate struct {
 	draining context.Context
 	drain    context.CancelFunc
 	mu       sync.Mutex
+	waiting  int           // exclusive tasks
+	wanted   chan struct{} // closed while there are some
 	admitted int           // deliveries
 	empty    chan struct{} // closed when the gate is draining, and the last delivery has ended
 }
 
 // New returns an empty gate.
 func New() *Gate {
-	g := &Gate{places: semaphore.NewWeighted(math.MaxInt64), empty: make(chan struct{})}
+	g := &Gate{places: semaphore.NewWeighted(math.MaxInt64), wanted: make(chan struct{}), empty: make(chan struct{})}
 	g.draining, g.drain = context.WithCancel(context.Background())
 	return g
 }
@@ -51,6 +53,10 @@ func (g *Gate) Enter(ctx context.Context, exclusive bool) (Place, error) {
 	}
 	if !g.places.TryAcquire(n) {
 		p.Waited = true
+		if exclusive {
+			g.want(1)
+			defer g.want(-1)
+		}
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(g.draining, cancel)()
@@ -118,3 +124,23 @@ func (g *Gate) Draining() context.Context { return g.draining }
 
 // IsDraining reports whether deliveries should end soon.
 func (g *Gate) IsDraining() bool { return g.draining.Err() != nil }
+
+// Wanted returns a channel that is closed when an exclusive task waits. Until the tasks inside have
+// ended, no other one may start: so those that wait for something else should end.
+func (g *Gate) Wanted() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.wanted
+}
+
+// want counts the exclusive tasks that wait.
+func (g *Gate) want(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch g.waiting += n; {
+	case n > 0 && g.waiting == 1:
+		close(g.wanted)
+	case g.waiting == 0:
+		g.wanted = make(chan struct{})
+	}
+}

@@ -234,3 +234,52 @@ func TestDrain(t *testing.T) {
 		})
 	}
 }
+
+// TestWanted checks when the tasks inside the gate should end.
+func TestWanted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New()
+		check := func(what string, want bool) {
+			t.Helper()
+			synctest.Wait()
+			got := false
+			select {
+			case <-g.Wanted():
+				got = true
+			default:
+			}
+			if got != want {
+				t.Errorf("%s: an exclusive task waits: %v", what, got)
+			}
+		}
+		enter := func(exclusive bool) Place {
+			p, err := g.Enter(t.Context(), exclusive)
+			if err != nil {
+				t.Error(err)
+			}
+			return p
+		}
+		x := enter(true)
+		check("it is inside", false)
+		x.Leave()
+		a := enter(false)
+		check("a task is inside", false)
+		early := g.Wanted()
+		for range 2 {
+			go func() {
+				p := enter(true)
+				time.Sleep(time.Second)
+				p.Leave()
+			}()
+		}
+		check("two wait", true)
+		go enter(false)
+		<-early
+		a.Leave()
+		check("one waits for the other", true)
+		time.Sleep(time.Second)
+		check("no one waits", false)
+		time.Sleep(time.Second)
+		check("a task is inside again", false)
+	})
+}

@@ -360,6 +360,28 @@ func TestCleanUp(t *testing.T) {
 	}
 }
 
+// TestLateGuard has the guard of a start come after the job was deleted. It leaves a record, which is
+// of no job: the next job of the ID has its own.
+func TestLateGuard(t *testing.T) {
+	inWorld(t, new(function.Definition), func(w *world) {
+		first := w.NewJob("j", "m")
+		w.Begin(first)
+		time.Sleep(5 * time.Minute)
+		w.must(w.CleanUp(w.Context(), first.Ref(), lifecycle.CleanUp{IncludeJob: true}))
+		time.Sleep(30 * time.Minute)
+		w.must(w.Store.Forestall(w.Context(), first.Ref(), time.Now()))
+		second := w.NewJob("j", "m")
+		w.Begin(second)
+		time.Sleep(5 * time.Minute)
+		for _, r := range w.Records(first) {
+			if r.Job != "" || r.Start != nil || r.Expires.IsZero() {
+				w.Errorf("the record of the guard is %+v", r)
+			}
+		}
+		w.want(record.Succeeded, "it has its own records", len(w.Records(first)) == 1, len(w.Records(second)) > 0)
+	})
+}
+
 // TestCleanUpAborted cleans up a job with an open range. The records must be added up before they
 // are deleted, and the range must not run any more.
 func TestCleanUpAborted(t *testing.T) {

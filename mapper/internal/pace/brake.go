@@ -210,6 +210,14 @@ func (b *Brake) Leave(p Pass) {
 	}
 }
 
+// Cancel notes that a run has ended that says nothing about the service.
+func (b *Brake) Cancel(p Pass) {
+	b.mu.Lock()
+	b.inside--
+	b.mu.Unlock()
+	b.Leave(p)
+}
+
 // An End says how a run of the function has ended.
 type End struct {
 	Took   time.Duration

@@ -402,3 +402,24 @@ func TestBrakeWaits(t *testing.T) {
 		t.Errorf("%d runs are under way", b.inside)
 	}
 }
+
+// TestBrakeCancels has runs end that say nothing about the service. They give back their turns, and
+// are no answers.
+func TestBrakeCancels(t *testing.T) {
+	now := time.Unix(1000, 0)
+	b := &Brake{braking: braking{rate: 1, at: now}, later: true}
+	for range 50 {
+		var p Pass
+		for begins := false; !begins; {
+			var wait time.Duration
+			if wait, begins = b.Ask(now, &p); wait > 1001*time.Millisecond {
+				t.Fatalf("a call waits for %v", wait)
+			}
+			now = now.Add(wait)
+		}
+		b.Cancel(p)
+	}
+	if n := b.Lately(); n != (Calls{}) || b.inside != 0 || now.Sub(time.Unix(1000, 0)) > 2*time.Second {
+		t.Errorf("%+v, %d are under way after %v", n, b.inside, now.Sub(time.Unix(1000, 0)))
+	}
+}

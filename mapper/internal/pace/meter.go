@@ -2,6 +2,8 @@ package pace
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -15,11 +17,14 @@ type Meter struct {
 	waiting atomic.Int64
 	known   atomic.Pointer[Queue]
 
-	rate       string    // the limit of the reservation
-	begin, end time.Time // the part of the reservation that no page has yet
+	rate string // the limit of the reservation
+	free []part // the parts of the reservation that no page has, the first one first
 
 	reserved time.Time // when the process last reserved; zero: not yet
 	granted  int64     // pages since then
+
+	mu   sync.Mutex
+	each float64 // how often recent runs of the function have waited for calls; 0: none has
 }
 
 // NewMeter returns a meter without a reservation.
@@ -27,6 +32,25 @@ func NewMeter() *Meter {
 	m := &Meter{turn: make(chan struct{}, 1)}
 	m.known.Store(new(Queue))
 	return m
+}
+
+// Ran notes how often a run of the function has waited for its calls.
+func (m *Meter) Ran(waits int64) {
+	const weight = 0.1
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.each == 0 {
+		m.each = float64(waits)
+	}
+	m.each += weight * (float64(waits) - m.each)
+}
+
+// Begins returns how long a run may wait for its first calls, if it has some time to wait for all of
+// them.
+func (m *Meter) Begins(all time.Duration) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Duration(float64(all) / max(1, m.each))
 }
 
 // Queue returns the queue ahead of the last page.
@@ -73,7 +97,7 @@ func (r Limit) CallCost(n int, most time.Duration) Cost {
 		if q.Wait > most {
 			return 0, 0
 		}
-		return n, upTo(time.Hour, Need{Calls: float64(n)}.seconds(r.at(0)))
+		return n, upTo(MaxTakes, Need{Calls: float64(n)}.seconds(r.at(0)))
 	}
 }
 
@@ -92,41 +116,49 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 		return g, ctx.Err()
 	}
 	if m.rate != r.Rate {
-		m.rate, m.begin, m.end, m.granted = r.Rate, time.Time{}, time.Time{}, 0
+		m.rate, m.free, m.granted = r.Rate, nil, 0
 		m.known.Store(new(Queue))
 	}
 	now := r.Now()
 	m.lapse(now)
 	q := m.Queue()
-	q.Wait = max(0, m.begin.Sub(now))
 	g.rate = r.Rate
-	g.N, g.Cost = r.Cost(q)
-	if left := m.end.Sub(m.begin); left < g.Cost {
-		var asked time.Duration
-		expected := m.expected(now)
-		begin, ahead, err := reserve(ctx, func(q Queue) (time.Duration, int64) {
-			if g.N, g.Cost = r.Cost(q); g.N == 0 {
-				asked = 0
-				return 0, 0
-			}
-			pages := max(1, min(max(m.waiting.Load(), expected), int64(Credit/max(1, g.Cost))))
-			asked = max(0, g.Cost*time.Duration(pages)-left)
-			return asked, pages
-		})
-		if err != nil {
-			return Grant{}, err
-		}
-		if q = ahead; g.N > 0 {
-			m.begin, m.end = begin.Add(-left), begin.Add(asked)
-			m.reserved, m.granted = now, 0
+	for i := range m.free {
+		q.Wait = max(0, m.free[i].begin.Sub(now))
+		if g.N, g.Cost = r.Cost(q); g.N == 0 || g.Cost <= m.free[i].long() {
+			return m.grant(g, q, &m.free[i]), nil
 		}
 	}
+	left := m.left()
+	var asked time.Duration
+	expected := m.expected(now)
+	begin, q, err := reserve(ctx, func(q Queue) (time.Duration, int64) {
+		if g.N, g.Cost = r.Cost(q); g.N == 0 {
+			return 0, 0
+		}
+		pages := max(1, min(max(m.waiting.Load(), expected), int64(Credit/max(1, g.Cost))))
+		asked = max(0, g.Cost*time.Duration(pages)-left)
+		return asked, pages
+	})
+	if err != nil {
+		return Grant{}, err
+	}
+	if g.N > 0 {
+		m.free = []part{{begin.Add(-left), begin.Add(asked)}}
+		m.reserved, m.granted = now, 0
+		return m.grant(g, q, &m.free[0]), nil
+	}
+	return m.grant(g, q, nil), nil
+}
+
+// grant grants a page its entities, from a part of the reservation.
+func (m *Meter) grant(g Grant, q Queue, from *part) Grant {
 	if m.known.Store(&q); g.N > 0 {
 		m.granted++
-		g.At = m.begin
-		m.begin = m.begin.Add(g.Cost)
+		g.At = from.begin
+		from.begin = from.begin.Add(g.Cost)
 	}
-	return g, nil
+	return g
 }
 
 // expected returns how many pages the process is expected to have soon: as many as it has had
@@ -137,21 +169,53 @@ func (m *Meter) expected(now time.Time) int64 {
 	return int64(float64(m.granted) * min(2, soon.Seconds()/max(1e-6, now.Sub(m.reserved).Seconds())))
 }
 
-// lapse drops the part of the reservation whose time is over.
+// lapse drops the parts of the reservation whose time is over.
 func (m *Meter) lapse(now time.Time) {
-	if from := now.Add(-Credit); m.begin.Before(from) {
-		m.begin = from
+	for i := range m.free {
+		if from := now.Add(-Credit); m.free[i].begin.Before(from) {
+			m.free[i].begin = from
+		}
 	}
-	if m.end.Before(m.begin) {
-		m.end = m.begin
+	m.free = slices.DeleteFunc(m.free, func(p part) bool { return p.long() <= 0 })
+}
+
+// left returns how much of the reservation is left in parts that are too short for the next page. It
+// counts in the next reservation, up to [Credit]: other pages hold the time in between.
+func (m *Meter) left() (all time.Duration) {
+	for _, p := range m.free {
+		all += p.long()
 	}
+	return min(all, Credit)
 }
 
 // Settle corrects the reservation after a page has cost less or more than it was granted.
 func (m *Meter) Settle(g Grant, cost time.Duration) {
 	m.turn <- struct{}{}
 	defer func() { <-m.turn }()
-	if m.rate == g.rate {
-		m.begin = m.begin.Add(cost - g.Cost)
+	back := part{g.At.Add(cost), g.At.Add(g.Cost)}
+	switch i := m.after(back.begin); {
+	case m.rate != g.rate:
+	case back.long() < 0:
+		if len(m.free) > 0 {
+			m.free[0].begin = m.free[0].begin.Add(-back.long())
+		}
+	case i < len(m.free) && m.free[i].begin.Equal(back.end):
+		m.free[i].begin = back.begin
+	default:
+		m.free = slices.Insert(m.free, i, back)
 	}
 }
+
+// after returns the index of the first part that starts at a time or later.
+func (m *Meter) after(at time.Time) int {
+	i := slices.IndexFunc(m.free, func(p part) bool { return !p.begin.Before(at) })
+	if i < 0 {
+		return len(m.free)
+	}
+	return i
+}
+
+// A part is a time in which a process has the whole rate.
+type part struct{ begin, end time.Time }
+
+func (p part) long() time.Duration { return p.end.Sub(p.begin) }

@@ -217,3 +217,64 @@ func TestMeterRefuses(t *testing.T) {
 		}
 	})
 }
+
+// TestMeterSettlesBetween has a process give back calls, after another process has reserved the time
+// after them. It may use at most a second of the time that others hold.
+func TestMeterSettlesBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &shared{clock: Clock{Until: time.Now()}}
+		from, a, b := time.Now(), NewMeter(), NewMeter()
+		take := func(m *Meter, n int, want time.Duration) Grant {
+			t.Helper()
+			g, err := m.Take(t.Context(), Request{Rate: "r", Now: time.Now,
+				Cost: Limit{CallsPerSecond: 1}.CallCost(n, time.Hour)}, c.reserve)
+			if at := g.At.Sub(from); err != nil || at != want {
+				t.Fatalf("%v, %v, want %v", at, err, want)
+			}
+			return g
+		}
+		var mine []Grant
+		for i := range time.Duration(4) {
+			mine = append(mine, take(a, 5, 10*i*time.Second))
+			take(b, 5, (10*i+5)*time.Second)
+		}
+		a.Settle(mine[2], 0)
+		a.Settle(mine[1], 2*time.Second)
+		a.Settle(mine[0], 0)
+		take(a, 5, 0)
+		take(a, 5, 20*time.Second)
+		take(a, 2, 12*time.Second)
+		take(a, 5, 39*time.Second) // the rest of a second is too short
+		time.Sleep(30 * time.Second)
+		a.Settle(mine[3], time.Second)
+		take(a, 1, 31*time.Second)
+		take(a, 4, 44*time.Second-time.Second)
+	})
+}
+
+// TestMeterBegins has runs wait for calls. A new run may wait so long for its first call that it can
+// wait as long for each call that it is expected to need.
+func TestMeterBegins(t *testing.T) {
+	m := NewMeter()
+	for _, c := range []struct {
+		waits     int64 // of 30 runs
+		from, end float64
+	}{{1, 100, 100}, {20, 5, 6}, {2, 30, 50}} {
+		for range 30 {
+			m.Ran(c.waits)
+		}
+		if got := m.Begins(100 * time.Second).Seconds(); got < c.from || got > c.end {
+			t.Errorf("after runs with %d waits, a new one may wait for %v s, want %v to %v", c.waits, got, c.from,
+				c.end)
+		}
+	}
+}
+
+// TestCallCost checks that calls cost all the time that the rate needs for them, at once or not.
+func TestCallCost(t *testing.T) {
+	for n, want := range map[int]time.Duration{1: 2 * time.Second, 30: time.Minute, 7200: 4 * time.Hour} {
+		if got, cost := (Limit{CallsPerSecond: 0.5}).CallCost(n, 0)(Queue{}); got != n || cost != want {
+			t.Errorf("%d calls cost %v, want %v", got, cost, want)
+		}
+	}
+}

@@ -29,6 +29,7 @@ type Moved struct {
 // function announces, the page ends before its entity. Again neither reports to the brake nor adds
 // to the entities' time.
 func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(Moved) error) error {
+	p.calls = new(callers)
 	out := make(map[int]error)
 	now := make(map[int]wire.Stamp) // by place: entities for the function
 	for _, m := range moved {
@@ -138,15 +139,14 @@ func (p *Page) rerun(ctx context.Context, o *Results, g *group) (end int, refuse
 	left := function.Calls(ctx, time.Duration(p.Job.Timeout), p.Strays, func(runner *function.Runner) {
 		var call func(part *group) called
 		call = func(part *group) called {
-			whole, awaited := p.run(runner, o, part, part.hands)
-			if !awaited {
+			ran := p.run(runner, o, part, part.hands)
+			switch {
+			case ran.abandoned:
 				return called{abandoned: true}
-			}
-			if refused = refusal(part.hands); refused != nil {
-				end = part.hands[0].place
+			case ran.refused != nil:
+				refused, end = ran.refused, part.hands[0].place
 				return called{end: part.hands[0]}
-			}
-			if whole == nil || len(part.hands) == 1 {
+			case ran.whole == nil || len(part.hands) == 1:
 				return called{}
 			}
 			return p.narrow(part, part.hands, called{}, call)

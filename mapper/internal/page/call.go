@@ -15,10 +15,9 @@ import (
 
 // A hand is an entity for which the function is called, perhaps several times.
 type hand struct {
-	place int                 // of the entity in the page
-	r     result              // the outcome
-	view  *view               // the last call's view of other entities
-	calls *function.Announced // that the last call of the function has announced
+	place int    // of the entity in the page
+	r     result // the outcome
+	view  *view  // the last call's view of other entities
 }
 
 // A group has the entities of one call of the function: one, or a batch.
@@ -76,21 +75,19 @@ func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g 
 			}
 		}
 		begun := time.Now()
-		whole, awaited := p.run(runner, o, g, now)
-		if !awaited {
+		ran := p.run(runner, o, g, now)
+		if ran.abandoned {
 			got.abandoned = true
 			return got
 		}
-		e, later := endOf(now, whole)
-		refused := refusal(now)
-		if refused != nil {
-			e, later = pace.End{}, nil
+		if ran.refused != nil {
+			brake.Cancel(*g.pass)
+			return got.ends(now[0], ran.refused)
 		}
+		whole := ran.whole
+		e, later := endOf(now, whole)
 		e.Took = time.Since(begun) - runner.Paused()
 		brake.Done(time.Now(), *g.pass, e)
-		if refused != nil {
-			return got.ends(now[0], refused)
-		}
 		if len(later) > 0 {
 			after := time.Duration(0)
 			for _, h := range later {
@@ -172,51 +169,38 @@ func (c called) ends(before *hand, refusal error) called {
 	return c
 }
 
-// refusal returns why the calls that a run has announced may not be made; nil: they may. A refused
-// run has no effect.
-func refusal(hands []*hand) error {
-	for _, h := range hands {
-		if _, refused := h.calls.Made(); refused != nil {
-			return refused
-		}
-	}
-	return nil
+// A ran says how a run of the function has ended.
+type ran struct {
+	abandoned bool  // it timed out: do not touch anything shared
+	whole     error // of the run as a whole
+	refused   error // why it has no effect: calls that it has announced may not be made
 }
 
-// run calls the function once for the entities, and stores the outcome in their hands. Whole is an
-// error of the call as a whole. If awaited is false, the call timed out and was abandoned: then do
-// not touch anything shared.
-func (p *Page) run(runner *function.Runner, o *Results, g *group, hands []*hand) (whole error, awaited bool) {
-	var await function.Await
-	if p.Calls != nil {
-		first := hands[0].place == 0
-		await = func(ctx context.Context, n int) error { return p.Calls(ctx, n, first) }
-	}
-	for _, h := range hands {
-		h.view = &view{get: p.Others, outcome: o, place: h.place, notes: g.notes}
-		h.calls = function.Announcing(runner, await)
-	}
-	if p.BatchSize == 0 {
-		h := hands[0]
-		var e *function.Effect
-		var err error
-		call, job, key, entity := p.Call, p.jobOf(h), h.r.at.Key, h.r.read.Entity
-		if !runner.Call(func(ctx context.Context) { e, err = call(ctx, job, key, entity) }) {
-			return nil, false
-		}
-		p.keep(h, e, err)
-		return err, true
+// run calls the function once for the entities, and stores the outcome in their hands.
+func (p *Page) run(runner *function.Runner, o *Results, g *group, hands []*hand) (got ran) {
+	calls := p.announcing(runner, hands[0].place)
+	job := func(h *hand) function.Job {
+		return function.Job{Ref: p.Job.Ref(), Masks: p.Job.Masks, Others: h.view, Calls: calls}
 	}
 	batch := make([]function.Subject, len(hands))
 	for i, h := range hands {
-		batch[i] = function.Subject{Job: p.jobOf(h), Key: h.r.at.Key, Stored: h.r.read.Entity}
+		h.view = &view{get: p.Others, outcome: o, place: h.place, notes: g.notes}
+		batch[i] = function.Subject{Job: job(h), Key: h.r.at.Key, Stored: h.r.read.Entity}
 	}
 	var answers []function.Answer
 	var err error
-	call := p.Batch
-	if !runner.Call(func(ctx context.Context) { answers, err = call(ctx, batch) }) {
-		return nil, false
+	if !runner.Call(func(ctx context.Context) { answers, err = p.callFor(ctx, batch) }) {
+		return ran{abandoned: true}
 	}
+	if n := calls.Waits(); n > 0 {
+		p.Paces.CallMeter(p.Job.Ref()).Ran(n)
+	}
+	if refused, fails := Refusal(calls, len(hands), p.Impatient && hands[0].place == 0); fails {
+		err = refused
+	} else {
+		got.refused = refused
+	}
+	got.whole = err
 	for i, h := range hands {
 		a := function.Answer{Err: err}
 		if err == nil {
@@ -224,15 +208,20 @@ func (p *Page) run(runner *function.Runner, o *Results, g *group, hands []*hand)
 		}
 		p.keep(h, a.Effect, a.Err)
 	}
-	if n := g.narrows; n != nil {
+	if n := g.narrows; n != nil && got.refused == nil {
 		n.note(hands, err)
 	}
-	return err, true
+	return got
 }
 
-// jobOf returns what the function needs to know of its job for an entity.
-func (p *Page) jobOf(h *hand) function.Job {
-	return function.Job{Ref: p.Job.Ref(), Masks: p.Job.Masks, Others: h.view, Calls: h.calls.Await}
+// callFor calls the function for a batch or, if it takes only one entity, for that one.
+func (p *Page) callFor(ctx context.Context, batch []function.Subject) ([]function.Answer, error) {
+	if p.BatchSize > 0 {
+		return p.Batch(ctx, batch)
+	}
+	s := batch[0]
+	e, err := p.Call(ctx, s.Job, s.Key, s.Stored)
+	return []function.Answer{{Effect: e}}, err
 }
 
 // left tells the brake that a call was abandoned, or ended its goroutine: the brake still waits for
@@ -260,8 +249,8 @@ func (p *Page) abandoned(g *group, left error) error {
 	return left
 }
 
-// A BatchError says that a call for several entities took too long or ended its goroutine. Nobody
-// knows for which entity, so the page must be retried with fewer.
+// A BatchError says that a call for several entities took too long, ended its goroutine, or can't make
+// the calls of a service that it needs. The page must be retried with fewer.
 type BatchError struct {
 	Entities int
 	Cause    error
@@ -348,7 +337,6 @@ func (p *Page) keep(h *hand, e *function.Effect, err error) {
 	h.view.close()
 	r := &h.r
 	r.ran = true
-	r.calls, _ = h.calls.Made()
 	if err == nil {
 		err = p.keepsPlace(r.at.Key, r.read.Entity, e)
 	}

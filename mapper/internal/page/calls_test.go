@@ -3,11 +3,13 @@ package page
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
 
@@ -50,7 +52,7 @@ func TestRefusedCalls(t *testing.T) {
 				}, idsTo(9)...)
 				var mu sync.Mutex
 				calls := 0
-				p.Calls = func(ctx context.Context, n int, first bool) error {
+				p.Calls = func(ctx context.Context, n int, before int64, first bool) error {
 					id, _ := ctx.Value(idKey{}).(int64)
 					if first && id > int64(max(1, c.batch)) {
 						t.Errorf("a call for %d is one of the page's first", id)
@@ -66,6 +68,9 @@ func TestRefusedCalls(t *testing.T) {
 				p.AtOnce, p.BatchSize = c.atOnce, c.batch
 				o, err := p.Run(t.Context())
 				synctest.Wait()
+				if n := p.Paces.Brake(p.Job.Ref()).Lately().All; c.atOnce == 1 && n != max(0, c.reached) {
+					t.Errorf("the brake has %d runs, and should have no refused one", n)
+				}
 				if c.reached < 0 {
 					if !errors.Is(err, errNoCall) {
 						t.Fatalf("%+v, %v", o, err)
@@ -75,9 +80,8 @@ func TestRefusedCalls(t *testing.T) {
 				if err != nil || o.Reached != c.reached || len(o.Failures) > 0 || o.Written != int64(c.reached) {
 					t.Fatalf("%+v, %v, want %d entities", o, err, c.reached)
 				}
-				want := int64(2*c.reached + c.reached/2)
-				if o.Calls != want || int64(calls) < want {
-					t.Errorf("%d calls, and %d announced, want %d", o.Calls, calls, want)
+				if n := p.Announced.Load(); n != int64(calls) || calls < 2*c.reached+c.reached/2 {
+					t.Errorf("%d calls, and %d announced", n, calls)
 				}
 			})
 		})
@@ -105,7 +109,7 @@ func TestCallsWait(t *testing.T) {
 			}, 1, 2, 3)
 			p.Job.PageTime = int64(time.Hour)
 			p.AtOnce = atOnce
-			p.Calls = func(context.Context, int, bool) error { time.Sleep(10 * time.Minute); return nil }
+			p.Calls = func(context.Context, int, int64, bool) error { time.Sleep(10 * time.Minute); return nil }
 			o, err := p.Run(t.Context())
 			if err != nil || o.Reached != 3 || len(o.Failures) != 1 || o.Failures[0].At.Key.ID != 2 ||
 				!errors.As(o.Failures[0].Err, new(TooSlowError)) {
@@ -125,8 +129,8 @@ func TestOwnContextOfCalls(t *testing.T) {
 			defer cancel()
 			return c.AwaitCalls(ctx, 1)
 		}, 1, 2)
-		p.Calls = func(ctx context.Context, _ int, _ bool) error { <-ctx.Done(); return ctx.Err() }
-		if o, err := p.Run(t.Context()); err != nil || len(o.Failures) != 2 || o.Calls != 0 {
+		p.Calls = func(ctx context.Context, _ int, _ int64, _ bool) error { <-ctx.Done(); return ctx.Err() }
+		if o, err := p.Run(t.Context()); err != nil || len(o.Failures) != 2 || p.Announced.Load() != 0 {
 			t.Errorf("%+v, %v", o, err)
 		}
 	})
@@ -152,7 +156,7 @@ func TestCallsAgain(t *testing.T) {
 			}, 1, 2, 3, 4, 5)
 			p.AtOnce, p.BatchSize = c.atOnce, c.batch
 			again := false
-			p.Calls = func(ctx context.Context, _ int, _ bool) error {
+			p.Calls = func(ctx context.Context, _ int, _ int64, _ bool) error {
 				if id := ctx.Value(idKey{}); again && id == c.refuse {
 					return errNoCall
 				}
@@ -181,6 +185,150 @@ func TestCallsAgain(t *testing.T) {
 				len(o.Mutations()) != c.want {
 				t.Errorf("%+v: %+v, %v", c, o, err)
 			}
+		})
+	}
+}
+
+// TestCallsAfterRefused has functions make calls at once, each after a wait. Once the rate has
+// refused a call of an entity, those after it make no more calls, and end their waits. Those before
+// it go on.
+func TestCallsAfterRefused(t *testing.T) {
+	const refused, calls = 20, 30
+	for _, again := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			k := kindOf(idsTo(60)...)
+			made, ended := make(map[int64]int), false
+			var mu sync.Mutex
+			p := over(k, function.Update, func(c *call) error {
+				if c.n++; c.id > 40 { // it starts to call after the refusal
+					time.Sleep(8 * time.Second)
+				}
+				for range calls {
+					if err := c.AwaitCalls(context.WithValue(c, idKey{}, c.id), 1); err != nil {
+						return nil // ignores it
+					}
+					mu.Lock()
+					if made[c.id]++; ended && c.id >= refused {
+						t.Errorf("%d makes a call after the refusal", c.id)
+					}
+					mu.Unlock()
+				}
+				return nil
+			}, idsTo(60)...)
+			p.AtOnce = 60
+			limited := !again
+			p.Calls = func(ctx context.Context, _ int, before int64, _ bool) error {
+				if !limited {
+					return nil
+				}
+				id, wait := ctx.Value(idKey{}), time.Second
+				if id == int64(refused) || id == int64(refused+1) {
+					wait -= time.Millisecond
+				}
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(wait):
+				}
+				if mu.Lock(); id == int64(refused) && before == 10 || id == int64(refused+1) && before == 5 {
+					defer mu.Unlock()
+					ended = id == int64(refused)
+					return errNoCall
+				}
+				mu.Unlock()
+				return nil
+			}
+			o, err := p.Run(t.Context())
+			if again && err == nil {
+				limited = true
+				clear(made)
+				var moved []Moved
+				for _, g := range o.Guards() {
+					k.put(g.Key.ID, 100)
+					moved = append(moved, Moved{g, k.stamp(g.Key.ID)})
+				}
+				err = p.Again(t.Context(), o, moved, func(Moved) error { return nil })
+			}
+			synctest.Wait()
+			if err != nil || o.Reached != refused-1 {
+				t.Fatalf("%+v, %v", o, err)
+			}
+			for id := range int64(60) {
+				want := calls
+				switch id++; {
+				case id == refused:
+					want = 10
+				case id > 40:
+					want = 0
+				case id > refused:
+					want = 5
+				}
+				if n := made[id]; n > want || id < refused && n < want {
+					t.Errorf("again %v: %d has made %d calls, want %d", again, id, n, want)
+				}
+			}
+		})
+	}
+}
+
+// TestCallsInVain has the rate refuse calls of a run that has made some. Several entities are retried
+// with fewer. A single one waits, until its range is impatient. A run that needs too many calls is
+// not run again.
+func TestCallsInVain(t *testing.T) {
+	tooMany := fault.Permanent(errNoCall)
+	wait := fault.Refusal{Summary: "wait", Cause: errNoCall, Later: true, Own: true}
+	for _, c := range []struct {
+		name      string
+		batch     int
+		made      int64 // calls before the refused one
+		refusal   error
+		place     int64 // of the refused run's first entity
+		impatient bool
+		want      string // the outcome of the page
+	}{
+		{"waits", 0, 0, wait, 0, true, "wait"},
+		{"in vain", 0, 3, wait, 0, false, "wait"},
+		{"in vain for long", 0, 3, wait, 0, true, "1 reached, failed 1"},
+		{"in vain, later in the page", 0, 3, wait, 2, true, "2 reached, failed 0"},
+		{"too many", 0, 0, tooMany, 0, false, "6 reached, failed 1 for ever"},
+		{"too many, later in the page", 0, 3, tooMany, 2, false, "6 reached, failed 1 for ever"},
+		{"a batch waits", 3, 0, wait, 0, true, "wait"},
+		{"a batch in vain", 3, 2, wait, 0, false, "a batch of 3: wait"},
+		{"a batch in vain for long", 3, 2, wait, 0, true, "a batch of 3: wait"},
+		{"a batch with too many", 3, 0, tooMany, 0, false, "a batch of 3: no call for now"},
+		{"a batch with too many, later in the page", 3, 0, tooMany, 3, false, "3 reached, failed 0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := over(kindOf(idsTo(6)...), function.Update, func(a *call) error {
+					c2 := context.WithValue(a, idKey{}, a.id)
+					for range 5 {
+						if err := a.AwaitCalls(c2, 1); err != nil {
+							return nil // ignores it
+						}
+					}
+					a.n++
+					return nil
+				}, idsTo(6)...)
+				p.BatchSize, p.Impatient = c.batch, c.impatient
+				p.Calls = func(ctx context.Context, _ int, before int64, _ bool) error {
+					if ctx.Value(idKey{}) == c.place+1 && before == c.made {
+						return c.refusal
+					}
+					return nil
+				}
+				o, err := p.Run(t.Context())
+				got := fmt.Sprint(err)
+				if err == nil {
+					got = fmt.Sprintf("%d reached, failed %d", o.Reached, len(o.Failures))
+					if len(o.Failures) > 0 && o.Failures[0].Permanent {
+						got += " for ever"
+					}
+				}
+				if got != c.want {
+					t.Errorf("%s, want %s", got, c.want)
+				}
+			})
 		})
 	}
 }

@@ -49,10 +49,12 @@ type Page struct {
 	// the page is done. It may be nil.
 	Progress func(ran time.Duration, half bool)
 
-	// Calls waits until the function may make n calls of a service, by the job's rate. first says
-	// that no entity comes before them in the page. After an error the page ends before the call's
-	// entities. nil: calls are not limited.
-	Calls func(ctx context.Context, n int, first bool) error
+	// Calls waits until a run of the function may make n calls of a service, by the job's rate. The
+	// run has announced some calls before. first says that no entity comes before the run's in the
+	// page. After an error the page ends before the run's entities. nil: calls are not limited.
+	Calls     func(ctx context.Context, n int, before int64, first bool) error
+	Announced *atomic.Int64 // counts the calls that Calls allows
+	calls     *callers
 
 	Begin   time.Time     // start of the first call, by the job's rate
 	Spacing time.Duration // time between calls, by the job's rate; 0: no rate
@@ -103,6 +105,7 @@ const tellEvery = 200 * time.Millisecond
 // Run runs the function over the entities until they are done, or the page's limit of time or
 // bytes is reached. It always handles at least one entity.
 func (p *Page) Run(ctx context.Context) (*Results, error) {
+	p.calls = new(callers)
 	o := &Results{late: p.Late, visits: p.Mode != function.Update}
 	begun := time.Now()
 	for first := true; first || o.Reached < len(p.At); first = false {

@@ -103,7 +103,7 @@ func over(k *kind, mode function.Mode, fn func(c *call) error, ids ...int64) *Pa
 	p := &Page{
 		Job: &record.Job{ID: "j", Timeout: int64(time.Minute), PageTime: int64(10 * time.Second)}, Mode: mode,
 		Query: query.Query{Kind: "K"}, Others: k.get, Attempts: 1, Ends: func() bool { return false },
-		Paces: new(pace.Book[record.Ref]), Strays: new(atomic.Int64),
+		Paces: new(pace.Book[record.Ref]), Strays: new(atomic.Int64), Announced: new(atomic.Int64),
 	}
 	for _, id := range ids {
 		p.At = append(p.At, keyspace.At(keyOf(id)))

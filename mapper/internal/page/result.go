@@ -24,16 +24,14 @@ type result struct {
 	incomplete function.Effect // puts under keys that the database has to complete
 	completed  []*datastore.Key
 
-	calls int64 // of a service: the function has announced them
-	ran   bool  // the function has returned
-	moves int   // how often the entity was found changed
+	ran   bool // the function has returned
+	moves int  // how often the entity was found changed
 }
 
 // A sum is the total of a page's results.
 type sum struct {
 	Processed int64
 	Written   int64 // entities of the page that were saved or deleted
-	Calls     int64 // of a service: the function has announced them
 	Counters  tally.Counters
 	Failures  []record.Failure
 	Bytes     int   // size of the mutations, and of entities with collected values
@@ -56,7 +54,6 @@ type sum struct {
 
 // add adds the next result.
 func (s *sum) add(r *result) {
-	s.Calls += r.calls
 	if r.failure != nil {
 		s.Failures = append(s.Failures, *r.failure)
 	}

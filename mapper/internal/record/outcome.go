@@ -30,7 +30,7 @@ type Outcome struct {
 	Each       time.Duration   // how long the function takes for an entity
 
 	Processed, Written int64
-	Calls              int64          // of a service: the function announced them
+	Calls              int64          // of a service: the function announced them since the record was written
 	Conflicts          int64          // repeated runs of the function, on entities that others had changed
 	Ran                time.Duration  // how long the function ran
 	Yielded            time.Duration  // how long the page waited, see [Range]
@@ -94,7 +94,8 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	}
 	children = append(children, r.fail(o, &f, now)...)
 	r.Entities, r.Keys = int64(len(o.Done)), KeysDigest(o.Done)
-	r.Processed, r.Written, r.Calls, r.Conflicts = o.Processed, o.Written, o.Calls, o.Conflicts
+	r.Processed, r.Written, r.Conflicts = o.Processed, o.Written, o.Conflicts
+	r.Calls += o.Calls // runs without effect may have announced some before
 	r.Ran, r.Full = o.Ran, o.Full
 	r.Yielded = o.Yielded
 	r.Unsharded, r.Counters, r.Wrote = cmp.Or(o.Unsharded, r.Unsharded), o.Counters, o.Wrote

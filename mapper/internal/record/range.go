@@ -90,7 +90,8 @@ type Range struct {
 	Processed int64  `datastore:"processed,omitempty,noindex"`
 	// number of entities that its page wrote or deleted
 	Written int64 `datastore:"written,omitempty,noindex"`
-	// number of calls of a service that the function announced on its page
+	// number of calls of a service that the function announced on its page, also in runs that had no
+	// effect
 	Calls int64 `datastore:"calls,omitempty,noindex"`
 	// how often the function ran again on entities that others had changed
 	Conflicts int64         `datastore:"conflicts,omitempty,noindex"`

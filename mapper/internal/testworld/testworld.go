@@ -213,6 +213,7 @@ func Mapper(name string, mode function.Mode, fn func(c *Call) error) *function.D
 			defer function.Recovered(&err)
 			a := function.NewAttempt(j.Ref, mode, key)
 			a.Among(j.Others)
+			a.Announce(j.Calls)
 			was := e.GetProperties()["N"].GetIntegerValue()
 			c := &Call{ctx, a, key.ID, was}
 			if err := a.Run(func() error { return fn(c) }); err != nil {
