@@ -41,6 +41,7 @@ var words = template.FuncMap{
 	"bar":     barOf,
 	"query":   query,
 	"since":   func(t, from time.Time) string { return span(t.Sub(from)) },
+	"halves":  func(s string) []string { return strings.SplitN(s, ", ", 2) },
 	"long":    func(s string) bool { return len(s) > 160 },
 	"more":    func(all, shown, left int) int64 { return int64(max(0, all-shown) + left) },
 	"dict":    dict,
