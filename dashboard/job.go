@@ -94,8 +94,8 @@ func (s *server) job(r *http.Request, q url.Values) (*answer, error) {
 	}
 	chosen := picture.Colour(cmp.Or(q.Get("colour"), string(picture.ByState)))
 	if !slices.Contains(picture.Colours, chosen) {
-		return nil, operator.BadRequest(fmt.Sprintf("the parameter colour is %q, it has to be one of %q", chosen,
-			picture.Colours))
+		return nil, operator.BadRequest(fmt.Sprintf("the parameter colour is %.100q, it has to be one of %s", chosen,
+			strings.Trim(fmt.Sprint(picture.Colours), "[]")))
 	}
 	l, err := s.look(r.Context(), id)
 	if err != nil {

@@ -92,8 +92,8 @@ func (s *server) filterOf(q url.Values) (f filter, err error) {
 		f.before, err = moment(f.Before)
 	}
 	if _, ok := orders[f.Sort]; err == nil && f.Sort != "" && !ok {
-		err = operator.BadRequest(fmt.Sprintf("the parameter sort is %.100q, it has to be one of %q", f.Sort,
-			slices.Sorted(maps.Keys(orders))))
+		err = operator.BadRequest(fmt.Sprintf("the parameter sort is %.100q, it has to be one of %s", f.Sort,
+			strings.Join(slices.Sorted(maps.Keys(orders)), ", ")))
 	}
 	return f, err
 }
@@ -379,7 +379,7 @@ func (r row) Took() time.Duration { return r.Ended.Sub(r.Created) }
 func (r row) Says() string {
 	text := strings.ReplaceAll(cmp.Or(r.Why, r.Error), "job "+r.ID+": ", "")
 	if r.UndoneBy != "" {
-		text = undoneBy(r.UndoneBy)
+		text = "undone, or being undone, by " + r.UndoneBy
 	}
 	if text == string(r.State) {
 		text = ""
@@ -387,5 +387,5 @@ func (r row) Says() string {
 	if text == "" && r.Runs() && r.Processed+r.Failures == 0 {
 		text = "no page is done yet"
 	}
-	return rangeID.ReplaceAllString(text, "a range")
+	return rangeID.ReplaceAllString(rangePrefix.ReplaceAllString(text, ""), "a range")
 }

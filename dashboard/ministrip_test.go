@@ -60,3 +60,27 @@ func TestCells(t *testing.T) {
 		t.Errorf("a failure among many is not drawn: %+v", m)
 	}
 }
+
+// TestReasons checks what a list says of a job, beside its name and state.
+func TestReasons(t *testing.T) {
+	const id = "0123456789abcdef0123456789abcdef"
+	for _, test := range []struct {
+		row  row
+		want string
+	}{
+		{row{JobInfo: mapper.JobInfo{ID: "j", State: mapper.StateFailed, Error: "job j: range " + id + ": 403 Forbidden"}},
+			"403 Forbidden"},
+		{row{JobInfo: mapper.JobInfo{ID: "j", State: mapper.StateFailed, Error: "the page of range " + id + " is lost"}},
+			"the page of a range is lost"},
+		{row{JobInfo: mapper.JobInfo{ID: "j", State: mapper.StateSucceeded, UndoneBy: "undo-j"}},
+			"undone, or being undone, by undo-j"},
+		{row{JobInfo: mapper.JobInfo{ID: "j", State: mapper.StatePaused}, Why: "paused"}, ""},
+		{row{JobInfo: mapper.JobInfo{ID: "j", State: mapper.StatePaused}, Why: "paused by ann"}, "paused by ann"},
+		{row{JobInfo: mapper.JobInfo{ID: "j", State: mapper.StateRunning}, Progress: new(mapper.Progress)},
+			"no page is done yet"},
+	} {
+		if got := test.row.Says(); got != test.want {
+			t.Errorf("%+v: %q, want %q", test.row.JobInfo, got, test.want)
+		}
+	}
+}

@@ -29,7 +29,10 @@ type standing struct {
 // A piece is a part of a text, or a range that it names.
 type piece struct{ Text, Range string }
 
-var rangeID = regexp.MustCompile(`\b(?:range )?([0-9a-f]{32})\b`)
+var (
+	rangeID     = regexp.MustCompile(`\b(?:range )?([0-9a-f]{32})\b`)
+	rangePrefix = regexp.MustCompile(`\brange [0-9a-f]{32}: `)
+)
 
 // pieces returns a text about a job in pieces, without the job's name at its start.
 func pieces(job, text string) (all []piece) {
@@ -69,15 +72,13 @@ func standingOf(s *status, history []mapper.HistoryEntry, now time.Time) standin
 	return standing{tone, pieces(s.ID, strings.TrimSuffix(text, ".")), next}
 }
 
-// undoneBy says that a job was undone, as far as its record says it.
-func undoneBy(undo string) string { return "The job " + undo + " undoes it, or has undone it" }
-
 // undoing says how the undo of a job stands, and what to do.
 func undoing(s *status) (tone, text, next string) {
 	undo := s.Undo
 	switch {
 	case undo == nil:
-		return held, undoneBy(s.UndoneBy), "Whether that job has ended, and what it restored, is on its page."
+		return held, "The job " + s.UndoneBy + " undoes it, or has undone it",
+			"Whether that job has ended, and what it restored, is on its page."
 	case !undo.State.Ended():
 		return held, fmt.Sprintf("The job %s undoes it, and is %s: %s", s.UndoneBy,
 			operator.PhaseOf(undo.State, undo.Phase), operator.Percent(undo.Progress)), "Wait for its end."
