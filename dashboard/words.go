@@ -39,6 +39,7 @@ var words = template.FuncMap{
 	"class":   func(s mapper.State) string { return strings.ReplaceAll(string(s), " ", "-") },
 	"share":   func(f float64) string { return fmt.Sprintf("%.0f%%", 100*f) },
 	"bar":     barOf,
+	"done":    func(p mapper.Progress) string { return strings.TrimPrefix(barOf(p).Says, "progress ") },
 	"query":   query,
 	"since":   func(t, from time.Time) string { return span(t.Sub(from)) },
 	"halves":  func(s string) []string { return strings.SplitN(s, ", ", 2) },
