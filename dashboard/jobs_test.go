@@ -61,9 +61,8 @@ func TestList(t *testing.T) {
 	}
 }
 
-// cells returns the strip of a job in a list: a letter for each of its cells, the first of the name
-// of its state, and in upper case if an entity of it has failed. Says is its text for a screen
-// reader.
+// cells returns the strip of a job in a list. Each cell is the first letter of its state, in upper
+// case if an entity of the cell has failed. Says is the text for a screen reader.
 func cells(t *testing.T, page, job string) (cells, says string) {
 	t.Helper()
 	_, row, found := strings.Cut(page, `href="job?id=`+job+`"`)

@@ -26,9 +26,9 @@ type scene struct {
 var scenes = []scene{
 	{"well", "spring-credit", func(t *testing.T, w *world) {
 		w.putAccounts(t, 12_000)
-		w.slow.Store(int64(10 * time.Millisecond))
+		w.slow.Store(int64(50 * time.Millisecond))
 		w.start(t, "spring-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40})
-		w.until(t, "spring-credit", 0.4)
+		w.until(t, "spring-credit", 0.3)
 	}, map[string]string{"mappers": "start", "form": "start?mapper=credit", "abort": "act?do=abort&id=spring-credit",
 		"nobody": "job?id=nobody", "nowhere": "nowhere", "wrong": "job?id=spring-credit&colour=red",
 		"none": "?state=failed"}},
@@ -51,9 +51,9 @@ var scenes = []scene{
 	{"failing", "spring-credit", func(t *testing.T, w *world) {
 		w.putAccounts(t, 12_000)
 		w.fails.Store(true)
-		w.slow.Store(int64(10 * time.Millisecond))
+		w.slow.Store(int64(50 * time.Millisecond))
 		w.start(t, "spring-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40})
-		w.until(t, "spring-credit", 0.5)
+		w.until(t, "spring-credit", 0.3)
 	}, map[string]string{"failures": "failures?id=spring-credit", "pace": "job?id=spring-credit&colour=pace"}},
 	{"failed", "spring-upload", func(t *testing.T, w *world) {
 		w.putAccounts(t, 12_000)
