@@ -237,7 +237,7 @@ func (s *server) question(ctx context.Context, v verb, ids []string, q url.Value
 		group.SetLimit(manyAtOnce)
 		for i, id := range ids {
 			group.Go(func() (err error) {
-				if found[i], err = s.status(ctx, id, freshness); errors.Is(err, mapper.ErrNoSuchJob) {
+				if found[i], err = s.status(ctx, id); errors.Is(err, mapper.ErrNoSuchJob) {
 					err = nil
 				}
 				return err

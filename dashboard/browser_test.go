@@ -419,6 +419,34 @@ func TestAccessible(t *testing.T) {
 	}
 }
 
+// TestWidths opens the list and a job on screens of all sizes: no page has to be moved sideways.
+func TestWidths(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.putAccounts(t, 300)
+	w.fails.Store(true)
+	w.run(t, "backfill-plans-of-2026", `{"Amount": 1}`, mapper.StartOptions{PageSize: 50})
+	w.slow.Store(int64(100 * time.Millisecond))
+	w.start(t, "runs", `{"Amount": 1}`, mapper.StartOptions{PageSize: 5})
+	b := newBrowser(t, 1280, 900, false)
+	for _, width := range []int64{360, 600, 740, 800, 1024, 1100, 1300} {
+		b.do(chromedp.EmulateViewport(width, 900))
+		for _, page := range []string{"", "job?id=runs", "job?id=backfill-plans-of-2026"} {
+			b.open(w.url + page)
+			if of(b, chromedp.Evaluate[bool](
+				`document.documentElement.scrollWidth > document.documentElement.clientWidth`)) {
+				t.Errorf("%q, %d wide: the page has to be moved sideways", page, width)
+			}
+			if page != "" || width < 1024 {
+				continue
+			}
+			if of(b, chromedp.Evaluate[bool](`(s => s.scrollWidth > s.clientWidth)(document.querySelector(".scroll"))`)) {
+				t.Errorf("%d wide: the list has to be moved sideways", width)
+			}
+		}
+	}
+}
+
 // TestLivePage watches a job while somebody writes into its page: that is not disturbed, and what
 // has changed meanwhile is shown afterwards. A list that was empty has all it needs when it fills
 // up.

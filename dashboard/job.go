@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -93,26 +94,34 @@ func (s *server) job(r *http.Request, q url.Values) (*answer, error) {
 	}
 	chosen := picture.Colour(cmp.Or(q.Get("colour"), string(picture.ByState)))
 	if !slices.Contains(picture.Colours, chosen) {
-		return nil, operator.BadRequest(fmt.Sprintf("the parameter colour is %q, it has to be one of %q", chosen,
-			picture.Colours))
+		return nil, operator.BadRequest(fmt.Sprintf("the parameter colour is %.100q, it has to be one of %s", chosen,
+			strings.Trim(fmt.Sprint(picture.Colours), "[]")))
 	}
 	l, err := s.look(r.Context(), id)
 	if err != nil {
 		return nil, err
 	}
-	v, err := s.view(l.status, l.picture, chosen)
+	var undo *mapper.Status
+	if by := l.status.UndoneBy; by != "" {
+		if undo, err = s.status(r.Context(), by); err != nil && !errors.Is(err, mapper.ErrNoSuchJob) {
+			return nil, err
+		}
+	}
+	v, err := s.view(l.status, undo, l.picture, chosen)
 	if err != nil {
 		return nil, err
 	}
-	return &answer{template: "job", title: id, live: !l.status.State.Ended() || l.status.CleaningUp, body: v}, nil
+	return &answer{template: "job", title: id, body: v,
+		live: !l.status.State.Ended() || l.status.CleaningUp || undo != nil && !undo.State.Ended()}, nil
 }
 
-// view returns what a job's page shows.
-func (s *server) view(st *mapper.Status, p *picture.Picture, chosen picture.Colour) (*view, error) {
+// view returns what a job's page shows. Undo is the status of the job that undoes it, or nil.
+func (s *server) view(st, undo *mapper.Status, p *picture.Picture, chosen picture.Colour) (*view, error) {
 	shown, err := s.statusOf(st)
 	if err != nil {
 		return nil, err
 	}
+	shown.Undo = undo
 	v := &view{
 		Status: shown, Causes: s.causesOf(p.Causes), History: s.actsOf(p.History), Ranges: []ranged{},
 		Estimated: p.Estimated, Kept: len(p.Ranges) > 0,

@@ -68,7 +68,7 @@ func TestKindsOfJobs(t *testing.T) {
 		"job?id=undo-done": {"299 entities restored", "1 left as they are", "left?id=undo-done", "the undo of <a",
 			"stand-held"},
 		"left?id=undo-done": {"/Account,7", "changed"},
-		"job?id=done":       {"The job that undoes it", "undo-done"},
+		"job?id=done":       {"Undone by the job undo-done", "undo-done"},
 		"job?id=rehearsal": {"rehearsal of <bdi>credit</bdi> over", "and wrote nothing", "would(change)",
 			"Would write"},
 		"examples?id=rehearsal": {"/Account,", "change", "Balance"},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/picture"
 )
 
 // A row is what the list says of a job.
@@ -27,6 +28,7 @@ type row struct {
 	Why      string           `json:"why,omitempty"`
 	Asked    bool             `json:"-"`                  // its numbers are known
 	Progress *mapper.Progress `json:"progress,omitempty"` // of a job that has not ended
+	Strip    *miniStrip       `json:"-"`                  // nil: nothing is known
 }
 
 // A list is the page of the jobs.
@@ -43,6 +45,7 @@ type list struct {
 	Mappers []string `json:"-"`
 	States  []tab    `json:"-"`
 	Columns []column `json:"-"`
+	Legend  []key    `json:"-"` // of the strips
 	More    string   `json:"-"` // the address of the next page
 	Verbs   []verb   `json:"-"` // that can be done to several
 }
@@ -89,8 +92,8 @@ func (s *server) filterOf(q url.Values) (f filter, err error) {
 		f.before, err = moment(f.Before)
 	}
 	if _, ok := orders[f.Sort]; err == nil && f.Sort != "" && !ok {
-		err = operator.BadRequest(fmt.Sprintf("the parameter sort is %.100q, it has to be one of %q", f.Sort,
-			slices.Sorted(maps.Keys(orders))))
+		err = operator.BadRequest(fmt.Sprintf("the parameter sort is %.100q, it has to be one of %s", f.Sort,
+			strings.Join(slices.Sorted(maps.Keys(orders)), ", ")))
 	}
 	return f, err
 }
@@ -148,8 +151,8 @@ var orders = map[string]func(a, b row) int{
 const (
 	manyStatuses = 20
 	manyAtOnce   = 8
-	manyRows     = 50 // found by name, on a page
-	manyPages    = 5  // looked through for a name
+	manyRows     = 100 // on a page
+	manyPages    = 5   // looked through for a name
 )
 
 // How long the status of a job that has ended is shown, and how long counts are.
@@ -181,6 +184,9 @@ func (s *server) jobs(r *http.Request, q url.Values) (*answer, error) {
 	}
 	l.Filter = f
 	l.States, l.Columns = l.tabs(), f.columns()
+	for _, state := range miniStates {
+		l.Legend = append(l.Legend, key{Class: string(state), Name: string(state)})
+	}
 	for _, v := range verbs {
 		if v.Many {
 			l.Verbs = append(l.Verbs, v)
@@ -211,7 +217,8 @@ func (l *list) tabs() (all []tab) {
 // columns returns the columns of the list.
 func (f filter) columns() (all []column) {
 	for _, c := range []struct{ name, sort, class string }{{"Job", "id", ""}, {"State", "state", ""},
-		{"Progress", "progress", ""}, {"Rate", "-", "num"}, {"Time left", "-", ""}, {"Failures", "failures", "num"},
+		{"Progress", "progress", ""}, {"Done", "-", ""}, {"Rate", "-", "num"},
+		{"Time left", "-", ""}, {"Failures", "failures", "num"},
 		{"Cost", "cost", "num"}, {"Started", "", "num"}} {
 		v := column{Name: c.name, Class: c.class, Here: f.Sort == c.sort}
 		if c.sort != "-" {
@@ -268,7 +275,7 @@ func (s *server) list(ctx context.Context, f filter, cursor string) (*list, erro
 		if f.Name != "" {
 			l.Searched += len(p.jobs)
 		}
-		if cursor, l.Next = p.next, p.next; f.Name == "" || cursor == "" || len(l.Jobs) >= manyRows {
+		if cursor, l.Next = p.next, p.next; cursor == "" || len(l.Jobs) >= manyRows {
 			break
 		}
 	}
@@ -296,10 +303,12 @@ func (s *server) statuses(ctx context.Context, rows []row) error {
 	for i := range rows {
 		j := &rows[i]
 		if j.Asked {
+			j.Strip = countedMini(j.State, j.Processed, j.Failures)
 			continue
 		}
 		group.Go(func() error {
-			status, err := s.status(ctx, j.ID, map[bool]time.Duration{true: endedFresh, false: fresh}[j.State.Ended()])
+			status, strip, err := s.glance(ctx, j.ID, map[bool]time.Duration{true: endedFresh,
+				false: fresh}[j.State.Ended()])
 			switch {
 			case errors.Is(err, mapper.ErrNoSuchJob):
 				return nil
@@ -308,6 +317,7 @@ func (s *server) statuses(ctx context.Context, rows []row) error {
 			}
 			j.Asked, j.State, j.Processed, j.Failures, j.Dollars = true, status.State, status.Processed,
 				status.Failures, status.Dollars
+			j.Strip, j.UndoneBy = strip, status.UndoneBy
 			j.Error, j.Why = s.redact(TextError, status.Error), s.redact(TextError, status.Bottleneck)
 			if j.Ended = status.Ended; !status.State.Ended() {
 				j.Phase, j.Progress = status.Phase, &status.Progress
@@ -319,9 +329,29 @@ func (s *server) statuses(ctx context.Context, rows []row) error {
 }
 
 // status returns how a job stands, or stood lately.
-func (s *server) status(ctx context.Context, id string, fresh time.Duration) (*mapper.Status, error) {
-	return kept(ctx, &s.cache, fmt.Sprintf("status\x00%s\x00%v", id, fresh > freshness), fresh,
+func (s *server) status(ctx context.Context, id string) (*mapper.Status, error) {
+	return shared(ctx, &s.cache, "status\x00"+id,
 		func(ctx context.Context) (*mapper.Status, error) { return s.engine.Job(id).Status(ctx) })
+}
+
+// glance returns how a job stands, or stood lately, and its strip. Both are of the same reads.
+func (s *server) glance(ctx context.Context, id string, fresh time.Duration) (*mapper.Status, *miniStrip, error) {
+	type glance struct {
+		status *mapper.Status
+		strip  *miniStrip
+	}
+	g, err := kept(ctx, &s.cache, fmt.Sprintf("glance\x00%s\x00%v", id, fresh > freshness), fresh,
+		func(ctx context.Context) (g glance, err error) {
+			var p *picture.Picture
+			if g.status, p, err = picture.Glance(ctx, s.engine, id); err != nil {
+				return g, err
+			}
+			if g.strip = miniOf(p, g.status); g.strip == nil {
+				g.strip = countedMini(g.status.State, g.status.Processed, g.status.Failures)
+			}
+			return g, nil
+		})
+	return g.status, g.strip, err
 }
 
 // Done returns which share of the job's entities is done, about.
@@ -335,6 +365,9 @@ func (r row) Done() mapper.Progress {
 // Runs reports whether the job is getting on.
 func (r row) Runs() bool { return r.Progress != nil && r.State == mapper.StateRunning }
 
+// Succeeded reports whether the job has processed all of its entities, or failed on them.
+func (r row) Succeeded() bool { return succeeded(r.State) }
+
 // Undoes reports whether the job is an undo. It processes pages of another job.
 func (r row) Undoes() bool { return operator.Undoes(&mapper.Status{Mapper: r.Mapper}) }
 
@@ -345,8 +378,14 @@ func (r row) Took() time.Duration { return r.Ended.Sub(r.Created) }
 // has already.
 func (r row) Says() string {
 	text := strings.ReplaceAll(cmp.Or(r.Why, r.Error), "job "+r.ID+": ", "")
+	if r.UndoneBy != "" {
+		text = "undone, or being undone, by " + r.UndoneBy
+	}
+	if text == string(r.State) {
+		text = ""
+	}
 	if text == "" && r.Runs() && r.Processed+r.Failures == 0 {
 		text = "no page is done yet"
 	}
-	return rangeID.ReplaceAllString(text, "a range")
+	return rangeID.ReplaceAllString(rangePrefix.ReplaceAllString(text, ""), "a range")
 }

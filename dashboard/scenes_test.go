@@ -1,10 +1,15 @@
 package dashboard_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"testing"
 	"time"
+
+	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -14,16 +19,19 @@ type scene struct {
 	name string
 	job  string
 	set  func(t *testing.T, w *world)
+	also map[string]string // addresses of other pages, by the names of their pictures
 }
 
 // scenes are the states that an operator meets.
 var scenes = []scene{
 	{"well", "spring-credit", func(t *testing.T, w *world) {
 		w.putAccounts(t, 12_000)
-		w.slow.Store(int64(10 * time.Millisecond))
+		w.slow.Store(int64(50 * time.Millisecond))
 		w.start(t, "spring-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40})
-		w.until(t, "spring-credit", 0.4)
-	}},
+		w.until(t, "spring-credit", 0.3)
+	}, map[string]string{"mappers": "start", "form": "start?mapper=credit", "abort": "act?do=abort&id=spring-credit",
+		"nobody": "job?id=nobody", "nowhere": "nowhere", "wrong": "job?id=spring-credit&colour=red",
+		"none": "?state=failed"}},
 	{"slow", "spring-credit", func(t *testing.T, w *world) {
 		w.putAccounts(t, 12_000)
 		w.slow.Store(int64(2 * time.Millisecond))
@@ -31,7 +39,7 @@ var scenes = []scene{
 		w.until(t, "spring-credit", 0.3)
 		w.busy.Store(true)
 		time.Sleep(25 * time.Second)
-	}},
+	}, nil},
 	{"queued", "autumn-credit", func(t *testing.T, w *world) {
 		w.putAccounts(t, 12_000)
 		w.slow.Store(int64(200 * time.Millisecond))
@@ -39,42 +47,83 @@ var scenes = []scene{
 		time.Sleep(3 * time.Second)
 		w.start(t, "autumn-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40, AllowOverlap: true})
 		time.Sleep(12 * time.Second)
-	}},
+	}, nil},
 	{"failing", "spring-credit", func(t *testing.T, w *world) {
 		w.putAccounts(t, 12_000)
 		w.fails.Store(true)
-		w.slow.Store(int64(10 * time.Millisecond))
+		w.slow.Store(int64(50 * time.Millisecond))
 		w.start(t, "spring-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40})
-		w.until(t, "spring-credit", 0.5)
-	}},
-	{"failed", "spring-credit", func(t *testing.T, w *world) {
+		w.until(t, "spring-credit", 0.3)
+	}, map[string]string{"failures": "failures?id=spring-credit", "pace": "job?id=spring-credit&colour=pace"}},
+	{"failed", "spring-upload", func(t *testing.T, w *world) {
+		w.putAccounts(t, 12_000)
+		w.upload(t, "spring-upload")
+	}, map[string]string{"abort": "act?do=abort&id=spring-upload"}},
+	{"some", "spring-credit", func(t *testing.T, w *world) {
 		w.putAccounts(t, 12_000)
 		w.fails.Store(true)
 		w.slow.Store(int64(time.Millisecond))
-		w.run(t, "spring-credit", `{"Amount": 10, "note": "a\u0000b"}`, mapper.StartOptions{PageSize: 40})
-	}},
+		w.run(t, "spring-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40})
+	}, map[string]string{"undo": "act?do=undo&id=spring-credit"}},
 	{"allfail", "spring-credit", func(t *testing.T, w *world) {
 		w.putAccounts(t, 3_000)
 		w.fails.Store(true)
 		w.all.Store(true)
 		w.run(t, "spring-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40})
-	}},
+	}, map[string]string{"replay": "replay?id=spring-credit&frame=7"}},
 	{"budget", "spring-credit", func(t *testing.T, w *world) {
 		w.putAccounts(t, 12_000)
 		w.slow.Store(int64(time.Millisecond))
 		w.start(t, "spring-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40,
 			Budget: mapper.Budget{Dollars: 0.01}})
 		w.until(t, "spring-credit", 0.9)
-	}},
-	{"undo", "undo-spring-credit", undone},
-	{"undone", "spring-credit", undone},
+	}, nil},
+	{"undo", "undo-spring-credit", undone, map[string]string{"left": "left?id=undo-spring-credit"}},
+	{"undone", "spring-credit", undone, map[string]string{"clean": "act?do=clean-up&id=spring-credit",
+		"verify": "act?do=verify&id=spring-credit", "replay": "replay?id=spring-credit&frame=12"}},
+	{"many", "run-2", many, map[string]string{"running": "?state=running", "sorted": "?sort=failures"}},
+}
+
+// many has seventy jobs in all states.
+func many(t *testing.T, w *world) {
+	w.putAccounts(t, 1500)
+	quick := mapper.StartOptions{PageSize: 50, AllowOverlap: true, FailureLimit: mapper.Unlimited}
+	for i := range 50 {
+		w.fails.Store(i%9 == 4)
+		w.all.Store(i%18 == 4)
+		w.run(t, fmt.Sprintf("nightly-%03d", i), `{"Amount": 1}`, quick)
+	}
+	w.all.Store(false)
+	w.fails.Store(true)
+	w.slow.Store(int64(20 * time.Millisecond))
+	for i := range 12 {
+		id := fmt.Sprintf("%s-%d", []string{"halt", "stop"}[i%2], i)
+		job := w.start(t, id, `{"Amount": 1}`, quick)
+		w.until(t, id, 0.05*float64(i+1))
+		end := map[bool]func(context.Context) error{true: job.Pause, false: job.Abort}[i%2 == 0]
+		if err := end(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.upload(t, "broken")
+	w.slow.Store(int64(100 * time.Millisecond))
+	for i := range 4 {
+		w.start(t, fmt.Sprintf("run-%d", i), `{"Amount": 1}`, quick)
+		time.Sleep(8 * time.Second)
+	}
 }
 
 // undone undoes a job. Some of its entities were changed since.
 func undone(t *testing.T, w *world) {
 	w.putAccounts(t, 6_000)
 	w.run(t, "spring-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40})
-	w.putAccounts(t, 100)
+	var keys []*datastore.Key
+	for i := range 100 {
+		keys = append(keys, accountKey(int64(i+1)))
+	}
+	if _, err := w.client.PutMulti(t.Context(), keys, make([]account, len(keys))); err != nil {
+		t.Fatal(err)
+	}
 	u, err := w.engine.Job("spring-credit").Undo(mapper.WithReason(mapper.WithCaller(t.Context(), "ann@example.com"),
 		"wrong amount"), nil)
 	if err != nil {
@@ -82,6 +131,19 @@ func undone(t *testing.T, w *world) {
 	}
 	if _, err := u.Wait(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// upload runs a job that fails.
+func (w *world) upload(t *testing.T, id string) {
+	t.Helper()
+	job, err := w.engine.StartByName(mapper.WithCaller(t.Context(), "ann@example.com"), "upload",
+		mapper.Query{Kind: "Account"}, []byte("{}"), &mapper.StartOptions{ID: id, PageSize: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateFailed {
+		t.Fatalf("%+v, %v", s, err)
 	}
 }
 
@@ -104,7 +166,7 @@ func (w *world) until(t *testing.T, id string, part float64) {
 
 // TestScenes makes pictures of the pages of jobs in each state that an operator meets, in the
 // folder $SCENES: SCENES=/tmp/scenes go test ./dashboard -run Scenes. Each state has a view on a
-// desk, in the dark, and on a phone.
+// desk and on a phone, each light and dark.
 func TestScenes(t *testing.T) {
 	folder := os.Getenv("SCENES")
 	if folder == "" {
@@ -119,11 +181,13 @@ func TestScenes(t *testing.T) {
 				name  string
 				width int64
 				dark  bool
-			}{{"light", 1440, false}, {"dark", 1440, true}, {"phone", 390, false}} {
+			}{{"light", 1440, false}, {"dark", 1440, true}, {"phone", 390, false}, {"night", 390, true}} {
 				t.Run(view.name, func(t *testing.T) {
 					b := newBrowser(t, view.width, 900, view.dark)
 					b.screen = s.name + "-" + view.name
-					for name, at := range map[string]string{"job": "job?id=" + s.job, "jobs": ""} {
+					pages := map[string]string{"job": "job?id=" + s.job, "jobs": ""}
+					maps.Copy(pages, s.also)
+					for name, at := range pages {
 						b.open(w.url + at)
 						b.shoot(name)
 					}

@@ -29,7 +29,19 @@ type status struct {
 	ByKind   []mapper.KindStatus `json:"spaces,omitempty"`
 	Counters map[string]int64    `json:"counters"`
 
-	Over string `json:"-"` // the query in words
+	Over string         `json:"-"` // the query in words
+	Undo *mapper.Status `json:"-"` // of the job that undoes it; nil: there is none, or it is unknown
+}
+
+// Undone says whether the job was undone; empty: it was not, or that is unknown.
+func (s *status) Undone() string {
+	switch {
+	case s.Undo == nil || s.Undo.State == mapper.StateFailed || s.Undo.State == mapper.StateAborted:
+		return ""
+	case s.Undo.State.Ended():
+		return "undone"
+	}
+	return "being undone"
 }
 
 // statusOf returns what may be seen of a status.

@@ -29,7 +29,10 @@ type standing struct {
 // A piece is a part of a text, or a range that it names.
 type piece struct{ Text, Range string }
 
-var rangeID = regexp.MustCompile(`\b(?:range )?([0-9a-f]{32})\b`)
+var (
+	rangeID     = regexp.MustCompile(`\b(?:range )?([0-9a-f]{32})\b`)
+	rangePrefix = regexp.MustCompile(`\brange [0-9a-f]{32}: `)
+)
 
 // pieces returns a text about a job in pieces, without the job's name at its start.
 func pieces(job, text string) (all []piece) {
@@ -62,10 +65,33 @@ func standingOf(s *status, history []mapper.HistoryEntry, now time.Time) standin
 	case mapper.StateSucceeded, mapper.StateSucceededWithFailures, mapper.StateFailed:
 	}
 	if s.UndoneBy != "" {
-		tone, text = held, strings.TrimSuffix(text, ".")+". The job "+s.UndoneBy+" undoes it, or has undone it"
-		next = "Whether that job has ended, and what it restored, is on its page."
+		var undo string
+		tone, undo, next = undoing(s)
+		text = strings.TrimSuffix(text, ".") + ". " + undo
 	}
 	return standing{tone, pieces(s.ID, strings.TrimSuffix(text, ".")), next}
+}
+
+// undoing says how the undo of a job stands, and what to do.
+func undoing(s *status) (tone, text, next string) {
+	undo := s.Undo
+	switch {
+	case undo == nil:
+		return held, "The job " + s.UndoneBy + " undoes it, or has undone it",
+			"Whether that job has ended, and what it restored, is on its page."
+	case !undo.State.Ended():
+		return held, fmt.Sprintf("The job %s undoes it, and is %s: %s", s.UndoneBy,
+			operator.PhaseOf(undo.State, undo.Phase), operator.Percent(undo.Progress)), "Wait for its end."
+	case undo.State == mapper.StateFailed || undo.State == mapper.StateAborted:
+		became := map[bool]string{true: "has failed", false: "was aborted"}[undo.State == mapper.StateFailed]
+		return trial, "The job " + s.UndoneBy + ", which undoes it, " + became,
+			"Some of the entities may be restored. See that job."
+	}
+	tone, next = good, nothingToDo
+	if undo.Counters["left"] > 0 || undo.Failures > 0 {
+		tone, next = held, "See which entities were left unchanged, and why."
+	}
+	return tone, "Undone by the job " + s.UndoneBy + ": " + operator.Undone(undo), next
 }
 
 // paused says how a paused job stands, and what to do.

@@ -131,6 +131,39 @@ func TestStanding(t *testing.T) {
 	}
 }
 
+// TestUndone checks what is said of a job that another one undoes.
+func TestUndone(t *testing.T) {
+	t.Parallel()
+	ended := mapper.Status{State: mapper.StateSucceeded, Phase: mapper.PhaseEnded, Mapper: "undo:m",
+		Counters: map[string]int64{"restored": 9}}
+	left := ended
+	left.Counters = map[string]int64{"restored": 9, "left": 3}
+	for _, test := range []struct {
+		undo             mapper.Status
+		tone, text, next string
+		badge            string
+	}{
+		{ended, good, "Undone by the job u: 9 entities restored, 0 deleted that the job had put, 0 left as they are",
+			"Nothing to do.", "undone"},
+		{left, held, "Undone by the job u: 9 entities restored, 0 deleted that the job had put, 3 left as they are",
+			"why", "undone"},
+		{mapper.Status{State: mapper.StateRunning, Phase: mapper.PhaseQueued,
+			Progress: mapper.Progress{FractionMin: 0.5, Fraction: 0.5, FractionMax: 0.5}}, held,
+			"The job u undoes it, and is queued: 50%", "Wait", "being undone"},
+		{mapper.Status{State: mapper.StateFailed, Phase: mapper.PhaseEnded}, trial,
+			"The job u, which undoes it, has failed", "See that job", ""},
+	} {
+		s := &status{Status: &mapper.Status{ID: "j", State: mapper.StateSucceeded, Phase: mapper.PhaseEnded,
+			Processed: 5, UndoneBy: "u"}, Undo: &test.undo}
+		got := standingOf(s, nil, time.Now())
+		if want := "Succeeded: 5 entities processed. " + test.text; got.Tone != test.tone || got.said() != want ||
+			!strings.Contains(got.Next, test.next) || s.Undone() != test.badge {
+			t.Errorf("%s %q, %q, %q, want %s %q, %q, %q", got.Tone, got.said(), got.Next, s.Undone(), test.tone, want,
+				test.next, test.badge)
+		}
+	}
+}
+
 // TestBar checks that a bar whose bounds say nothing is not drawn as if it were full.
 func TestBar(t *testing.T) {
 	t.Parallel()

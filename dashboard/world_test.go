@@ -65,6 +65,7 @@ type world struct {
 	busy    atomic.Bool  // a service that it calls refuses calls
 	fails   atomic.Bool  // it fails for some
 	error   atomic.Value // with this text
+	uploads atomic.Int64 // pages of the mapper upload, which fails after 60
 }
 
 // newWorld returns a world whose dashboard has options, and is mounted at /some/where/.
@@ -136,7 +137,18 @@ func newEngine(t testing.TB) *world {
 		return nil
 	})
 	look := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })
-	w.mappers = []mapper.AnyMapper{credit, look}
+	upload := mapper.VisitPages("upload",
+		func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) (int64, error) {
+			return e.Value.Balance, nil
+		},
+		func(context.Context, *mapper.Page[int64], mapper.NoParams) error {
+			time.Sleep(20 * time.Millisecond)
+			if w.uploads.Add(1) > 60 {
+				return mapper.Permanent(errors.New("warehouse: 403 Forbidden: the table accounts is read-only"))
+			}
+			return nil
+		})
+	w.mappers = []mapper.AnyMapper{credit, look, upload}
 	if w.engine, err = mapper.NewEngine(w.client, queue,
 		&mapper.EngineOptions{Mappers: w.mappers, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)

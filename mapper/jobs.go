@@ -39,6 +39,8 @@ type JobInfo struct {
 	Created time.Time `json:"created"`
 	Ended   time.Time `json:"ended,omitzero"` // zero until it has ended
 
+	UndoneBy string `json:"undo,omitempty"` // see [Status]
+
 	CleanUpAt time.Time `json:"clean_up_at,omitzero"` // see [Status]
 
 	// Counted says that Processed, Failures and Dollars are known, because the job has succeeded.
@@ -75,7 +77,7 @@ func (o *JobsOptions) list(
 	}
 	for _, j := range found {
 		info := JobInfo{ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), State: State(j.State), Error: j.Error,
-			Created: j.Created, Ended: j.Ended, CleanUpAt: j.DueAt(),
+			Created: j.Created, Ended: j.Ended, UndoneBy: j.Undo, CleanUpAt: j.DueAt(),
 			Processed: estimate.Unknown, Failures: estimate.Unknown, Dollars: estimate.Unknown}
 		if len(j.Totals) > 0 {
 			sum, bad := j.RecordedTotals()

@@ -49,7 +49,7 @@ var ErrNoSuchRange = errors.New("the job has no range of this ID")
 // counted, in four calls, at a read for 1,000 records. If there is no such job, the error is
 // [mapper.ErrNoSuchJob].
 func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, error) {
-	p, err := read(ctx, store.New(client).Asked(), id, time.Now())
+	p, err := read(ctx, store.New(client).Asked(), id, false)
 	if err != nil {
 		return nil, fmt.Errorf("picture: %w", err)
 	}
@@ -57,8 +57,8 @@ func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, err
 }
 
 // Look returns the status of an engine's job, as [mapper.Job.Status] does, and its picture. Both
-// are calculated from the same reads. Together they cost about 750 reads at most, and two calls
-// more than a status. If there is no such job, the error is [mapper.ErrNoSuchJob].
+// are calculated from the same reads. Together they cost about 750 reads at most, and one call more
+// than a status. If there is no such job, the error is [mapper.ErrNoSuchJob].
 func Look(ctx context.Context, e *mapper.Engine, id string) (*mapper.Status, *Picture, error) {
 	ctx = store.Sharing(ctx)
 	s, err := e.Job(id).Status(ctx)
@@ -69,72 +69,119 @@ func Look(ctx context.Context, e *mapper.Engine, id string) (*mapper.Status, *Pi
 	return s, p, err
 }
 
-func read(ctx context.Context, st store.Store, id string, now time.Time) (*Picture, error) {
-	job, err := st.LoadJob(ctx, record.Ref{ID: id})
+// Glance returns the status of an engine's job, and a picture of the records that this status has
+// read. It makes no other calls. So if the job is sampled, the picture has only a few of its
+// failures, and if the status is read from the job's record alone, it has no ranges. If there is no
+// such job, the error is [mapper.ErrNoSuchJob].
+func Glance(ctx context.Context, e *mapper.Engine, id string) (*mapper.Status, *Picture, error) {
+	ctx = store.Sharing(ctx)
+	s, err := e.Job(id).Status(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := read(ctx, store.New(e.Client()).Asked(), id, true)
+	if err != nil {
+		return nil, nil, fmt.Errorf("picture: %w", err)
+	}
+	return s, p, nil
+}
+
+// read returns the picture of a job, brief or whole: see [Glance].
+func read(ctx context.Context, st store.Store, id string, brief bool) (*Picture, error) {
+	job, err := st.LoadedJob(ctx, record.Ref{ID: id})
 	if err != nil {
 		return nil, err
 	}
-	all, scale, err := st.Sample(ctx, job.Ref(), "", store.SampleSize)
+	p := newPicture(job, time.Now())
+	if brief && len(job.Totals) > 0 {
+		return p, p.about(job, nil, 1)
+	}
+	found, err := samplesOf(ctx, st, job, brief)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("job %s: %w", id, err)
 	}
-	open, openScale := marked(all, func(r *record.Range) bool { return r.State == record.Pending }), 1.0
-	failed, failedScale := marked(all, func(r *record.Range) bool { return r.Failed != "" }), 1.0
-	if scale != 1 {
-		group, ctx := errgroup.WithContext(ctx)
-		group.Go(func() (err error) {
-			open, openScale, err = st.Sample(ctx, job.Ref(), "open", store.SampleSize)
-			return err
-		})
-		group.Go(func() (err error) {
-			failed, failedScale, err = st.Sample(ctx, job.Ref(), "failed", store.SampleSize)
-			return err
-		})
-		if err := group.Wait(); err != nil {
-			return nil, err
-		}
-	}
-	p := &Picture{Estimated: scale != 1, State: mapper.State(job.State), Undo: job.Undo, Begun: job.Created, Until: now,
-		Gone: job.Cleaned || job.Cleaning != ""}
-	if p.Ended = job.Over(); p.Ended {
-		p.Until = job.Ended
-	}
-	done := marked(all, func(r *record.Range) bool { return r.State == record.Done && r.Failed == "" })
-	switch {
-	case p.Estimated && len(job.Totals) > 0: // the totals of all records are known
-		if scale, failedScale, err = exactly(job, done, failed); err != nil {
-			return nil, fmt.Errorf("job %s: %w", id, err)
-		}
-	case p.Estimated: // a status counts the records, too
-		c, err := st.Census(ctx, job.Ref())
-		if err != nil {
-			return nil, err
-		}
-		if c != nil {
-			scale, openScale, failedScale = each(c.Done(), done), each(c.Open, open), each(c.Failed, failed)
-		}
-	}
-	if err := p.about(job, failed, failedScale); err != nil {
+	p.Estimated = found.some
+	if err := p.about(job, found.failed.all, found.failed.scale); err != nil {
 		return nil, fmt.Errorf("job %s: %w", id, err)
 	}
 	if p.Gone {
 		return p, nil
 	}
-	p.add(done, scale)
-	p.add(failed, failedScale)
+	p.add(found.done)
+	p.add(found.failed)
 	// Before its first page, a job may wait in its queue.
-	forAll := len(done)+len(failed) > 0 && float64(len(open))*openScale <= float64(job.AtOnce())
+	forAll := len(p.Ranges) > 0 && float64(len(found.open.all))*found.open.scale <= float64(job.AtOnce())
 	first := len(p.Ranges)
-	p.add(open, openScale)
-	for i, r := range open {
-		if job.State == record.Running && atWork(r, forAll, now) {
+	p.add(found.open)
+	for i, r := range found.open.all {
+		if job.State == record.Running && atWork(r, forAll, p.Until) {
 			p.Ranges[first+i].State = Running
 		}
 	}
-	order := slices.Concat(done, failed, open)
-	p.sort(order)
+	p.sort(slices.Concat(found.done.all, found.failed.all, found.open.all))
 	p.markSlow()
 	return p, nil
+}
+
+// A sample has some records of a job, and how many ranges each stands for.
+type sample struct {
+	all   []*record.Range
+	scale float64
+}
+
+// The samples of a job's records, by what became of them.
+type samples struct {
+	done, failed, open sample
+	some               bool // these are not all records
+}
+
+// samplesOf reads a job's records, or samples of them. If brief, it reads no sample of the failures.
+func samplesOf(ctx context.Context, st store.Store, job *record.Job, brief bool) (p samples, err error) {
+	all, scale, err := st.Sample(ctx, job.Ref(), "", store.SampleSize)
+	if err != nil {
+		return p, err
+	}
+	p.done = sample{marked(all, func(r *record.Range) bool { return r.State == record.Done && r.Failed == "" }), scale}
+	p.failed = sample{marked(all, func(r *record.Range) bool { return r.Failed != "" }), scale}
+	p.open = sample{marked(all, func(r *record.Range) bool { return r.State == record.Pending }), scale}
+	if p.some = scale != 1; !p.some {
+		return p, nil
+	}
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		p.open.all, p.open.scale, err = st.Sample(gctx, job.Ref(), "open", store.SampleSize)
+		return err
+	})
+	if !brief {
+		group.Go(func() (err error) {
+			p.failed.all, p.failed.scale, err = st.Sample(gctx, job.Ref(), "failed", store.SampleSize)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return p, err
+	}
+	if len(job.Totals) > 0 { // the totals of all records are known
+		p.done.scale, p.failed.scale, err = exactly(job, p.done.all, p.failed.all)
+		return p, err
+	}
+	c, err := st.Census(ctx, job.Ref()) // a status counts the records, too
+	if err != nil || c == nil {
+		return p, err
+	}
+	p.done.scale, p.failed.scale, p.open.scale = each(c.Done(), p.done.all), each(c.Failed, p.failed.all),
+		each(c.Open, p.open.all)
+	return p, nil
+}
+
+// newPicture returns the picture of a job without its ranges.
+func newPicture(job *record.Job, now time.Time) *Picture {
+	p := &Picture{State: mapper.State(job.State), Undo: job.Undo, Begun: job.Created, Until: now,
+		Gone: job.Cleaned || job.Cleaning != ""}
+	if p.Ended = job.Over(); p.Ended {
+		p.Until = job.Ended
+	}
+	return p
 }
 
 // each returns how many of n ranges each sampled one stands for.
@@ -163,9 +210,9 @@ func marked(all []*record.Range, is func(*record.Range) bool) (some []*record.Ra
 	return some
 }
 
-func (p *Picture) add(all []*record.Range, stands float64) {
-	for _, r := range all {
-		p.Ranges = append(p.Ranges, rangeOf(r, stands))
+func (p *Picture) add(some sample) {
+	for _, r := range some.all {
+		p.Ranges = append(p.Ranges, rangeOf(r, some.scale))
 	}
 }
 

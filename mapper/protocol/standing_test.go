@@ -1,6 +1,7 @@
 package protocol_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -338,6 +339,13 @@ type lookFigures struct {
 	open, tooHigh   int // looks without an upper bound of the time left, and those whose lower one was wrong
 	phases          map[mapper.Phase]int
 	misses          []string
+	widest          []wideLook // the looks whose times left are widest apart
+}
+
+// A wideLook is a look by the width of its bounds.
+type wideLook struct {
+	width float64
+	says  string
 }
 
 // A boundFigures says how often a bound held, and how wide it was.
@@ -387,17 +395,32 @@ func (f *lookFigures) add(l look, n float64, left time.Duration, share float64) 
 		return
 	}
 	held := left+resolution/2 >= p.TimeLeftMin && left-resolution/2 <= p.TimeLeftMax
-	f.time.add(held, float64(p.TimeLeftMax+resolution)/float64(p.TimeLeftMin+resolution))
+	width := float64(p.TimeLeftMax+resolution) / float64(p.TimeLeftMin+resolution)
+	f.time.add(held, width)
+	says := fmt.Sprintf("%.0f%% over, left %v, said %v to %v: %d of %v, %s, %s", 100*share, left,
+		p.TimeLeftMin, p.TimeLeftMax, l.truth.processed, n, s.Phase, s.Bottleneck)
 	if !held {
-		f.misses = append(f.misses, fmt.Sprintf("%.0f%% over, left %v, said %v to %v: %d of %v, %s", 100*share, left,
-			p.TimeLeftMin, p.TimeLeftMax, l.truth.processed, n, s.Phase))
+		f.misses = append(f.misses, says)
 	}
+	f.widest = append(f.widest, wideLook{width, fmt.Sprintf("%s; %d failed, %d to %d remain", says, l.truth.failures,
+		s.Bounds.Remaining.Min, s.Bounds.Remaining.Max)})
 }
 
 // at returns a quantile of the widths.
 func (f *boundFigures) at(share float64) float64 {
 	slices.Sort(f.widths)
 	return f.widths[min(len(f.widths)-1, int(share*float64(len(f.widths))))]
+}
+
+// within returns how often the bound was at most as wide as given.
+func (f *boundFigures) within(width float64) float64 {
+	n := 0
+	for _, w := range f.widths {
+		if w <= width {
+			n++
+		}
+	}
+	return float64(n) / float64(max(1, len(f.widths)))
 }
 
 // holds returns how often the bound held.
@@ -412,6 +435,9 @@ func (f *boundFigures) String() string {
 		f.at(0.5), f.at(0.9), f.at(0.99))
 }
 
+// narrow is how wide the bounds of counts may be in nine of ten looks, of the total.
+const narrow = 0.05
+
 // fewJobs is from how many jobs on the figures are checked, and not only printed.
 const fewJobs = 100
 
@@ -420,8 +446,8 @@ func (f *lookFigures) report(t *testing.T) {
 	t.Logf("%d jobs; looks by phase: %v", f.jobs, f.phases)
 	for i, name := range []string{"processed", "failures", "remaining", "total"} {
 		b := &f.bounds[i]
-		t.Logf("%-10s %v of the total, on each side", name+":", b)
-		if f.jobs >= fewJobs && (b.holds() < 0.99 || b.at(0.9) > 0.05) {
+		t.Logf("%-10s %v of the total, on each side; at most %v in %.1f%%", name+":", b, narrow, 100*b.within(narrow))
+		if f.jobs >= fewJobs && (b.holds() < 0.99 || b.at(0.9) > narrow) {
 			t.Errorf("the bounds of %s", name)
 		}
 	}
@@ -434,5 +460,9 @@ func (f *lookFigures) report(t *testing.T) {
 	t.Logf("the exact number at the end was below an estimate before it in %d jobs", f.back)
 	for _, miss := range f.misses[:min(len(f.misses), 40)] {
 		t.Log(miss)
+	}
+	slices.SortFunc(f.widest, func(a, b wideLook) int { return cmp.Compare(b.width, a.width) })
+	for _, look := range f.widest[:min(len(f.widest), 20)] {
+		t.Logf("wide, %.3g: %s", look.width, look.says)
 	}
 }

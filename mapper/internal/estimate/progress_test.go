@@ -130,6 +130,16 @@ func TestTimeLeft(t *testing.T) {
 				c.most)
 		}
 	}
+	// A job below its rate has become slow. It may stay so, or become as fast as before.
+	all := []*record.Range{open(6000, true), page(20, 10*time.Second)}
+	for ago := 4 * time.Minute; ago < 10*time.Minute; ago += 10 * time.Second {
+		all = append(all, page(100, ago))
+	}
+	slow := lookAt(all...)
+	slow.Job.Rate = []byte(`{"entities":1000}`)
+	if s := slow.State(); slow.slowed() == "" || s.TimeLeftMin > s.TimeLeft || s.TimeLeft > s.TimeLeftMax {
+		t.Errorf("slowed %q: %v, between %v and %v", slow.slowed(), s.TimeLeft, s.TimeLeftMin, s.TimeLeftMax)
+	}
 	done := Look{Job: &record.Job{State: record.Succeeded, Created: noon, Ended: noon.Add(time.Minute)}}
 	if s := done.State(); s.TimeLeft != 0 || s.TimeLeftMax != 0 || s.Fraction != 1 || s.Phase != Over {
 		t.Errorf("it has succeeded: %+v", s)

@@ -84,7 +84,7 @@ func (l Look) working(remaining Number, s *record.Sample) (w span, known bool) {
 	least, most := math.Sqrt(n*float64(remaining.Min)), math.Sqrt(n*float64(max(remaining.About, remaining.Max)))
 	w.least, w.about, w.most = takes(least, speed*off), takes(n, speed), takes(most, speed/off)
 	if throughput > 0 && l.slowed() != "" {
-		w.about = takes(n, throughput)
+		w.about, w.most = takes(n, throughput), max(w.most, takes(most, throughput/off))
 	}
 	return w, true
 }

@@ -214,7 +214,7 @@ func (st Store) firstRecords(ctx context.Context, job record.Ref, mark string, m
 }
 
 // Sharing returns a context in which each sample and each census is read once. A second call of
-// Sample or Census gets the same.
+// Sample or Census gets the same. LoadedJob gets what LoadJob has read last.
 func Sharing(ctx context.Context) context.Context {
 	return context.WithValue(ctx, sharedKey{}, new(shared))
 }
@@ -240,6 +240,32 @@ type shared struct {
 	all map[any]any // functions that return what was read, by its key
 }
 
+// A loaded is the key of a job's record, by its ID.
+type loaded string
+
+// share keeps the record of a job in a context of [Sharing], for LoadedJob.
+func share(ctx context.Context, j *record.Job) {
+	if s, ok := ctx.Value(sharedKey{}).(*shared); ok {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.set(loaded(j.ID), func() (*record.Job, error) { return j, nil })
+	}
+}
+
+// LoadedJob returns the record that LoadJob has read last of a job in a context of [Sharing]. If it
+// has read none, LoadedJob reads it.
+func (st Store) LoadedJob(ctx context.Context, ref record.Ref) (*record.Job, error) {
+	if s, ok := ctx.Value(sharedKey{}).(*shared); ok {
+		s.mu.Lock()
+		read, ok := s.all[loaded(ref.ID)].(func() (*record.Job, error))
+		s.mu.Unlock()
+		if ok {
+			return read()
+		}
+	}
+	return st.LoadJob(ctx, ref)
+}
+
 // sharedIn returns what read returns. In a context of [Sharing], only the first call for a key
 // reads, and the others wait for that.
 func sharedIn[T any](ctx context.Context, key any, read func() (T, error)) (T, error) {
@@ -251,13 +277,18 @@ func sharedIn[T any](ctx context.Context, key any, read func() (T, error)) (T, e
 	once, ok := s.all[key].(func() (T, error))
 	if !ok {
 		once = sync.OnceValues(read)
-		if s.all == nil {
-			s.all = make(map[any]any)
-		}
-		s.all[key] = once
+		s.set(key, once)
 	}
 	s.mu.Unlock()
 	return once()
+}
+
+// set keeps a function that returns what was read. The caller holds the lock.
+func (s *shared) set(key, read any) {
+	if s.all == nil {
+		s.all = make(map[any]any)
+	}
+	s.all[key] = read
 }
 
 // Due loads jobs of a queue whose retention period is over. The job that is due longest comes

@@ -98,6 +98,7 @@ func (st Store) LoadJob(ctx context.Context, ref record.Ref) (*record.Job, error
 	if err != nil {
 		return nil, err
 	}
+	share(ctx, j)
 	return j, ref.Is(j)
 }
 
