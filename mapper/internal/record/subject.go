@@ -173,7 +173,7 @@ func (s Subject) inQuery(document []byte) bool {
 // inTick reports whether the JSON of a waiting tick mentions the subject.
 func (s Subject) inTick(document []byte) bool {
 	var fields map[string]json.RawMessage
-	if len(document) > 0 && json.Unmarshal(document, &fields) != nil {
+	if json.Unmarshal(document, &fields) != nil {
 		return s.inJSON(document, true)
 	}
 	for name, text := range fields {
@@ -188,7 +188,7 @@ func (s Subject) inTick(document []byte) bool {
 // except are not searched.
 func (s Subject) inFields(document []byte, except ...string) bool {
 	var all []map[string]json.RawMessage
-	if len(document) > 0 && json.Unmarshal(document, &all) != nil {
+	if json.Unmarshal(document, &all) != nil {
 		return s.inJSON(document, false)
 	}
 	for _, fields := range all {
@@ -204,9 +204,6 @@ func (s Subject) inFields(document []byte, except ...string) bool {
 // inTotals reports whether the names of counters or namespaces in a job's totals mention the
 // subject.
 func (s Subject) inTotals(stored []byte) bool {
-	if len(stored) == 0 {
-		return false
-	}
 	sum, err := (&Job{Totals: stored}).RecordedTotals()
 	if err != nil {
 		return s.inValue(stored, false)
@@ -303,7 +300,7 @@ func (s Subject) inPlain(text string) bool {
 	}
 	for _, w := range s.Words {
 		quoted := strconv.Quote(w) // as values are quoted in messages
-		if hasWord(text, w) || quoted[1:len(quoted)-1] != w && hasWord(text, quoted[1:len(quoted)-1]) {
+		if hasWord(text, w) || hasWord(text, quoted[1:len(quoted)-1]) {
 			return true
 		}
 	}
