@@ -35,9 +35,9 @@ func TestSealsOfOlderBuilds(t *testing.T) {
 		"an empty record":                  {empty.Digest(), "ca394682b0c6e49427c783a8d7133eb6"},
 		"a record":                         {full.Digest(), "2b280dad3d50757e9c0fa581f8cad0df"},
 		"a record that counts what it put": {written.Digest(), "92a21f125d659b086b8bf199fa2b81f2"},
-		"the keys of a page":               {KeysDigest([]*keyspace.Position{at(1), keyspace.At(order), long, {}}),
+		"the keys of a page": {KeysDigest([]*keyspace.Position{at(1), keyspace.At(order), long, {}}),
 			"4257e58e6ca6de137328c34882538e5f"},
-		"a single entity":                  {single.Bytes(), "aaeaea275ac6dab7904a21b6ed14deb9"},
+		"a single entity": {single.Bytes(), "aaeaea275ac6dab7904a21b6ed14deb9"},
 	} {
 		if got := hex.EncodeToString(c.digest); got != c.want {
 			t.Errorf("%s: %s, want %s", what, got, c.want)
