@@ -71,7 +71,7 @@ const maxDraft = 900 << 10
 
 // Encode stores the ledger in Stored. It drops the counters if they don't fit.
 func (d *Draft) Encode() error {
-	if err := d.encode(); err != nil || len(d.Stored) <= maxDraft {
+	if err := d.encode(); len(d.Stored) <= maxDraft { // nothing is stored after an error
 		return err
 	}
 	d.Ledger.tally.Drop()

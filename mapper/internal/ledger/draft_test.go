@@ -147,6 +147,10 @@ func largestDraft(t *testing.T, rng *rand.Rand, random int, fits bool) {
 		!fits && !errors.Is(err, tally.ErrTooMany) {
 		t.Errorf("%d counters, %v; want that all fit: %t", len(got), err, fits)
 	}
+	kept := len(again.Ledger.Spaces)
+	if again.Ledger.bound(); len(again.Ledger.Spaces) != kept {
+		t.Errorf("the draft has %d spaces, and room for %d", kept, len(again.Ledger.Spaces))
+	}
 	if n := d.Ledger.leftOut.Count(); len(d.Ledger.Spaces)+n < 29_000 || len(d.Ledger.Spaces)+n > 31_000 {
 		t.Errorf("%d spaces, and about %d left out, of 30,000", len(d.Ledger.Spaces), n)
 	}

@@ -20,9 +20,11 @@ func TestUndone(t *testing.T) {
 			Ref{"j", "i"}, false, false},
 		"a job with the same parameters": {Job{ID: "undo-j", Mapper: "touch", Params: of}, Ref{}, false, false},
 		"an undo that can't be read":     {Job{ID: "undo-j", Mapper: "undo:touch", Params: []byte("{")}, Ref{}, false, false},
-		"an undo of an earlier job": {Job{ID: "undo-j", Mapper: "undo:touch", Params: []byte(`{"Job":"j","Incarnation":"h"}`)},
+		"an undo of an earlier job": {Job{ID: "undo-j", Mapper: "undo:touch", Params: []byte(`{"Job":"j",` +
+			`"Incarnation":"h"}`)},
 			Ref{"j", "h"}, true, false},
-		"an undo of a job of another ID": {Job{ID: "undo-j", Mapper: "undo:touch", Params: []byte(`{"Job":"k","Incarnation":"i"}`)},
+		"an undo of a job of another ID": {Job{ID: "undo-j", Mapper: "undo:touch", Params: []byte(`{"Job":"k",` +
+			`"Incarnation":"i"}`)},
 			Ref{"k", "i"}, true, false},
 	} {
 		if ref, takes := Undone(&c.j); ref != c.ref || takes != c.takes {
