@@ -192,15 +192,9 @@ func (t *Taken) Refused(err error) error { return err }
 
 // Answer takes the wanted entities from an answer.
 func (t *Taken) Answer(resp any) {
-	lookup, ok := resp.(*pb.LookupResponse)
-	if !ok {
-		return
-	}
+	lookup, _ := resp.(*pb.LookupResponse)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.all) == 0 {
-		return
-	}
 	for _, r := range lookup.GetFound() {
 		found := t.all[pbkey.TextOf(r.GetEntity().GetKey())]
 		if found == nil {
