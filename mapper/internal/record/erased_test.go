@@ -153,6 +153,8 @@ func TestRedactValues(t *testing.T) {
 			Totals: totals(nil, map[string]SpaceTotals{"x/K": {}})}, true, true, false},
 		{"numbers", Job{Totals: totals(nil, nil)}, false, false, false},
 		{"totals that can't be read", Job{Totals: []byte("{")}, false, false, true},
+		{"totals of which some can be read", Job{Totals: []byte(`{"counters":{"x":1},"processed":"5"}`)}, false, false,
+			true},
 	} {
 		changed, err := RedactValues(&test.j)
 		if changed != test.changed || test.j.CountersDropped != test.dropped || (err != nil) != test.fails {

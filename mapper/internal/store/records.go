@@ -204,8 +204,11 @@ func firstRecords(
 		some = append(some, r)
 		return nil
 	})
-	if err != nil || len(some) < most {
-		return some, 1, err
+	if err != nil {
+		return nil, 1, err
+	}
+	if len(some) < most {
+		return some, 1, nil
 	}
 	last := some[most-1].ID
 	position, err := record.Hash(last)
@@ -219,7 +222,7 @@ func firstRecords(
 // Sharing returns a context in which each sample and each census is read once. A second call of
 // Sample or Census gets the same.
 func Sharing(ctx context.Context) context.Context {
-	return context.WithValue(ctx, sharedKey{}, new(shared))
+	return context.WithValue(ctx, sharedKey{}, &shared{all: make(map[any]any)})
 }
 
 type sharedKey struct{}
@@ -254,9 +257,6 @@ func sharedIn[T any](ctx context.Context, key any, read func() (T, error)) (T, e
 	once, ok := s.all[key].(func() (T, error))
 	if !ok {
 		once = sync.OnceValues(read)
-		if s.all == nil {
-			s.all = make(map[any]any)
-		}
 		s.all[key] = once
 	}
 	s.mu.Unlock()

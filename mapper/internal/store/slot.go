@@ -47,11 +47,10 @@ func holder(get get, key *datastore.Key, except record.Ref) (*record.Slot, error
 		return slot, nil
 	}
 	other := &record.Job{ID: slot.Job}
-	there, err := found(get, record.JobKey(slot.Job), other)
-	if err != nil {
+	if _, err := found(get, record.JobKey(slot.Job), other); err != nil {
 		return nil, err
 	}
-	if there && other.State == record.Running && other.Ref() == has { // the ID may belong to a later job by now
+	if other.State == record.Running && other.Ref() == has { // the ID may belong to a later job by now
 		return slot, HeldError{has, slot.Mapper, slot.Kind}
 	}
 	return slot, nil
@@ -69,12 +68,8 @@ func takeSlots(tx *datastore.Transaction, job *record.Job) error {
 	}
 	kinds := q.AllKinds()
 	for i, key := range slotKeys(job.Mapper, kinds) {
-		slot, err := holder(tx.Get, key, job.Ref())
-		if err != nil {
+		if _, err := holder(tx.Get, key, job.Ref()); err != nil {
 			return err
-		}
-		if slot.Job == job.ID && slot.Incarnation == job.Incarnation {
-			continue
 		}
 		next := &record.Slot{Mapper: job.Mapper, Kind: kinds[i], Job: job.ID, Incarnation: job.Incarnation}
 		if _, err := tx.Put(key, next); err != nil {

@@ -300,8 +300,14 @@ func TestChangeOnce(t *testing.T) {
 					t.Errorf("it took place %d times, want %d; %v", now.Failures, c.want, err)
 				}
 				answers = nil
-				if err := ChangeOnce(t.Context(), st, j.Ref(), func(*record.Job) bool { return false }); err != nil {
+				if err := ChangeOnce(t.Context(), st, j.Ref(), func(j *record.Job) bool {
+					j.Failures = 99
+					return false
+				}); err != nil {
 					t.Errorf("nothing is to be changed: %v", err)
+				}
+				if now, err := st.LoadJob(t.Context(), j.Ref()); err != nil || now.Failures != c.want {
+					t.Errorf("nothing was to be changed, and it is %d, %v", now.Failures, err)
 				}
 			})
 		})
@@ -393,6 +399,10 @@ func TestJobs(t *testing.T) {
 		if got := idsOf(active); err != nil || !slices.Equal(got, []string{"a", "d", "e"}) {
 			t.Errorf("active are %q, %v", got, err)
 		}
+		if _, err := (Store{}).CountJobs(t.Context(), []record.Owner{""}, record.Listing{}); !errors.Is(err,
+			fault.ErrArguments) {
+			t.Errorf("counted without a database: %v", err)
+		}
 		if _, err := (Store{}).Jobs(t.Context(), nil, record.Listing{}, "", 1); !errors.Is(err, fault.ErrArguments) {
 			t.Errorf("without a database: %v", err)
 		}
@@ -459,7 +469,7 @@ func TestHealth(t *testing.T) {
 		}{
 			{"at first", false, 0, true, 1, 0},
 			{"just now", true, healthFor / 2, true, 1, 0},
-			{"a second later it is down", true, healthFor, false, 2, healthTime},
+			{"a second after the answer it is down", true, healthFor / 2, false, 2, healthTime},
 			{"just now again", false, healthFor / 2, false, 2, 0},
 			{"and up again", false, healthFor, true, 3, 0},
 		} {

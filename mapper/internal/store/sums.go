@@ -65,7 +65,7 @@ func (st Store) AddTo(
 	ctx context.Context, job record.Ref, d *ledger.Draft, most int, enough func() bool,
 ) (all bool, err error) {
 	if d.Ledger.Ranges == 0 && (most == 0 || most >= atOnce) {
-		if all, err := st.addFirst(ctx, job, d); err != nil || all || enough() {
+		if all, err := st.addFirst(ctx, job, d); err != nil || enough() {
 			return all, err
 		}
 	}
@@ -157,7 +157,7 @@ func draftOf(job *record.Job, get func(*datastore.Key, *ledger.Draft) error) (*l
 	if err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
 		return nil, fmt.Errorf("job %s: %w", job.ID, err)
 	}
-	if err != nil || d.Epoch != job.Epoch || len(d.From) != SlicesOfIDs || d.Decode() != nil {
+	if d.Epoch != job.Epoch || len(d.From) != SlicesOfIDs || d.Decode() != nil {
 		return NewDraft(job), nil
 	}
 	return d, nil
@@ -184,9 +184,7 @@ func (st Store) KeepDraft(
 		}
 		kept = d.Further(stored)
 		kept.Kept = time.Now().UTC().Truncate(time.Microsecond)
-		if err := kept.Encode(); err != nil {
-			return err
-		}
+		kept.Encode()
 		if !j.Drafted {
 			j.Drafted = true
 			if err := Write(tx, j.Update()); err != nil {
@@ -276,9 +274,8 @@ func (st Store) LiveTotals(ctx context.Context, job *record.Job) (record.Totals,
 	case census != nil:
 		sum.SetCensus(*census, &open)
 		return sum.Totals, true, nil
-	case openScale != 1:
-		open.Scale(openScale)
 	}
+	open.Scale(openScale)
 	sum.Scale(scale)
 	sum.SetPending(&open)
 	return sum.Totals, true, nil

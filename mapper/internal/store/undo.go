@@ -18,7 +18,7 @@ import (
 // the job a second undo.
 func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 	cleans := was.Cleaning == "" && job.Cleaning != ""
-	if was.Undo != "" && (cleans || job.Undo != was.Undo) {
+	if cleans || job.Undo != was.Undo {
 		undo, err := undoOf(tx.Get, was)
 		switch {
 		case err != nil:

@@ -41,7 +41,8 @@ func TestWroteAgain(t *testing.T) {
 		got.Fresh.Has(all[0]) || !got.Fresh.Has(all[2]) {
 		t.Errorf("other keys: %+v", got)
 	}
-	if none := KeysOf(nil, true); none.Any() || KeysOf(nil, false).Any() || !KeysOf(all[:1], false).Any() || !got.Own.Any() {
+	if none := KeysOf(nil, true); none.Any() || KeysOf(nil, false).Any() ||
+		!KeysOf(all[:1], false).Any() || !got.Own.Any() {
 		t.Errorf("%+v", none)
 	}
 	if got, err := Decode(nil); got != nil || err != nil {

@@ -185,7 +185,8 @@ func TestAnswers(t *testing.T) {
 		}
 		return resp
 	}
-	three := []Mutation{{Mutation: datastore.NewDelete(key(1))}, {Deletes: key(2)}, {Mutation: datastore.NewDelete(key(3))}}
+	three := []Mutation{{Mutation: datastore.NewDelete(key(1))}, {Deletes: key(2)},
+		{Mutation: datastore.NewDelete(key(3))}}
 	for _, c := range []struct {
 		sends    []Mutation
 		versions []int64
@@ -212,7 +213,8 @@ func TestAnswers(t *testing.T) {
 	}
 	v, bare := new(Versions), &pb.Entity{Key: sends(1, 1).Key}
 	v.Taken.Want([]*datastore.Key{key(1)}, 0)
-	v.Answer(&pb.LookupResponse{Found: []*pb.EntityResult{{Entity: sends(2, 2), Version: 6}, {Entity: bare, Version: 5}}})
+	v.Answer(&pb.LookupResponse{Found: []*pb.EntityResult{{Entity: sends(2, 2), Version: 6},
+		{Entity: bare, Version: 5}}})
 	if got := v.Taken.Take([]*datastore.Key{key(1), key(2)}); got[0].Version != 5 || got[0].Entity == nil ||
 		got[0].Entity.Properties == nil || got[1] != (Stamp{}) {
 		t.Errorf("a lookup takes %+v", got)
