@@ -1,14 +1,15 @@
 package ledger
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
@@ -166,24 +167,68 @@ func TestClosed(t *testing.T) {
 	}
 }
 
+// letters returns n letters that do not compress well: about 0.6 bytes each.
+func letters(n int) string {
+	rng := rand.New(rand.NewPCG(1, 0))
+	text := make([]byte, n)
+	for i := range text {
+		text[i] = byte('a' + rng.IntN(26))
+	}
+	return string(text)
+}
+
+// exactly returns how many letters take a number of bytes, by the function that tells the bytes.
+func exactly(t *testing.T, bytes int, size func(text string) int) (n int) {
+	t.Helper()
+	n = bytes * 5 / 3
+	for range 40 {
+		d := bytes - size(letters(n))
+		if d == 0 {
+			return n
+		}
+		n += cmp.Or(d*5/3, d)
+	}
+	t.Fatalf("no number of letters takes %d bytes", bytes)
+	return 0
+}
+
 // TestStoredTotals checks that totals which do not fit in the record of a job lose their counters,
 // and say so.
 func TestStoredTotals(t *testing.T) {
-	rng := testflag.Rand(t)
-	long := make([]byte, tally.MaxStored) // random, so it does not compress
-	for i := range long {
-		long[i] = byte('a' + rng.IntN(26))
-	}
-	for _, n := range []int{1, 2} {
-		var s Sum
-		s.Counters = map[string]int64{string(long[:len(long)/2]): 1}
-		for i := range n {
-			s.Counters[fmt.Sprint(i)+string(long)] = 1
+	fits := exactly(t, tally.MaxStored, func(text string) int {
+		var j record.Job
+		if err := (&record.Totals{Counters: map[string]int64{text: 1}}).RecordIn(&j); err != nil {
+			t.Fatal(err)
 		}
-		s.checkStored()
-		if lost := n == 2; s.CountersLost != lost || errors.Is(s.Lost, tally.ErrTooMany) != lost ||
-			(s.Counters == nil) != lost {
-			t.Errorf("%d long names: lost %v, %v", n, s.CountersLost, s.Lost)
+		return len(j.Totals)
+	})
+	for _, more := range []int{0, 10} {
+		l := new(Ledger)
+		l.tally.Add(letters(fits+more), 1)
+		l.Close(new(record.Job))
+		if lost := more > 0; l.CountersLost != lost || errors.Is(l.Lost, tally.ErrTooMany) != lost ||
+			(l.Counters == nil) != lost {
+			t.Errorf("%d letters more: lost %v, %v", more, l.CountersLost, l.Lost)
+		}
+	}
+}
+
+// TestDraftOfCounters checks that a draft drops its counters only if they don't fit.
+func TestDraftOfCounters(t *testing.T) {
+	draft := func(text string) *Draft {
+		d := new(Draft)
+		d.Ledger.tally.Add(text, 1)
+		return d
+	}
+	fits := exactly(t, maxDraft, func(text string) int {
+		d := draft(text)
+		d.encode()
+		return len(d.Stored)
+	})
+	for _, more := range []int{0, 10} {
+		d := draft(letters(fits + more))
+		if d.Encode(); d.Ledger.tally.TooMany() != (more > 0) || len(d.Stored) > maxDraft {
+			t.Errorf("%d letters more: dropped %v, %d bytes", more, d.Ledger.tally.TooMany(), len(d.Stored))
 		}
 	}
 }

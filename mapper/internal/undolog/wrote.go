@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -140,7 +141,7 @@ func EncodeLeft(all []Left) []byte {
 	return compressed(&s, func() bool {
 		n := len(s.All)
 		s.All, s.Lost = s.All[:n/2], s.Lost+int64(n-n/2)
-		return n > 0
+		return true // an empty list fits
 	})
 }
 
@@ -227,7 +228,7 @@ func keyOf(path []string) (key *datastore.Key, err error) {
 		switch last := pair[1]; {
 		case len(last) > 1 && last[0] == 'n':
 			k.Name = last[1:]
-		case len(last) > 1 && last[0] == 'i':
+		case strings.HasPrefix(last, "i"):
 			if k.ID, err = strconv.ParseInt(last[1:], 10, 64); err != nil {
 				return nil, fmt.Errorf("%w: %w", errPath, err)
 			}

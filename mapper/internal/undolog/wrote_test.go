@@ -106,6 +106,10 @@ func TestRoom(t *testing.T) {
 	if n, _ := size(fits); n != MaxKeys {
 		t.Errorf("a list of %d bytes fits, and a longer one does not", n)
 	}
+	alike := []*datastore.Key{datastore.NameKey("K", strings.Repeat("alike", MaxKeys), nil)} // compressed, it fits
+	if got, err := Decode((&Wrote{Others: alike}).Encode()); err != nil || len(got.Others) != 1 {
+		t.Errorf("a list that can be compressed: %d, %v", len(got.Others), err)
+	}
 	w := &Wrote{Own: Keys{Hashes: name[:2*MaxKeys]}, Others: keysOfAllSorts()}
 	got, err := Decode(w.Encode())
 	if err != nil || !slices.Equal(got.Own.Hashes, w.Own.Hashes) || len(got.Others) != 0 || got.Lost != 5 {
@@ -125,7 +129,7 @@ func TestLeftAgain(t *testing.T) {
 // TestDamagedKeys checks that damaged keys are refused, wherever they are stored.
 func TestDamagedKeys(t *testing.T) {
 	for _, path := range []string{
-		`["", "K"]`, `["", "K", "n"]`, `["", "K", "i"]`, `["", "K", ""]`, `["", "K", "x7"]`, `["", "K", "i7x"]`,
+		`[""]`, `["", "K"]`, `["", "K", "n"]`, `["", "K", "i"]`, `["", "K", ""]`, `["", "K", "x7"]`, `["", "K", "i7x"]`,
 		`["", "K", "n1", "L"]`,
 		`["", "K", "i99999999999999999999"]`, `["", "K", "n1", "L", "7"]`,
 	} {
