@@ -37,7 +37,7 @@ func (o *Results) before(place int, key *datastore.Key) (s function.Seen, ok boo
 	name := key.Encode()
 	if by := o.writer(place, name); by >= 0 {
 		for _, m := range o.results[by].effect.Mutations {
-			if !m.Key.Incomplete() && m.Key.Equal(key) {
+			if m.Key.Equal(key) {
 				after, err := m.After()
 				return function.Seen{Key: key, Stamp: after, OfPage: true}, true, err
 			}
