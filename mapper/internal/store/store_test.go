@@ -19,6 +19,7 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
@@ -105,6 +106,10 @@ func TestCreate(t *testing.T) {
 		{name: "it is new"},
 		{name: "it is new, and may be", when: func(*datastore.Transaction) error { return nil }},
 		{name: "it may not be", when: func(*datastore.Transaction) error { return errNo }, want: errNo},
+		{name: "its query can't be read", before: func(_ *testing.T, _ Store, j *record.Job) {
+			j.Query = []byte("{")
+			j.Incarnate(7)
+		}, want: query.ErrNewer},
 		{name: "another job has the ID", before: func(t *testing.T, st Store, _ *record.Job) {
 			run(t, st, "j", func(j *record.Job) { j.Mapper = "other" })
 		}, want: errThere},

@@ -36,7 +36,7 @@ func (st Store) FoldFew(ctx context.Context, job *record.Job, most int) (l *ledg
 		return nil, false, nil
 	}
 	d := NewDraft(job)
-	if all, err = st.addFirst(ctx, job.Ref(), d); err != nil || !all {
+	if all, err = st.addFirst(ctx, job.Ref(), d); !all {
 		return nil, false, err
 	}
 	d.Ledger.Close(job)

@@ -210,7 +210,7 @@ func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.Pa
 // there is none, it returns a zero Ref.
 func heldBy(get get, slots []string, except record.Ref) (record.Ref, error) {
 	for _, name := range slots {
-		_, err := holder(get, datastore.NameKey(record.SlotKind, name, nil), except)
+		err := checkSlot(get, datastore.NameKey(record.SlotKind, name, nil), except)
 		var held HeldError
 		if errors.As(err, &held) {
 			return held.Job, nil
