@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/datastore"
+
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -61,6 +63,28 @@ func TestReserveRate(t *testing.T) {
 		gone.ID = "gone"
 		if _, err := reserve(&gone); !errors.Is(err, record.ErrNoSuchJob) {
 			t.Errorf("a job that is gone: %v", err)
+		}
+	})
+}
+
+// TestEndDraft checks that the end of a job deletes its rate clock, and touches nothing if the job
+// has none.
+func TestEndDraft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		for _, drafted := range []bool{false, true} {
+			j := &record.Job{ID: "j", Incarnation: "i", Drafted: drafted}
+			key := record.RateClockKey(j.Ref())
+			if _, err := st.client.Put(t.Context(), key, new(record.RateClock)); err != nil {
+				t.Fatal(err)
+			}
+			if err := st.Transact(t.Context(), func(tx *datastore.Transaction) error { return EndDraft(tx, j) }); err != nil {
+				t.Fatal(err)
+			}
+			err := st.client.Get(t.Context(), key, new(record.RateClock))
+			if gone := errors.Is(err, datastore.ErrNoSuchEntity); gone != drafted || j.Drafted {
+				t.Errorf("drafted %v: %v, %v", drafted, err, j.Drafted)
+			}
 		}
 	})
 }

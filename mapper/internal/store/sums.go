@@ -185,13 +185,12 @@ func (st Store) KeepDraft(
 		kept = d.Further(stored)
 		kept.Kept = time.Now().UTC().Truncate(time.Microsecond)
 		kept.Encode()
+		all := []*datastore.Mutation{datastore.NewUpsert(ledger.DraftKey(job.Ref()), kept)}
 		if !j.Drafted {
 			j.Drafted = true
-			if err := Write(tx, j.Update()); err != nil {
-				return err
-			}
+			all = append(all, j.Update())
 		}
-		return Write(tx, datastore.NewUpsert(ledger.DraftKey(job.Ref()), kept))
+		return Write(tx, all...)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("keep a draft of job %s: %w", job.ID, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,7 +149,7 @@ func TestFoldDamaged(t *testing.T) {
 				}
 				all = append(all, r.Insert())
 				r = first.RootRange()
-				r.ID, r.State = fmt.Sprintf("f%031x", i), record.Done
+				r.ID, r.State, r.Open = fmt.Sprintf("f%031x", i), record.Done, ""
 				if i == 0 {
 					r.Counters = []byte("{")
 				}
@@ -356,7 +357,7 @@ func TestDraftsOfNoUse(t *testing.T) {
 			st := newStore(t, nil)
 			j := run(t, st, "j", nil)
 			d := NewDraft(j)
-			d.Ledger.Ranges = 50
+			d.Ledger.Ranges, d.From[0] = 50, nowhere
 			d.Encode()
 			change(d)
 			if _, err := st.client.Put(t.Context(), ledger.DraftKey(j.Ref()), d); err != nil {
@@ -364,7 +365,7 @@ func TestDraftsOfNoUse(t *testing.T) {
 			}
 			got, err := st.LoadDraft(t.Context(), j)
 			if err != nil || (got.Ledger.Ranges == 50) != (name == "of use") || len(got.From) != SlicesOfIDs ||
-				got.Epoch != j.Epoch {
+				got.Epoch != j.Epoch || (got.From[0] == nowhere) != (name == "of use") {
 				t.Errorf("%s: %+v, %v", name, got, err)
 			}
 		})
@@ -395,11 +396,17 @@ func TestWithoutCensus(t *testing.T) {
 		"it has no number":     {answer: nothing, fails: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
+			open := new(atomic.Int64) // transactions
 			st := newStore(t, &emulator.Options{Interceptor: func(
 				ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 			) (any, error) {
-				if _, ok := req.(*datastorepb.RunAggregationQueryRequest); ok {
+				switch req.(type) {
+				case *datastorepb.RunAggregationQueryRequest:
 					return c.answer, c.err
+				case *datastorepb.BeginTransactionRequest:
+					open.Add(1)
+				case *datastorepb.CommitRequest, *datastorepb.RollbackRequest:
+					open.Add(-1)
 				}
 				return handler(ctx, req)
 			}})
@@ -410,7 +417,11 @@ func TestWithoutCensus(t *testing.T) {
 					r.Finish(time.Now())
 				}
 			})
+			open.Store(0)
 			sum, estimated, err := st.LiveTotals(t.Context(), j)
+			if n := open.Load(); n != 0 {
+				t.Errorf("%s: %d transactions are open", name, n)
+			}
 			_, counting := st.CountJobs(t.Context(), []record.Owner{""}, record.Listing{})
 			if (err != nil) != c.fails || (counting != nil) != (c.err != nil || c.fails) {
 				t.Errorf("%s: %v, %v", name, err, counting)

@@ -43,8 +43,10 @@ func stampOf(r *pb.EntityResult, e *pb.Entity) Stamp {
 // database gives none, by its contents.
 func (s Stamp) Same(now Stamp) bool {
 	switch {
-	case s.Gone || now.Gone:
-		return s.Gone && now.Gone
+	case s.Gone != now.Gone:
+		return false
+	case s.Gone:
+		return true
 	case s.Version != 0 && now.Version != 0:
 		return s.Version == now.Version
 	}
