@@ -96,23 +96,30 @@ func TestEndsWhileItWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		with  func(p *Page)
 		calls int64
+		one   bool // the page has one entity
 	}{
-		"the rate":    {func(p *Page) { p.Spacing = time.Minute }, 1},
-		"the start":   {func(p *Page) { p.Begin = time.Now().Add(time.Minute) }, 0},
-		"the brake":   {func(p *Page) { p.Pause = time.Hour; braked(p, true, 100) }, 0},
-		"the service": {func(p *Page) { p.Pause = time.Hour }, 1},
+		"its start, with one entity":   {func(p *Page) { p.Begin = time.Now().Add(time.Minute) }, 0, true},
+		"the brake, with one entity":   {func(p *Page) { p.Pause = time.Hour; braked(p, true, 100) }, 0, true},
+		"the service, with one entity": {func(p *Page) { p.Pause = time.Hour }, 1, true},
+		"the rate":                     {func(p *Page) { p.Spacing = time.Minute }, 1, false},
+		"the start":                    {func(p *Page) { p.Begin = time.Now().Add(time.Minute) }, 0, false},
+		"the brake":                    {func(p *Page) { p.Pause = time.Hour; braked(p, true, 100) }, 0, false},
+		"the service":                  {func(p *Page) { p.Pause = time.Hour }, 1, false},
 	} {
 		for _, atOnce := range []int{1, 3} {
 			synctest.Test(t, func(t *testing.T) {
 				calls := new(atomic.Int64)
 				p := over(kindOf(1, 2, 3), function.Visit, func(c *call) error {
-					if calls.Add(1); name == "the service" {
+					if calls.Add(1); strings.HasPrefix(name, "the service") {
 						return fault.RetryAfter(errBad, time.Minute)
 					}
 					return nil
 				}, 1, 2, 3)
 				p.AtOnce, p.Job.PageTime, p.Begin = atOnce, int64(time.Hour), time.Now()
 				c.with(p)
+				if c.one {
+					p.At = p.At[:1]
+				}
 				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 				defer cancel()
 				begun := time.Now()
