@@ -2,6 +2,7 @@ package page
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
@@ -203,4 +205,76 @@ func TestHopeless(t *testing.T) {
 	if n.note(make([]*hand, 1), nil); n.alone != 1 || !n.accepted {
 		t.Errorf("%+v", fmt.Sprint(n.alone, n.accepted))
 	}
+}
+
+// TestCollectedBytes checks that entities of which the function has collected something count as
+// bytes of the page, since it holds them.
+func TestCollectedBytes(t *testing.T) {
+	p := over(kindOf(1, 2), function.Visit, func(*call) error { return nil }, 1, 2)
+	p.Call = func(_ context.Context, _ function.Job, key *datastore.Key, _ *pb.Entity) (*function.Effect, error) {
+		if key.ID == 2 {
+			return &function.Effect{}, nil
+		}
+		return &function.Effect{Collected: []any{1}, Bytes: 5}, nil
+	}
+	o, err := p.Run(t.Context())
+	if want := 5 + keyspace.EntitySize(entityOf(1, 1)); err != nil || o.Bytes != want {
+		t.Errorf("%d bytes, %v, want %d", o.Bytes, err, want)
+	}
+}
+
+// TestMayPass checks on which failed entities the function runs again after others have changed
+// something: those on which it ran to its end.
+func TestMayPass(t *testing.T) {
+	for _, c := range []struct{ fails, ran, want bool }{
+		{true, true, true}, {true, false, false}, {false, true, false},
+	} {
+		r := result{ran: c.ran}
+		if c.fails {
+			r.failure = handOf(0, errBad).r.failure
+		}
+		if r.mayPass() != c.want {
+			t.Errorf("%+v: %v", c, r.mayPass())
+		}
+	}
+}
+
+// TestReturned checks that a function which has returned reads nothing any more.
+func TestReturned(t *testing.T) {
+	p := over(kindOf(1, 7), function.Visit, func(*call) error { return nil }, 1)
+	h := &hand{r: result{at: p.At[0]}, view: &view{get: p.Others, outcome: new(Results)}, calls: new(function.Announced)}
+	p.keep(h, new(function.Effect), nil)
+	if _, err := h.view.Look(t.Context(), []*datastore.Key{keyOf(7)}); !errors.Is(err, errClosed) {
+		t.Error(err)
+	}
+}
+
+// TestEmptyPage checks that a page without entities reads once: that read may be of its record.
+func TestEmptyPage(t *testing.T) {
+	p := over(kindOf(1), function.Visit, func(*call) error { return nil })
+	reads := 0
+	p.Read = func(at []*keyspace.Position) ([]wire.Stamp, error) { reads++; return nil, nil }
+	if o, err := p.Run(t.Context()); err != nil || o.Reached != 0 || reads != 1 {
+		t.Errorf("%+v, %v, %d reads", o, err, reads)
+	}
+}
+
+// TestReads checks how many entities a page reads at once: with the record of its range, the first
+// ones fill a lookup. The time of a read counts as the page's.
+func TestReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := over(kindOf(), function.Visit, func(*call) error { return nil }, idsTo(2*maxRead)...)
+		p.Job.PageTime = int64(time.Hour)
+		p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: 1e6, Bytes: 1e6, Spent: time.Second})
+		var reads []int
+		p.Read = func(at []*keyspace.Position) ([]wire.Stamp, error) {
+			reads = append(reads, len(at))
+			time.Sleep(time.Second)
+			return make([]wire.Stamp, len(at)), nil
+		}
+		o, err := p.Run(t.Context())
+		if err != nil || len(reads) < 2 || reads[0] != maxRead || o.Spent != time.Duration(len(reads))*time.Second {
+			t.Errorf("reads of %v, %v are spent, %v", reads, o.Spent, err)
+		}
+	})
 }
