@@ -159,3 +159,32 @@ func TestStaleAndDraining(t *testing.T) {
 		})
 	}
 }
+
+// TestCompleteAgain checks that new entities get their keys once, and that those of an entity on
+// which the function runs again get new ones.
+func TestCompleteAgain(t *testing.T) {
+	k := kindOf(1, 2, 3)
+	p := over(k, function.Update, func(c *call) error {
+		c.n++
+		if c.id != 1 {
+			c.Put(datastore.IncompleteKey("K", nil), &struct{ N int }{1})
+		}
+		return nil
+	}, 1, 2, 3)
+	o, err := p.Run(t.Context())
+	if got := idsOf(o.Others); err != nil || got != "1001 1002" {
+		t.Fatalf("new entities: %s, %v", got, err)
+	}
+	moved := movedAll(k, o)
+	if err := p.Again(t.Context(), o, moved[1:2], func(Moved) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got := idsOf(o.Others); got != "1003 1002" {
+		t.Errorf("new entities after one has run again: %s", got)
+	}
+	for i, want := range []string{"", "1003", "1002"} {
+		if got := idsOf(o.results[i].incomplete.Keys()); got != want {
+			t.Errorf("entity %d puts %q, want %q", i+1, got, want)
+		}
+	}
+}

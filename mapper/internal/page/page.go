@@ -162,7 +162,7 @@ func (p *Page) complete(ctx context.Context, o *Results) error {
 	}
 	for i := range o.results {
 		r := &o.results[i]
-		if n := len(r.incomplete.Mutations); r.completed == nil && n > 0 {
+		if n := len(r.incomplete.Mutations); r.completed == nil {
 			r.completed, complete = complete[:n:n], complete[n:]
 			r.incomplete.Complete(r.completed)
 		}
