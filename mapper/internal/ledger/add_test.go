@@ -233,7 +233,7 @@ func TestDraftOfCounters(t *testing.T) {
 	}
 }
 
-// TestSampledTotals checks how totals of a sample become those of all records.
+// TestSampledTotals checks how the totals of a sample are extrapolated to all records.
 func TestSampledTotals(t *testing.T) {
 	s := Sum{Totals: record.Totals{Processed: 3, Ranges: 2, Sample: record.NewSample(),
 		Counters: map[string]int64{"n": 3, "min(n)": 3, "max(n)": 3},

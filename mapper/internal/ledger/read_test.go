@@ -114,7 +114,7 @@ func TestReadsOfRecords(t *testing.T) {
 	}
 }
 
-// TestEndIsCompared checks that a job whose totals are not those of its records is not proven.
+// TestEndIsCompared checks that a job is not proven if its records add up to other totals.
 func TestEndIsCompared(t *testing.T) {
 	s := new(shelf)
 	s.job, s.ranges = family(t)

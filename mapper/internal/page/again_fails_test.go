@@ -160,8 +160,8 @@ func TestStaleAndDraining(t *testing.T) {
 	}
 }
 
-// TestCompleteAgain checks that new entities get their keys once, and that those of an entity on
-// which the function runs again get new ones.
+// TestCompleteAgain checks that new entities get their keys once. Only an entity on which the
+// function runs again gets new ones.
 func TestCompleteAgain(t *testing.T) {
 	k := kindOf(1, 2, 3)
 	p := over(k, function.Update, func(c *call) error {

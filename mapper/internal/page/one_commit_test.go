@@ -207,8 +207,8 @@ func TestHopeless(t *testing.T) {
 	}
 }
 
-// TestCollectedBytes checks that entities of which the function has collected something count as
-// bytes of the page, since it holds them.
+// TestCollectedBytes checks that entities count as bytes of the page if the function has collected
+// something from them, since the page holds them.
 func TestCollectedBytes(t *testing.T) {
 	p := over(kindOf(1, 2), function.Visit, func(*call) error { return nil }, 1, 2)
 	p.Call = func(_ context.Context, _ function.Job, key *datastore.Key, _ *pb.Entity) (*function.Effect, error) {

@@ -66,7 +66,7 @@ func (p *Page) runTogether(ctx context.Context, o *Results, c *chunk, begun time
 	for {
 		wait := w.begin(ctx)
 		w.add()
-		if w.running == 0 && wait == 0 { // begin has started what has to run again
+		if w.running == 0 && wait == 0 { // nothing has to run again: it would run
 			break
 		}
 		w.await(ctx, wait)

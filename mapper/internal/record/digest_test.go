@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// TestSealsOfOlderBuilds checks that seals and digests stay the same. The records of a job that
-// began in an older build have the seals of that build.
+// TestSealsOfOlderBuilds checks that seals and digests stay the same. A job that was started by an
+// older build has records with the seals of that build.
 func TestSealsOfOlderBuilds(t *testing.T) {
 	order := datastore.NameKey("Order", "o-1", datastore.IDKey("Account", 7, nil))
 	order.Namespace, order.Parent.Namespace = "eu", "eu"

@@ -288,8 +288,8 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestCommitStores checks that a record keeps what its page did, and that its children begin with
-// what is known of its entities.
+// TestCommitStores checks that a record keeps what its page did, and that its children inherit what
+// is known of its entities.
 func TestCommitStores(t *testing.T) {
 	r := root()
 	r.Unsharded, r.EntitySize = 3, 1000

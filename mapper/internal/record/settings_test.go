@@ -124,7 +124,7 @@ func TestSetBudget(t *testing.T) {
 	}
 }
 
-// TestBudgetTexts checks how budgets and what is left of them are written for people.
+// TestBudgetTexts checks how budgets, and shares of them, are written for people.
 func TestBudgetTexts(t *testing.T) {
 	for _, test := range []struct {
 		b             Budget

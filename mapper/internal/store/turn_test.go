@@ -373,8 +373,8 @@ func TestLaterTickWaits(t *testing.T) {
 	})
 }
 
-// TestTicksOfOlderBuilds checks ticks of which an older build has stored less: a waiting tick gets
-// its slots, and a tick that is not remembered was started if its run is there.
+// TestTicksOfOlderBuilds checks ticks about which an older build has stored less. A waiting tick gets
+// its slots. A tick that is not remembered was started if its run is there.
 func TestTicksOfOlderBuilds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
