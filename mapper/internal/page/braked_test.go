@@ -2,6 +2,7 @@ package page
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,12 +55,11 @@ func TestBraked(t *testing.T) {
 	} {
 		for _, atOnce := range []int{1, 2} {
 			synctest.Test(t, func(t *testing.T) {
-				took := time.Duration(-1)
 				var begun time.Time
+				var took time.Duration
+				var first sync.Once
 				p := over(kindOf(1, 2, 3), function.Visit, func(*call) error {
-					if took < 0 {
-						took = time.Since(begun)
-					}
+					first.Do(func() { took = time.Since(begun) })
 					return nil
 				}, 1, 2, 3)
 				p.AtOnce, p.Pause, p.Job.PageTime = atOnce, c.pause, int64(time.Hour)
@@ -68,9 +68,7 @@ func TestBraked(t *testing.T) {
 				time.Sleep(c.rest)
 				begun = time.Now()
 				o, err := p.Run(t.Context())
-				if took < 0 {
-					took = time.Since(begun)
-				}
+				first.Do(func() { took = time.Since(begun) })
 				if c.want == "" {
 					if refusal := new(fault.Refusal); !errors.As(err, refusal) || !refusal.Later {
 						t.Errorf("%s, %d at once: %v", c.name, atOnce, err)

@@ -49,14 +49,13 @@ func TestAsked(t *testing.T) {
 // also if its transaction has to be tried again.
 func TestUpdateOfALaterJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var replace func()
+		var replace atomic.Pointer[func()]
 		st := newStore(t, &emulator.Options{Interceptor: func(
 			ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 		) (any, error) {
-			if do := replace; do != nil {
-				if _, ok := req.(*pb.CommitRequest); ok {
-					replace = nil
-					do()
+			if _, ok := req.(*pb.CommitRequest); ok {
+				if do := replace.Swap(nil); do != nil {
+					(*do)()
 				}
 			}
 			return handler(ctx, req)
@@ -69,11 +68,12 @@ func TestUpdateOfALaterJob(t *testing.T) {
 				t.Error("the later job is changed")
 			}
 			if j.Failures++; j.Failures == 1 {
-				replace = func() {
+				put := func() {
 					if _, err := st.client.Put(t.Context(), record.JobKey("j"), later); err != nil {
 						t.Error(err)
 					}
 				}
+				replace.Store(&put)
 			}
 			return true, nil
 		})

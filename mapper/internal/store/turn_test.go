@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -465,15 +466,15 @@ func TestRefuseWithoutAnswer(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				loses := false
+				loses := new(atomic.Bool)
 				st := newStore(t, &emulator.Options{Interceptor: func(
 					ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 				) (any, error) {
 					_, commits := req.(*pb.CommitRequest)
-					if !loses || !commits && !c.refuses {
+					if !commits && !c.refuses || !loses.Swap(false) {
 						return handler(ctx, req)
 					}
-					if loses = false; c.takes {
+					if c.takes {
 						_, _ = handler(ctx, req)
 					}
 					return nil, status.Error(codes.PermissionDenied, "the answer is lost")
@@ -488,7 +489,7 @@ func TestRefuseWithoutAnswer(t *testing.T) {
 				if _, err := st.client.Put(t.Context(), record.ScheduleKey("s"), s); err != nil {
 					t.Fatal(err)
 				}
-				loses = true
+				loses.Store(true)
 				if refused, err := turns(st, false).Refuse(t.Context(), tick(2)); err == nil || refused != c.want {
 					t.Errorf("refused %v, %v", refused, err)
 				}
