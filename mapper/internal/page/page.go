@@ -208,7 +208,7 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 					if paused, err = got.waited, got.err; err != nil {
 						return
 					}
-					if full = got.end != nil || o.Reached > 0 && !o.takes(at.Key, h.r.effect); full {
+					if full = got.end != nil || !o.takes(at.Key, h.r.effect); full {
 						return
 					}
 				}
