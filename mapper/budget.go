@@ -40,7 +40,7 @@ func (j *Job) SetBudget(ctx context.Context, budget Budget) error {
 			return false, fmt.Errorf("%w: it is %q", ErrWrongState, r.State)
 		}
 		if budget == (Budget{}) {
-			record.SetBudget(r, nil)
+			r.SetBudget(nil)
 			return true, nil
 		}
 		mode := function.Update // of a mapper that the engine does not have
@@ -53,7 +53,7 @@ func (j *Job) SetBudget(ctx context.Context, budget Budget) error {
 				ErrInvalidArgument, record.Budget(budget), least)
 		}
 		encoded, err := json.Marshal(budget)
-		record.SetBudget(r, encoded)
+		r.SetBudget(encoded)
 		return true, err
 	})
 	if err != nil {

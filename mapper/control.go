@@ -265,7 +265,7 @@ func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 			r.RampFrom = time.Now().UTC().Truncate(time.Microsecond)
 		}
 		encoded, err := json.Marshal(rate.limit())
-		record.SetRate(r, encoded, until)
+		r.SetRate(encoded, until)
 		return true, err
 	})
 	if err != nil {

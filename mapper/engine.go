@@ -26,7 +26,6 @@ import (
 	"github.com/scattermap/scattermap/internal/stranger"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/estimate"
-	"github.com/scattermap/scattermap/mapper/internal/executor"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
@@ -398,7 +397,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 		return fmt.Errorf("mapper: drain: deliveries still under way: %d: %w", left, err)
 	}
 	for _, on := range e.queues {
-		executor.GiveBack(ctx, on.ranges)
+		on.ranges.GiveBack(ctx)
 	}
 	return nil
 }

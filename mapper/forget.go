@@ -97,7 +97,7 @@ func (d *Completion) Forget(ctx context.Context, s Subject) (*Forgotten, error) 
 	job, err := e.store().LoadJob(ctx, of)
 	var c *record.Closing
 	if err == nil {
-		c, err = record.ClosingOf(job)
+		c, err = job.DecodeClosing()
 	}
 	if err != nil || c == nil {
 		return nil, fmt.Errorf("mapper: forget: what was forgotten is not known: %w", err)

@@ -249,7 +249,7 @@ func checkRetain(name setting.Name, d time.Duration) error {
 func settingsOf(j *record.Job) (StartOptions, error) {
 	strategy, err := j.Strategy()
 	limit, bad := j.RateLimit()
-	budget, worse := record.BudgetOf(j)
+	budget, worse := j.BudgetLimit()
 	return StartOptions{
 		ID: j.ID, AllowOverlap: j.Beside, Background: j.Background,
 		PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime),

@@ -75,7 +75,7 @@ func (o *JobsOptions) list(
 	}
 	for _, j := range found {
 		info := JobInfo{ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), State: State(j.State), Error: j.Error,
-			Created: j.Created, Ended: j.Ended, CleanUpAt: record.DueAt(j),
+			Created: j.Created, Ended: j.Ended, CleanUpAt: j.DueAt(),
 			Processed: estimate.Unknown, Failures: estimate.Unknown, Dollars: estimate.Unknown}
 		if len(j.Totals) > 0 {
 			sum, bad := j.RecordedTotals()
@@ -93,7 +93,7 @@ func (o *JobsOptions) list(
 		jobs = append(jobs, info)
 	}
 	if len(found) == jobsPage {
-		next = record.Place(found[jobsPage-1])
+		next = found[jobsPage-1].Place()
 	}
 	return jobs, next, nil
 }

@@ -192,7 +192,7 @@ func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Completion, params P)
 		if err := function.DecodeParams(j.Params, &params); err != nil {
 			return err
 		}
-		closing, err := record.ClosingOf(j)
+		closing, err := j.DecodeClosing()
 		if err != nil || closing == nil {
 			return fmt.Errorf("what the records have proved is gone: %w", err)
 		}

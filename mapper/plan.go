@@ -12,8 +12,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
-	queries "github.com/scattermap/scattermap/mapper/internal/query"
-	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/survey"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -157,7 +155,7 @@ func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query
 	}
 	q, err := query.inner().Normal(m == function.Update)
 	if err == nil {
-		err = queries.Foreign(q)
+		err = q.Foreign()
 	}
 	if err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
@@ -170,7 +168,7 @@ func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query
 		return fail(err)
 	}
 	src := e.source().Of(ctx, q)
-	if q.Times, err = source.Probe(ctx, src, q, start.AllowEmpty); err != nil {
+	if q.Times, err = src.Probe(ctx, q, start.AllowEmpty); err != nil {
 		return fail(err)
 	}
 	job := &estimate.Job{

@@ -126,7 +126,7 @@ func Matches(filters []Filter, properties []datastore.Property) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("mapper: %w: these can't be the properties of an entity: %w", ErrInvalidArgument, err)
 	}
-	return query.Matches(q, e), nil
+	return q.Matches(e), nil
 }
 
 // MarshalJSON implements json.Marshaler. The JSON of Value is described at the field.

@@ -126,7 +126,7 @@ func (e *Engine) prepare(
 func (s *starting) findOut(ctx context.Context) (err error) {
 	e := s.engine
 	if !undo.Is(s.def.Name) && !names.Owns(ctx) {
-		if err := query.Foreign(s.query); err != nil {
+		if err := s.query.Foreign(); err != nil {
 			return s.fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
 		}
 	}

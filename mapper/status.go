@@ -294,7 +294,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 		return nil, err
 	}
 	return &Status{
-		CleanedUp: j.Cleaned, CleaningUp: j.Cleaning != "", CleanUpAt: record.DueAt(j), RetiredAt: j.CleanedAt,
+		CleanedUp: j.Cleaned, CleaningUp: j.Cleaning != "", CleanUpAt: j.DueAt(), RetiredAt: j.CleanedAt,
 		ID:     j.ID,
 		Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State),
 		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && (j.Limited || j.Poor),
@@ -378,7 +378,7 @@ func (j *Job) FailureCauses(ctx context.Context) ([]FailureCause, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapper: causes: %w", err)
 	}
-	if err := record.CheckRecords(job); err != nil {
+	if err := job.CheckRecords(); err != nil {
 		return nil, fmt.Errorf("mapper: causes of %s: %w", j.ID, err)
 	}
 	failed, err := j.engine.store().FirstMarked(ctx, "failed", job.Ref(), "", causesRead)

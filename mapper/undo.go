@@ -127,7 +127,7 @@ func mayUndo(ctx context.Context, e *Engine, job *record.Job, id string) error {
 			return err
 		}
 	}
-	return record.MayBeUndone(job)
+	return job.MayBeUndone()
 }
 
 // isDerived reports whether a mapper of that name is made from another one, of a user.

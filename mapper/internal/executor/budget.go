@@ -20,7 +20,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
-	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // aroundPages returns what a job uses besides its committed pages, from its start or a resume on.
@@ -65,7 +64,7 @@ type purse struct {
 // usageOf returns what a page uses. entities is the number of its entities, and compared the number
 // of other entities that its transaction reads for comparison. writes counts only the function's
 // writes; usageOf adds the writes of records.
-func usageOf(d *delivery, entities, writes, compared float64) billing.Usage {
+func (d *delivery) usageOf(entities, writes, compared float64) billing.Usage {
 	// the range's record, a child's, the job's and the scan's
 	u := billing.Usage{Reads: int64(entities+compared) + 4, Writes: int64(writes+1) + pace.RecordWrites, TaskOps: 4}
 	if d.planner.Query.Unread(true) {
@@ -77,8 +76,8 @@ func usageOf(d *delivery, entities, writes, compared float64) billing.Usage {
 // keepBudget reserves the expected cost of a page of n entities in the job's budget. If less
 // remains, it pauses the job, and the range is stopped. The caller calls settle after the page: if
 // the page was committed, its real cost replaces the expected cost.
-func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s standing, err error) {
-	budget, err := record.BudgetOf(d.job)
+func (d *delivery) keepBudget(ctx context.Context, n int) (settle func(), s standing, err error) {
+	budget, err := d.job.BudgetLimit()
 	if err != nil {
 		return nil, ours, err
 	}
@@ -94,7 +93,7 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 		}
 	}()
 	job := d.job.Ref()
-	expected := estimate.Share(budget, usageOf(d, float64(n), float64(n)*d.x.paces.Writes(job, d.planner.Mode.Writes()),
+	expected := estimate.Share(budget, d.usageOf(float64(n), float64(n)*d.x.paces.Writes(job, d.planner.Mode.Writes()),
 		float64(n)*d.x.paces.Compared(job)), d.x.Prices)
 	ahead := 0.0
 	// Each page of a delivery reads the next one ahead. Another delivery reads again what the last
@@ -105,7 +104,7 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 	p.renew(d.job.Allowance)
 	if need := expected + ahead - p.left; need > 0 {
 		around := estimate.Share(budget, aroundPages(d.job.PageSize, d.job.AtOnce()), d.x.Prices)
-		got, allowance, err := takeOut(ctx, d.x, d.job, need, around, budget)
+		got, allowance, err := d.x.takeOut(ctx, d.job, need, around, budget)
 		if err != nil || got == 0 {
 			return nil, stopped, err
 		}
@@ -137,15 +136,15 @@ func (p *purse) renew(allowance int64) {
 // budget is large enough, it takes need for each task that the job may have at once. It returns the
 // share, and the job's Allowance, which tells when the share becomes void. If less than need
 // remains, it pauses the job and returns 0.
-func takeOut(
-	ctx context.Context, x *Executor, job *record.Job, need, around float64, budget record.Budget,
+func (x *Executor) takeOut(
+	ctx context.Context, job *record.Job, need, around float64, budget record.Budget,
 ) (got float64, allowance int64, err error) {
 	j, err := x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
 		if !bytes.Equal(j.Budget, job.Budget) { // set a moment ago: the next page counts for it
 			got = need
 			return false, nil
 		}
-		got = record.Spend(j, around, need, need*float64(max(1, j.AtOnce())))
+		got = j.Spend(around, need, need*float64(max(1, j.AtOnce())))
 		return got > 0, nil
 	})
 	if err != nil {
@@ -154,9 +153,9 @@ func takeOut(
 	if got > 0 {
 		return got, j.Allowance, nil
 	}
-	ctx = observe.WithWhy(ctx, record.Shortage(j, around, need, budget))
+	ctx = observe.WithWhy(ctx, j.Shortage(around, need, budget))
 	_, err = x.Change(ctx, job.Ref(), record.PausedByBudget, func(j *record.Job) (changed bool, err error) {
-		return record.PauseByBudget(j, around, need, budget), nil
+		return j.PauseByBudget(around, need, budget), nil
 	})
 	return 0, 0, err
 }
@@ -179,14 +178,14 @@ func (p *purse) takeAll() (left float64, allowance int64) {
 
 // giveBack returns an unspent share of an allowance to its job. It tries only once. If the answer
 // is lost, a second call could return a share twice, or one that is spent by now.
-func giveBack(ctx context.Context, x *Executor, job record.Ref, left float64, allowance int64) {
+func (x *Executor) giveBack(ctx context.Context, job record.Ref, left float64, allowance int64) {
 	if left == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 	defer cancel()
-	err := store.ChangeOnce(ctx, x.Store, job, func(j *record.Job) (changed bool) {
-		return record.GiveBack(j, allowance, left)
+	err := x.Store.ChangeOnce(ctx, job, func(j *record.Job) (changed bool) {
+		return j.GiveBack(allowance, left)
 	})
 	if err != nil && !errors.Is(err, record.ErrNoSuchJob) {
 		x.Log.LogAttrs(ctx, slog.LevelWarn, "what is left of a job's budget in this process counts as spent",
@@ -197,7 +196,7 @@ func giveBack(ctx context.Context, x *Executor, job record.Ref, left float64, al
 // giveBackIdle returns a job's unspent share after its last delivery in this process. It does so
 // only if the job no longer runs, or runs in another queue: else another delivery may need the
 // share.
-func giveBackIdle(ctx context.Context, x *Executor, job record.Ref, r *cachedJob) {
+func (x *Executor) giveBackIdle(ctx context.Context, job record.Ref, r *cachedJob) {
 	if !r.turn.TryAcquire(1) {
 		return
 	}
@@ -205,18 +204,18 @@ func giveBackIdle(ctx context.Context, x *Executor, job record.Ref, r *cachedJob
 	r.turn.Release(1)
 	if known != nil && (known.State != record.Running || known.Queue.Is(x.Queue.Name()) != nil) {
 		left, allowance := r.purse.takeAll()
-		giveBack(ctx, x, job, left, allowance)
+		x.giveBack(ctx, job, left, allowance)
 	}
 }
 
 // GiveBack returns the unspent shares of all jobs. Call it after the process has drained.
-func GiveBack(ctx context.Context, x *Executor) {
+func (x *Executor) GiveBack(ctx context.Context) {
 	var group errgroup.Group
 	group.SetLimit(source.Parallel)
 	for job, r := range x.cache.idle() {
 		if left, allowance := r.purse.takeAll(); left > 0 {
 			group.Go(func() error {
-				giveBack(ctx, x, job, left, allowance)
+				x.giveBack(ctx, job, left, allowance)
 				return nil
 			})
 		}

@@ -89,13 +89,22 @@ func (d *delivery) waits(ctx context.Context) (map[string]time.Time, error) {
 	return waits, nil
 }
 
+// enqueueAgain enqueues a new task for the current range.
+func (d *delivery) enqueueAgain(ctx context.Context) error {
+	err := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job))
+	if err == nil || errors.Is(err, tasks.ErrExists) {
+		return nil
+	}
+	return fmt.Errorf("enqueue range %s of job %s again: %w", d.record.ID, d.job.ID, err)
+}
+
 // handOver enqueues a new task for the current range if this delivery cannot finish it. It reports
 // whether there is such a task. There are two cases:
 //
 //   - The delivery has gone on to a later range, and failed there (gone). The delivery's own task
 //     would first have to walk through the ranges before it.
 //   - This process drains. The queue would deliver the task again only after a back-off.
-func handOver(ctx context.Context, d *delivery, gone bool, cause error) bool {
+func (d *delivery) handOver(ctx context.Context, gone bool, cause error) bool {
 	draining := errors.Is(cause, gate.ErrDraining)
 	if !gone {
 		// A new task would not tell of earlier deaths.
@@ -110,7 +119,7 @@ func handOver(ctx context.Context, d *delivery, gone bool, cause error) bool {
 			return err == nil && s == superseded // another delivery has given it a task
 		}
 	}
-	if err := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
+	if err := d.enqueueAgain(ctx); err != nil {
 		return false
 	}
 	if !draining {

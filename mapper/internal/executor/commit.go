@@ -57,7 +57,7 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Resul
 				return err
 			}
 			d.x.Observer.Conflicts(ctx, d.job.Mapper, o.Again-before)
-			return tolerable(ctx, d, o)
+			return d.tolerable(ctx, o)
 		},
 	})
 	if err == nil && s == ours {
@@ -84,7 +84,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 	}
 	of = record.Outcome{
 		Done: p.At[:o.Reached], Next: p.Next, GoesOn: d.mayGoOn(), Failed: o.Failures, Backoff: d.job.Backoff(),
-		Generation: d.job.Generation, NextPage: nextPage(d, o), Each: o.Each(),
+		Generation: d.job.Generation, NextPage: d.nextPage(o), Each: o.Each(),
 		Processed: o.Processed, Written: o.Written, Calls: o.Calls, Conflicts: o.Again, Ran: o.Ran,
 		Yielded: d.turn.yielded, Full: o.Full(d.record.PageSize, time.Duration(d.job.PageTime)),
 		Left: o.Left, Examples: o.Examples[:min(len(o.Examples), record.PageExamples)],
@@ -96,7 +96,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 		space := p.At[0].Space()
 		of.Space, of.Beyond = &space, d.record.Kind == "" // planSpaces may have narrowed the range to one space
 	}
-	if of.Cut, d.turn.late, err = cut(ctx, d, p, o); err != nil {
+	if of.Cut, d.turn.late, err = d.cut(ctx, p, o); err != nil {
 		return of, err
 	}
 	if len(of.Cut) > 1 {
@@ -105,7 +105,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 	if d.record.ID == d.job.Root() {
 		of.Unsharded = d.planner.Unsharded()
 	}
-	used := usageOf(d, float64(o.Reached), float64(o.Writes()), float64(o.Compared()))
+	used := d.usageOf(float64(o.Reached), float64(o.Writes()), float64(o.Compared))
 	d.turn.used, d.turn.reached = &used, o.Reached
 	if d.planner.Mode == function.Update {
 		of.Wrote = wrote(o)

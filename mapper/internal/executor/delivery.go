@@ -28,12 +28,7 @@ type delivery struct {
 	record     *record.Range // the current range, as the delivery knows it
 	generation int64         // the generation of the range that the task names
 	planner    planner.Planner
-
-	call      function.Func
-	callBatch function.BatchFunc // nil: the mapper has none
-	batchSize int                // maximum number of entities in a call of callBatch
-	keys      function.Keys      // the keys that the function reads; nil: unknown
-	callPage  function.PageFunc  // nil: the mapper has none
+	functions  function.Functions
 
 	begunAt time.Time  // when the delivery came
 	ended   func()     // called at the end of the delivery
@@ -102,24 +97,9 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 		x.background.enter(x.client)
 		defer x.background.leave()
 	}
-	ref, loaded := d.job.Ref(), d.job
-	known := x.cache.enter(ref)
-	left := false
-	leave := func(ended bool) (checks bool) {
-		left = true
-		checks, last := x.cache.leave(known, ended)
-		if last {
-			giveBackIdle(ctx, x, ref, known)
-		}
-		return checks
-	}
-	defer func() {
-		if !left { // the delivery panics
-			leave(false)
-		}
-	}()
-	ended, err := d.runAll(ctx)
-	if !leave(ended) {
+	known, loaded := x.cache.enter(d.job.Ref()), d.job
+	checks, err := d.runAndLeave(ctx, known) // 2 to 6
+	if !checks {
 		return err
 	}
 	if known.pages.Load() < fewPages && x.EndSmall(ctx, loaded) { // 7
@@ -132,12 +112,26 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	return errors.Join(err, x.Complete(ctx, job, false))
 }
 
+// runAndLeave calls runAll, and then is no longer one of the job's deliveries under way. Checks
+// reports that this was the last one in the process, and has to check whether the job is complete.
+func (d *delivery) runAndLeave(ctx context.Context, known *cachedJob) (checks bool, err error) {
+	job, ended := d.job.Ref(), false
+	defer func() { // also if the delivery panics
+		last := false
+		if checks, last = d.x.cache.leave(known, ended); last {
+			d.x.giveBackIdle(ctx, job, known)
+		}
+	}()
+	ended, err = d.runAll(ctx)
+	return false, err // the deferred function sets checks
+}
+
 // runAll works on the range, and then on the rest of it, range after range. Ended reports that the
 // last range has ended and nothing remains: the job may be complete.
 func (d *delivery) runAll(ctx context.Context) (ended bool, err error) {
 	for first := d.record.ID; ; {
 		ended, err := d.runRange(ctx) // 2 to 5
-		if err != nil && handOver(ctx, d, d.record.ID != first, err) {
+		if err != nil && d.handOver(ctx, d.record.ID != first, err) {
 			return false, nil
 		}
 		if err != nil || !ended || d.turn.follow.Next == nil {
@@ -180,9 +174,8 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 			return false, err
 		}
 	}
-	job, err := limitFailures(ctx, d, d.turn.follow.Failed)
-	d.job = job
-	return err == nil && job.State == record.Running, err
+	err = d.limitFailures(ctx, d.turn.follow.Failed)
+	return err == nil && d.job.State == record.Running, err
 }
 
 // attempt processes a pending range once, beside other deliveries or exclusively. The range's
@@ -221,6 +214,25 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 	return d.page(ctx)
 }
 
+// enter takes the delivery's place inside the gate, unless it has one already. If exclusive is set,
+// the place is exclusive. It reports whether the delivery had to wait.
+func (d *delivery) enter(ctx context.Context, exclusive bool) (waited bool, err error) {
+	if d.place.Leave != nil && (d.place.Exclusive || !exclusive) {
+		return false, nil
+	}
+	d.leave()
+	d.place, err = d.x.Gate.Enter(ctx, exclusive)
+	return d.place.Waited, err
+}
+
+// leave gives up the delivery's place inside the gate, if it has one.
+func (d *delivery) leave() {
+	if d.place.Leave != nil {
+		d.place.Leave()
+	}
+	d.place = gate.Place{}
+}
+
 // page processes one page of a pending range.
 func (d *delivery) page(ctx context.Context) (standing, error) {
 	d.turn.pageAt, d.turn.late = time.Now(), false
@@ -246,7 +258,10 @@ func (d *delivery) page(ctx context.Context) (standing, error) {
 		return d.commitPage(ctx, p, page.Failed(&record.Failure{At: p.At[0], Suspected: true}), nil)
 	}
 	s, err = d.runPage(ctx, p) // 4
-	if settle(); errors.Is(err, errStopped) {
+	switch settle(); {
+	case err == nil:
+		return s, nil
+	case errors.Is(err, errStopped):
 		return stopped, nil
 	}
 	return d.refused(ctx, p, s, err)
@@ -256,7 +271,7 @@ func (d *delivery) page(ctx context.Context) (standing, error) {
 // them.
 func (d *delivery) plan(ctx context.Context) (p planner.Plan, s standing, err error) {
 	p, err = d.planner.Plan(ctx, d.job, d.record)
-	d.turn.newTraces = observe.NewTraces(d.job, p.Estimate())
+	d.turn.newTraces = observe.NewTraces(d.job, p.Range.Estimate)
 	for err == nil && p.First {
 		if s, err = d.split(ctx, p); err != nil || s != ours {
 			return p, s, err
@@ -280,7 +295,7 @@ func (d *delivery) admit(ctx context.Context, p *planner.Plan) (settle func(), s
 	}
 	if len(d.job.Budget) > 0 {
 		settleRate := settle
-		settleBudget, s, err := keepBudget(ctx, d, len(p.At))
+		settleBudget, s, err := d.keepBudget(ctx, len(p.At))
 		if err != nil || s != ours {
 			settleRate()
 			return func() {}, s, err
@@ -307,10 +322,10 @@ func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error
 	if err != nil {
 		return ours, err
 	}
-	if err := tolerable(ctx, d, o); err != nil {
+	if err := d.tolerable(ctx, o); err != nil {
 		return ours, err
 	}
-	lose, err := collect(ctx, d, o)
+	lose, err := d.collect(ctx, o)
 	if err != nil {
 		lose()
 		return ours, err
@@ -372,10 +387,7 @@ func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 	// A Resume, or a change of the job, may have missed the new range. So the range gets a task, as
 	// it does if this process drains.
 	if job.Generation != known.Generation || job.Epoch != known.Epoch || d.x.Gate.IsDraining() {
-		if err := d.x.Queue.Enqueue(ctx, body.TaskOf(next, job)); err != nil && !errors.Is(err, tasks.ErrExists) {
-			return false, err
-		}
-		return false, nil
+		return false, d.enqueueAgain(ctx)
 	}
 	d.planner.GoOn(job, next)
 	return true, nil

@@ -252,7 +252,7 @@ func TestDrains(t *testing.T) {
 		if left, err := x.Gate.Drain(ctx); err != nil {
 			w.Fatalf("%d left, %v", left, err)
 		}
-		GiveBack(ctx, x)
+		x.GiveBack(ctx)
 		drained := calls.Load()
 		time.Sleep(time.Minute)
 		if calls.Load() != drained || drained == 0 || drained == 35 {

@@ -6,9 +6,11 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
@@ -34,7 +36,7 @@ func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
 	x.cache.forget = func(job record.Ref, r *cachedJob) {
 		if left, allowance := r.purse.takeAll(); left > 0 {
 			// the delivery that needs the place does not wait for it
-			go giveBack(context.Background(), x, job, left, allowance)
+			go x.giveBack(context.Background(), job, left, allowance)
 		}
 	}
 	return x
@@ -48,7 +50,13 @@ func (x *Executor) Beside(jobs *lifecycle.Jobs) *Executor {
 	return other
 }
 
-// pacer returns the pacer, which decides how large pages may be.
-func (x *Executor) pacer() planner.Pacer {
-	return planner.Pacer{Paces: &x.paces, Wait: pace.WaitWithin(x.Queue.DispatchDeadline())}
+// planner returns a planner for a job with the mapper def.
+func (x *Executor) planner(ctx context.Context, job *record.Job, def *function.Definition) (planner.Planner, error) {
+	q, err := query.Of(job)
+	if err != nil {
+		return planner.Planner{}, err
+	}
+	strategy, err := job.Strategy()
+	return planner.Planner{Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode, Strategy: strategy,
+		Paces: &x.paces, Wait: pace.WaitWithin(x.Queue.DispatchDeadline())}, err
 }

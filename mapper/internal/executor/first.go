@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/scattermap/scattermap/mapper/internal/planner"
-	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
@@ -19,18 +17,16 @@ const firstTime = 2 * time.Second
 // root's task finds out.
 func (x *Executor) First(ctx context.Context, job *record.Job) (first record.First) {
 	def := x.Mappers[job.Mapper]
-	q, err := query.Of(job)
-	if err != nil || def == nil || q.Many() || !job.Masks {
-		return first
-	}
-	strategy, err := job.Strategy()
-	if err != nil || !strategy.Adaptive() {
+	if def == nil || !job.Masks {
 		return first
 	}
 	ctx, cancel := context.WithTimeout(ctx, firstTime)
 	defer cancel()
-	p := planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode,
-		Strategy: strategy, Starts: true}
+	p, err := x.planner(ctx, job, def)
+	if err != nil || p.Query.Many() || !p.Strategy.Adaptive() {
+		return first
+	}
+	p.Starts = true
 	defer p.Close()
 	plan, err := p.Plan(ctx, job, job.RootRange())
 	switch {

@@ -17,28 +17,47 @@ import (
 // leftAfter returns what the law of cutting needs to know ([split.Load]), after the delivery has
 // processed the first reached entities of its page. ok is false if the task can't give away any of
 // the remaining entities.
-func leftAfter(ctx context.Context, d *delivery, p planner.Plan, o *page.Results, reached int) (l split.Load, ok bool) {
+func (d *delivery) leftAfter(
+	ctx context.Context, p planner.Plan, o *page.Results, reached int,
+) (l split.Load, ok bool) {
 	if d.record.Solo || d.record.Alone || reached == 0 {
 		return l, false
 	}
 	if l, ok = d.planner.Load(p, reached, o.Each()); !ok {
 		return l, false
 	}
-	l.Page, l.Task = nextPage(d, o), d.x.dispatch.Takes()
+	l.Page, l.Task = d.nextPage(o), d.x.dispatch.Takes()
 	each := cmp.Or(d.x.paces.Get(d.job.Ref()).Each(), o.Each())
-	l.Outlook, l.Age, ok = lookAround(ctx, d.x, d.job, p.FairShare(), each, l)
+	l.Outlook, l.Age, ok = d.x.lookAround(ctx, d.job, p.Range.FairShare, each, l)
 	return l, ok
+}
+
+// lawEvery is the function's running time on a page between two checks of the law of cutting.
+const lawEvery = 50 * time.Millisecond
+
+// late returns a function that decides whether a page ends early. A page does so if its task would
+// end late, so that idle workers can take the rest.
+func (d *delivery) late(ctx context.Context, p planner.Plan) page.Late {
+	asked := time.Duration(0)
+	return func(o *page.Results, place, left int) bool {
+		if o.Ran-asked < lawEvery {
+			return false
+		}
+		asked = o.Ran
+		l, ok := d.leftAfter(ctx, p, o, place)
+		return ok && l.EndsPage(o.Ran, int64(left))
+	}
 }
 
 // cut returns the pieces into which a page's commit cuts the range. It cuts as planned or, if
 // nothing was planned, by the law of cutting. Late reports that the law has cut: this task would
 // end late if it kept the rest.
-func cut(
-	ctx context.Context, d *delivery, p planner.Plan, o *page.Results,
+func (d *delivery) cut(
+	ctx context.Context, p planner.Plan, o *page.Results,
 ) (pieces []split.Piece, late bool, err error) {
 	if p.Pieces != nil {
 		pieces, err = p.Pieces()
-	} else if l, ok := leftAfter(ctx, d, p, o, o.Reached); ok {
+	} else if l, ok := d.leftAfter(ctx, p, o, o.Reached); ok {
 		if keep, each := l.Keep(); keep < l.Left {
 			if d.turn.idle = 0; l.Waiting(l.Workers) {
 				d.turn.idle = l.Workers - l.Open
@@ -60,9 +79,9 @@ func cut(
 // batches have whole batches, because a call may cost the same for one entity and for many. A page may
 // have been cut off to fit its batch into the time. Each later page then has twice as many entities
 // as the one before, until pages are full again.
-func nextPage(d *delivery, o *page.Results) int64 {
+func (d *delivery) nextPage(o *page.Results) int64 {
 	n := o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
-	batch := int64(d.batchSize)
+	batch := int64(d.functions.BatchSize)
 	if batch == 0 {
 		return n
 	}
@@ -85,7 +104,7 @@ func (d *delivery) mayGoOn() bool {
 func (d *delivery) mayStart() bool {
 	deadline := d.x.Queue.DispatchDeadline()
 	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see mapper.StartOptions
-	if d.callPage != nil {
+	if d.functions.OverPage != nil {
 		longest += function.MaxInTransaction
 	}
 	return time.Since(d.begunAt) < deadline*19/20-longest-pace.WaitWithin(deadline)
@@ -98,15 +117,16 @@ const mostLooked = 100
 // is due, lookAround refreshes it in the background. Before the first read it assumes that nothing
 // is done, and that each worker has one fair share. If the fair share is unknown as well, it is not
 // ok.
-func lookAround(
-	ctx context.Context, x *Executor, job *record.Job, fairShare int64, each time.Duration, l split.Load,
+func (x *Executor) lookAround(
+	ctx context.Context, job *record.Job, fairShare int64, each time.Duration, l split.Load,
 ) (_ split.Outlook, age time.Duration, ok bool) {
 	known, now := x.cache.at(job.Ref()), time.Now()
 	seen := known.outlook.Load()
 	if seen == nil {
 		seen = &outlook{Outlook: split.Unseen(fairShare, job.Workers, each)}
 	}
-	l.Outlook, l.Known = seen.Outlook, now.Sub(known.outlookFrom(now))
+	known.looksFrom.CompareAndSwap(0, now.UnixNano())
+	l.Outlook, l.Known = seen.Outlook, now.Sub(time.Unix(0, known.looksFrom.Load()))
 	if now.Sub(seen.at) > l.LookEvery() && known.looking.CompareAndSwap(false, true) {
 		go func() {
 			defer known.looking.Store(false)
@@ -120,13 +140,6 @@ func lookAround(
 		return seen.Outlook, 0, fairShare > 0
 	}
 	return seen.Outlook, now.Sub(seen.at), true
-}
-
-// outlookFrom returns when this process first asked for an outlook of the job. The first call sets
-// it.
-func (r *cachedJob) outlookFrom(now time.Time) time.Time {
-	r.looksFrom.CompareAndSwap(0, now.UnixNano())
-	return time.Unix(0, r.looksFrom.Load())
 }
 
 // An outlook is an estimate of the job's remaining work, and when it was made.

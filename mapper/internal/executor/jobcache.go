@@ -19,7 +19,7 @@ import (
 type jobCache struct {
 	mu     sync.Mutex
 	job    recent.Map[record.Ref, *cachedJob]
-	forget func(record.Ref, *cachedJob) // called for each job that is forgotten
+	forget func(record.Ref, *cachedJob) // called for each job that is forgotten; must not wait
 }
 
 type cachedJob struct {
@@ -54,27 +54,21 @@ const fewPages = 100
 // forgets the least recently used job without a delivery under way.
 func (j *jobCache) at(job record.Ref) *cachedJob {
 	j.mu.Lock()
-	r, forgotten := j.place(job)
-	j.mu.Unlock()
-	j.forgot(forgotten)
-	return r
+	defer j.mu.Unlock()
+	return j.place(job)
 }
 
-// place does the work of at. It returns the jobs that it has forgotten, because forget must be
-// called without mu.
-func (j *jobCache) place(job record.Ref) (r *cachedJob, forgotten map[record.Ref]*cachedJob) {
-	r, ok := j.job.Get(job)
-	if !ok {
-		r = &cachedJob{turn: semaphore.NewWeighted(1), purse: purse{turn: semaphore.NewWeighted(1)}}
-		forgotten = j.job.Put(job, r, maxCached, func(_ record.Ref, r *cachedJob) bool { return r.inside > 0 })
+// place does the work of at. The caller holds mu.
+func (j *jobCache) place(job record.Ref) *cachedJob {
+	if r, ok := j.job.Get(job); ok {
+		return r
 	}
-	return r, forgotten
-}
-
-func (j *jobCache) forgot(forgotten map[record.Ref]*cachedJob) {
-	for job, r := range forgotten {
+	r := &cachedJob{turn: semaphore.NewWeighted(1), purse: purse{turn: semaphore.NewWeighted(1)}}
+	inUse := func(_ record.Ref, r *cachedJob) bool { return r.inside > 0 }
+	for job, r := range j.job.Put(job, r, maxCached, inUse) {
 		j.forget(job, r)
 	}
+	return r
 }
 
 // inUse reports whether a job has a delivery under way.
@@ -101,10 +95,9 @@ func (j *jobCache) idle() map[record.Ref]*cachedJob {
 // enter records that a delivery of a job starts. Each enter is paired with a leave.
 func (j *jobCache) enter(job record.Ref) *cachedJob {
 	j.mu.Lock()
-	r, forgotten := j.place(job)
+	defer j.mu.Unlock()
+	r := j.place(job)
 	r.inside++
-	j.mu.Unlock()
-	j.forgot(forgotten)
 	return r
 }
 

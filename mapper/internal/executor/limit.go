@@ -12,28 +12,28 @@ import (
 )
 
 // limitFailures pauses the job if too many of its entities have failed. Failed is the number of
-// failures of this delivery; if it is 0, nothing is checked. It returns the job.
-func limitFailures(ctx context.Context, d *delivery, failed int) (*record.Job, error) {
+// failures of this delivery; if it is 0, nothing is checked.
+func (d *delivery) limitFailures(ctx context.Context, failed int) error {
 	if failed == 0 {
-		return d.job, nil
+		return nil
 	}
-	over, sum, err := overLimit(ctx, d, failed)
+	over, sum, err := d.overLimit(ctx, failed)
 	if err != nil || over == "" {
-		return d.job, err
+		return err
 	}
 	job, err := d.x.Change(ctx, d.job.Ref(), over, func(j *record.Job) (bool, error) {
 		return j.PauseByLimit(d.job.Epoch, over, &sum), nil
 	})
-	if err != nil {
-		return d.job, err
+	if err == nil {
+		d.job = job
 	}
-	return job, nil
+	return err
 }
 
 // overLimit returns a text that names the limit that the job's failures exceed; empty: none. For a
 // limit on the share of failures it also returns a sampled sum of the job's work.
-func overLimit(ctx context.Context, d *delivery, failures int) (over string, sum record.Totals, err error) {
-	if limit := int(d.job.Limit); limit > 0 && oneOf(d, limit/100/failures) {
+func (d *delivery) overLimit(ctx context.Context, failures int) (over string, sum record.Totals, err error) {
+	if limit := int(d.job.Limit); limit > 0 && d.oneOf(limit/100/failures) {
 		failed, err := d.x.Store.CountFailures(ctx, d.job.Ref(), limit+1)
 		if err != nil {
 			return "", sum, fmt.Errorf("count the failures of job %s: %w", d.job.ID, err)
@@ -60,7 +60,7 @@ func overLimit(ctx context.Context, d *delivery, failures int) (over string, sum
 
 // oneOf chooses one range of n by the hash in its ID. Only the chosen ranges count the failures: if
 // each one did, the cost would grow with the square of the limit.
-func oneOf(d *delivery, n int) bool {
+func (d *delivery) oneOf(n int) bool {
 	hash, err := record.Hash(d.record.ID)
 	return err != nil || hash%uint64(max(1, n)) == 0
 }
@@ -72,7 +72,7 @@ func oneOf(d *delivery, n int) bool {
 // A tolerant job records such entities as failures after their last attempt. Two kinds of failures
 // say nothing about the function, and do not count: entities that other clients change, and calls
 // that a service refuses for now.
-func tolerable(ctx context.Context, d *delivery, o *page.Results) error {
+func (d *delivery) tolerable(ctx context.Context, o *page.Results) error {
 	var failures []record.Failure
 	tolerates := d.job.Tolerant
 	for _, f := range o.Failures {

@@ -10,12 +10,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
-	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
-	"github.com/scattermap/scattermap/mapper/internal/planner"
-	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/source"
-	"github.com/scattermap/scattermap/mapper/internal/wire"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -24,16 +19,16 @@ import (
 func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery) (d *delivery, err error) {
 	begunAt := time.Now()
 	job, r := &record.Job{ID: t.Job}, new(record.Range)
-	looking, found := wire.Reading(ctx)
-	missing, err := source.Lookup(
-		func(keys []*datastore.Key, dst any) error { return x.client.GetMulti(looking, keys, dst) },
-		[]*datastore.Key{record.JobKey(t.Job), record.RangeKey(t.Ref(), t.Range)}, []any{job, r})
+	stored, err := x.source.Stored(ctx)(
+		[]*datastore.Key{record.JobKey(t.Job), record.RangeKey(t.Ref(), t.Range)}, job, r)
 	if err != nil {
 		return nil, fmt.Errorf("load range %s of job %s: %w", t.Range, t.Job, err)
 	}
-	if missing[0] || t.Ref().Is(job) != nil || missing[1] && job.Cleaned {
+	lost := stored[1].Gone
+	if stored[0].Gone || t.Ref().Is(job) != nil || lost && job.Cleaned {
 		return nil, nil // the job's records were deleted
 	}
+	job.Version, r.Version = stored[0].Version, stored[1].Version
 	if takes, err := job.Queue.Takes(queued.Queue, x.Queue.Name()); !takes {
 		return nil, err
 	}
@@ -44,7 +39,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 		}
 	}()
 	x.cache.note(job, begunAt)
-	if missing[1] {
+	if lost {
 		return nil, tasks.Drop(fmt.Errorf("there is no range %s of a job %s", t.Range, t.Job))
 	}
 	if job.State != record.Running || r.State == record.Pending && r.Generation != t.Generation {
@@ -53,60 +48,30 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	def := x.Mappers[job.Mapper]
 	if def == nil {
 		// Another build may have the mapper: the queue retries.
-		return nil, showBuild(ctx, x.Jobs, job)
+		return nil, x.showBuild(ctx, job)
 	}
-	q, err := query.Of(job)
-	if err != nil {
-		return nil, err
-	}
-	strategy, err := job.Strategy()
+	p, err := x.planner(ctx, job, def)
 	if err != nil {
 		return nil, err
 	}
 	d = &delivery{
-		x: x, job: job, record: r, generation: t.Generation, begunAt: begunAt, ended: ended,
-		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode,
-			Strategy: strategy},
+		x: x, job: job, record: r, generation: t.Generation, begunAt: begunAt, ended: ended, planner: p,
 		turn: turn{queued: queued, redelivered: queued.RetryCount > 0 || r.Lost,
 			enqueued: r.Given}, // the start, or a sweep, gives these their tasks
 	}
-	if err := d.prepare(def); err != nil {
+	if d.functions, err = def.Functions(job.Params, p.Query.KeysOnly); err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
 	x.paces.Expect(t.Ref(), r.EntitySize)
-	if !job.Masks { // see source.HonoursMasks
+	if !job.Masks { // see Source.HonoursMasks
 		x.source.CantCount()
 	}
-	r.Version, job.Version = found.Of(r.Key()).GetVersion(), found.Of(record.JobKey(t.Job)).GetVersion()
 	return d, nil
-}
-
-// prepare decodes the job's parameters for the functions of its mapper.
-func (d *delivery) prepare(def *function.Definition) (err error) {
-	job, keysOnly := d.job, d.planner.Query.KeysOnly
-	if d.call, err = def.Prepare(job.Params, keysOnly); err != nil {
-		return err
-	}
-	if def.PrepareBatch != nil {
-		if d.callBatch, err = def.PrepareBatch(job.Params, keysOnly); err != nil {
-			return err
-		}
-		d.batchSize = def.BatchSize
-	}
-	if def.PreparePage != nil {
-		if d.callPage, err = def.PreparePage(job.Params); err != nil {
-			return err
-		}
-	}
-	if def.PrepareKeys != nil {
-		d.keys, err = def.PrepareKeys(job.Params, keysOnly)
-	}
-	return err
 }
 
 // showBuild records in the job's status that this build does not have the job's mapper. Only the
 // first of many deliveries writes the record. It returns the error for the queue.
-func showBuild(ctx context.Context, x *lifecycle.Jobs, job *record.Job) error {
+func (x *Executor) showBuild(ctx context.Context, job *record.Job) error {
 	missing := fmt.Errorf("job %s: %w %q", job.ID, function.ErrUnknownMapper, job.Mapper)
 	return errors.Join(missing, x.ShowBuild(ctx, job, true))
 }

@@ -14,51 +14,28 @@ import (
 
 // pageOf returns the page of a plan, on which the function runs. See page.Page for progress.
 func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(time.Duration, bool)) *page.Page {
+	atOnce := int(d.job.Concurrency)
+	if d.record.Solo || d.record.Alone { // it is suspected of killing its process
+		atOnce = 1
+	}
 	return &page.Page{
-		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call,
-		Batch: d.callBatch, BatchSize: d.batchSize, At: p.At,
+		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Functions: d.functions, At: p.At,
 		Read:   d.planner.ReaderAhead(ctx),
-		Others: d.planner.Source.Stored(ctx), Keys: d.keys, Complete: d.x.client.AllocateIDs,
-		AtOnce: atOnce(d), Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: late(ctx, d, p),
+		Others: d.planner.Source.Stored(ctx), Complete: d.x.client.AllocateIDs,
+		AtOnce: atOnce, Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: d.late(ctx, p),
 		Impatient: d.record.Impatient(time.Now()), Begin: d.turn.grant.At, Spacing: d.turn.grant.Spacing(),
 		Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays,
 		Ends: d.x.Gate.IsDraining, Calls: d.calls(),
 	}
 }
 
-// atOnce returns how many calls of the function may run at once. A range that is suspected of
-// killing its process has one.
-func atOnce(d *delivery) int {
-	if d.record.Solo || d.record.Alone {
-		return 1
-	}
-	return int(max(1, d.job.Concurrency))
-}
-
-// lawEvery is the function's running time on a page between two checks of the law of cutting.
-const lawEvery = 50 * time.Millisecond
-
-// late returns a function that decides whether a page ends early. A page does so if its task would
-// end late, so that idle workers can take the rest.
-func late(ctx context.Context, d *delivery, p planner.Plan) page.Late {
-	asked := time.Duration(0)
-	return func(o *page.Results, place, left int) bool {
-		if o.Ran-asked < lawEvery {
-			return false
-		}
-		asked = o.Ran
-		l, ok := leftAfter(ctx, d, p, o, place)
-		return ok && l.EndsPage(o.Ran, int64(left))
-	}
-}
-
 // collect calls the mapper's function over a page, if there is one, with the values collected from
 // its entities. Its effect is committed with the page. The caller calls lose if the effect is never
 // committed. If the function fails, the whole page is retried.
-func collect(ctx context.Context, d *delivery, o *page.Results) (lose func(), err error) {
+func (d *delivery) collect(ctx context.Context, o *page.Results) (lose func(), err error) {
 	a := function.NewAttempt(d.job.Ref(), function.Update, nil)
 	lose = func() { a.Lose(context.WithoutCancel(ctx)) }
-	if d.callPage == nil || len(o.Collected) == 0 {
+	if d.functions.OverPage == nil || len(o.Collected) == 0 {
 		return lose, nil
 	}
 	name := fmt.Sprintf("%s-%d-%s", d.record.ID, d.record.Generation, d.x.NewDelivery())
@@ -70,7 +47,7 @@ func collect(ctx context.Context, d *delivery, o *page.Results) (lose func(), er
 		announced := function.Announcing(r, await)
 		a.Announce(announced.Await)
 		if r.Call(func(ctx context.Context) {
-			failed = a.Run(func() error { return d.callPage(ctx, a, name, o.Collected) })
+			failed = a.Run(func() error { return d.functions.OverPage(ctx, a, name, o.Collected) })
 		}) {
 			calls, refused = announced.Made()
 		}

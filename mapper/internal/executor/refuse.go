@@ -8,15 +8,12 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
-	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/tasks"
 )
 
 // afterFailure decides what happens to a range after a failed delivery. If the error is temporary, the
@@ -54,13 +51,13 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 			return ours, err
 		}
 	}
-	if err := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
-		return ours, fmt.Errorf("enqueue range %s of job %s again: %w", d.record.ID, d.job.ID, err)
+	if err := d.enqueueAgain(ctx); err != nil {
+		return ours, err
 	}
 	if later {
-		showLater(ctx, d.x.Jobs, d.job, d.record, cause)
+		d.showLater(ctx, cause)
 	} else {
-		showRefusal(ctx, d.x.Jobs, d.job, d.record, cause)
+		d.showRefusal(ctx, cause)
 	}
 	return superseded, nil // the new task supersedes this one
 }
@@ -127,55 +124,55 @@ func (d *delivery) yield(ctx context.Context, p planner.Plan) (standing, error) 
 
 // showRefusal reports that a refused range is retried. It writes to the log, and to the job's
 // status if that shows no trouble yet. The status keeps the text until a sweep finds no such range.
-func showRefusal(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *record.Range, cause error) {
+func (d *delivery) showRefusal(ctx context.Context, cause error) {
 	what := "pages are"
-	if r.Alone {
+	if d.record.Alone {
 		what = "an entity is"
-		kind := fault.Kind(cause, r.Start.Names()...)
+		kind := fault.Kind(cause, d.record.Start.Names()...)
 		if refused := (fault.Refusal{}); errors.As(cause, &refused) {
-			kind = fault.Kind(refused.Cause, r.Start.Names()...)
+			kind = fault.Kind(refused.Cause, d.record.Start.Names()...)
 		}
-		x.Observer.Failing(ctx, job, r, 1, 0, "1 "+kind)
+		d.x.Observer.Failing(ctx, d.job, d.record, 1, 0, "1 "+kind)
 	} else {
-		x.Log.LogAttrs(ctx, slog.LevelWarn, "a page is tried again", slog.String("job", job.ID),
-			slog.String("mapper", job.Mapper), slog.String("range", r.ID),
-			slog.String("cause", fault.Summary(cause)), slog.Int64("refused", r.Refusals),
-			slog.Time("not_before", r.NotBefore))
+		d.x.Log.LogAttrs(ctx, slog.LevelWarn, "a page is tried again", slog.String("job", d.job.ID),
+			slog.String("mapper", d.job.Mapper), slog.String("range", d.record.ID),
+			slog.String("cause", fault.Summary(cause)), slog.Int64("refused", d.record.Refusals),
+			slog.Time("not_before", d.record.NotBefore))
 	}
-	if job.Trouble != "" {
+	if d.job.Trouble != "" {
 		return
 	}
-	text := fmt.Sprintf("%s tried again, up to %d times: %s", what, job.Backoff().Attempts,
+	text := fmt.Sprintf("%s tried again, up to %d times: %s", what, d.job.Backoff().Attempts,
 		fault.Brief(fault.Text(cause)))
-	showTrouble(ctx, x, job, text)
+	d.showTrouble(ctx, text)
 }
 
 // showLater reports that a range waits for a service. It does so only in the first minute of the
 // wait.
-func showLater(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *record.Range, cause error) {
-	if time.Since(r.LaterFrom) > time.Minute {
+func (d *delivery) showLater(ctx context.Context, cause error) {
+	if time.Since(d.record.LaterFrom) > time.Minute {
 		return
 	}
-	x.Log.LogAttrs(ctx, slog.LevelWarn, "a page waits for a service", slog.String("job", job.ID),
-		slog.String("mapper", job.Mapper), slog.String("range", r.ID), slog.String("cause", fault.Summary(cause)),
-		slog.Time("not_before", r.NotBefore))
-	if job.Trouble == "" {
-		showTrouble(ctx, x, job, "pages wait for a service, and go on when it accepts calls: "+
+	d.x.Log.LogAttrs(ctx, slog.LevelWarn, "a page waits for a service", slog.String("job", d.job.ID),
+		slog.String("mapper", d.job.Mapper), slog.String("range", d.record.ID), slog.String("cause", fault.Summary(cause)),
+		slog.Time("not_before", d.record.NotBefore))
+	if d.job.Trouble == "" {
+		d.showTrouble(ctx, "pages wait for a service, and go on when it accepts calls: "+
 			fault.Brief(fault.Text(cause)))
 	}
 }
 
 // showTrouble writes the trouble into the job's status, if the status shows none yet.
-func showTrouble(ctx context.Context, x *lifecycle.Jobs, job *record.Job, text string) {
-	_, err := x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
-		if j.State != record.Running || j.Epoch != job.Epoch || j.Trouble != "" {
+func (d *delivery) showTrouble(ctx context.Context, text string) {
+	_, err := d.x.Store.UpdateJob(ctx, d.job.Ref(), func(j *record.Job) (bool, error) {
+		if j.State != record.Running || j.Epoch != d.job.Epoch || j.Trouble != "" {
 			return false, nil
 		}
 		j.Trouble = text
 		return true, nil
 	})
 	if err != nil && !errors.Is(err, record.ErrNoSuchJob) {
-		x.Log.LogAttrs(ctx, slog.LevelWarn, "a job's status can't say what is wrong", slog.String("job", job.ID),
+		d.x.Log.LogAttrs(ctx, slog.LevelWarn, "a job's status can't say what is wrong", slog.String("job", d.job.ID),
 			slog.Any("error", err))
 	}
 }

@@ -58,7 +58,7 @@ func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 		t := try{d: d, step: s}
 		guards, err := t.send(ctx, refused && s.locks)
 		if err == nil {
-			d.adopt(t.record, t.children, t.versions)
+			t.adopt()
 			return ours, nil
 		}
 		stands, moved, lookup := d.found(ctx, err, guards)
@@ -104,27 +104,11 @@ func (d *delivery) found(
 	return stands, moved, err
 }
 
-// lose takes over the record of a range that is done or was changed by another delivery. It sets
-// beaten if this delivery has not done the range.
-func (d *delivery) lose(stands fencedError) {
-	if stands.standing == done || stands.standing == changed {
-		d.record = stands.found
-		d.turn.beaten = stands.standing == done && !slices.ContainsFunc(d.turn.finished, d.record.Done.Equal)
-	}
-}
-
 // change commits a change of the range's record only. The function f returns the range's new
 // children.
 func (d *delivery) change(ctx context.Context, f func(r *record.Range) ([]*record.Range, error)) (standing, error) {
 	return d.apply(ctx, step{put: f})
 }
-
-// unversioned reports whether the database has returned no version for a guarded entity.
-func unversioned(g page.Guard) bool { return g.Was.Version == 0 && !g.Was.Gone }
-
-// unwritten reports whether the step does not write a guarded entity. No mutation can carry a
-// condition on such an entity.
-func unwritten(g page.Guard) bool { return g.Free }
 
 // conflicts reports whether a commit was refused because other clients have changed or locked the
 // same entities.
@@ -162,13 +146,14 @@ type try struct {
 	unread     bool           // reading the records has failed
 }
 
-// guarded returns the guarded entities that which selects.
-func (t *try) guarded(which func(page.Guard) bool) (guards []page.Guard) {
+// guarded returns the guarded entities: all, or only those that the step does not write. No
+// mutation can carry a condition on these.
+func (t *try) guarded(all bool) (guards []page.Guard) {
 	if t.guards == nil {
 		return nil
 	}
 	for _, g := range t.guards() {
-		if which(g) {
+		if all || g.Free {
 			guards = append(guards, g)
 		}
 	}
@@ -179,15 +164,14 @@ func (t *try) guarded(which func(page.Guard) bool) (guards []page.Guard) {
 // transaction, which reads first. It returns the guarded entities to read again if the commit
 // fails: none if the transaction has read them all.
 func (t *try) send(ctx context.Context, locks bool) (guards []page.Guard, err error) {
-	every := func(page.Guard) bool { return true }
-	guards = t.guarded(every)
-	all := t.d.record.Version == 0 || locks || slices.ContainsFunc(guards, unversioned)
+	guards = t.guarded(true)
+	unversioned := func(g page.Guard) bool { return g.Was.Version == 0 && !g.Was.Gone }
 	switch {
-	case all:
-		return nil, t.inTransaction(ctx, all, every)
-	case slices.ContainsFunc(guards, unwritten):
-		err = t.inTransaction(ctx, all, unwritten)
-		return t.guarded(every), err
+	case t.d.record.Version == 0 || locks || slices.ContainsFunc(guards, unversioned):
+		return nil, t.inTransaction(ctx, true)
+	case len(t.guarded(false)) > 0:
+		err = t.inTransaction(ctx, false)
+		return t.guarded(true), err
 	}
 	return guards, t.inOneCall(ctx)
 }
@@ -207,7 +191,7 @@ func (t *try) final(err error) error {
 }
 
 // prepare applies the step to a copy of the record, and returns the mutations of the commit. The
-// record's mutation is the last.
+// record's mutation comes last, after its new children's: adopt and inOneCall rely on it.
 func (t *try) prepare(r *record.Range) (all []wire.Mutation, err error) {
 	t.record = r.Clone()
 	if t.children, err = t.put(t.record); err != nil {
@@ -217,7 +201,10 @@ func (t *try) prepare(r *record.Range) (all []wire.Mutation, err error) {
 	if t.with != nil {
 		all = t.with()
 	}
-	return append(all, mutationsOf(t.record, t.children)...), nil
+	for _, child := range t.children {
+		all = append(all, wire.Mutation{Mutation: child.Insert()})
+	}
+	return append(all, wire.Mutation{Mutation: t.record.Update()}), nil
 }
 
 // inOneCall commits the step without a transaction. The versions that were read are the conditions.
@@ -233,16 +220,16 @@ func (t *try) inOneCall(ctx context.Context) error {
 }
 
 // inTransaction commits the step in a transaction. It reads the range's record and the guarded
-// entities that which selects. If others have changed some of these, it first runs the function on
-// them again.
+// entities: all, or only those that the step does not write. If others have changed some of these,
+// it first runs the function on them again.
 //
-// The transaction guards everything that it has read. So if all is set, which says that it reads
-// every entity that is written, the mutations need no conditions.
-func (t *try) inTransaction(ctx context.Context, all bool, which func(page.Guard) bool) error {
+// The transaction guards everything that it has read. So if it reads all, the mutations need no
+// conditions.
+func (t *try) inTransaction(ctx context.Context, all bool) error {
 	noting, versions := wire.Noting(ctx)
 	t.versions = versions
 	_, err := t.d.x.client.RunInTransaction(noting, func(tx *datastore.Transaction) error {
-		stands, moved, err := t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(which))
+		stands, moved, err := t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(all))
 		for err == nil && stands.standing == ours && len(moved) > 0 {
 			t.moved = true
 			if err := t.again(ctx, moved); err != nil {
@@ -250,7 +237,7 @@ func (t *try) inTransaction(ctx context.Context, all bool, which func(page.Guard
 				return err
 			}
 			// the function may have read other entities this time
-			stands, moved, err = t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(which))
+			stands, moved, err = t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(all))
 		}
 		if t.unread = err != nil; t.unread {
 			return err
@@ -272,6 +259,14 @@ func (t *try) inTransaction(ctx context.Context, all bool, which func(page.Guard
 		return err
 	}, datastore.MaxAttempts(1))
 	return err
+}
+
+// adopt takes over the committed records, with the versions that the commit has returned.
+func (t *try) adopt() {
+	t.d.record, t.record.Version = t.record, t.versions.Last(1)
+	for i, child := range t.children {
+		child.Version = t.versions.Last(1 + len(t.children) - i)
+	}
 }
 
 // look reads the range's record and the guarded entities. It returns how the range stands to the

@@ -3,37 +3,14 @@ package executor
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/scattermap/scattermap/mapper/internal/body"
-	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/tasks"
 )
-
-// enter takes the delivery's place inside the gate, unless it has one already. If exclusive is set,
-// the place is exclusive. It reports whether the delivery had to wait.
-func (d *delivery) enter(ctx context.Context, exclusive bool) (waited bool, err error) {
-	if d.place.Leave != nil && (d.place.Exclusive || !exclusive) {
-		return false, nil
-	}
-	d.leave()
-	d.place, err = d.x.Gate.Enter(ctx, exclusive)
-	return d.place.Waited, err
-}
-
-// leave gives up the delivery's place inside the gate, if it has one.
-func (d *delivery) leave() {
-	if d.place.Leave != nil {
-		d.place.Leave()
-	}
-	d.place = gate.Place{}
-}
 
 // condemn records the range's entity as a failure, because its process has died too often. An
 // entity that is deleted by now is not a failure.
@@ -66,8 +43,8 @@ func (d *delivery) postpone(ctx context.Context) (standing, error) {
 		return s, err
 	}
 	d.turn.mark = "" // the record no longer has the mark
-	if err := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
-		return ours, fmt.Errorf("enqueue range %s of job %s again: %w", d.record.ID, d.job.ID, err)
+	if err := d.enqueueAgain(ctx); err != nil {
+		return ours, err
 	}
 	return superseded, nil // the new task supersedes this one
 }
@@ -75,7 +52,7 @@ func (d *delivery) postpone(ctx context.Context) (standing, error) {
 // begin records that this delivery starts on the range, with its crash mark.
 func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, error) {
 	d.turn.mark = cmp.Or(d.turn.mark, d.x.NewDelivery())
-	now := time.Now().UTC().Truncate(time.Microsecond)
+	now := now()
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		switch {
 		case r.Begun == d.turn.mark: // an earlier commit took effect, and its answer was lost

@@ -100,6 +100,37 @@ type Definition struct {
 	PreparePage func(params json.RawMessage) (PageFunc, error)
 }
 
+// Functions are the functions of a mapper, with the parameters of a job.
+type Functions struct {
+	Call      Func
+	Batch     BatchFunc // runs the function on several entities; nil: the mapper has none
+	BatchSize int       // maximum number of entities in a call of Batch; 0: Call runs the function on each
+	Keys      Keys      // names the other entities that the function reads; nil: unknown
+	OverPage  PageFunc  // runs over the values that are collected in a page; nil: the mapper has none
+}
+
+// Functions decodes a job's parameters, and returns the mapper's functions.
+func (d *Definition) Functions(params json.RawMessage, keysOnly bool) (f Functions, err error) {
+	if f.Call, err = d.Prepare(params, keysOnly); err != nil {
+		return f, err
+	}
+	if d.PrepareBatch != nil {
+		if f.Batch, err = d.PrepareBatch(params, keysOnly); err != nil {
+			return f, err
+		}
+		f.BatchSize = d.BatchSize
+	}
+	if d.PreparePage != nil {
+		if f.OverPage, err = d.PreparePage(params); err != nil {
+			return f, err
+		}
+	}
+	if d.PrepareKeys != nil {
+		f.Keys, err = d.PrepareKeys(params, keysOnly)
+	}
+	return f, err
+}
+
 // A Job is what a function needs to know of its job.
 type Job struct {
 	Ref   record.Ref

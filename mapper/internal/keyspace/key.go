@@ -3,7 +3,6 @@ package keyspace
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"unicode/utf8"
 
 	"cloud.google.com/go/datastore"
@@ -23,12 +22,6 @@ func Below(k, ancestor *datastore.Key) bool {
 		}
 	}
 	return false
-}
-
-// sortKeys sorts keys and removes duplicates.
-func sortKeys(keys []*datastore.Key) []*datastore.Key {
-	slices.SortFunc(keys, CompareKeys)
-	return slices.CompactFunc(keys, (*datastore.Key).Equal)
 }
 
 // MaxName is the most bytes of a kind or a name [the limits page of Datastore].

@@ -180,3 +180,9 @@ func FuzzBisectNames(f *testing.F) {
 func validName(s string) bool {
 	return s != "" && len(s) <= 1500 && utf8.ValidString(s) && !names.Reserved(s)
 }
+
+// sortKeys sorts keys and removes duplicates.
+func sortKeys(keys []*datastore.Key) []*datastore.Key {
+	slices.SortFunc(keys, CompareKeys)
+	return slices.CompactFunc(keys, (*datastore.Key).Equal)
+}

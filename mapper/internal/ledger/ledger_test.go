@@ -25,7 +25,7 @@ func family(t *testing.T) (*record.Job, []*record.Range) {
 		State: record.SucceededWithFailures}
 	j.Incarnate(1)
 	root := j.RootRange()
-	rest := root.Rest(split.Piece{Start: at(15), Estimate: 5}, noon)
+	rest := root.Child(split.Piece{Start: at(15), Estimate: 5}, noon)
 	alone := root.AloneChild(at(12), 1, false, noon)
 	root.End = rest.Start
 	root.Single = alone.SingleSum().Bytes()

@@ -22,7 +22,7 @@ func OfRecords(ctx context.Context, st Records, ref record.Ref) (*record.Job, *L
 		return nil, nil, err
 	}
 	if job.Cleaned {
-		return nil, nil, record.CleanedUp(job)
+		return nil, nil, job.CleanedUp()
 	}
 	l, err := st.Fold(ctx, job)
 	if err != nil {
@@ -38,7 +38,7 @@ func OfRecords(ctx context.Context, st Records, ref record.Ref) (*record.Job, *L
 	case err != nil:
 		return nil, nil, err
 	case now.Cleaned: // during the read
-		return nil, nil, record.CleanedUp(now)
+		return nil, nil, now.CleanedUp()
 	}
 	return job, l, nil
 }

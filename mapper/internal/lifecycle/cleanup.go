@@ -60,7 +60,7 @@ func (js *Jobs) sweepCleanUp(ctx context.Context, job *record.Job, now time.Time
 	if err := js.enqueueSweep(ctx, job, now); err != nil {
 		return err
 	}
-	if held, err := store.HoldsBack(ctx, js.Store, job); err != nil || held {
+	if held, err := js.Store.HoldsBack(ctx, job); err != nil || held {
 		return err // a later sweep continues
 	}
 	if len(job.Totals) == 0 {
@@ -89,7 +89,7 @@ func (js *Jobs) runCleanUp(ctx context.Context, job *record.Job, t body.Job) err
 	if job.Cleaning == "" || job.Epoch != t.Epoch {
 		return nil
 	}
-	if held, err := store.HoldsBack(ctx, js.Store, job); err != nil || held {
+	if held, err := js.Store.HoldsBack(ctx, job); err != nil || held {
 		return err // a sweep continues later
 	}
 	i := t.Tick % (addUpTask + 1)
@@ -228,12 +228,12 @@ func (js *Jobs) cleanBatches(ctx context.Context, job *record.Job, from, to stri
 		if o.ExpireAfter == 0 {
 			err = js.Store.Delete(ctx, keys)
 		} else {
-			err = store.ExpireBatches(ctx, js.Store, keys, expires)
+			err = js.Store.ExpireBatches(ctx, keys, expires)
 		}
 		n, keys = n+len(keys), nil
 		return err
 	}
-	err = store.EachBatch(ctx, js.Store, store.Batches(job.Ref(), from, to),
+	err = js.Store.EachBatch(ctx, store.Batches(job.Ref(), from, to),
 		func(key *datastore.Key, b *record.Batch) error {
 			if o.ExpireAfter == 0 || b.Expires.IsZero() {
 				keys = append(keys, key)

@@ -33,7 +33,7 @@ func (fi finalizer) close(ctx context.Context, job *record.Job, t body.Job, l *l
 		if !j.MayEnd(t.Epoch) || len(j.Closing) > 0 {
 			return false, nil
 		}
-		return true, record.Close(j, record.Closing{Ranges: l.Tiles, Alone: l.Alone, Failures: l.Failures,
+		return true, j.Close(record.Closing{Ranges: l.Tiles, Alone: l.Alone, Failures: l.Failures,
 			Salt: fi.salt()}, &l.Totals, string(how))
 	})
 	if err != nil || !t.Current(job) || len(job.Closing) == 0 {
@@ -117,6 +117,6 @@ func (fi finalizer) forget(ctx context.Context, job *record.Job) (failed, err er
 			return err
 		}
 		j.Finalizes, j.Finalized = true, j.Epoch
-		return record.Redact(j, record.Subject{}, fi.salt(), time.Now())
+		return j.Redact(record.Subject{}, fi.salt(), time.Now())
 	})
 }

@@ -263,7 +263,7 @@ func (js *Jobs) EndRate(ctx context.Context, job *record.Job) (*record.Job, erro
 	}
 	return js.Change(ctx, job.Ref(), "its rate is what it was before, as its time is over",
 		func(j *record.Job) (bool, error) {
-			return record.EndRate(j, time.Now()), nil
+			return j.EndRate(time.Now()), nil
 		})
 }
 

@@ -20,7 +20,7 @@ type Findings struct {
 	Concurrent int         // see [Concurrency]
 	Existing   *record.Job // the job with the ID; nil: it does not exist, or was not looked for
 
-	masks, times                             bool // see source.HonoursMasks and source.Probe
+	masks, times                             bool // see Source.HonoursMasks and Source.Probe
 	existingFailed, masksFailed, timesFailed error
 }
 
@@ -40,11 +40,11 @@ func (js *Jobs) FindOut(
 	})
 	group.Go(func() {
 		found.masksFailed = source.Answered(ctx, func(ctx context.Context) (err error) {
-			found.masks, err = source.HonoursMasks(ctx, src)
+			found.masks, err = src.HonoursMasks(ctx)
 			return err
 		})
 	})
-	group.Go(func() { found.times, found.timesFailed = source.Probe(ctx, src, q, allowEmpty) })
+	group.Go(func() { found.times, found.timesFailed = src.Probe(ctx, q, allowEmpty) })
 	if mayExist {
 		group.Go(func() {
 			job, err := js.Store.LoadJob(ctx, record.Ref{ID: id})

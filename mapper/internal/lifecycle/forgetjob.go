@@ -77,7 +77,7 @@ func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 	if err != nil {
 		return err
 	}
-	err = store.EachBatch(ctx, f.Store, store.Batches(ref, "", ""), func(key *datastore.Key, _ *record.Batch) error {
+	err = f.Store.EachBatch(ctx, store.Batches(ref, "", ""), func(key *datastore.Key, _ *record.Batch) error {
 		l.orphans = append(l.orphans, key)
 		return nil
 	})
@@ -100,14 +100,14 @@ type traces struct {
 func (f Forgetter) tracesOf(j *record.Job, stored datastore.PropertyList, l *look) traces {
 	t := traces{named: f.Subject.InText(j.ID), mentioned: f.Subject.InRecord(record.JobKind, stored),
 		about: f.Subject.IsAbout(j), holding: l.holding[j.Ref()]}
-	if f.Subject.Everywhere || record.ComesAnywhere(j) {
+	if f.Subject.Everywhere || j.ComesAnywhere() {
 		// An open page may be about to write what it has read into a record.
 		t.holding = t.holding || l.open[j.Ref()] || !j.Over()
 	}
 	if f.Subject.Everywhere && j.Over() {
 		probe := *j
-		t.values, _ = record.RedactValues(&probe) // the error is reported by redact
-		t.about = t.about || j.Erased.IsZero() && record.NamesKeys(j)
+		t.values, _ = probe.RedactValues() // the error is reported by redact
+		t.about = t.about || j.Erased.IsZero() && j.NamesKeys()
 	}
 	return t
 }
@@ -159,12 +159,12 @@ func (f Forgetter) redact(now *record.Job, t traces, cleanUp bool) (changed bool
 	case !now.Over() || now.Cleaning != "":
 		return false, nil
 	case t.about && now.Cleaned && !t.holding:
-		changed, err = true, record.Redact(now, f.Subject, f.salt(), time.Now())
+		changed, err = true, now.Redact(f.Subject, f.salt(), time.Now())
 	default:
-		changed, err = record.RedactTexts(now, f.Subject)
+		changed, err = now.RedactTexts(f.Subject)
 		if err == nil && (t.about || t.holding || t.values) {
 			var said bool
-			said, err = record.RedactValues(now)
+			said, err = now.RedactValues()
 			changed = changed || said
 		}
 	}
@@ -198,7 +198,7 @@ func (f Forgetter) of(queue record.Owner) *Jobs {
 // note records, in the record of the job that forgets, which jobs it has cleaned up.
 func (f Forgetter) note(ctx context.Context, ids []string) error {
 	_, err := f.Store.UpdateJob(ctx, f.For, func(j *record.Job) (bool, error) {
-		c, err := record.ClosingOf(j)
+		c, err := j.DecodeClosing()
 		if err != nil || c == nil || !c.Forget(ids) {
 			return false, err
 		}

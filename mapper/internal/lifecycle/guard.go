@@ -83,7 +83,7 @@ func (js *Jobs) forestallEpoch(ctx context.Context, job *record.Job, t body.Job)
 		return job, nil
 	}
 	return js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
-		return record.Forestall(j, t.Epoch), nil
+		return j.Forestall(t.Epoch), nil
 	})
 }
 

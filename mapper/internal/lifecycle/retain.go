@@ -8,7 +8,6 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // The retention of a job cleans it up some time after its end. The job's record has an index entry
@@ -45,7 +44,7 @@ func (js *Jobs) planRetention(ctx context.Context, job *record.Job) error {
 // enqueueRetention enqueues the next task of the chain. The task is due later than after, a Unix
 // time at which the chain's last task was due.
 func (js *Jobs) enqueueRetention(ctx context.Context, job *record.Job, after int64, now time.Time) error {
-	due := record.DueAt(job)
+	due := job.DueAt()
 	if due.IsZero() {
 		return nil
 	}
@@ -92,15 +91,15 @@ var errNotDue = fmt.Errorf("%w: it is kept for longer", record.ErrState)
 // runRetention cleans up a job whose retention period is over.
 func (js *Jobs) runRetention(ctx context.Context, job *record.Job, t body.Job) error {
 	now := time.Now()
-	if job.Cleaning != "" || !record.Due(job, now) {
+	if job.Cleaning != "" || !job.Due(now) {
 		return js.enqueueRetention(ctx, job, t.Tick, now) // none if the job goes on
 	}
 	err := js.cleanUp(ctx, job.Ref(), CleanUp{IncludeFailures: true},
 		"cleaned up, as its retention of "+record.Days(job.Retain)+" says", func(j *record.Job) error {
-			if !record.Due(j, now) {
+			if !j.Due(now) {
 				return errNotDue
 			}
-			record.Retire(j, now)
+			j.Retire(now)
 			return nil
 		})
 	switch {
@@ -116,7 +115,7 @@ func (js *Jobs) runRetention(ctx context.Context, job *record.Job, t body.Job) e
 func (js *Jobs) reviveRetention(ctx context.Context, now time.Time) error {
 	var failed []error
 	for _, js := range append([]*Jobs{js}, js.Beside...) {
-		due, err := store.Due(ctx, js.Store, record.Owner(js.Queue.Name()), now, retainMost)
+		due, err := js.Store.Due(ctx, record.Owner(js.Queue.Name()), now, retainMost)
 		if err != nil {
 			return fmt.Errorf("look for jobs to clean up: %w", err)
 		}
@@ -130,7 +129,7 @@ func (js *Jobs) reviveRetention(ctx context.Context, now time.Time) error {
 // Retain sets how long a job's records are kept after its end. 0 means until a clean-up.
 func (js *Jobs) Retain(ctx context.Context, ref record.Ref, d time.Duration) error {
 	set := func(j *record.Job) (bool, error) {
-		if err := record.CheckRecords(j); err != nil {
+		if err := j.CheckRecords(); err != nil {
 			return false, err
 		}
 		before := j.Retain

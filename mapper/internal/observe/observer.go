@@ -1,12 +1,9 @@
 package observe
 
 import (
-	"log/slog"
-
-	"github.com/scattermap/scattermap/mapper/internal/store"
-
 	"context"
 	"errors"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
@@ -14,6 +11,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // Name is the name of the meter and the tracer.

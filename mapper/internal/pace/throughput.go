@@ -97,25 +97,23 @@ func (p *Book[Job]) Compared(job Job) float64 {
 
 // Add adds an observation.
 func (p *Book[Job]) Add(job Job, more Throughput) {
-	p.change(job, func(known *Throughput) {
-		known.Entities += more.Entities
-		known.Bytes += more.Bytes
-		known.Writes += more.Writes
-		known.Compared += more.Compared
-		known.Spent += more.Spent
-	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := p.of(job)
+	known.Entities += more.Entities
+	known.Bytes += more.Bytes
+	known.Writes += more.Writes
+	known.Compared += more.Compared
+	known.Spent += more.Spent
 }
 
 // Expect notes the expected mean size of a job's entities in bytes; 0: unknown. The first known
 // size stays.
 func (p *Book[Job]) Expect(job Job, bytes int64) {
-	p.change(job, func(known *Throughput) { known.expected = cmp.Or(known.expected, bytes) })
-}
-
-func (p *Book[Job]) change(job Job, f func(*Throughput)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	f(&p.of(job).Throughput)
+	known := p.of(job)
+	known.expected = cmp.Or(known.expected, bytes)
 }
 
 // of returns the page of a job. A new page replaces the least recently used one if the book is

@@ -117,8 +117,8 @@ func TestCompared(t *testing.T) {
 		e.Seen = seen
 		o := new(Results)
 		o.add(result{at: keyspace.At(keyOf(1)), compare: c.compare, effect: e})
-		if o.Compared() != c.want {
-			t.Errorf("%s: %d, want %d", c.name, o.Compared(), c.want)
+		if o.Compared != c.want {
+			t.Errorf("%s: %d, want %d", c.name, o.Compared, c.want)
 		}
 	}
 }

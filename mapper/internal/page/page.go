@@ -26,16 +26,12 @@ type Page struct {
 	Job   *record.Job
 	Query query.Query
 	Mode  function.Mode
-	Call  function.Func
-
-	Batch     function.BatchFunc // runs the function on several entities
-	BatchSize int                // maximum number of them; 0: Call runs the function on each
+	function.Functions
 
 	At   []*keyspace.Position // positions of its entities
 	Read source.Reader        // reads the entities for the function
 
-	Others source.Get    // reads other entities
-	Keys   function.Keys // names the other entities to read ahead; nil: unknown
+	Others source.Get // reads other entities
 
 	// Complete completes keys. An Update needs it, because its page must know every key that it
 	// puts.
@@ -97,8 +93,8 @@ type chunk struct {
 func (p *Page) tell(o *Results, c *chunk, now time.Time) {
 	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes),
 		Writes:   int64(o.writes - c.writes),
-		Compared: int64(o.compared - c.compared), Spent: now.Sub(c.told)})
-	c.told, c.known, c.knownBytes, c.writes, c.compared = now, c.next, c.bytes, o.writes, o.compared
+		Compared: int64(o.Compared - c.compared), Spent: now.Sub(c.told)})
+	c.told, c.known, c.knownBytes, c.writes, c.compared = now, c.next, c.bytes, o.writes, o.Compared
 }
 
 // tellEvery is the minimum time between two reports while a chunk runs.
@@ -120,7 +116,7 @@ func (p *Page) Run(ctx context.Context) (*Results, error) {
 			return nil, err
 		}
 		p.lookAhead(ctx, o, c)
-		c.told, c.writes, c.compared = time.Now(), o.writes, o.compared
+		c.told, c.writes, c.compared = time.Now(), o.writes, o.Compared
 		o.Spent = time.Since(begun)
 		run := p.runChunk
 		if p.AtOnce > 1 || p.BatchSize > 0 {
@@ -240,34 +236,28 @@ func (p *Page) dealt(o *Results, c *chunk, r result, now time.Time) {
 }
 
 // look prepares the result of an entity before the function runs. It reports whether the function
-// has to run.
-func (p *Page) look(at *keyspace.Position, read wire.Stamp) (r result, counts bool) {
+// has to run: the entity may have changed since its key was read, and no longer be at its position
+// in the query.
+func (p *Page) look(at *keyspace.Position, read wire.Stamp) (r result, runs bool) {
 	r = result{at: at, read: read, compare: p.Mode == function.Update && !p.Query.Unread(true)}
-	counts, wrong := p.counts(at, read)
-	if wrong != nil {
-		r.failure = &record.Failure{At: at, Err: fault.Permanent(wrong), Attempts: 1, Permanent: true}
+	if read.Gone || p.Query.Whole() || p.Query.Unread(p.Mode == function.Update) {
+		return r, !read.Gone
+	}
+	now, err := p.Query.In(at.Space()).Position(at.Key, read.Entity)
+	switch {
+	case now == nil || !now.Equal(at) && !p.Alone:
+		return r, false
+	case err != nil:
+		r.failure = &record.Failure{At: at, Err: fault.Permanent(err), Attempts: 1, Permanent: true}
 		return r, false
 	}
-	return r, counts
+	return r, true
 }
 
 // fails returns the result of a failed entity.
 func (p *Page) fails(at *keyspace.Position, read wire.Stamp, err error) result {
 	f := &record.Failure{At: at, Err: err, Attempts: p.Attempts, Permanent: fault.IsPermanent(err)}
 	return result{at: at, read: read, failure: f}
-}
-
-// counts reports whether an entity still belongs to the query at its position in the page. It may
-// have changed since its key was read.
-func (p *Page) counts(at *keyspace.Position, read wire.Stamp) (bool, error) {
-	if read.Gone || p.Query.Whole() || p.Query.Unread(p.Mode == function.Update) {
-		return !read.Gone, nil
-	}
-	now, err := p.Query.In(at.Space()).Position(at.Key, read.Entity)
-	if now == nil || !now.Equal(at) && !p.Alone {
-		return false, nil
-	}
-	return true, err
 }
 
 // keepsPlace returns an error if the function's change would move its entity in the order of the

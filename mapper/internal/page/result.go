@@ -38,6 +38,7 @@ type sum struct {
 	Failures  []record.Failure
 	Bytes     int   // size of the mutations, and of entities with collected values
 	Collected []any // by the function
+	Compared  int   // number of entities that are read but not written, and that the commit compares
 
 	// Own are the written entities of the page, and Others are other written entities.
 	Own, Others []*datastore.Key
@@ -51,7 +52,6 @@ type sum struct {
 	written  map[string]bool // other entities that were put or deleted
 	inserted map[string]bool // those that must not have existed
 	writes   int             // number of mutations
-	compared int             // number of entities that are read but not written, and that the commit compares
 }
 
 // add adds the next result.
@@ -77,12 +77,12 @@ func (s *sum) add(r *result) {
 	own := len(s.Own)
 	defer func() {
 		if r.compare && s.writes > writes && len(s.Own) == own {
-			s.compared++
+			s.Compared++
 		}
 	}()
 	for _, seen := range e.Seen {
 		if r.compare && s.writes > writes && !seen.OfPage {
-			s.compared++
+			s.Compared++
 		}
 	}
 	for _, m := range e.Mutations {

@@ -132,9 +132,6 @@ func (o *Results) Kinds() string {
 	return strings.Join(all, ", ")
 }
 
-// Compared returns how many entities the page's transaction reads for comparison.
-func (o *Results) Compared() int { return o.compared }
-
 // Writes returns the number of mutations that the function has asked for.
 func (o *Results) Writes() int { return o.writes + len(o.Page.Mutations) }
 

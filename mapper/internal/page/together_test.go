@@ -32,7 +32,7 @@ func idsTo(n int64) (ids []int64) {
 // whole describes everything in a page's results that does not depend on time.
 func whole(o *Results) string {
 	var b strings.Builder
-	fmt.Fprintln(&b, said(o), o.Counters, o.Written, o.Bytes, o.Writes(), o.Compared())
+	fmt.Fprintln(&b, said(o), o.Counters, o.Written, o.Bytes, o.Writes(), o.Compared)
 	for _, r := range o.results {
 		fmt.Fprint(&b, r.at.Key.ID, ":")
 		if r.failure != nil {

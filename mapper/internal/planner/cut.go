@@ -69,7 +69,7 @@ func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, 
 // Rest returns the range as a piece for one worker, for a page that started before the range was
 // cut. If the page is the range's last one, the number of the piece's entities is exact.
 func (p Plan) Rest() split.Piece {
-	s := p.piece
+	s := p.Range
 	s.Workers = 1
 	if p.Next == nil {
 		s.Estimate, s.Exact = int64(len(p.At)), true
@@ -91,7 +91,7 @@ func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int
 
 // task returns the planner's knowledge of the task in the form of package split.
 func (p *Planner) task(root bool) split.Task {
-	return split.Task{Root: root, Blind: !p.Source.Counts(), Divided: p.divided, Page: p.toCut(p.job, p.record, p.Mode)}
+	return split.Task{Root: root, Blind: !p.Source.Counts(), Divided: p.divided, Page: p.pageToCut()}
 }
 
 // mustNotCut reports whether the range stays whole: it is too short, or suspected.

@@ -98,8 +98,8 @@ func TestKeepWhole(t *testing.T) {
 			if p.KeepWhole(); cut {
 				continue
 			}
-			if plan.Estimate() != 100 || plan.FairShare() != 0 {
-				t.Errorf("%d entities, of which a worker has %d", plan.Estimate(), plan.FairShare())
+			if plan.Range.Estimate != 100 || plan.Range.FairShare != 0 {
+				t.Errorf("%d entities, of which a worker has %d", plan.Range.Estimate, plan.Range.FairShare)
 			}
 		}
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
@@ -19,12 +20,14 @@ import (
 // A Planner reads the positions of a range's entities, and decides where the range is cut. It
 // serves one delivery: first its range, then the remaining part after each page.
 type Planner struct {
-	Pacer
 	Query    query.Query
 	Source   source.Source
 	Mode     function.Mode
 	Strategy split.Strategy
 	Starts   bool // it plans for a start, which waits for short calls only
+
+	Paces *pace.Book[record.Ref] // how fast the jobs of this process go
+	Wait  time.Duration          // the longest that a page may wait for its job's rate
 
 	job    *record.Job
 	record *record.Range
@@ -54,7 +57,7 @@ type Plan struct {
 	Pieces func() ([]split.Piece, error)
 	First  bool // the range is cut before the page is processed
 
-	piece split.Piece // the range when it was planned
+	Range split.Piece // the range when it was planned
 	known prefix      // what had been read of it then
 	seek  func()      // starts the search for boundaries; nil: they are known
 }
@@ -65,12 +68,6 @@ func (p *Plan) Shorten(n int) {
 		p.At, p.Next = p.At[:n], p.At[n]
 	}
 }
-
-// FairShare returns how many entities of the job a worker has.
-func (p Plan) FairShare() int64 { return p.piece.FairShare }
-
-// Estimate returns about how many entities the range had when it was planned; 0: unknown.
-func (p Plan) Estimate() int64 { return p.piece.Estimate }
 
 // Progress returns a callback for each entity of the page. The callback gets how long the mapper's
 // function has run on the page, and whether half of the page is done. At half it calls halfway,
@@ -117,7 +114,11 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 			return Plan{}, err
 		}
 	}
-	size, err := p.pageSize(s)
+	size := r.PageLimit()
+	if r.Narrowed == 0 {
+		size = int(s.Even(r.PageSize, job.PageSize))
+	}
+	size, err := p.pageSize(size)
 	if err != nil {
 		return Plan{}, err
 	}
@@ -146,15 +147,6 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	return found, err
 }
 
-// pageSize returns the maximum number of entities in the next page of the range.
-func (p *Planner) pageSize(s split.Piece) (int, error) {
-	size := p.record.PageLimit()
-	if p.record.Narrowed == 0 {
-		size = int(s.Even(p.record.PageSize, p.job.PageSize))
-	}
-	return p.Size(p.job, p.Mode, size)
-}
-
 // peek starts to read n positions. The function ready waits for them. The function known waits too,
 // and returns everything that is known about the range's first entities.
 func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known func() source.Prefix) {
@@ -172,7 +164,7 @@ func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known
 func (p *Planner) planRest(ctx context.Context, found *Plan, s split.Piece, root bool, size int,
 	known func(int64, bool) source.Prefix,
 ) (err error) {
-	if found.known, found.piece = known, s; found.Next == nil {
+	if found.known, found.Range = known, s; found.Next == nil {
 		return nil
 	}
 	if p.record.Solo {
@@ -183,7 +175,7 @@ func (p *Planner) planRest(ctx context.Context, found *Plan, s split.Piece, root
 	}
 	if size >= int(p.record.PageSize) {
 		s = s.Beyond(int64(size))
-		found.piece = s
+		found.Range = s
 	}
 	p.planCut(ctx, found, s, root, size, known)
 	return nil

@@ -88,7 +88,7 @@ func said(p Plan) string {
 
 // plannerOf returns a planner of a job over a query, with pages of 10 entities.
 func plannerOf(client *datastore.Client, q query.Query, workers int64) *Planner {
-	p := &Planner{Pacer: Pacer{Paces: new(pace.Book[record.Ref])}, Source: source.New(client, nil), Query: q,
+	p := &Planner{Paces: new(pace.Book[record.Ref]), Source: source.New(client, nil), Query: q,
 		Mode: function.Update}
 	p.job = &record.Job{ID: "j", PageSize: 10, Workers: workers}
 	return p
@@ -308,7 +308,7 @@ func TestFew(t *testing.T) {
 		var paces pace.Book[record.Ref]
 		paces.Expect(record.Ref{ID: "job"}, 100)
 		for workers, want := range map[int64]int64{1: query.Batch, 4: 51} {
-			p := &Planner{Pacer: Pacer{Paces: &paces}, Source: source.New(client, nil), Mode: function.Visit,
+			p := &Planner{Paces: &paces, Source: source.New(client, nil), Mode: function.Visit,
 				Query: query.Query{Kind: "K"}}
 			p.job, p.record = &record.Job{ID: "job", PageSize: 50}, &record.Range{PageSize: 50, Workers: workers}
 			s := p.stream(t.Context())

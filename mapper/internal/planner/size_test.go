@@ -35,16 +35,16 @@ func TestSize(t *testing.T) {
 		} {
 			job := &record.Job{ID: "j", Workers: 4, PageSize: 100, Created: time.Now()}
 			c.change(job)
-			pc := Pacer{Paces: new(pace.Book[record.Ref]), Wait: 10 * time.Second}
+			p := &Planner{Paces: new(pace.Book[record.Ref]), Wait: 10 * time.Second, Mode: c.mode, job: job}
 			if c.known {
-				pc.Paces.Add(job.Ref(), pace.Throughput{Entities: 10, Writes: 10, Bytes: 1000, Spent: time.Millisecond})
+				p.Paces.Add(job.Ref(), pace.Throughput{Entities: 10, Writes: 10, Bytes: 1000, Spent: time.Millisecond})
 			}
-			if got, err := pc.Size(job, c.mode, 100); err != nil || got != c.want {
+			if got, err := p.pageSize(100); err != nil || got != c.want {
 				t.Errorf("%s: %d, %v, want %d", c.name, got, err, c.want)
 			}
 		}
-		broken := &record.Job{ID: "j", Rate: []byte(`{`)}
-		if _, err := (Pacer{Paces: new(pace.Book[record.Ref])}).Size(broken, function.Update, 100); err == nil {
+		broken := &Planner{job: &record.Job{ID: "j", Rate: []byte(`{`)}}
+		if _, err := broken.pageSize(100); err == nil {
 			t.Error("a rate that can't be read is none")
 		}
 	})

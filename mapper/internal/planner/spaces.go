@@ -24,7 +24,7 @@ func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 			return Plan{Pieces: func() ([]split.Piece, error) { return pieces, nil }, First: true}, true, err
 		}
 	}
-	size, err := p.Size(p.job, p.Mode, r.PageLimit())
+	size, err := p.pageSize(r.PageLimit())
 	if err != nil {
 		return found, false, err
 	}

@@ -66,7 +66,7 @@ func TestMatches(t *testing.T) {
 			list(int64(1), int64(5)), false},
 		{"an empty array", []Filter{where("a", ">=", nil)}, list(), false},
 	} {
-		if got := Matches(Query{Filters: c.filters}, entity(t, "a", c.a)); got != c.want {
+		if got := (Query{Filters: c.filters}).Matches(entity(t, "a", c.a)); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 // Samples returns scans to test with: one for each form of Datastore query that the scans of the
 // query's ranges can have.
-func Samples(q Query) []Scan {
+func (q Query) Samples() []Scan {
 	low, high := q.Bounds()
 	k := datastore.IDKey(q.Kind, 1, q.Ancestor)
 	k.Namespace = q.Namespace
@@ -35,7 +35,7 @@ func Samples(q Query) []Scan {
 
 // Index returns the lines of an index.yaml for an index that serves a scan. It lists the properties
 // of equalities first, then the order of the results, then the properties of inequalities.
-func Index(q Query, s Scan) string {
+func (q Query) Index(s Scan) string {
 	var names []string
 	add := func(name string) {
 		if !slices.Contains(names, name) {

@@ -34,11 +34,11 @@ func TestIndex(t *testing.T) {
 			"- kind: \"123\"\n  properties:\n  - name: \"yes\"\n  - name: \"a b\"\n  - name: \"-a\"\n  - name: " +
 				"__key__"},
 	} {
-		scans := Samples(c.q)
+		scans := c.q.Samples()
 		if len(scans) != c.scans {
 			t.Errorf("%s: %d scans", c.name, len(scans))
 		}
-		if got := Index(c.q, scans[len(scans)-1]); got != c.want {
+		if got := c.q.Index(scans[len(scans)-1]); got != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, got, c.want)
 		}
 	}

@@ -351,7 +351,7 @@ func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position
 }
 
 // Matches reports whether an entity satisfies the filters of a query.
-func Matches(q Query, e *pb.Entity) bool { return match(q.Filters, e) }
+func (q Query) Matches(e *pb.Entity) bool { return match(q.Filters, e) }
 
 // Keeps returns an error if a function's change has moved an entity in the order of the query.
 // changed has the names of the changed properties, and after has at least these properties.

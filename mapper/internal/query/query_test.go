@@ -147,7 +147,7 @@ func TestForeign(t *testing.T) {
 		{Query{Kind: record.JobKind, Namespaces: []string{"", "m"}}, true},
 		{Query{Kind: record.JobKind, AllNamespaces: true}, true},
 	} {
-		if err := Foreign(c.q); (err != nil) != c.ours {
+		if err := c.q.Foreign(); (err != nil) != c.ours {
 			t.Errorf("%+v: %v", c.q, err)
 		}
 	}

@@ -55,7 +55,7 @@ func (q Query) normalSpaces() (Query, error) {
 }
 
 // Foreign returns an error if a kind of the query holds scattermap's own records.
-func Foreign(q Query) error {
+func (q Query) Foreign() error {
 	for _, k := range q.AllKinds() {
 		if slices.ContainsFunc(named(q), func(n string) bool { return names.Ours(n, k) }) {
 			return setting.Errorf("Query.Kind %q holds scattermap's own records in the default namespace: no job "+

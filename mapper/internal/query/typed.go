@@ -25,7 +25,7 @@ type Comparison struct {
 
 // Comparisons returns the comparisons of a query over one space whose types must be checked. It
 // leaves out comparisons with null only, which are often intended, and those with AllowAnyType.
-func Comparisons(q Query) (all []Comparison) {
+func (q Query) Comparisons() (all []Comparison) {
 	for _, f := range q.Filters {
 		if slices.ContainsFunc(all, func(c Comparison) bool { return c.Property == f.Property }) {
 			continue

@@ -25,7 +25,7 @@ func TestComparisons(t *testing.T) {
 			"[]"},
 	} {
 		var got []string
-		for _, c := range Comparisons(Query{Kind: "K", Filters: c.filters}) {
+		for _, c := range (Query{Kind: "K", Filters: c.filters}).Comparisons() {
 			if got = append(got, c.Property); c.Ranges() {
 				got = append(got, "ranges")
 			}
@@ -64,7 +64,7 @@ func TestCheckTypes(t *testing.T) {
 		{"one of some has another type", where("a", "in", []any{int64(1), "x"}), []any{}, "",
 			[2]any{int64(1), int64(2)}, "of the type"},
 	} {
-		all := Comparisons(Query{Kind: "K", Filters: []Filter{c.f}})
+		all := (Query{Kind: "K", Filters: []Filter{c.f}}).Comparisons()
 		if len(all) != 1 {
 			t.Fatalf("%s: %d comparisons", c.name, len(all))
 		}
@@ -82,7 +82,7 @@ func TestCheckTypes(t *testing.T) {
 
 // TestValueOf checks that the value is returned by which the database has found an entity.
 func TestValueOf(t *testing.T) {
-	c := Comparisons(Query{Kind: "K", Filters: []Filter{where("a", ">", int64(3)), where("a", "<", int64(8))}})[0]
+	c := (Query{Kind: "K", Filters: []Filter{where("a", ">", int64(3)), where("a", "<", int64(8))}}).Comparisons()[0]
 	list := entity(t, "a", []any{int64(9), int64(5), nil, int64(4), int64(1)})
 	for _, of := range []struct {
 		passes, greatest bool

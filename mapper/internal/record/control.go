@@ -18,8 +18,8 @@ func refuse(j *Job) error { return fmt.Errorf("%w: it is %q", ErrState, j.State)
 
 // refuseCleaned returns an error if the records of a job's ranges are deleted, or if another job
 // undoes what they describe.
-func refuseCleaned(j *Job) error {
-	if err := HasRecords(j); err != nil {
+func (j *Job) refuseCleaned() error {
+	if err := j.HasRecords(); err != nil {
 		return err
 	}
 	if j.Undo != "" {
@@ -86,7 +86,7 @@ func (j *Job) Resume(failed int64, now time.Time) error {
 	default:
 		return refuse(j)
 	}
-	if err := refuseCleaned(j); err != nil && len(j.Closing) == 0 { // a job that deletes its records is about to end
+	if err := j.refuseCleaned(); err != nil && len(j.Closing) == 0 { // a job that deletes its records is about to end
 		return err
 	}
 	if j.Limited && j.Limit > 0 {
@@ -109,7 +109,7 @@ type Selection struct {
 // Retry sets a job running to process failures again. A chain of tasks opens them, until EndRetry.
 // If only one cause is retried, the failure limit rises, so that the other failures don't count.
 func (j *Job) Retry(s Selection, now time.Time) error {
-	if err := refuseCleaned(j); err != nil {
+	if err := j.refuseCleaned(); err != nil {
 		return err
 	}
 	switch j.State {
@@ -168,7 +168,7 @@ func (j *Job) MayEnd(epoch int64) bool {
 
 // Forestall raises a job's epoch to the given one, if that is the next. A process that is about to
 // commit the same epoch is then refused. Nothing else changes.
-func Forestall(j *Job, epoch int64) (changed bool) {
+func (j *Job) Forestall(epoch int64) (changed bool) {
 	if j.Epoch+1 != epoch {
 		return false
 	}

@@ -200,7 +200,7 @@ func TestForestall(t *testing.T) {
 					want.Finalized = epoch
 				}
 			}
-			if changed := Forestall(&j, epoch); changed != (epoch == 4) || !reflect.DeepEqual(j, want) {
+			if changed := j.Forestall(epoch); changed != (epoch == 4) || !reflect.DeepEqual(j, want) {
 				t.Errorf("epoch %d: changed %v, %+v", epoch, changed, j)
 			}
 		}

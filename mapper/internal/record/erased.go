@@ -27,7 +27,7 @@ const maxForgot = 1000
 
 // Close starts the deletion of the records of a running job's ranges. They are final: c summarizes
 // them, and sum is their total. The parameter how says how they are deleted, as in [Job.CleanUp].
-func Close(j *Job, c Closing, sum *Totals, how string) error {
+func (j *Job) Close(c Closing, sum *Totals, how string) error {
 	text, err := json.Marshal(c)
 	if err == nil {
 		err = sum.RecordIn(j)
@@ -36,8 +36,8 @@ func Close(j *Job, c Closing, sum *Totals, how string) error {
 	return err
 }
 
-// ClosingOf returns the summary of a job's deleted records; nil if the job does not delete them.
-func ClosingOf(j *Job) (*Closing, error) {
+// DecodeClosing returns the summary of a job's deleted records; nil if the job does not delete them.
+func (j *Job) DecodeClosing() (*Closing, error) {
 	if len(j.Closing) == 0 {
 		return nil, nil
 	}
@@ -79,7 +79,7 @@ const erasedText = "(erased)"
 //
 // Numbers stay. The query and the parameters are replaced by a
 // salted hash, whose salt is not kept.
-func Redact(j *Job, s Subject, salt string, now time.Time) error {
+func (j *Job) Redact(s Subject, salt string, now time.Time) error {
 	hash := Salted(salt, string(j.Query)+"\x00"+string(j.Params))
 	j.Query, j.Params = fmt.Appendf(nil, `{"kind":"erased-%s"}`, hash), fmt.Appendf(nil, `{"erased":"%s"}`, hash)
 	j.Closing, j.Undo = nil, ""
@@ -98,13 +98,13 @@ func Redact(j *Job, s Subject, salt string, now time.Time) error {
 		j.History = j.History.With(a)
 	}
 	j.Erased = now.UTC().Truncate(time.Microsecond)
-	_, err := RedactValues(j)
+	_, err := j.RedactValues()
 	return err
 }
 
 // RedactTexts removes mentions of a subject from a job's history, errors, and names of counters. It
 // leaves query and parameters alone. It reports whether it has changed anything.
-func RedactTexts(j *Job, s Subject) (changed bool, err error) {
+func (j *Job) RedactTexts(s Subject) (changed bool, err error) {
 	acts, err := j.History.Acts()
 	said := err != nil // a history that can't be read is dropped
 	var history History
@@ -128,14 +128,14 @@ func RedactTexts(j *Job, s Subject) (changed bool, err error) {
 	if !s.inTotals(j.Totals) {
 		return said, nil
 	}
-	changed, err = RedactValues(totals)
+	changed, err = totals.RedactValues()
 	j.Totals, j.CountersDropped = totals.Totals, j.CountersDropped || totals.CountersDropped
 	return said || changed, err
 }
 
 // RedactValues removes from a job's record all that may quote an entity: errors, and the names of
 // counters and namespaces. It reports whether it has changed anything.
-func RedactValues(j *Job) (changed bool, err error) {
+func (j *Job) RedactValues() (changed bool, err error) {
 	for _, text := range []*string{&j.Error, &j.Trouble, &j.RetryOf} {
 		if *text != "" && *text != erasedText {
 			*text, changed = erasedText, true
@@ -155,7 +155,7 @@ func RedactValues(j *Job) (changed bool, err error) {
 
 // ComesAnywhere reports whether a job may read entities or our records in any namespace. An undo
 // does, too, because its query is over records of ranges.
-func ComesAnywhere(j *Job) bool {
+func (j *Job) ComesAnywhere() bool {
 	var q struct {
 		Kind string `json:"kind"`
 		All  bool   `json:"all_namespaces"`
@@ -164,7 +164,7 @@ func ComesAnywhere(j *Job) bool {
 }
 
 // NamesKeys reports whether a job's query contains keys: an ancestor, a start or an end.
-func NamesKeys(j *Job) bool {
+func (j *Job) NamesKeys() bool {
 	var q struct{ Ancestor, Start, End json.RawMessage }
 	return json.Unmarshal(j.Query, &q) != nil || len(q.Ancestor)+len(q.Start)+len(q.End) > 0
 }

@@ -47,7 +47,7 @@ func TestRedact(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := job
-	if err := Redact(&j, alice, "salt", noon); err != nil {
+	if err := j.Redact(alice, "salt", noon); err != nil {
 		t.Fatal(err)
 	}
 	hash := Salted("salt", string(job.Query)+"\x00"+string(job.Params))
@@ -68,7 +68,7 @@ func TestRedact(t *testing.T) {
 		t.Errorf("totals %+v, %v", got, err)
 	}
 	j = Job{ID: "j", History: History(`"alice"`)}
-	if err := Redact(&j, alice, "salt", noon); err != nil || len(j.History) > 0 {
+	if err := j.Redact(alice, "salt", noon); err != nil || len(j.History) > 0 {
 		t.Errorf("a history that can't be read: %s, %v", j.History, err)
 	}
 }
@@ -118,7 +118,7 @@ func TestRedactTexts(t *testing.T) {
 			Job{Error: "(erased)", Totals: damaged}, true, true},
 	} {
 		j := test.j
-		changed, err := RedactTexts(&j, alice)
+		changed, err := j.RedactTexts(alice)
 		if changed != test.changed || (err != nil) != test.fails {
 			t.Errorf("%s: changed %v, %v", test.name, changed, err)
 		}
@@ -156,14 +156,14 @@ func TestRedactValues(t *testing.T) {
 		{"totals of which some can be read", Job{Totals: []byte(`{"counters":{"x":1},"processed":"5"}`)}, false, false,
 			true},
 	} {
-		changed, err := RedactValues(&test.j)
+		changed, err := test.j.RedactValues()
 		if changed != test.changed || test.j.CountersDropped != test.dropped || (err != nil) != test.fails {
 			t.Errorf("%s: changed %v, dropped %v, %v", test.name, changed, test.j.CountersDropped, err)
 		}
 		if sum, err := test.j.RecordedTotals(); err == nil && (sum.Counters != nil || sum.Spaces != nil) {
 			t.Errorf("%s: %+v", test.name, sum)
 		}
-		if again, err := RedactValues(&test.j); again || (err != nil) != test.fails {
+		if again, err := test.j.RedactValues(); again || (err != nil) != test.fails {
 			t.Errorf("%s, again: changed %v, %v", test.name, again, err)
 		}
 	}
@@ -193,21 +193,21 @@ func TestRedactPast(t *testing.T) {
 // is no silence.
 func TestClosing(t *testing.T) {
 	j := Job{ID: "j"}
-	if c, err := ClosingOf(&j); c != nil || err != nil {
+	if c, err := j.DecodeClosing(); c != nil || err != nil {
 		t.Errorf("a job that keeps its records: %+v, %v", c, err)
 	}
 	want := Closing{Ranges: 3, Alone: 1, Failures: 1, Salt: "s"}
-	if err := Close(&j, want, &Totals{Processed: 7}, "{}"); err != nil || j.Cleaning != "{}" || !j.Cleaned {
+	if err := j.Close(want, &Totals{Processed: 7}, "{}"); err != nil || j.Cleaning != "{}" || !j.Cleaned {
 		t.Errorf("%+v, %v", j, err)
 	}
-	if c, err := ClosingOf(&j); err != nil || !reflect.DeepEqual(*c, want) {
+	if c, err := j.DecodeClosing(); err != nil || !reflect.DeepEqual(*c, want) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if sum, err := j.RecordedTotals(); err != nil || sum.Processed != 7 {
 		t.Errorf("%+v, %v", sum, err)
 	}
 	j.Closing = []byte("{")
-	if c, err := ClosingOf(&j); err == nil || !strings.Contains(err.Error(), "job j") {
+	if c, err := j.DecodeClosing(); err == nil || !strings.Contains(err.Error(), "job j") {
 		t.Errorf("a damaged summary: %+v, %v", c, err)
 	}
 }
@@ -241,8 +241,8 @@ func TestWhatAQueryTells(t *testing.T) {
 		`{"kind":`:                                 {true, true},
 	} {
 		j := &Job{Query: json.RawMessage(query)}
-		if ComesAnywhere(j) != want.anywhere || NamesKeys(j) != want.keys {
-			t.Errorf("%s: anywhere %v, keys %v", query, ComesAnywhere(j), NamesKeys(j))
+		if j.ComesAnywhere() != want.anywhere || j.NamesKeys() != want.keys {
+			t.Errorf("%s: anywhere %v, keys %v", query, j.ComesAnywhere(), j.NamesKeys())
 		}
 	}
 }

@@ -29,7 +29,7 @@ type ExampleProperty struct {
 const PageExamples = 2
 
 // Exemplify stores examples in the record of a rehearsal's page, if they fit.
-func Exemplify(r *Range, all []Example) {
+func (r *Range) Exemplify(all []Example) {
 	if len(all) == 0 {
 		return
 	}

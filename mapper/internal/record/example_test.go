@@ -26,7 +26,7 @@ func TestExamples(t *testing.T) {
 		fits bool
 	}{"none": {nil, false}, "small": {small, true}, "as much as fits": {exact, true}, "more": {large, false}} {
 		r := &Range{Job: "j"}
-		Exemplify(r, c.all)
+		r.Exemplify(c.all)
 		if fits := len(r.Examples) > 0; fits != c.fits || fits != (r.ExamplesOf == "j") {
 			t.Errorf("%s: %d bytes of %q", name, len(r.Examples), r.ExamplesOf)
 		}
@@ -34,7 +34,7 @@ func TestExamples(t *testing.T) {
 			continue
 		}
 		other := &Range{Job: "j"}
-		Exemplify(other, small)
+		other.Exemplify(small)
 		if got, err := ExamplesOf([]*Range{r, other}); err != nil || len(got) != 2 || got[0].What != c.all[0].What ||
 			got[1].What != "delete" {
 			t.Errorf("%s: %d examples, %v", name, len(got), err)

@@ -245,7 +245,7 @@ func (j *Job) Succeed(sum Totals, now time.Time) error {
 // EndsAtOnce reports whether a job that has no open range can end in one commit, which requires the
 // record's version. An undo can't: it also looks at the job that it undoes.
 func (j *Job) EndsAtOnce() bool {
-	ref, _ := Undone(j)
+	ref, _ := j.Undone()
 	return j.Version != 0 && j.State == Running && !j.Retrying && !j.Drafted && len(j.Closing) == 0 && ref.ID == ""
 }
 

@@ -49,7 +49,7 @@ func (l Listing) Bounds(before string) (from, to string) {
 func instant(t time.Time) string { return fmt.Sprintf("%016x", max(0, t.UnixMicro())) }
 
 // Place returns the job's place in the order of starts. It is unique, because it contains the ID.
-func Place(j *Job) string { return instant(j.Created) + "." + j.ID }
+func (j *Job) Place() string { return instant(j.Created) + "." + j.ID }
 
 var place = regexp.MustCompile(`^[0-9a-f]{16}\.[A-Za-z0-9_-]{1,100}$`)
 
@@ -61,7 +61,7 @@ func listed(j *Job) (all []string) {
 	for _, queue := range slices.Compact([]Owner{"", j.Queue}) {
 		for _, state := range []JobState{"", j.State} {
 			for _, mapper := range []string{"", j.Mapper} {
-				all = append(all, Listing{Queue: queue, State: state, Mapper: mapper}.prefix()+Place(j))
+				all = append(all, Listing{Queue: queue, State: state, Mapper: mapper}.prefix()+j.Place())
 			}
 		}
 	}

@@ -38,14 +38,14 @@ func TestListed(t *testing.T) {
 		if in(j) != test.x || in(old) != test.y {
 			t.Errorf("%+v: %v and %v", test.l, in(j), in(old))
 		}
-		if _, to := test.l.Bounds(Place(j)); slices.ContainsFunc(listed(j), func(s string) bool {
+		if _, to := test.l.Bounds(j.Place()); slices.ContainsFunc(listed(j), func(s string) bool {
 			return from <= s && s < to
 		}) {
 			t.Errorf("%+v: the job is before itself", test.l)
 		}
 	}
-	if Place(old) >= Place(j) || !ValidPlace(Place(j)) || !ValidPlace(Place(old)) {
-		t.Errorf("%q and %q", Place(old), Place(j))
+	if old.Place() >= j.Place() || !ValidPlace(j.Place()) || !ValidPlace(old.Place()) {
+		t.Errorf("%q and %q", old.Place(), j.Place())
 	}
 	// Writing the record updates its entries.
 	j.Update()

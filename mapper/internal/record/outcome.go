@@ -98,14 +98,14 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	r.Ran, r.Full = o.Ran, o.Full
 	r.Yielded = o.Yielded
 	r.Unsharded, r.Counters, r.Wrote = cmp.Or(o.Unsharded, r.Unsharded), o.Counters, o.Wrote
-	Leave(r, o.Left)
-	Exemplify(r, o.Examples)
+	r.Leave(o.Left)
+	r.Exemplify(o.Examples)
 	r.Finish(now)
 	return children, f, nil
 }
 
 // Leave stores the entities that a page of an undo did not restore.
-func Leave(r *Range, all []undolog.Left) {
+func (r *Range) Leave(all []undolog.Left) {
 	if len(all) > 0 {
 		r.LeftOf, r.Left = r.Job, undolog.EncodeLeft(all)
 	}
@@ -140,7 +140,8 @@ func (r *Range) Divide(pieces []split.Piece, pageSize int64, many bool, now time
 }
 
 // rest makes a child of the remainder of the range's own piece, and ends the range before it. It
-// returns nil if nothing remains, or if a child already has the remainder.
+// returns nil if nothing remains, or if a child already has the remainder. If the page was
+// suspected, so is the rest: the entity that kills the process may be in it.
 func (r *Range) rest(o Outcome, now time.Time) *Range {
 	if o.Next == nil || !r.Contains(o.Next) {
 		return nil
@@ -150,7 +151,11 @@ func (r *Range) rest(o Outcome, now time.Time) *Range {
 	if o.Beyond {
 		s.Space, s.Resample = keyspace.Space{}, true
 	}
-	child := r.Rest(s, now)
+	child := r.Child(s, now)
+	if r.Solo && r.Narrowed > 0 {
+		child.Solo = true
+		child.Narrow(int(min(max(2, s.Estimate), child.PageSize)))
+	}
 	child.PageSize = o.NextPage
 	r.End = child.Start
 	if o.GoesOn && !child.Solo {

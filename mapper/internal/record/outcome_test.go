@@ -280,10 +280,10 @@ func TestCommitIsWhole(t *testing.T) {
 // TestLeave checks that only the record of a page that left entities unrestored is marked.
 func TestLeave(t *testing.T) {
 	r := &Range{Job: "j"}
-	if Leave(r, nil); r.Left != nil || r.LeftOf != "" {
+	if r.Leave(nil); r.Left != nil || r.LeftOf != "" {
 		t.Errorf("of nothing: %+v", r)
 	}
-	if Leave(r, []undolog.Left{{Why: "it was changed"}}); len(r.Left) == 0 || r.LeftOf != "j" {
+	if r.Leave([]undolog.Left{{Why: "it was changed"}}); len(r.Left) == 0 || r.LeftOf != "j" {
 		t.Errorf("of something: %+v", r)
 	}
 }

@@ -237,17 +237,6 @@ func (r *Range) Child(s split.Piece, now time.Time) *Range {
 	return c
 }
 
-// Rest returns the record of the next child, for the rest after a page. If the page was suspected,
-// so is the rest: the entity that kills the process may be in it.
-func (r *Range) Rest(s split.Piece, now time.Time) *Range {
-	c := r.Child(s, now)
-	if r.Solo && r.Narrowed > 0 {
-		c.Solo = true
-		c.Narrow(int(min(max(2, s.Estimate), c.PageSize)))
-	}
-	return c
-}
-
 // RefusalsIn returns how many attempts have failed since the job was last resumed.
 func (r *Range) RefusalsIn(j *Job) int64 {
 	if r.RefusedIn != j.Generation {

@@ -39,7 +39,7 @@ func TestChildren(t *testing.T) {
 	r.Kind, r.RefusedIn = "K", 2
 	piece := split.Piece{Start: at(15), End: at(20), Estimate: 5, Exact: true, Workers: 3, FairShare: 2,
 		Space: keyspace.Space{Kind: "K"}}
-	a, b := r.Child(piece, noon), r.Rest(piece, noon)
+	a, b := r.Child(piece, noon), r.Child(piece, noon)
 	c := r.AloneChild(at(12), 2, true, noon)
 	for i, child := range []*Range{a, b, c} {
 		if child.ID != RangeID(r.ID, int64(i)) || child.State != Pending || child.Open != "j" ||
@@ -72,8 +72,8 @@ func TestRestOfSuspects(t *testing.T) {
 		{true, 1, 1, true, 1},
 	} {
 		r := root()
-		r.Solo, r.Narrowed = test.solo, test.narrowed
-		if c := r.Rest(split.Piece{Start: at(15), Estimate: test.estimate}, noon); c.Solo != test.wantSolo ||
+		r.Solo, r.Narrowed, r.Estimate = test.solo, test.narrowed, test.estimate
+		if c := r.rest(Outcome{Next: at(15)}, noon); c.Solo != test.wantSolo ||
 			c.Narrowed != test.want {
 			t.Errorf("%+v: solo %v, %d", test, c.Solo, c.Narrowed)
 		}

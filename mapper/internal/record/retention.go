@@ -8,12 +8,12 @@ import (
 )
 
 // Retire records that the retention of a job has started a clean-up.
-func Retire(j *Job, now time.Time) {
+func (j *Job) Retire(now time.Time) {
 	j.Retired, j.CleanedAt = true, now.UTC().Truncate(time.Microsecond)
 }
 
 // DueAt returns when a job's retention cleans it up; zero if it does not.
-func DueAt(j *Job) time.Time {
+func (j *Job) DueAt() time.Time {
 	if j.Retain <= 0 || j.Retired || !j.Over() || j.Ended.IsZero() {
 		return time.Time{}
 	}
@@ -21,15 +21,15 @@ func DueAt(j *Job) time.Time {
 }
 
 // Due reports whether a job's retention period is over.
-func Due(j *Job, now time.Time) bool {
-	at := DueAt(j)
+func (j *Job) Due(now time.Time) bool {
+	at := j.DueAt()
 	return !at.IsZero() && !at.After(now)
 }
 
 // retires returns the job's entry in the index of retentions: its queue, then the time when it is
 // due. It is empty if the retention does not clean the job up, and during a clean-up.
 func retires(j *Job) string {
-	if at := DueAt(j); !at.IsZero() && j.Cleaning == "" {
+	if at := j.DueAt(); !at.IsZero() && j.Cleaning == "" {
 		return retiring(j.Queue) + fmt.Sprintf("%016x", at.UnixMicro())
 	}
 	return ""
@@ -60,15 +60,15 @@ func Days(d time.Duration) string {
 
 // CleanedUp returns the error of an operation that needs the records of a job which was cleaned up,
 // or is being cleaned up.
-func CleanedUp(j *Job) error {
-	if err := CheckRecords(j); err != nil {
+func (j *Job) CleanedUp() error {
+	if err := j.CheckRecords(); err != nil {
 		return err
 	}
 	return fmt.Errorf("%w: its records are cleaned up", ErrState)
 }
 
 // CheckRecords returns an error if the job's retention has cleaned up its records.
-func CheckRecords(j *Job) error {
+func (j *Job) CheckRecords() error {
 	if !j.Retired {
 		return nil
 	}

@@ -28,11 +28,11 @@ func TestRetention(t *testing.T) {
 		"a job of which no end is known": {Job{State: Aborted, Retain: month}, time.Time{}, false},
 	} {
 		c.j.Queue = "q"
-		if got := DueAt(&c.j); !got.Equal(c.due) {
+		if got := c.j.DueAt(); !got.Equal(c.due) {
 			t.Errorf("%s: due at %v, want %v", name, got, c.due)
 		}
 		never := c.due.IsZero()
-		if Due(&c.j, c.due.Add(-1)) || Due(&c.j, c.due) == never || Due(&c.j, rounded.Add(10*month)) == never {
+		if c.j.Due(c.due.Add(-1)) || c.j.Due(c.due) == never || c.j.Due(rounded.Add(10*month)) == never {
 			t.Errorf("%s: due before, then or later", name)
 		}
 		c.j.Update()
@@ -55,17 +55,17 @@ func TestRetention(t *testing.T) {
 // deleted them, if it did.
 func TestRetired(t *testing.T) {
 	j := &Job{State: Succeeded, Retain: 48 * time.Hour, Cleaned: true}
-	if err := CheckRecords(j); err != nil {
+	if err := j.CheckRecords(); err != nil {
 		t.Errorf("somebody has cleaned it up: %v", err)
 	}
-	if err := CleanedUp(j); !errors.Is(err, ErrState) || strings.Contains(err.Error(), "retention") {
+	if err := j.CleanedUp(); !errors.Is(err, ErrState) || strings.Contains(err.Error(), "retention") {
 		t.Errorf("somebody has cleaned it up: %v", err)
 	}
-	Retire(j, noon)
+	j.Retire(noon)
 	if !j.Retired || !j.CleanedAt.Equal(rounded) {
 		t.Errorf("%+v", j)
 	}
-	for _, err := range []error{CheckRecords(j), CleanedUp(j)} {
+	for _, err := range []error{j.CheckRecords(), j.CleanedUp()} {
 		if !errors.Is(err, ErrState) || !strings.Contains(err.Error(), "2026-11-22, as its retention of 2 days") {
 			t.Errorf("its retention has cleaned it up: %v", err)
 		}

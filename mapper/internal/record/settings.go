@@ -34,7 +34,7 @@ func (j *Job) RateLimit() (limit pace.Limit, err error) {
 }
 
 // SetRate sets the job's rate. If until is not zero, the previous rate returns at that time.
-func SetRate(j *Job, rate []byte, until time.Time) {
+func (j *Job) SetRate(rate []byte, until time.Time) {
 	then := j.RateThen
 	if j.RateUntil.IsZero() {
 		then = j.Rate
@@ -45,7 +45,7 @@ func SetRate(j *Job, rate []byte, until time.Time) {
 }
 
 // EndRate restores the job's previous rate, if the time set by SetRate has come.
-func EndRate(j *Job, now time.Time) (changed bool) {
+func (j *Job) EndRate(now time.Time) (changed bool) {
 	if !RateEnds(j, now) {
 		return false
 	}
@@ -62,8 +62,8 @@ type Budget struct {
 	Operations int64   `json:"operations,omitempty"`
 }
 
-// BudgetOf returns the budget of a job.
-func BudgetOf(j *Job) (b Budget, err error) {
+// BudgetLimit returns the budget of a job.
+func (j *Job) BudgetLimit() (b Budget, err error) {
 	if len(j.Budget) == 0 {
 		return b, nil
 	}
@@ -89,7 +89,7 @@ func (b Budget) String() string {
 // All amounts are shares of the whole budget, in [0, 1].
 //
 // around is the cost of the job apart from its pages. The first reservation includes it.
-func Spend(j *Job, around, need, want float64) (got float64) {
+func (j *Job) Spend(around, need, want float64) (got float64) {
 	left := leftOf(j, around)
 	if j.State != Running || need > left {
 		return 0
@@ -101,7 +101,7 @@ func Spend(j *Job, around, need, want float64) (got float64) {
 
 // GiveBack returns a reserved share that was not spent. Allowance is the job's Allowance at the
 // reservation: after a renewal of the budget nothing is returned.
-func GiveBack(j *Job, allowance int64, share float64) (changed bool) {
+func (j *Job) GiveBack(allowance int64, share float64) (changed bool) {
 	if j.Allowance != allowance || j.Over() && j.State != Failed {
 		return false
 	}
@@ -118,12 +118,12 @@ func leftOf(j *Job, around float64) float64 {
 }
 
 // PauseByBudget pauses a running job if less of its budget remains than its next page needs.
-func PauseByBudget(j *Job, around, need float64, b Budget) (changed bool) {
+func (j *Job) PauseByBudget(around, need float64, b Budget) (changed bool) {
 	if j.State != Running || need <= leftOf(j, around) {
 		return false
 	}
 	j.State, j.Poor = Paused, true
-	j.Error = PausedByBudget + " of " + b.String() + ": " + Shortage(j, around, need, b)
+	j.Error = PausedByBudget + " of " + b.String() + ": " + j.Shortage(around, need, b)
 	return true
 }
 
@@ -131,7 +131,7 @@ func PauseByBudget(j *Job, around, need float64, b Budget) (changed bool) {
 const PausedByBudget = "paused by its budget"
 
 // Shortage says why a job is paused by its budget: before a page that might exceed it.
-func Shortage(j *Job, around, need float64, b Budget) string {
+func (j *Job) Shortage(around, need float64, b Budget) string {
 	return fmt.Sprintf("the next page may cost up to %s, and %s is left for pages, as %s is kept for other work",
 		b.part(need), b.part(leftOf(j, around)), b.part(around))
 }
@@ -149,7 +149,7 @@ func (b Budget) part(share float64) string {
 
 // SetBudget replaces the budget of a job. All of the new one may be spent from now on, and
 // reservations in the old one are void. An empty one is none.
-func SetBudget(j *Job, encoded []byte) {
+func (j *Job) SetBudget(encoded []byte) {
 	j.Budget, j.Spent = encoded, 0
 	j.Allowance++
 }

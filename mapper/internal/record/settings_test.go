@@ -13,7 +13,7 @@ import (
 func TestDamagedSettings(t *testing.T) {
 	bad := []byte("{")
 	j := &Job{ID: "j", Budget: bad, Rate: bad, Splitting: bad, History: bad, Totals: bad}
-	_, budget := BudgetOf(j)
+	_, budget := j.BudgetLimit()
 	_, rate := j.RateLimit()
 	_, strategy := j.Strategy()
 	_, history := j.History.Acts()
@@ -50,7 +50,7 @@ func TestSpend(t *testing.T) {
 		{Running, 0.5, 0.03125, 0.0625, 0.0625, false}, // as much as is wanted
 	} {
 		j := &Job{State: test.state, Spent: test.spent}
-		if got := Spend(j, 0.0625, test.need, test.want); got != test.got {
+		if got := j.Spend(0.0625, test.need, test.want); got != test.got {
 			t.Errorf("%+v: it takes %v", test, got)
 		}
 		before := test.spent
@@ -61,7 +61,7 @@ func TestSpend(t *testing.T) {
 			t.Errorf("%+v: %v is spent", test, j.Spent)
 		}
 		j = &Job{State: test.state, Spent: test.spent}
-		changed := PauseByBudget(j, 0.0625, test.need, Budget{Dollars: 1})
+		changed := j.PauseByBudget(0.0625, test.need, Budget{Dollars: 1})
 		if changed != test.pauses || changed != j.Poor || changed && j.State != Paused {
 			t.Errorf("%+v: it is %s, %v", test, j.State, changed)
 		}
@@ -71,7 +71,7 @@ func TestSpend(t *testing.T) {
 // TestSettings checks that a job has the settings that its record says, and the defaults without.
 func TestSettings(t *testing.T) {
 	j := &Job{}
-	budget, err1 := BudgetOf(j)
+	budget, err1 := j.BudgetLimit()
 	rate, err2 := j.RateLimit()
 	strategy, err3 := j.Strategy()
 	if budget != (Budget{}) || rate != (pace.Limit{}) || strategy != (split.Strategy{}) || err1 != nil || err2 != nil ||
@@ -79,7 +79,7 @@ func TestSettings(t *testing.T) {
 		t.Errorf("the defaults: %+v, %+v, %+v, %v, %v, %v", budget, rate, strategy, err1, err2, err3)
 	}
 	j = &Job{Budget: []byte(`{"dollars":2}`), Rate: []byte(`{"writes":3}`), Splitting: []byte(`{"first":4}`)}
-	budget, err1 = BudgetOf(j)
+	budget, err1 = j.BudgetLimit()
 	rate, err2 = j.RateLimit()
 	strategy, err3 = j.Strategy()
 	if budget.Dollars != 2 || rate.WritesPerSecond != 3 || strategy.First != 4 ||
@@ -108,7 +108,7 @@ func TestGiveBack(t *testing.T) {
 		{Aborted, 2, 0.25, 0.75, false},
 	} {
 		j := &Job{State: test.state, Allowance: 2, Spent: 0.75}
-		if changed := GiveBack(j, test.allowance, test.share); changed != test.changed || j.Spent != test.want {
+		if changed := j.GiveBack(test.allowance, test.share); changed != test.changed || j.Spent != test.want {
 			t.Errorf("%+v: changed %v, %v is spent", test, changed, j.Spent)
 		}
 	}
@@ -118,8 +118,8 @@ func TestGiveBack(t *testing.T) {
 // process that reserved some of the old one.
 func TestSetBudget(t *testing.T) {
 	j := &Job{State: Running, Spent: 0.9, Allowance: 2}
-	SetBudget(j, []byte(`{"dollars":1}`))
-	if string(j.Budget) != `{"dollars":1}` || j.Spent != 0 || GiveBack(j, 2, 0.1) {
+	j.SetBudget([]byte(`{"dollars":1}`))
+	if string(j.Budget) != `{"dollars":1}` || j.Spent != 0 || j.GiveBack(2, 0.1) {
 		t.Errorf("%+v", j)
 	}
 }
@@ -135,7 +135,7 @@ func TestBudgetTexts(t *testing.T) {
 		{Budget{Dollars: 1.5, Operations: 1000}, "$1.5 and 1000 operations", "25.00%"},
 	} {
 		j := &Job{State: Running, Spent: 0.9}
-		if !PauseByBudget(j, 0, 0.25, test.b) || !strings.HasPrefix(j.Error, PausedByBudget+" of "+test.text+": ") ||
+		if !j.PauseByBudget(0, 0.25, test.b) || !strings.HasPrefix(j.Error, PausedByBudget+" of "+test.text+": ") ||
 			!strings.Contains(j.Error, "may cost up to "+test.quarter+",") {
 			t.Errorf("%+v: %s", test.b, j.Error)
 		}
@@ -151,24 +151,24 @@ func TestSetRate(t *testing.T) {
 			t.Errorf("%s: %s until %v, then %s", when, j.Rate, j.RateUntil, j.RateThen)
 		}
 	}
-	if RateEnds(j, rounded) || EndRate(j, rounded) {
+	if RateEnds(j, rounded) || j.EndRate(rounded) {
 		t.Error("a rate without an end ends")
 	}
-	SetRate(j, []byte("b"), rounded)
+	j.SetRate([]byte("b"), rounded)
 	is("for some time", "b", "a", rounded)
-	SetRate(j, []byte("c"), rounded.Add(time.Hour))
+	j.SetRate([]byte("c"), rounded.Add(time.Hour))
 	is("for some time instead", "c", "a", rounded.Add(time.Hour))
-	if early := rounded.Add(time.Hour - 1); RateEnds(j, early) || EndRate(j, early) {
+	if early := rounded.Add(time.Hour - 1); RateEnds(j, early) || j.EndRate(early) {
 		t.Error("it ends early")
 	}
 	is("before the end", "c", "a", rounded.Add(time.Hour))
-	if at := rounded.Add(time.Hour); !RateEnds(j, at) || !EndRate(j, at) || EndRate(j, at) {
+	if at := rounded.Add(time.Hour); !RateEnds(j, at) || !j.EndRate(at) || j.EndRate(at) {
 		t.Error("it does not end, or twice")
 	}
 	is("after the end", "a", "", time.Time{})
-	SetRate(j, []byte("d"), time.Time{})
+	j.SetRate([]byte("d"), time.Time{})
 	is("for good", "d", "", time.Time{})
-	SetRate(j, []byte("e"), rounded)
-	SetRate(j, []byte("f"), time.Time{})
+	j.SetRate([]byte("e"), rounded)
+	j.SetRate([]byte("f"), time.Time{})
 	is("for good, while another one is for some time", "f", "", time.Time{})
 }

@@ -25,7 +25,7 @@ func TestSubjectInRecord(t *testing.T) {
 	}
 	left := func(key *datastore.Key) []byte {
 		r := &Range{Job: "j"}
-		Leave(r, []undolog.Left{{Key: key, Why: "it was changed after the page wrote it"}})
+		r.Leave([]undolog.Left{{Key: key, Why: "it was changed after the page wrote it"}})
 		return r.Left
 	}
 	words, namespace := Subject{Words: []string{"alice@example.com"}}, Subject{Namespace: "acme"}
@@ -92,7 +92,7 @@ func TestSubjectValues(t *testing.T) {
 			{Name: "value", Value: v}}}
 	}
 	left := &Range{Job: "j"}
-	Leave(left, []undolog.Left{{Key: datastore.NameKey("Order", "x", id), Why: "it was changed"}})
+	left.Leave([]undolog.Left{{Key: datastore.NameKey("Order", "x", id), Why: "it was changed"}})
 	for _, test := range []struct {
 		name           string
 		s              Subject

@@ -14,7 +14,7 @@ func IsUndo(mapper string) bool { return strings.Contains(mapper, UndoPrefix) }
 
 // Undone returns the job that j undoes, or rehearses to undo. Takes reports whether j is the undo
 // itself, which changes entities; the undone job's record names it.
-func Undone(j *Job) (ref Ref, takes bool) {
+func (j *Job) Undone() (ref Ref, takes bool) {
 	if !IsUndo(j.Mapper) {
 		return Ref{}, false
 	}
@@ -27,35 +27,35 @@ func Undone(j *Job) (ref Ref, takes bool) {
 
 // Undoes reports whether j is the undo that the record of job o names.
 func Undoes(j, o *Job) bool {
-	ref, takes := Undone(j)
+	ref, takes := j.Undone()
 	return takes && j.ID == o.Undo && ref == o.Ref()
 }
 
 // NeedsUndone reports whether an undo may still read the records of the job that it undoes: it
 // runs, is paused, or has failed and may be resumed.
-func NeedsUndone(j *Job) bool { return j.Unfinished() || j.State == Failed }
+func (j *Job) NeedsUndone() bool { return j.Unfinished() || j.State == Failed }
 
 // HasRecords returns an error if a clean-up has deleted records of a job's ranges, or is about to.
-func HasRecords(j *Job) error {
+func (j *Job) HasRecords() error {
 	if j.Cleaned || j.Cleaning != "" {
-		return CleanedUp(j)
+		return j.CleanedUp()
 	}
 	return nil
 }
 
 // MayBeUndone returns an error unless a job can be undone: it must have ended, and still have its
 // records.
-func MayBeUndone(j *Job) error {
+func (j *Job) MayBeUndone() error {
 	if !j.Over() {
 		return fmt.Errorf("%w: it is %q: abort it first", ErrState, j.State)
 	}
-	return HasRecords(j)
+	return j.HasRecords()
 }
 
 // Undo records the ID of the job that undoes j. It may replace an earlier undo that has ended;
 // store.UpdateJob checks that.
 func Undo(j *Job, id string) (changed bool, err error) {
-	if err := MayBeUndone(j); err != nil || j.Undo == id {
+	if err := j.MayBeUndone(); err != nil || j.Undo == id {
 		return false, err
 	}
 	j.Undo = id

@@ -27,7 +27,7 @@ func TestUndone(t *testing.T) {
 			`"Incarnation":"i"}`)},
 			Ref{"k", "i"}, true, false},
 	} {
-		if ref, takes := Undone(&c.j); ref != c.ref || takes != c.takes {
+		if ref, takes := c.j.Undone(); ref != c.ref || takes != c.takes {
 			t.Errorf("%s: it undoes %v, %v", name, ref, takes)
 		}
 		if got := Undoes(&c.j, undone); got != c.named {
@@ -66,7 +66,7 @@ func TestUndoOf(t *testing.T) {
 		if changed, _ := Undo(&j, "undo-2"); changed != test.may {
 			t.Errorf("%+v: undone by another undo: %v", test.j, changed)
 		}
-		if got := NeedsUndone(&test.j); got != test.keeps {
+		if got := test.j.NeedsUndone(); got != test.keeps {
 			t.Errorf("an undo that is %s needs the job: %v", test.j.State, got)
 		}
 	}

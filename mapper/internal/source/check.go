@@ -28,9 +28,9 @@ const (
 
 // checkKinds returns an error if a kind of the query has no entity in any of its namespaces,
 // because the kind's name may be misspelt.
-func checkKinds(ctx context.Context, src Source, q query.Query) error {
+func (src Source) checkKinds(ctx context.Context, q query.Query) error {
 	for _, kind := range q.AllKinds() {
-		found, err := anyOf(ctx, src, q, kind)
+		found, err := src.anyOf(ctx, q, kind)
 		if err != nil {
 			return err
 		}
@@ -48,7 +48,7 @@ func checkKinds(ctx context.Context, src Source, q query.Query) error {
 
 // anyOf reports whether a kind has an entity in one of the query's namespaces. It also reports true
 // if there are too many namespaces to look at all of them.
-func anyOf(ctx context.Context, src Source, q query.Query, kind string) (bool, error) {
+func (src Source) anyOf(ctx context.Context, q query.Query, kind string) (bool, error) {
 	next := src.namespaces(ctx, q, "")
 	// Most kinds have an entity in the first namespace.
 	for looked, at := 0, 1; looked < mostNamespaces; looked, at = looked+at, Parallel {
@@ -63,7 +63,7 @@ func anyOf(ctx context.Context, src Source, q query.Query, kind string) (bool, e
 			}
 			in := datastore.NewQuery(kind).Namespace(namespace).KeysOnly().Limit(1)
 			group.Go(func() error {
-				e, err := one(gctx, src, in)
+				e, err := src.one(gctx, in)
 				if e != nil {
 					found.Store(true)
 				}
@@ -79,7 +79,7 @@ func anyOf(ctx context.Context, src Source, q query.Query, kind string) (bool, e
 
 // checkTypes returns an error if a property's values have other types than the value that the query
 // compares them with. Unless absent is set, it also returns an error if no entity has the property.
-func checkTypes(ctx context.Context, src Source, q query.Query, absent bool) error {
+func (src Source) checkTypes(ctx context.Context, q query.Query, absent bool) error {
 	if len(q.Filters) == 0 {
 		return nil
 	}
@@ -96,9 +96,9 @@ func checkTypes(ctx context.Context, src Source, q query.Query, absent bool) err
 		if all = !ok; all {
 			break
 		}
-		for _, c := range query.Comparisons(q.In(s)) {
+		for _, c := range q.In(s).Comparisons() {
 			group.Go(func() error {
-				known, err := checkComparison(gctx, src, c)
+				known, err := src.checkComparison(gctx, c)
 				mu.Lock()
 				there[c.Property] = there[c.Property] || known
 				mu.Unlock()
@@ -123,13 +123,13 @@ func checkTypes(ctx context.Context, src Source, q query.Query, absent bool) err
 // types apart, so the first and the last entity that pass tell them. If no entity passes, it looks
 // at the first and the last one that have a value. It reports whether any entity has the property
 // in an index.
-func checkComparison(ctx context.Context, src Source, c query.Comparison) (known bool, err error) {
+func (src Source) checkComparison(ctx context.Context, c query.Comparison) (known bool, err error) {
 	ends := func(of func(greatest bool) *datastore.Query, passes bool) (values []any, err error) {
 		var entities [2]*pb.Entity
 		group, gctx := errgroup.WithContext(ctx)
 		for i := range entities {
 			group.Go(func() (err error) {
-				entities[i], err = one(gctx, src, of(i == 1))
+				entities[i], err = src.one(gctx, of(i == 1))
 				return err
 			})
 		}
@@ -166,12 +166,12 @@ func checkComparison(ctx context.Context, src Source, c query.Comparison) (known
 	case len(stored) == 2:
 		return true, c.CheckStored(stored[0], stored[1])
 	}
-	null, err := one(ctx, src, c.Null())
+	null, err := src.one(ctx, c.Null())
 	return null != nil, unserved(err)
 }
 
 // one returns the first result of a query, or nil.
-func one(ctx context.Context, src Source, d *datastore.Query) (*pb.Entity, error) {
+func (src Source) one(ctx context.Context, d *datastore.Query) (*pb.Entity, error) {
 	d, err := src.At.Query(d)
 	if err != nil {
 		return nil, err

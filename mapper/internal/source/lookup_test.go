@@ -179,7 +179,7 @@ func TestUncounted(t *testing.T) {
 				if once := asked == 1; once != (code == codes.Unimplemented) || src.Counts() == once {
 					t.Errorf("it was asked %d times, and counts: %v", asked, src.Counts())
 				}
-				masks, err := HonoursMasks(t.Context(), src)
+				masks, err := src.HonoursMasks(t.Context())
 				if masks != (code == codes.OK) || (err != nil) != (code == codes.Internal) {
 					t.Errorf("it honours masks: %v, %v", masks, err)
 				}

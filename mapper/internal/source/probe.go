@@ -27,15 +27,15 @@ import (
 // has no entities, or if no entity has a filtered property.
 //
 // Probe reports whether the job is sharded by values that are times.
-func Probe(ctx context.Context, src Source, q query.Query, empty bool) (times bool, err error) {
+func (src Source) Probe(ctx context.Context, q query.Query, empty bool) (times bool, err error) {
 	err = Answered(ctx, func(ctx context.Context) error {
 		var group sync.WaitGroup
 		var kinds, types, err error
 		if !empty {
-			group.Go(func() { kinds = checkKinds(ctx, src, q) })
+			group.Go(func() { kinds = src.checkKinds(ctx, q) })
 		}
-		group.Go(func() { types = checkTypes(ctx, src, q, empty) })
-		times, err = probe(ctx, src, q)
+		group.Go(func() { types = src.checkTypes(ctx, q, empty) })
+		times, err = src.probe(ctx, q)
 		group.Wait()
 		if mistake := cmp.Or(kinds, types); errors.Is(mistake, fault.ErrArguments) { // an index would not help
 			return mistake
@@ -45,9 +45,9 @@ func Probe(ctx context.Context, src Source, q query.Query, empty bool) (times bo
 	return times, err
 }
 
-func probe(ctx context.Context, src Source, q query.Query) (times bool, err error) {
+func (src Source) probe(ctx context.Context, q query.Query) (times bool, err error) {
 	if src.At != nil {
-		if err := probeSnapshot(ctx, src); err != nil {
+		if err := src.probeSnapshot(ctx); err != nil {
 			return false, err
 		}
 	}
@@ -59,8 +59,8 @@ func probe(ctx context.Context, src Source, q query.Query) (times bool, err erro
 	var missing []string // lines of index.yaml
 	var why error
 	for _, kind := range q.AllKinds() {
-		timed, lines, err := probeIn(ctx, src,
-			q.In(keyspace.Space{Namespace: cmp.Or(append(slices.Clip(q.Namespaces), q.Namespace)...), Kind: kind}))
+		namespace := cmp.Or(append(slices.Clip(q.Namespaces), q.Namespace)...)
+		timed, lines, err := src.probeIn(ctx, q.In(keyspace.Space{Namespace: namespace, Kind: kind}))
 		if err != nil && len(lines) == 0 {
 			return false, err
 		}
@@ -85,8 +85,8 @@ func orWithout(q query.Query, needs error) error {
 
 // probeSnapshot returns an error if a snapshot can't be read. Google's classic emulator ignores the
 // time, so it is recognized by another gap: it does not honour masks.
-func probeSnapshot(ctx context.Context, src Source) error {
-	switch modern, err := HonoursMasks(ctx, src); {
+func (src Source) probeSnapshot(ctx context.Context) error {
+	switch modern, err := src.HonoursMasks(ctx); {
 	case err != nil:
 		return err
 	case !modern:
@@ -110,12 +110,12 @@ func unserved(err error) error {
 
 // probeIn probes the query in one space. It returns the missing indexes together with the
 // database's error.
-func probeIn(ctx context.Context, src Source, q query.Query) (times bool, missing []string, err error) {
+func (src Source) probeIn(ctx context.Context, q query.Query) (times bool, missing []string, err error) {
 	if q.Plain() {
 		return false, nil, nil
 	}
 	var group sync.WaitGroup
-	samples := query.Samples(q)
+	samples := q.Samples()
 	answers := make([]error, len(samples))
 	for i, s := range samples {
 		group.Go(func() { _, answers[i] = src.First(ctx, s, 0) })
@@ -125,7 +125,7 @@ func probeIn(ctx context.Context, src Source, q query.Query) (times bool, missin
 	group.Wait()
 	var why error
 	for i, s := range samples {
-		switch index := query.Index(q, s); {
+		switch index := q.Index(s); {
 		case status.Code(answers[i]) == codes.FailedPrecondition:
 			if why = answers[i]; !slices.Contains(missing, index) {
 				missing = append(missing, index)
@@ -154,7 +154,7 @@ func probeIn(ctx context.Context, src Source, q query.Query) (times bool, missin
 // HonoursMasks reports whether a write with a property mask keeps the properties that the mask does
 // not name. Google's classic emulator drops these, so entities are written there as a whole. A
 // count tells which database it is, because only that emulator can't count.
-func HonoursMasks(ctx context.Context, src Source) (bool, error) {
+func (src Source) HonoursMasks(ctx context.Context) (bool, error) {
 	nothing := datastore.NewQuery(record.JobKind).Limit(1).KeysOnly().NewAggregationQuery().WithCount("n")
 	_, err := src.Client.RunAggregationQuery(ctx, nothing)
 	if status.Code(err) == codes.Unimplemented {

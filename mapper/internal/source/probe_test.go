@@ -65,7 +65,7 @@ func TestProbe(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				times, err := Probe(t.Context(), src.Of(t.Context(), c.q), c.q, c.empty)
+				times, err := src.Of(t.Context(), c.q).Probe(t.Context(), c.q, c.empty)
 				if (err == nil) != (c.want == "") || times != c.times {
 					t.Fatalf("%v, times %v", err, times)
 				}

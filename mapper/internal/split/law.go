@@ -61,7 +61,7 @@ const WorthTask = 200 * time.Millisecond
 // iterations, weighted by the measured pace (Banicescu, Velusamy and Devaprasad, 2003). One thing
 // differs: a worker keeps its first range while it is in time.
 func (l Load) Keep() (keep, each int64) {
-	here := l.Here + l.calls()
+	here := l.Here + callsOf(l.Full)
 	left, even := times(l.Left, here), l.Even()
 	worth := l.worth()
 	mine, piece, slack := max(even, worth/2), max(even, worth), part(tolerance, even)
@@ -80,8 +80,8 @@ func (l Load) Keep() (keep, each int64) {
 // equally. The remaining work is at least what remains in this range.
 func (l Load) Even() time.Duration {
 	workers := max(1, l.Workers)
-	rest := l.Rest + times(l.Entities, l.calls()) - times(min(workers, max(1, l.Open)), l.Age)
-	return max(rest, times(l.Left, l.Here+l.calls())) / time.Duration(workers)
+	rest := l.Rest + times(l.Entities, callsOf(l.Full)) - times(min(workers, max(1, l.Open)), l.Age)
+	return max(rest, times(l.Left, l.Here+callsOf(l.Full))) / time.Duration(workers)
 }
 
 // cost returns what a task costs, as a time.
@@ -89,8 +89,6 @@ func (l Load) cost() time.Duration { return max(WorthTask, l.Task) }
 
 // worth returns the least work, in time, that is given away.
 func (l Load) worth() time.Duration { return max(worthOf*l.cost(), 2*l.Query) }
-
-func (l Load) calls() time.Duration { return callsOf(l.Full) }
 
 // callsOf returns an entity's part of the time of its page's calls.
 func callsOf(full int64) time.Duration { return pageCalls / time.Duration(max(1, full)) }

@@ -79,7 +79,7 @@ func TestKeepAnything(t *testing.T) {
 		if keep < 0 || keep > l.Left || keep < l.Left && each < 1 {
 			t.Fatalf("%+v: keeps %d and gives away %d each", l, keep, each)
 		}
-		here := l.Here + l.calls()
+		here := l.Here + callsOf(l.Full)
 		page := float64(here) * float64(l.Page)
 		if takes := float64(keep) * float64(here); l.Waiting(l.Workers) && takes > float64(l.Even()+2*worth)+page {
 			t.Fatalf("%+v: keeps %d, which takes %v, while others wait; an even part is %v", l, keep,

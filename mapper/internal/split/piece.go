@@ -244,3 +244,12 @@ func Ordered(pieces []Piece) bool {
 	}
 	return true
 }
+
+// Beyond returns the piece after the task has found more than a page of entities in it. If the
+// estimate was at most a page, it was too low, and becomes unknown.
+func (s Piece) Beyond(page int64) Piece {
+	if s.Estimate <= page {
+		s.Estimate, s.Exact = 0, false
+	}
+	return s
+}

@@ -182,3 +182,12 @@ func TestAtSamples(t *testing.T) {
 		}
 	}
 }
+
+// TestBeyond checks that estimates that were too low become unknown.
+func TestBeyond(t *testing.T) {
+	for estimate, want := range map[int64]int64{0: 0, 99: 0, 100: 0, 101: 101} {
+		if s := (Piece{Estimate: estimate, Exact: true}).Beyond(100); s.Estimate != want || s.Exact != (want > 0) {
+			t.Errorf("an estimate of %d becomes %+v", estimate, s)
+		}
+	}
+}

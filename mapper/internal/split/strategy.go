@@ -96,10 +96,26 @@ func (sp Strategy) SampleSize(workers int64) int {
 	return samplesPerCut * int(min(workers, MaxFanOut))
 }
 
-// plan decides where a task cuts its range.
-func (sp Strategy) plan(s Piece, t Task) CutPlan {
+// A Task is what is known about a task, besides its piece, when it decides where to cut the piece.
+type Task struct {
+	Root    bool  // it has just surveyed the piece
+	Blind   bool  // the database can't count: finding a boundary takes as long as reading everything before it
+	Divided bool  // it has cut its piece before, and processes the part that it kept
+	Page    int64 // how many entities its pages have
+}
+
+// MayCut reports whether the task may cut the piece by a plan. A task does so once. It does so
+// again if the piece is for several workers, or if its size is unknown.
+func (t Task) MayCut(s Piece) bool { return !t.Divided || s.Estimate == 0 || s.Workers > 1 }
+
+// Decide returns where a task cuts a piece before it processes the next page. The piece has more
+// entities than that page.
+func (sp Strategy) Decide(s Piece, t Task) CutPlan {
 	root, page := t.Root, t.Page
-	if !sp.Adaptive() {
+	switch {
+	case !t.MayCut(s):
+		return CutPlan{}
+	case !sp.Adaptive():
 		return sp.fixed(s, root, page)
 	}
 	workers, pages := max(1, s.Workers), (s.Estimate+page-1)/page
@@ -121,6 +137,25 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 		return CutPlan{Pieces: n, Samples: true, First: true}
 	}
 	return atBoundaries(s, root, workers, page)
+}
+
+// Gives reports whether a task gives away the part of its piece that would make it end late, see
+// [Load.Keep].
+func (sp Strategy) Gives(t Task) bool {
+	return sp.Adaptive() && !t.Blind
+}
+
+// Counts returns the limit up to which a piece is counted before the task decides; 0: it is not
+// counted. Once a piece is counted, all of its parts but the last are full, and the last one's
+// length is known.
+func (sp Strategy) Counts(s Piece, t Task) int64 {
+	if !sp.Adaptive() || t.Root || t.Blind || s.Exact {
+		return 0
+	}
+	if c := sp.Decide(s, t); c.Pieces <= 1 || c.Samples {
+		return 0
+	}
+	return FarPages * t.Page
 }
 
 // atBoundaries cuts a range into pieces of about a worker's fair share, but not more than nearPages.

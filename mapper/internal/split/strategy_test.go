@@ -291,9 +291,40 @@ func TestSharedByAll(t *testing.T) {
 		{"two pages each, but for one entity", 959, 32, 15, 30},
 	} {
 		s := Piece{Estimate: test.estimate, Exact: true, Workers: test.workers}
-		if c := (Strategy{}).plan(s, Task{Page: test.page}); c.Keep != test.keep || len(c.lengths) > 0 &&
+		if c := (Strategy{}).Decide(s, Task{Page: test.page}); c.Keep != test.keep || len(c.lengths) > 0 &&
 			c.lengths[0] != test.keep || !c.First || c.Pieces > MaxFanOut || int(c.Pieces) != len(c.lengths)+2 {
 			t.Errorf("%s: %+v, want pieces of %d", test.name, c, test.keep)
+		}
+	}
+}
+
+// TestDecide checks when a task cuts its piece: once by a plan, and later only to give away late
+// work.
+func TestDecide(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		strategy Strategy
+		piece    Piece
+		task     Task
+		mayCut   bool
+		cuts     bool
+	}{
+		{"a new range for several workers", Strategy{}, Piece{Estimate: 1000, Exact: true, Workers: 10},
+			Task{Page: 100}, true, true},
+		{"what it kept, for one worker", Strategy{}, Piece{Estimate: 1000, Exact: true, Workers: 1},
+			Task{Divided: true, Page: 100}, false, false},
+		{"what it kept, for several workers", Strategy{}, Piece{Estimate: 1000, Exact: true, Workers: 10},
+			Task{Divided: true, Page: 100}, true, true},
+		{"what it kept is longer than it was taken for", Strategy{}, Piece{Workers: 1}, Task{Divided: true, Page: 100},
+			true, true},
+		{"a new range for one worker", Strategy{}, Piece{Estimate: 1000, Exact: true, Workers: 1, FairShare: 1000},
+			Task{Page: 100}, true, false},
+	} {
+		if got := test.task.MayCut(test.piece); got != test.mayCut {
+			t.Errorf("%s: may cut: %v", test.name, got)
+		}
+		if got := test.strategy.Decide(test.piece, test.task).Pieces; got > 1 != test.cuts {
+			t.Errorf("%s: cut into %d pieces", test.name, got)
 		}
 	}
 }

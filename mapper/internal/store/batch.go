@@ -23,7 +23,7 @@ func Batches(job record.Ref, from, to string) *datastore.Query {
 }
 
 // EachBatch calls f for each batch that a query finds.
-func EachBatch(ctx context.Context, st Store, q *datastore.Query, f func(*datastore.Key, *record.Batch) error) error {
+func (st Store) EachBatch(ctx context.Context, q *datastore.Query, f func(*datastore.Key, *record.Batch) error) error {
 	for it := st.client.Run(ctx, q); ; {
 		b := new(record.Batch)
 		key, err := it.Next(b)
@@ -40,7 +40,7 @@ func EachBatch(ctx context.Context, st Store, q *datastore.Query, f func(*datast
 }
 
 // ExpireBatches sets when batches expire. It skips those that are deleted, or expire already.
-func ExpireBatches(ctx context.Context, st Store, keys []*datastore.Key, at time.Time) error {
+func (st Store) ExpireBatches(ctx context.Context, keys []*datastore.Key, at time.Time) error {
 	return st.Transact(ctx, func(tx *datastore.Transaction) error {
 		var all []*datastore.Mutation
 		for _, key := range keys {

@@ -68,7 +68,7 @@ func TestFailedCalls(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, st Store, j *record.Job) operation{
 		"list batches": func(_ *testing.T, _ Store, j *record.Job) operation {
 			return func(ctx context.Context, st Store) error {
-				return EachBatch(ctx, st, Batches(j.Ref(), "", ""), func(*datastore.Key, *record.Batch) error { return nil })
+				return st.EachBatch(ctx, Batches(j.Ref(), "", ""), func(*datastore.Key, *record.Batch) error { return nil })
 			}
 		},
 		"expire batches": func(t *testing.T, st Store, j *record.Job) operation {
@@ -77,7 +77,7 @@ func TestFailedCalls(t *testing.T) {
 				t.Fatal(err)
 			}
 			return func(ctx context.Context, st Store) error {
-				return ExpireBatches(ctx, st, []*datastore.Key{key}, time.Now())
+				return st.ExpireBatches(ctx, []*datastore.Key{key}, time.Now())
 			}
 		},
 		"add up": func(t *testing.T, st Store, j *record.Job) operation {
@@ -137,12 +137,12 @@ func TestFailedCalls(t *testing.T) {
 		},
 		"change a job once": func(_ *testing.T, _ Store, j *record.Job) operation {
 			return func(ctx context.Context, st Store) error {
-				return ChangeOnce(ctx, st, j.Ref(), func(j *record.Job) bool { j.Failures++; return true })
+				return st.ChangeOnce(ctx, j.Ref(), func(j *record.Job) bool { j.Failures++; return true })
 			}
 		},
 		"change nothing": func(_ *testing.T, _ Store, j *record.Job) operation {
 			return func(ctx context.Context, st Store) error {
-				return ChangeOnce(ctx, st, j.Ref(), func(j *record.Job) bool { return false })
+				return st.ChangeOnce(ctx, j.Ref(), func(j *record.Job) bool { return false })
 			}
 		},
 		"change a range": func(_ *testing.T, _ Store, j *record.Job) operation {
@@ -178,7 +178,7 @@ func TestFailedCalls(t *testing.T) {
 			})
 			becomes(t, st, run(t, st, "u", undoing(of)), record.Succeeded)
 			return func(ctx context.Context, st Store) error {
-				_, err := HoldsBack(ctx, st, of)
+				_, err := st.HoldsBack(ctx, of)
 				if err == nil {
 					_, err = st.UpdateJob(ctx, of.Ref(), func(j *record.Job) (bool, error) { return j.CleanUp("{}") })
 				}
@@ -205,7 +205,7 @@ func TestFailedCalls(t *testing.T) {
 				_, jobs := st.Jobs(ctx, queues, record.Listing{}, "", 3)
 				_, count := st.CountJobs(ctx, queues, record.Listing{})
 				_, active := st.Active(ctx)
-				_, due := Due(ctx, st, "q", time.Now(), 3)
+				_, due := st.Due(ctx, "q", time.Now(), 3)
 				return errors.Join(jobs, count, active, due)
 			}
 		},

@@ -113,7 +113,7 @@ func (st Store) Page(
 	if err != nil {
 		return nil, "", err
 	}
-	if err := record.CheckRecords(job); err != nil {
+	if err := job.CheckRecords(); err != nil {
 		return nil, "", err
 	}
 	after, ok := strings.CutPrefix(cursor, job.Incarnation)
@@ -157,11 +157,9 @@ func (st Store) LookOpen(
 func (st Store) Sample(
 	ctx context.Context, job record.Ref, mark string, most int,
 ) (some []*record.Range, scale float64, err error) {
-	read := func() (sample, error) {
-		some, scale, err := firstRecords(ctx, st, job, mark, most)
-		return sample{some, scale}, err
-	}
-	got, err := sharedIn(ctx, sampled{job, mark, most}, read)
+	got, err := sharedIn(ctx, sampled{job, mark, most}, func() (sample, error) {
+		return st.firstRecords(ctx, job, mark, most)
+	})
 	return got.records, got.scale, err
 }
 
@@ -193,30 +191,29 @@ func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n 
 const SampleSize = 250
 
 // firstRecords reads a sample, see Sample.
-func firstRecords(
-	ctx context.Context, st Store, job record.Ref, mark string, most int,
-) (some []*record.Range, scale float64, err error) {
+func (st Store) firstRecords(ctx context.Context, job record.Ref, mark string, most int) (got sample, err error) {
 	q := Records(job, "", "")
 	if mark != "" {
 		q = Marked(mark, job, "")
 	}
 	err = st.Each(ctx, q.Limit(most), func(r *record.Range) error {
-		some = append(some, r)
+		got.records = append(got.records, r)
 		return nil
 	})
-	if err != nil {
-		return nil, 1, err
+	if got.scale = 1; err != nil {
+		return got, err
 	}
-	if len(some) < most {
-		return some, 1, nil
+	if len(got.records) < most {
+		return got, nil
 	}
-	last := some[most-1].ID
+	last := got.records[most-1].ID
 	position, err := record.Hash(last)
 	if err != nil {
-		return nil, 1, fmt.Errorf("job %s: range %q: %w", job.ID, last, err)
+		return sample{scale: 1}, fmt.Errorf("job %s: range %q: %w", job.ID, last, err)
 	}
 	const space = 1 << 64
-	return some, space / (float64(position) + 1), nil
+	got.scale = space / (float64(position) + 1)
+	return got, nil
 }
 
 // Sharing returns a context in which each sample and each census is read once. A second call of
@@ -265,7 +262,7 @@ func sharedIn[T any](ctx context.Context, key any, read func() (T, error)) (T, e
 
 // Due loads jobs of a queue whose retention period is over. The job that is due longest comes
 // first.
-func Due(ctx context.Context, st Store, queue record.Owner, now time.Time, limit int) ([]*record.Job, error) {
+func (st Store) Due(ctx context.Context, queue record.Owner, now time.Time, limit int) ([]*record.Job, error) {
 	from, to := record.RetiringBounds(queue, now)
 	q := datastore.NewQuery(record.JobKind).FilterField("retires", ">=", from).FilterField("retires", "<", to)
 	return st.jobs(ctx, q.Order("retires").Limit(limit))

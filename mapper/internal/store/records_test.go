@@ -163,7 +163,7 @@ func TestPage(t *testing.T) {
 			}
 		}
 		if _, err := st.UpdateJob(t.Context(), j.Ref(), func(j *record.Job) (bool, error) {
-			record.Retire(j, time.Now())
+			j.Retire(time.Now())
 			return true, nil
 		}); err != nil {
 			t.Fatal(err)
@@ -269,7 +269,7 @@ func TestBatches(t *testing.T) {
 			keys = append(keys, key)
 		}
 		list := func(from, to string) (said []string) {
-			if err := EachBatch(t.Context(), st, Batches(j, from, to), func(_ *datastore.Key, b *record.Batch) error {
+			if err := st.EachBatch(t.Context(), Batches(j, from, to), func(_ *datastore.Key, b *record.Batch) error {
 				said = append(said, fmt.Sprint(b.Page, " ", b.Expires.IsZero()))
 				return nil
 			}); err != nil {
@@ -286,7 +286,7 @@ func TestBatches(t *testing.T) {
 		if err := st.client.Delete(t.Context(), keys[0]); err != nil {
 			t.Fatal(err)
 		}
-		if err := ExpireBatches(t.Context(), st, keys[:2], time.Now()); err != nil {
+		if err := st.ExpireBatches(t.Context(), keys[:2], time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		if got := list("", ""); !slices.Equal(got, []string{"aa false", "ab true"}) {
@@ -300,7 +300,7 @@ func TestBatches(t *testing.T) {
 		if err := st.client.Get(t.Context(), keys[1], expired); err != nil {
 			t.Fatal(err)
 		}
-		if err := ExpireBatches(t.Context(), st, append(keys[1:], key), time.Now().Add(time.Hour)); err != nil {
+		if err := st.ExpireBatches(t.Context(), append(keys[1:], key), time.Now().Add(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		if got := list("", ""); !slices.Equal(got, []string{"aa false", "ab false", "ab false"}) {
@@ -311,7 +311,7 @@ func TestBatches(t *testing.T) {
 			t.Errorf("what expires is kept until %v instead of %v, %v", again.Expires, expired.Expires, err)
 		}
 		errStop := errors.New("stop")
-		if err := EachBatch(t.Context(), st, Batches(j, "", ""), func(*datastore.Key, *record.Batch) error {
+		if err := st.EachBatch(t.Context(), Batches(j, "", ""), func(*datastore.Key, *record.Batch) error {
 			return errStop
 		}); !errors.Is(err, errStop) {
 			t.Errorf("it does not stop: %v", err)

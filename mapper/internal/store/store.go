@@ -163,7 +163,7 @@ func (st Store) Replace(ctx context.Context, job *record.Job) error {
 
 // ChangeOnce changes the record of a job at most once. It does not try again if the commit may have
 // taken effect.
-func ChangeOnce(ctx context.Context, st Store, ref record.Ref, change func(*record.Job) (changed bool)) (err error) {
+func (st Store) ChangeOnce(ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool)) (err error) {
 	for range Attempts {
 		_, err = st.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 			job, err := GetJob(tx, ref)
@@ -245,7 +245,7 @@ func (st Store) Jobs(
 		}
 		found = append(found, some...)
 	}
-	slices.SortFunc(found, func(a, b *record.Job) int { return cmp.Compare(record.Place(b), record.Place(a)) })
+	slices.SortFunc(found, func(a, b *record.Job) int { return cmp.Compare(b.Place(), a.Place()) })
 	return found[:min(len(found), limit)], nil
 }
 

@@ -296,7 +296,7 @@ func TestChangeOnce(t *testing.T) {
 				}})
 				j := run(t, st, "j", nil)
 				answers = slices.Clone(c.answers)
-				err := ChangeOnce(t.Context(), st, j.Ref(), func(j *record.Job) bool { j.Failures++; return true })
+				err := st.ChangeOnce(t.Context(), j.Ref(), func(j *record.Job) bool { j.Failures++; return true })
 				if (err != nil) != c.err {
 					t.Error(err)
 				}
@@ -305,7 +305,7 @@ func TestChangeOnce(t *testing.T) {
 					t.Errorf("it took place %d times, want %d; %v", now.Failures, c.want, err)
 				}
 				answers = nil
-				if err := ChangeOnce(t.Context(), st, j.Ref(), func(j *record.Job) bool {
+				if err := st.ChangeOnce(t.Context(), j.Ref(), func(j *record.Job) bool {
 					j.Failures = 99
 					return false
 				}); err != nil {
@@ -377,7 +377,7 @@ func TestJobs(t *testing.T) {
 		}{
 			{"all", []record.Owner{""}, record.Listing{}, "", 10, []string{"e", "d", "c", "b", "a"}},
 			{"the last two", []record.Owner{""}, record.Listing{}, "", 2, []string{"e", "d"}},
-			{"those before these", []record.Owner{""}, record.Listing{}, record.Place(all[3]), 2, []string{"c", "b"}},
+			{"those before these", []record.Owner{""}, record.Listing{}, all[3].Place(), 2, []string{"c", "b"}},
 			{"of a queue", []record.Owner{"q1"}, record.Listing{}, "", 10, []string{"c", "a"}},
 			{"of two queues", []record.Owner{"q1", "q2"}, record.Listing{}, "", 3, []string{"d", "c", "b"}},
 			{"in a state", []record.Owner{""}, record.Listing{State: record.Running}, "", 10, []string{"e", "d", "a"}},
@@ -386,7 +386,7 @@ func TestJobs(t *testing.T) {
 				[]string{"b"}},
 			{"none", []record.Owner{"q3"}, record.Listing{}, "", 10, nil},
 			{"since a time", []record.Owner{""}, record.Listing{From: all[3].Created}, "", 10, []string{"e", "d"}},
-			{"before a time", []record.Owner{""}, record.Listing{Before: all[3].Created}, record.Place(all[4]), 10,
+			{"before a time", []record.Owner{""}, record.Listing{Before: all[3].Created}, all[4].Place(), 10,
 				[]string{"c", "b", "a"}},
 			{"of two queues in a time", []record.Owner{"q1", "q2"},
 				record.Listing{From: all[1].Created, Before: all[3].Created}, "", 10, []string{"c", "b"}},
@@ -438,7 +438,7 @@ func TestDue(t *testing.T) {
 		ended("kept", "q", 5*time.Hour, 0)
 		ended("other", "r", 5*time.Hour, 2*time.Hour)
 		for limit, want := range map[int][]string{10: {"late", "later"}, 1: {"late"}} {
-			jobs, err := Due(t.Context(), st, "q", now, limit)
+			jobs, err := st.Due(t.Context(), "q", now, limit)
 			if got := idsOf(jobs); err != nil || !slices.Equal(got, want) {
 				t.Errorf("%q are due, %v, want %q", got, err, want)
 			}

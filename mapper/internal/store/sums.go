@@ -233,7 +233,7 @@ func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.T
 }
 
 func (st Store) sampleSum(ctx context.Context, job *record.Job) (sum ledger.Sum, estimated bool, err error) {
-	sum, scale, err := sumOf(ctx, st, job.Ref(), "")
+	sum, scale, err := st.sumOf(ctx, job.Ref(), "")
 	sum.Close(job)
 	if err != nil || scale == 1 {
 		return sum, false, err
@@ -243,7 +243,7 @@ func (st Store) sampleSum(ctx context.Context, job *record.Job) (sum ledger.Sum,
 }
 
 // sumOf adds up a sample of a job's records with a mark. Scale is as in Sample.
-func sumOf(ctx context.Context, st Store, job record.Ref, mark string) (sum ledger.Sum, scale float64, err error) {
+func (st Store) sumOf(ctx context.Context, job record.Ref, mark string) (sum ledger.Sum, scale float64, err error) {
 	sum.Sample = record.NewSample()
 	all, scale, err := st.Sample(ctx, job, mark, SampleSize)
 	for _, r := range all {
@@ -257,7 +257,7 @@ func sumOf(ctx context.Context, st Store, job record.Ref, mark string) (sum ledg
 // LiveTotals is SampleTotals with another sample for the pending ranges, and with the numbers of
 // records. A few pending ranges may have most of the remaining entities.
 func (st Store) LiveTotals(ctx context.Context, job *record.Job) (record.Totals, bool, error) {
-	sum, scale, err := sumOf(ctx, st, job.Ref(), "")
+	sum, scale, err := st.sumOf(ctx, job.Ref(), "")
 	sum.Close(job)
 	if err != nil || scale == 1 {
 		return sum.Totals, false, err
@@ -266,7 +266,7 @@ func (st Store) LiveTotals(ctx context.Context, job *record.Job) (record.Totals,
 	if err != nil {
 		return sum.Totals, false, err
 	}
-	open, openScale, err := sumOf(ctx, st, job.Ref(), "open")
+	open, openScale, err := st.sumOf(ctx, job.Ref(), "open")
 	switch {
 	case err != nil:
 		return sum.Totals, false, err

@@ -24,9 +24,9 @@ func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 		case err != nil:
 			return err
 		case undo == nil:
-		case job.Undo == "" && job.Cleaned && !record.NeedsUndone(undo):
+		case job.Undo == "" && job.Cleaned && !undo.NeedsUndone():
 			// the records are deleted, so nobody can undo it again
-		case cleans && record.NeedsUndone(undo):
+		case cleans && undo.NeedsUndone():
 			return fmt.Errorf("%w: job %s, which is %s, undoes it and needs its records: wait for the end of that "+
 				"job, "+
 				"or abort it", record.ErrState, undo.ID, undo.State)
@@ -58,7 +58,7 @@ func undoOf(get func(*datastore.Key, any) error, job *record.Job) (*record.Job, 
 // records of the job that it undoes. A failed undo may continue while a clean-up waits for it, see
 // HoldsBack.
 func goesOn(tx *datastore.Transaction, job *record.Job, failed bool) error {
-	ref, takes := record.Undone(job)
+	ref, takes := job.Undone()
 	if ref.ID == "" {
 		return nil
 	}
@@ -74,7 +74,7 @@ func goesOn(tx *datastore.Transaction, job *record.Job, failed bool) error {
 	case failed && undone.Cleaning != "":
 		return nil
 	}
-	if err := record.MayBeUndone(undone); err != nil {
+	if err := undone.MayBeUndone(); err != nil {
 		return fmt.Errorf("job %s, which it undoes: %w", ref.ID, err)
 	}
 	return nil
@@ -83,9 +83,9 @@ func goesOn(tx *datastore.Transaction, job *record.Job, failed bool) error {
 // HoldsBack reports whether a clean-up of a job must wait, because the job's undo needs the
 // records. Newer builds refuse such a clean-up at its start; a clean-up that an older build started
 // must wait.
-func HoldsBack(ctx context.Context, st Store, job *record.Job) (bool, error) {
+func (st Store) HoldsBack(ctx context.Context, job *record.Job) (bool, error) {
 	undo, err := undoOf(func(key *datastore.Key, dst any) error { return st.client.Get(ctx, key, dst) }, job)
-	return undo != nil && record.NeedsUndone(undo), err
+	return undo != nil && undo.NeedsUndone(), err
 }
 
 // errIncomplete is the error of an undo that can't know whether it undid everything.
@@ -97,7 +97,7 @@ var errIncomplete = errors.New("an older build cleaned up the records of the job
 // job that it undoes; nil if it has not. A clean-up marks that job's record before it deletes
 // anything.
 func Incomplete(tx *datastore.Transaction, job *record.Job) (why, err error) {
-	ref, _ := record.Undone(job)
+	ref, _ := job.Undone()
 	if ref.ID == "" {
 		return nil, nil
 	}
@@ -105,7 +105,7 @@ func Incomplete(tx *datastore.Transaction, job *record.Job) (why, err error) {
 	switch {
 	case errors.Is(err, record.ErrNoSuchJob):
 		return errIncomplete, nil
-	case err == nil && record.HasRecords(undone) != nil:
+	case err == nil && undone.HasRecords() != nil:
 		return errIncomplete, nil
 	}
 	return nil, err

@@ -66,7 +66,7 @@ func TestUndo(t *testing.T) {
 				if c.undo != "" {
 					becomes(t, st, run(t, st, "u", undoing(j)), c.undo)
 				}
-				if holds, err := HoldsBack(t.Context(), st, noted); err != nil || holds != c.holds {
+				if holds, err := st.HoldsBack(t.Context(), noted); err != nil || holds != c.holds {
 					t.Errorf("it holds a clean-up back: %v, %v", holds, err)
 				}
 				if _, err := st.UpdateJob(t.Context(), j.Ref(), c.change); (err == nil) != c.ok || err != nil &&
@@ -227,7 +227,7 @@ func TestStartOfAnUndo(t *testing.T) {
 			t.Errorf("a rehearsal of an undo: %v", err)
 		}
 		v := run(t, st, "v", func(j *record.Job) { j.Beside = true }) // it has the ID of an undo, and is none
-		if holds, err := HoldsBack(t.Context(), st, of); err != nil || holds {
+		if holds, err := st.HoldsBack(t.Context(), of); err != nil || holds {
 			t.Errorf("another job holds a clean-up back: %v, %v", holds, err)
 		}
 		if _, err := st.UpdateJob(t.Context(), of.Ref(), func(j *record.Job) (bool, error) {

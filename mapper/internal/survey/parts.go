@@ -21,7 +21,7 @@ type Part struct {
 // Parts cuts a query into up to n parts. If count is set and the database can count, it counts the
 // entities of each part.
 func Parts(ctx context.Context, src source.Source, q query.Query, n int, count bool) (parts []Part, err error) {
-	if q.Times, err = source.Probe(ctx, src, q, true); err != nil {
+	if q.Times, err = src.Probe(ctx, q, true); err != nil {
 		return nil, err
 	}
 	at, err := Boundaries(ctx, src, q, n)

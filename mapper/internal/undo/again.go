@@ -20,7 +20,7 @@ import (
 
 // lookAgain marks entities that the commit deleted and this undo put back, if no later page of the
 // job deleted them again.
-func lookAgain(ctx context.Context, u undoer, o *outcome, c commit, all []*entity) error {
+func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*entity) error {
 	p := past{u}
 	p.history = u.undoes
 	p.params.Job, p.params.Incarnation = o.job.Ref.ID, o.job.Ref.Incarnation
@@ -46,7 +46,7 @@ func lookAgain(ctx context.Context, u undoer, o *outcome, c commit, all []*entit
 			}
 			pages, ok := undone[r.ID]
 			if !ok {
-				if pages, err = pagesOf(ctx, u, r.Range); err != nil {
+				if pages, err = u.pagesOf(ctx, r.Range); err != nil {
 					return err
 				}
 				undone[r.ID] = pages
@@ -68,7 +68,7 @@ func lookAgain(ctx context.Context, u undoer, o *outcome, c commit, all []*entit
 }
 
 // pagesOf returns the records of the pages that a page of the undo takes back.
-func pagesOf(ctx context.Context, u undoer, of *record.Range) (pages []closer, err error) {
+func (u undoer) pagesOf(ctx context.Context, of *record.Range) (pages []closer, err error) {
 	prefix := record.RangePrefix(u.undone())
 	first, end := prefix+"0", prefix+"g" // as in Records
 	if of.Start != nil {

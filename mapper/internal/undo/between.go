@@ -42,7 +42,7 @@ func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
 
 // lookBetween marks entities as changed that the commit deleted, that are not there now, but that
 // were there in between.
-func lookBetween(ctx context.Context, u undoer, c commit, all []*entity) error {
+func (u undoer) lookBetween(ctx context.Context, c commit, all []*entity) error {
 	absent := make(map[string]*entity)
 	var keys []*datastore.Key
 	for _, e := range all {

@@ -25,7 +25,7 @@ func Left(
 		return nil, "", fmt.Errorf("%w: it is no undo, but a job of mapper %q: give the ID of the undo",
 			fault.ErrArguments, job.Mapper)
 	case job.Cleaned || job.Cleaning != "":
-		return nil, "", record.CleanedUp(job)
+		return nil, "", job.CleanedUp()
 	}
 	ranges, next, err := st.Page(ctx, job.Ref(), "left_of", cursor, leftPage)
 	for i := 0; err == nil && i < len(ranges); i++ {

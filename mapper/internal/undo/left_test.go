@@ -22,7 +22,7 @@ func TestLeft(t *testing.T) {
 		for n := range int64(pages) {
 			r := &record.Range{Job: w.undo.ID, Incarnation: w.undo.Incarnation, ID: record.RangeID(w.undo.Root(), n),
 				State: record.Done}
-			record.Leave(r, []undolog.Left{{Key: keyOf(n + 1), Why: "so"}})
+			r.Leave([]undolog.Left{{Key: keyOf(n + 1), Why: "so"}})
 			w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(r.Insert()); return err })
 		}
 		st, seen := store.New(w.client), make(map[int64]bool)

@@ -30,7 +30,7 @@ const exactly = time.Hour - time.Minute
 // the rest as left.
 func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
 	w, minute := c.wrote, c.minute()
-	own, err := ownOf(ctx, u, r, c, minute)
+	own, err := u.ownOf(ctx, r, c, minute)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 	if err != nil {
 		return nil, err
 	}
-	if err := lookBetween(ctx, u, c, all); err != nil {
+	if err := u.lookBetween(ctx, c, all); err != nil {
 		return nil, err
 	}
 	for _, e := range all {

@@ -187,7 +187,7 @@ func (u undoer) readBatches(ctx context.Context, o *outcome) error {
 		return nil
 	}
 	q := store.Batches(o.job.Ref, o.page, o.page+"g") // a dot follows the page's ID in the name
-	return store.EachBatch(ctx, store.New(u.client), q, func(key *datastore.Key, b *record.Batch) error {
+	return store.New(u.client).EachBatch(ctx, q, func(key *datastore.Key, b *record.Batch) error {
 		w, err := undolog.Decode(b.Wrote)
 		if err != nil {
 			return fault.Permanent(err)
@@ -210,7 +210,7 @@ func (u undoer) batchesOf(ctx context.Context, r *record.Range) (all []commit, e
 		return nil, nil
 	}
 	ctx, results := wire.Reading(ctx)
-	err = store.EachBatch(ctx, store.New(u.client), store.Batches(u.undone(), from, to),
+	err = store.New(u.client).EachBatch(ctx, store.Batches(u.undone(), from, to),
 		func(key *datastore.Key, b *record.Batch) error {
 			w, err := undolog.Decode(b.Wrote)
 			stored := results.Of(key)

@@ -25,7 +25,7 @@ type owned struct {
 // ownOf returns the page's own entities that its commit wrote. It runs the job's query as of a
 // time, because the record has only hashes of the keys. The digest in the record tells whether the
 // query found exactly the page's entities.
-func ownOf(ctx context.Context, u undoer, r *record.Range, c commit, at time.Time) (own owned, err error) {
+func (u undoer) ownOf(ctx context.Context, r *record.Range, c commit, at time.Time) (own owned, err error) {
 	switch {
 	case !c.wrote.Own.Any():
 		return owned{same: true}, nil

@@ -239,7 +239,7 @@ const whyUnfound = "just before its commit, the job's query no longer found %d e
 // undoExactly decides what becomes of the entities that a commit wrote, from the states just before
 // it.
 func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
-	own, err := ownOf(ctx, u, r, c, c.before())
+	own, err := u.ownOf(ctx, r, c, c.before())
 	if err != nil {
 		return nil, err
 	}
@@ -267,10 +267,10 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 			o.leave(nil, n, fmt.Sprintf(whyUnfound, n))
 		}
 	}
-	if err := lookBetween(ctx, u, c, all); err != nil {
+	if err := u.lookBetween(ctx, c, all); err != nil {
 		return nil, err
 	}
-	if err := lookAgain(ctx, u, o, c, all); err != nil {
+	if err := u.lookAgain(ctx, o, c, all); err != nil {
 		return nil, err
 	}
 	if err := settle(ctx, past{u}, c, all); err != nil {

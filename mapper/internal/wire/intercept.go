@@ -36,7 +36,11 @@ type Stamp struct {
 
 // stampOf returns the stamp of a result, with an entity.
 func stampOf(r *pb.EntityResult, e *pb.Entity) Stamp {
-	return Stamp{Version: r.GetVersion(), At: microsOf(r), Entity: e}
+	s := Stamp{Version: r.GetVersion(), Entity: e}
+	if t := r.GetUpdateTime(); t.IsValid() {
+		s.At = t.AsTime().UnixMicro()
+	}
+	return s
 }
 
 // Same reports whether an entity is unchanged, as far as is known: by its version or, if the
@@ -51,14 +55,6 @@ func (s Stamp) Same(now Stamp) bool {
 		return s.Version == now.Version
 	}
 	return s.Entity != nil && pbvalue.SameEntity(s.Entity, now.Entity)
-}
-
-// microsOf returns when the entity of a result was written, in microseconds; 0: unknown.
-func microsOf(r *pb.EntityResult) int64 {
-	if t := r.GetUpdateTime(); t.IsValid() {
-		return t.AsTime().UnixMicro()
-	}
-	return 0
 }
 
 // Noting returns a context whose calls note versions.

@@ -1,8 +1,9 @@
 package executor
 
 import (
+	"slices"
+
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // A standing says how a range stands to a delivery of its task.
@@ -42,20 +43,11 @@ type fencedError struct {
 
 func (fencedError) Error() string { return "the range is not as this delivery knows it" }
 
-// mutationsOf returns the mutations for a range's record and its new children. The range's record
-// comes last: adopt and inOneCall rely on it.
-func mutationsOf(r *record.Range, children []*record.Range) []wire.Mutation {
-	all := make([]wire.Mutation, 0, len(children)+1)
-	for _, child := range children {
-		all = append(all, wire.Mutation{Mutation: child.Insert()})
-	}
-	return append(all, wire.Mutation{Mutation: r.Update()})
-}
-
-// adopt takes over the committed records, with the versions that the commit has returned.
-func (d *delivery) adopt(r *record.Range, children []*record.Range, versions *wire.Versions) {
-	d.record, r.Version = r, versions.Last(1)
-	for i, child := range children {
-		child.Version = versions.Last(1 + len(children) - i)
+// lose takes over the record of a range that is done or was changed by another delivery. It sets
+// beaten if this delivery has not done the range.
+func (d *delivery) lose(stands fencedError) {
+	if stands.standing == done || stands.standing == changed {
+		d.record = stands.found
+		d.turn.beaten = stands.standing == done && !slices.ContainsFunc(d.turn.finished, d.record.Done.Equal)
 	}
 }
