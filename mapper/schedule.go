@@ -175,7 +175,7 @@ func (s *Schedule[P]) check(e *Engine, t tick) error {
 	case s.overlap != OverlapSkip && !slices.Contains(e.schedules, s.name):
 		return fmt.Errorf("the schedule is not among the engine's EngineOptions.Schedules, and nothing would start a "+
 			"tick that waits, as it may with the overlap %q", s.overlap)
-	case t.At.IsZero() || t.At.Year() < 1:
+	case t.At.Year() <= 1: // or it is the zero time
 		return errors.New("the tick has no time")
 	case time.Until(t.At) > mostAhead:
 		return fmt.Errorf("the tick is at %v, which is more than %v from now: all that come before it would be skipped",

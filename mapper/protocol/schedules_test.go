@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -306,6 +307,73 @@ func TestWaitingRefused(t *testing.T) {
 		})
 }
 
+// TestTickOfAFunction checks that the run of a tick which a function has called may run beside other
+// jobs, also if the tick has to wait, and another process starts it.
+func TestTickOfAFunction(t *testing.T) {
+	t.Parallel()
+	s := mapper.NewSchedule("nightly", nightly, mapper.OverlapQueue)
+	calls := mapper.Visit("calls", func(ctx context.Context, _ *mapper.Entity[leaf], _ mapper.NoParams) error {
+		for n, want := range []mapper.TickOutcome{mapper.TickStarted, mapper.TickQueued} {
+			at := midnight.Add(time.Duration(n) * time.Hour)
+			got, err := s.Tick(ctx, mapper.EngineFromContext(ctx), at, mapper.Query{Kind: "Leaf"}, "night", nil)
+			if err == nil && got.Outcome != want {
+				err = fmt.Errorf("tick %d is %s", n, got.Outcome)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	mappertest.Run(t, []mapper.AnyMapper{nightly, calls}, &mappertest.Options{Schedules: []mapper.AnySchedule{s}},
+		func(t *testing.T, w *mappertest.Env) {
+			putLeaves(t, w.Client)
+			if _, err := w.Client.Put(t.Context(), datastore.IDKey("One", 1, nil), &leaf{}); err != nil {
+				t.Fatal(err)
+			}
+			job, err := calls.Start(t.Context(), w.Engine, mapper.Query{Kind: "One"}, mapper.NoParams{}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status, err := job.Wait(t.Context()); err != nil || status.State != mapper.StateSucceeded {
+				t.Fatalf("%+v, %v", status, err)
+			}
+			time.Sleep(time.Hour)
+			status, err := w.Engine.Job(s.JobID(midnight.Add(time.Hour))).Status(t.Context())
+			if err != nil || !status.Settings.AllowOverlap {
+				t.Errorf("%+v, %v", status, err)
+			}
+		})
+}
+
+// TestWaitingElsewhere checks that an engine leaves alone a waiting tick that it can't start: one
+// that it can't read, or one for a queue that another engine has.
+func TestWaitingElsewhere(t *testing.T) {
+	t.Parallel()
+	s := mapper.NewSchedule("nightly", nightly, mapper.OverlapQueue)
+	for what, tick := range map[string]string{
+		"of another build": `{`,
+		"of another queue": `{"at":"2000-01-02T00:00:00Z","query":{"kind":"Leaf"},"params":"night",` +
+			`"options":{"queue":"elsewhere"}}`,
+	} {
+		mappertest.Run(t, []mapper.AnyMapper{nightly}, nil, func(t *testing.T, w *mappertest.Env) {
+			putLeaves(t, w.Client)
+			waits := &record.Schedule{Tick: midnight, Outcome: record.TickQueued, Queued: []byte(tick), Waits: midnight}
+			if _, err := w.Client.Put(t.Context(), record.ScheduleKey("nightly"), waits); err != nil {
+				t.Fatal(err)
+			}
+			bridge.Tick(w.Engine, "nightly")
+			if err := s.Advance(t.Context(), w.Engine); err == nil {
+				t.Errorf("a tick %s: no error", what)
+			}
+			now := new(record.Schedule)
+			if err := w.Client.Get(t.Context(), record.ScheduleKey("nightly"), now); err != nil || !now.Has(midnight) {
+				t.Errorf("a tick %s: %+v, %v", what, now, err)
+			}
+		})
+	}
+}
+
 // TestOneRunGoesOn checks that a failed run can't be resumed while the next one is unfinished, and
 // that no tick starts one while it runs.
 func TestOneRunGoesOn(t *testing.T) {
@@ -360,13 +428,16 @@ func TestOneRunGoesOn(t *testing.T) {
 // cause.
 func TestScheduleRefused(t *testing.T) {
 	t.Parallel()
-	mappertest.Run(t, []mapper.AnyMapper{nightly}, nil, func(t *testing.T, w *mappertest.Env) {
+	floats := mapper.Update("floats", func(context.Context, *mapper.Entity[leaf], float64) error { return nil })
+	mappertest.Run(t, []mapper.AnyMapper{nightly, floats}, nil, func(t *testing.T, w *mappertest.Env) {
 		other := mapper.Update("other", func(context.Context, *mapper.Entity[leaf], string) error { return nil })
 		for want, s := range map[string]*mapper.Schedule[string]{
 			`"a b"`:             mapper.NewSchedule("a b", nightly, mapper.OverlapSkip),
 			`"wait"`:            mapper.NewSchedule("nightly", nightly, "wait"),
 			`overlap is ""`:     mapper.NewSchedule("nightly", nightly, ""),
 			"the mapper is nil": mapper.NewSchedule[string]("nightly", nil, mapper.OverlapSkip),
+			"was not made by":   mapper.NewSchedule("nightly", new(mapper.Mapper[string]), mapper.OverlapSkip),
+			"1 to 70 letters":   mapper.NewSchedule(strings.Repeat("s", 71), nightly, mapper.OverlapSkip),
 			`mapper "other"`:    mapper.NewSchedule("nightly", other, mapper.OverlapSkip),
 			"schedule is nil":   nil,
 		} {
@@ -411,6 +482,22 @@ func TestScheduleRefused(t *testing.T) {
 				mapper.ErrInvalidArgument) {
 				t.Errorf("a tick at %v: %v", at, err)
 			}
+		}
+		for _, e := range []*mapper.Engine{nil, {}} {
+			_, tick := s.Tick(t.Context(), e, midnight, mapper.Query{Kind: "Leaf"}, "", nil)
+			if advance := s.Advance(t.Context(), e); !errors.Is(tick, mapper.ErrInvalidArgument) ||
+				!errors.Is(advance, mapper.ErrInvalidArgument) {
+				t.Errorf("without an engine: %v, %v", tick, advance)
+			}
+		}
+		if _, err := mapper.NewSchedule("floats", floats, mapper.OverlapSkip).Tick(t.Context(), w.Engine, midnight,
+			mapper.Query{Kind: "Leaf"}, math.NaN(), nil); !errors.Is(err, mapper.ErrInvalidArgument) {
+			t.Errorf("a tick with parameters that have no JSON: %v", err)
+		}
+		if _, err := mapper.NewEngine(w.Client, w.Engine.Queue(), &mapper.EngineOptions{Mappers: []mapper.AnyMapper{nightly},
+			Schedules: []mapper.AnySchedule{mapper.NewSchedule(strings.Repeat("s", 70), nightly, mapper.OverlapSkip)},
+		}); err != nil {
+			t.Errorf("a schedule with the longest name: %v", err)
 		}
 		if _, err := s.Tick(t.Context(), w.Engine, midnight, mapper.Query{Kind: "Leaf"}, "",
 			&mapper.StartOptions{ID: "mine"}); !errors.Is(err, mapper.ErrInvalidArgument) {

@@ -30,6 +30,7 @@ var (
 	reach   = flag.String("reach", "", "a file: tests of which it knows are not run for that; others are added")
 	only    = flag.String("only", "", "try only mutants whose names contain this")
 	file    = flag.String("names", "", "a file: try only mutants whose names begin its lines, up to a tab")
+	suites  = flag.String("suites", "", "folders, separated by commas: only their tests look for mutants; empty: all")
 	list    = flag.Bool("list", false, "print the names of the mutants, and try none")
 	limit   = flag.Duration("for", 0, "stop after this time, and count what was not run; 0: never")
 	shuffle = flag.Uint64("shuffle", 0,
@@ -92,7 +93,11 @@ func mutate(ctx context.Context) (ok bool, err error) {
 		return false, err
 	}
 	defer os.RemoveAll(dir)
-	lab, err := mutation.Build(ctx, *root, dir, mutation.Targets, mutation.Suites, *workers)
+	looking := mutation.Suites
+	if *suites != "" {
+		looking = strings.Split(*suites, ",")
+	}
+	lab, err := mutation.Build(ctx, *root, dir, mutation.Targets, looking, *workers)
 	if err != nil {
 		return false, err
 	}

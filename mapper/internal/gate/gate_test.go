@@ -200,6 +200,9 @@ func TestDrain(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := New()
+				if leave, err := g.Admit(); err == nil { // one that has ended before
+					leave()
+				}
 				for i := range c.deliveries {
 					leave, err := g.Admit()
 					if err != nil {
@@ -282,4 +285,15 @@ func TestWanted(t *testing.T) {
 		time.Sleep(time.Second)
 		check("a task is inside again", false)
 	})
+}
+
+// TestDrainAtOnce drains a process in which nothing is, and whose time is over: it is drained.
+func TestDrainAtOnce(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 64 { // both are the case at once, and either may be seen first
+		if left, err := New().Drain(ctx); left != 0 || err != nil {
+			t.Fatalf("%d are left, %v", left, err)
+		}
+	}
 }

@@ -70,23 +70,24 @@ type storedLedger struct {
 const maxDraft = 900 << 10
 
 // Encode stores the ledger in Stored. It drops the counters if they don't fit.
-func (d *Draft) Encode() error {
-	if err := d.encode(); err != nil || len(d.Stored) <= maxDraft {
-		return err
+func (d *Draft) Encode() {
+	if d.encode(); len(d.Stored) > maxDraft {
+		d.Ledger.tally.Drop()
+		d.encode()
 	}
-	d.Ledger.tally.Drop()
-	return d.encode()
 }
 
-func (d *Draft) encode() error {
+func (d *Draft) encode() {
 	l := &d.Ledger
 	l.bound()
 	text, err := json.Marshal(storedLedger{
 		l.Totals, l.Retrying, l.Expected, l.tally, l.leftOut, l.made, l.found, l.begin, l.end, l.meant, l.single,
 		l.first, l.last, l.Problems, l.missed, l.Tiles, l.PendingTiles, l.Alone,
 	})
+	if err != nil {
+		panic("ledger: numbers and texts do not encode: " + err.Error())
+	}
 	d.Stored = tally.Pack(text)
-	return err
 }
 
 // Decode restores the ledger from Stored.

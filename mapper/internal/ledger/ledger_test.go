@@ -74,6 +74,7 @@ func TestDamagedRecords(t *testing.T) {
 		"not known as what":        {rest, func(r *record.Range) { r.Stored = nil }, ""},
 		"fewer children than none": {rest, func(r *record.Range) { r.Children = -1 }, "has -1 children"},
 		"more children than any":   {rest, func(r *record.Range) { r.Children = maxChildren + 1 }, "children"},
+		"a longer ID":              {rest, func(r *record.Range) { r.ID += "0" }, "is missing"},
 		"one child more":           {rest, func(r *record.Range) { r.Children++ }, "is missing"},
 		"another state":            {rest, func(r *record.Range) { r.State = "new" }, `in the state "new"`},
 		"abandoned": {rest, func(r *record.Range) { r.State, r.Open = record.Abandoned, "" },
@@ -97,6 +98,11 @@ func TestDamagedRecords(t *testing.T) {
 		"a single one without its key": {alone, func(r *record.Range) {
 			r.Start = &keyspace.Position{}
 		}, "and names none"},
+		"a failure that was processed": {alone, func(r *record.Range) { r.Processed = 1 },
+			"had 1 entities, of which 1 were processed, and 1 failed"},
+		"pending after the end": {rest, func(r *record.Range) {
+			r.State, r.Open = record.Pending, "j"
+		}, "and 1 ranges are pending"},
 		"another single one": {alone, func(r *record.Range) { r.Start = at(13) },
 			"has another entity than its page recorded"},
 		"begun":           {rest, func(r *record.Range) { r.Begun = "d" }, "has started it and not ended"},
@@ -151,6 +157,7 @@ func TestDamagedJob(t *testing.T) {
 		"it retries":                 {func(j *record.Job) { j.Retrying = true }, "being retried"},
 		"a finalizer without effect": {func(j *record.Job) { j.Finalizes, j.Epoch = true, 1 }, "finalizer"},
 		"a finalizer of later":       {func(j *record.Job) { j.Finalizes, j.Finalized = true, 1 }, "finalizer"},
+		"no finalizer":               {func(j *record.Job) { j.Epoch = 1 }, ""},
 		"a finalizer":                {func(j *record.Job) { j.Finalizes, j.Finalized, j.Epoch = true, 1, 1 }, ""},
 		"no failures":                {func(j *record.Job) { j.State = record.Succeeded }, "and 1 failures"},
 		"it failed":                  {func(j *record.Job) { j.State, j.Retrying = record.Failed, true }, ""},
@@ -169,6 +176,7 @@ func TestDamagedJob(t *testing.T) {
 		})
 	}
 	for _, change := range []func(*record.Totals){
+		func(s *record.Totals) { s.Processed++ }, func(s *record.Totals) { s.Processed-- },
 		func(s *record.Totals) { s.Ranges++ }, func(s *record.Totals) { s.Ranges-- },
 		func(s *record.Totals) { s.Failures++ }, func(s *record.Totals) { s.Failures-- },
 	} {

@@ -122,7 +122,7 @@ func (s *Sum) Close(j *record.Job) {
 // checkStored drops the counters if the totals don't fit the record of a job.
 func (s *Sum) checkStored() {
 	var j record.Job
-	if err := s.RecordIn(&j); err == nil && len(j.Totals) > tally.MaxStored {
+	if _ = s.RecordIn(&j); len(j.Totals) > tally.MaxStored { // nothing is recorded after an error
 		s.Counters, s.Lost, s.CountersLost = nil, tally.ErrTooMany, true
 	}
 }
@@ -163,8 +163,8 @@ func (s *Sum) SetCensus(c record.Census, open *Sum) {
 	if sampled > 0 {
 		s.Scale(float64(c.Done()) / float64(sampled))
 	}
-	if n := len(open.Sample.Open); int64(n) < c.Open && n > 0 {
-		open.Scale(float64(c.Open) / float64(n))
+	if n := len(open.Sample.Open); n > 0 {
+		open.Scale(max(1, float64(c.Open)/float64(n)))
 	}
 	s.SetPending(open)
 	s.Ranges, s.Pending, s.Failures, s.Sample.Census = c.Ranges, c.Open, c.Failed, &c

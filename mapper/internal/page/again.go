@@ -47,7 +47,7 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 		}
 	}
 	for i := range o.results {
-		if _, ok := now[i]; !ok && o.results[i].mayPass() {
+		if o.results[i].mayPass() { // it has no guards, so it is not among moved
 			now[i] = o.results[i].read
 		}
 	}

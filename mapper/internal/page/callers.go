@@ -9,7 +9,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
 
-// Callers are the runs of a page that announce calls of a service. If the job's rate refuses the
+// callers are the runs of a page that announce calls of a service. If the job's rate refuses the
 // calls of one, the page ends before its entities. Runs on later entities would have no effect, so
 // their calls are refused, too, also those that wait. The zero value is ready for use.
 type callers struct {

@@ -37,7 +37,7 @@ func (o *Results) before(place int, key *datastore.Key) (s function.Seen, ok boo
 	name := key.Encode()
 	if by := o.writer(place, name); by >= 0 {
 		for _, m := range o.results[by].effect.Mutations {
-			if !m.Key.Incomplete() && m.Key.Equal(key) {
+			if m.Key.Equal(key) {
 				after, err := m.After()
 				return function.Seen{Key: key, Stamp: after, OfPage: true}, true, err
 			}
@@ -89,7 +89,7 @@ func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) [
 	*was = r
 	o.Again++
 	o.known.wrote, o.known.upTo = nil, 0
-	for j := i + 1; j < len(o.results) && len(changed) > 0; j++ {
+	for j := i + 1; j < len(o.results); j++ {
 		later := &o.results[j]
 		if later.effect == nil || slices.Contains(todo, j) {
 			continue
@@ -140,7 +140,7 @@ func (v *view) before(key *datastore.Key) (function.Seen, bool, error) {
 func (v *view) stale() bool {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
-	return slices.ContainsFunc(v.reads, func(r reading) bool { return v.outcome.writer(v.place, r.name) != r.by })
+	return slices.ContainsFunc(v.reads, func(r reading) bool { return v.outcome.writer(v.place, r.name) > r.by })
 }
 
 // hasRead reports whether the function has read one of these entities.
@@ -173,8 +173,8 @@ func (v *view) Known(key *datastore.Key) (function.Seen, bool) {
 func (v *view) Look(ctx context.Context, keys []*datastore.Key) ([]function.Seen, error) {
 	all := make([]function.Seen, len(keys))
 	unknown, err := v.seen(keys, all)
-	if err != nil || len(unknown) == 0 {
-		return all, err
+	if err != nil {
+		return nil, err
 	}
 	ask := make([]*datastore.Key, len(unknown))
 	for i, at := range unknown {
@@ -254,9 +254,9 @@ func has[V any](m map[string]V, name string) bool {
 
 // lookAhead reads, in one call, the other entities that the functions of a chunk will need, if the
 // mapper names them. It ignores errors of the read: the function reads again and gets them.
-func (p *Page) lookAhead(ctx context.Context, o *Results, c *chunk) error {
+func (p *Page) lookAhead(ctx context.Context, o *Results, c *chunk) {
 	if p.Keys == nil {
-		return nil
+		return
 	}
 	var keys []*datastore.Key
 	err := function.Calls(ctx, time.Duration(p.Job.Timeout), p.Strays, func(runner *function.Runner) {
@@ -276,15 +276,14 @@ func (p *Page) lookAhead(ctx context.Context, o *Results, c *chunk) error {
 			}
 		}
 	})
-	if err != nil || len(keys) == 0 {
-		return ctx.Err()
+	if err != nil {
+		return
 	}
 	stamps, err := lookUp(ctx, p.Others, keys)
 	if err != nil {
-		return nil //nolint:nilerr // the function asks again, and gets the error
+		return
 	}
 	for i, key := range keys {
 		o.known.note(key, stamps[i])
 	}
-	return nil
 }

@@ -118,9 +118,7 @@ func (p *Page) Run(ctx context.Context) (*Results, error) {
 		if c.entities, err = p.Read(c.at); err != nil {
 			return nil, err
 		}
-		if err := p.lookAhead(ctx, o, c); err != nil {
-			return nil, err
-		}
+		p.lookAhead(ctx, o, c)
 		c.told, c.writes, c.compared = time.Now(), o.writes, o.Compared
 		o.Spent = time.Since(begun)
 		run := p.runChunk
@@ -163,7 +161,7 @@ func (p *Page) complete(ctx context.Context, o *Results) error {
 	}
 	for i := range o.results {
 		r := &o.results[i]
-		if n := len(r.incomplete.Mutations); r.completed == nil && n > 0 {
+		if n := len(r.incomplete.Mutations); r.completed == nil {
 			r.completed, complete = complete[:n:n], complete[n:]
 			r.incomplete.Complete(r.completed)
 		}
@@ -209,7 +207,7 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 					if paused, err = got.waited, got.err; err != nil {
 						return
 					}
-					if full = got.end != nil || o.Reached > 0 && !o.takes(at.Key, h.r.effect); full {
+					if full = got.end != nil || !o.takes(at.Key, h.r.effect); full {
 						return
 					}
 				}

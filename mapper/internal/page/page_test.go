@@ -293,6 +293,12 @@ func TestRun(t *testing.T) {
 			}
 			return nil
 		}, want: "3 reached, 2 done; wrote others 20; failed 3 permanently"},
+		{name: "two restore one entity over a version: the second is for the next page", fn: func(c *call) error {
+			if c.id != 2 {
+				c.Restore(keyOf(20), entityOf(20, 5), 4)
+			}
+			return nil
+		}, want: "2 reached, 2 done; wrote others 20"},
 		{name: "new entities have keys", fn: func(c *call) error {
 			c.Put(datastore.IncompleteKey("K", nil), &struct{ N int }{1})
 			return nil

@@ -123,9 +123,6 @@ func (s *sum) takes(at *datastore.Key, e *function.Effect) bool {
 		return true
 	}
 	for _, m := range e.Mutations {
-		if m.Key.Incomplete() {
-			continue
-		}
 		name := m.Key.Encode()
 		if s.written[name] && (m.Inserts || m.On != (wire.Condition{}) && !m.On.Free) || s.inserted[name] {
 			return false

@@ -66,7 +66,7 @@ func (p *Page) runTogether(ctx context.Context, o *Results, c *chunk, begun time
 	for {
 		wait := w.begin(ctx)
 		w.add()
-		if w.running == 0 && wait == 0 && w.again == nil {
+		if w.running == 0 && wait == 0 { // nothing has to run again: it would run
 			break
 		}
 		w.await(ctx, wait)
@@ -221,7 +221,7 @@ func (w *crew) start(ctx context.Context, t *turn) {
 func (w *crew) await(ctx context.Context, wait time.Duration) {
 	if w.running > 0 && wait == 0 {
 		w.finish(<-w.ended)
-	} else if wait > 0 {
+	} else {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		select {
@@ -310,7 +310,7 @@ func (w *crew) add() {
 func (w *crew) addNext(t *turn, i int) bool {
 	p, o, c, h := w.page, w.results, w.chunk, t.all[i]
 	switch {
-	case t.err != nil && (t.end == nil || t.end == h):
+	case t.err != nil: // its page ends before the first entity, or its delivery has ended
 		w.fail(t.err)
 		return false
 	case t.end == h,
@@ -344,14 +344,12 @@ func (w *crew) stale(t *turn, h *hand) bool {
 // depend on each other.
 func (w *crew) rerun(t *turn, i int) {
 	p := w.page
-	if w.results.Reached > 0 && (p.Ends() || w.results.tookAll(0, time.Duration(p.Job.PageTime))) {
+	if p.Ends() || w.results.tookAll(0, time.Duration(p.Job.PageTime)) {
 		w.end()
 		return
 	}
 	w.atOnce, w.batch = max(1, w.atOnce/2), max(1, w.batch/2)
-	if w.next != nil && len(w.next.hands) > w.batch {
-		w.next = nil
-	}
+	w.next = nil // it may have more entities
 	again := &turn{group: group{notes: true, pass: new(pace.Pass)}, reran: true}
 	rest := *t
 	for rest.all = t.all[i:]; len(again.all) == 0 || len(rest.all) > 0 && len(again.all) < w.batch &&

@@ -47,7 +47,7 @@ func (h History) With(a Act) History {
 		if err != nil {
 			panic("record: a struct of strings and times does not encode: " + err.Error())
 		}
-		if len(encoded) <= maxActBytes || len(acts) == 1 {
+		if len(encoded) <= maxActBytes {
 			return encoded
 		}
 		acts = acts[1:]

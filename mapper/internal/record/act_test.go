@@ -29,3 +29,23 @@ func TestActs(t *testing.T) {
 		t.Errorf("behind a history that can't be read: %+v, %v", acts, err)
 	}
 }
+
+// TestActsBound checks that a history drops an act only if it would have more than 64 KiB.
+func TestActsBound(t *testing.T) {
+	if acts, err := History(nil).Acts(); acts != nil || err != nil {
+		t.Errorf("an empty history: %v, %v", acts, err)
+	}
+	h := History(nil).With(Act{What: "paused"}).With(Act{What: "resumed", Why: "x"})
+	room := strings.Repeat("x", maxActBytes-len(h)+1)
+	for more, want := range map[string]int{"": 2, "x": 1} {
+		h := History(nil).With(Act{What: "paused"}).With(Act{What: "resumed", Why: room + more})
+		if acts, err := h.Acts(); err != nil || len(acts) != want || acts[want-1].What != "resumed" {
+			t.Errorf("%d acts in %d bytes, %v", len(acts), len(h), err)
+		}
+	}
+	at := time.Date(2026, 11, 22, 12, 0, 0, 1234, time.FixedZone("", 3600))
+	if acts, err := History(nil).With(Act{At: at}).Acts(); err != nil || acts[0].At.Location() != time.UTC ||
+		!acts[0].At.Equal(at.Truncate(time.Microsecond)) {
+		t.Errorf("the time of an act: %v, %v", acts, err)
+	}
+}

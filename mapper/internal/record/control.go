@@ -39,9 +39,9 @@ func (j *Job) Pause() (changed bool, err error) {
 	case Running:
 		j.State, j.Error = Paused, ""
 		return true, nil
-	case Succeeded, SucceededWithFailures, Failed, Aborted:
+	default:
+		return false, refuse(j)
 	}
-	return false, refuse(j)
 }
 
 // PauseByLimit pauses a running job whose failures exceed a limit. It does nothing in another epoch
@@ -72,9 +72,9 @@ func (j *Job) Abort(now time.Time) (changed bool, err error) {
 		}
 		j.State, j.Ended = Aborted, now.UTC().Truncate(time.Microsecond)
 		return true, nil
-	case Succeeded, SucceededWithFailures:
+	default:
+		return false, refuse(j)
 	}
-	return false, refuse(j)
 }
 
 // Resume sets a job running that is paused or has failed, or one that runs and may have lost its

@@ -64,7 +64,10 @@ func TestCleanedUp(t *testing.T) {
 			}
 		}
 	}
-	j := Job{State: Aborted, Cleaning: "{}", Epoch: 3}
+	j := Job{State: Aborted, Epoch: 2}
+	if changed, err := j.CleanUp("{}"); !changed || err != nil || j.Cleaning != "{}" || !j.Cleaned || j.Epoch != 3 {
+		t.Errorf("a clean-up: %v, %v, %+v", changed, err, j)
+	}
 	if changed, err := j.CleanUp("{}"); changed || err != nil {
 		t.Errorf("the same clean-up again: %v, %v", changed, err)
 	}
@@ -143,6 +146,9 @@ func TestBeginFinalizer(t *testing.T) {
 	if j.BeginFinalizer(1, first, rounded, time.Minute) {
 		t.Error("the same mark twice, as the answer to a commit was lost")
 	}
+	if paused := (Job{State: Paused, Epoch: 1}); paused.BeginFinalizer(1, first, rounded, time.Minute) {
+		t.Error("a paused job begins its finalizer")
+	}
 	second := first
 	second.Delivery, second.At, second.Try = "b", rounded.Add(time.Hour), 1
 	if !j.BeginFinalizer(1, second, second.At, time.Minute) || j.Died(second.At.Add(time.Hour)) != 1 {
@@ -173,6 +179,10 @@ func TestNeedsBuild(t *testing.T) {
 	j.Error = "the finalizer failed, and is tried again: oh"
 	if j.NeedsBuild(true) || j.NeedsBuild(false) {
 		t.Error("it has taken the place of another error")
+	}
+	j = Job{State: Paused, Mapper: "m"}
+	if j.NeedsBuild(true) || j.Error != "" {
+		t.Errorf("a paused job has no tasks: %+v", j)
 	}
 }
 
@@ -209,6 +219,7 @@ func TestMayEnd(t *testing.T) {
 		{Job{State: Running, Epoch: 4}, false},
 		{Job{State: Running, Epoch: 3, Retrying: true}, false},
 		{Job{State: Paused, Epoch: 3}, false},
+		{Job{State: Running, Epoch: 3, Cleaning: "{}"}, false}, // its records are being deleted
 	} {
 		if got := test.j.MayEnd(3); got != test.want {
 			t.Errorf("%s in epoch %d, retrying %v: %v", test.j.State, test.j.Epoch, test.j.Retrying, got)

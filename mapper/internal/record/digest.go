@@ -1,6 +1,7 @@
 package record
 
 import (
+	"bufio"
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
@@ -18,7 +19,7 @@ import (
 // also if the values were stored and read back.
 type Digest struct {
 	hash hash.Hash
-	buf  []byte
+	to   *bufio.Writer // writes to hash, which never fails
 }
 
 // DigestSize is how many bytes of a SHA-256 are kept: enough that no accidental change goes
@@ -27,33 +28,29 @@ const DigestSize = 16
 
 // NewDigest returns a digest that starts with a text that says what kind of digest it is.
 func NewDigest(what string) *Digest {
-	d := &Digest{hash: sha256.New()}
+	h := sha256.New()
+	d := &Digest{h, bufio.NewWriterSize(h, 512)}
 	d.text(what)
 	return d
 }
 
 // Sum returns the digest of all values that were written. The Digest can't be used after that.
 func (d *Digest) Sum() []byte {
-	d.flush()
+	_ = d.to.Flush()
 	return d.hash.Sum(nil)[:DigestSize]
 }
 
 // Number returns the digest as a number. The Digest can't be used after that.
 func (d *Digest) Number() tally.Sum { return tally.SumOf(d.Sum()) }
 
-func (d *Digest) flush() {
-	_, _ = d.hash.Write(d.buf) // never fails
-	d.buf = d.buf[:0]
-}
-
 func (d *Digest) text(s string) {
-	d.buf = append(binary.AppendUvarint(d.buf, uint64(len(s))), s...)
-	if len(d.buf) > 4<<10 {
-		d.flush()
-	}
+	_, _ = d.to.Write(binary.AppendUvarint(d.to.AvailableBuffer(), uint64(len(s))))
+	_, _ = d.to.WriteString(s)
 }
 
-func (d *Digest) integer(n int64) { d.buf = binary.AppendVarint(d.buf, n) }
+func (d *Digest) integer(n int64) {
+	_, _ = d.to.Write(binary.AppendVarint(d.to.AvailableBuffer(), n))
+}
 
 func (d *Digest) flag(b bool) { d.integer(int64(keyspace.Present(b))) }
 

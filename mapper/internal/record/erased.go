@@ -83,10 +83,7 @@ func (j *Job) Redact(s Subject, salt string, now time.Time) error {
 	hash := Salted(salt, string(j.Query)+"\x00"+string(j.Params))
 	j.Query, j.Params = fmt.Appendf(nil, `{"kind":"erased-%s"}`, hash), fmt.Appendf(nil, `{"erased":"%s"}`, hash)
 	j.Closing, j.Undo = nil, ""
-	acts, err := j.History.Acts()
-	if err != nil {
-		acts = nil
-	}
+	acts, _ := j.History.Acts() // none after an error
 	j.History = nil
 	for _, a := range acts {
 		if a.Why != "" {
@@ -101,7 +98,7 @@ func (j *Job) Redact(s Subject, salt string, now time.Time) error {
 		j.History = j.History.With(a)
 	}
 	j.Erased = now.UTC().Truncate(time.Microsecond)
-	_, err = j.RedactValues()
+	_, err := j.RedactValues()
 	return err
 }
 

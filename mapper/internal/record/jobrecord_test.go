@@ -3,8 +3,11 @@ package record
 import (
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
 var (
@@ -45,6 +48,16 @@ func TestJobTransitions(t *testing.T) {
 			Totals: []byte(`{"processed":5,"failures":1,"counters":{"a":1}}`)},
 			Job{State: Running, RampFrom: rounded, Generation: 1, Epoch: 1, Before: []byte(`{"processed":5,` +
 				`"failures":1,"pages":0,"full_pages":0,"ranges":0,"tasks":0,"pending":0,"depth":0}`)}, goOn},
+		{"go on with a job that has succeeded", Job{State: Succeeded, Totals: []byte(`{"processed":5}`)},
+			Job{State: Running, RampFrom: rounded, Generation: 1, Epoch: 1, Before: []byte(`{"processed":5,` +
+				`"failures":0,"pages":0,"full_pages":0,"ranges":0,"tasks":0,"pending":0,"depth":0}`)}, goOn},
+		{"go on with one whose totals can't be read", Job{State: Succeeded, Totals: []byte(`{`)},
+			Job{State: Running, RampFrom: rounded, Generation: 1, Epoch: 1}, goOn},
+		{"go on with one that has failed: it processed not all", Job{State: Failed, Totals: []byte(`{"processed":5}`)},
+			Job{State: Running, RampFrom: rounded, Tolerant: true, Generation: 1, Epoch: 1}, goOn},
+		{"go on with one that deletes its records", Job{State: Failed, Totals: []byte(`{"processed":5}`),
+			Closing: []byte(`{}`)}, Job{State: Running, RampFrom: rounded, Tolerant: true, Generation: 1, Epoch: 1,
+			Totals: []byte(`{"processed":5}`), Closing: []byte(`{}`)}, goOn},
 		{"succeed", Job{State: Running, Error: "tried again", Suspicion: suspected, Finalizes: true, Epoch: 7,
 			Before: []byte(`{"processed":5}`)},
 			Job{State: Succeeded, Ended: rounded, Epoch: 7}, succeed(Totals{Processed: 5})},
@@ -113,5 +126,44 @@ func TestIncarnation(t *testing.T) {
 		if err := (Ref{ID: other.ID}).Is(&other); err != nil {
 			t.Errorf("whichever has the ID: %v", err)
 		}
+	}
+}
+
+// TestRampBegan checks since when the rate of a job rises, also of a job of an older build.
+func TestRampBegan(t *testing.T) {
+	old, resumed := Job{Created: noon}, Job{Created: noon, RampFrom: rounded.Add(time.Hour)}
+	if !old.RampBegan().Equal(noon) || !resumed.RampBegan().Equal(rounded.Add(time.Hour)) {
+		t.Errorf("%v, %v", old.RampBegan(), resumed.RampBegan())
+	}
+}
+
+// TestCheckState checks which texts are states of jobs.
+func TestCheckState(t *testing.T) {
+	for _, state := range []JobState{"", Running, Paused, Succeeded, SucceededWithFailures, Failed, Aborted} {
+		if err := CheckState(state); err != nil {
+			t.Errorf("%q: %v", state, err)
+		}
+	}
+	if CheckState("runs") == nil {
+		t.Error("another text is a state")
+	}
+}
+
+// TestTotalsBefore checks that a job which retries its failures has the numbers of its success, and
+// that damaged totals are no numbers.
+func TestTotalsBefore(t *testing.T) {
+	for before, want := range map[string]int64{"": 0, `{"processed":5}`: 5, `{"processed":5`: 0, `{"processed":"5"}`: 0} {
+		got := (&Job{Before: []byte(before)}).TotalsBefore()
+		if (got != nil) != (want > 0) || got != nil && got.Processed != want {
+			t.Errorf("%s: %+v", before, got)
+		}
+	}
+	damaged := tally.Compress([]byte(`{"processed":5}`))
+	if sum, err := (&Job{Totals: damaged}).RecordedTotals(); err != nil || sum.Processed != 5 {
+		t.Errorf("compressed totals: %+v, %v", sum, err)
+	}
+	_, err := (&Job{Totals: damaged[:len(damaged)-3]}).RecordedTotals()
+	if err == nil || !strings.Contains(err.Error(), "compressed") {
+		t.Errorf("damaged totals: %v", err)
 	}
 }

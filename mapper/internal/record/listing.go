@@ -58,19 +58,11 @@ func ValidPlace(s string) bool { return place.MatchString(s) }
 
 // listed returns the job's entries in all listings.
 func listed(j *Job) (all []string) {
-	for i := range 8 {
-		l := Listing{Queue: j.Queue, State: j.State, Mapper: j.Mapper}
-		if i&1 == 0 {
-			l.Queue = ""
-		}
-		if i&2 == 0 {
-			l.State = ""
-		}
-		if i&4 == 0 {
-			l.Mapper = ""
-		}
-		if i&1 == 0 || j.Queue != "" {
-			all = append(all, l.prefix()+j.Place())
+	for _, queue := range slices.Compact([]Owner{"", j.Queue}) {
+		for _, state := range []JobState{"", j.State} {
+			for _, mapper := range []string{"", j.Mapper} {
+				all = append(all, Listing{Queue: queue, State: state, Mapper: mapper}.prefix()+j.Place())
+			}
 		}
 	}
 	return all

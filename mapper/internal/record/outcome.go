@@ -177,7 +177,7 @@ func (r *Range) fail(o Outcome, f *Follow, now time.Time) (children []*Range) {
 	}
 	final := func(e Failure) bool { return e.Last(o.Backoff.Attempts) }
 	for _, e := range o.Failed {
-		if r.Alone || final(e) {
+		if final(e) {
 			continue
 		}
 		child := single(e)

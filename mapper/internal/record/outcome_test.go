@@ -10,6 +10,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
@@ -68,6 +69,7 @@ func TestCommit(t *testing.T) {
 		change func(r *Range) // applied to the range before the commit
 		o      Outcome
 		want   []string // the range, then its children
+		cutOff int64
 		err    error
 	}{
 		{
@@ -96,13 +98,15 @@ func TestCommit(t *testing.T) {
 			name: "the rest is cut in two, and its first part goes on",
 			o: Outcome{Done: ids(10, 11), Next: at(12), GoesOn: true, NextPage: 100,
 				Cut: []split.Piece{piece(10, 16), piece(16, 20)}},
-			want: []string{"done [10,12) with 2 entities", "pending [16,20)", "pending [12,16) continued"},
+			want:   []string{"done [10,12) with 2 entities", "pending [16,20)", "pending [12,16) continued"},
+			cutOff: 1,
 		},
 		{
 			name: "the page is all that the range keeps",
 			o: Outcome{Done: ids(10, 11), Next: at(12), GoesOn: true, NextPage: 100,
 				Cut: []split.Piece{piece(10, 12), piece(12, 15), piece(15, 20)}},
-			want: []string{"done [10,12) with 2 entities", "pending [12,15)", "pending [15,20)"},
+			want:   []string{"done [10,12) with 2 entities", "pending [12,15)", "pending [15,20)"},
+			cutOff: 2,
 		},
 		{
 			name: "the page reaches beyond its own piece: it is not cut",
@@ -160,6 +164,12 @@ func TestCommit(t *testing.T) {
 			want:   []string{"done 10 with 1 entities after 4 attempts failed: bad"},
 		},
 		{
+			name:   "a range of one entity can't be tried again by itself: it has a child",
+			change: func(r *Range) { r.Alone, r.End = true, nil },
+			o:      Outcome{Done: ids(10), Failed: []Failure{{At: at(10), Err: bad, Attempts: 2}}},
+			want:   []string{"done 10 with 1 entities 1 to retry", "pending 10 waits until 4s after 2 attempts"},
+		},
+		{
 			name:   "what a suspected page leaves is suspected, halved, and has a task",
 			change: func(r *Range) { r.Solo, r.Narrowed = true, 2 },
 			o:      Outcome{Done: ids(10), Next: at(11), NextPage: 100, GoesOn: true},
@@ -211,8 +221,18 @@ func TestCommit(t *testing.T) {
 			if int64(len(children)) != r.Children || r.Open != "" || !r.Done.Equal(noon) || r.RefusedIn != 2 {
 				t.Errorf("%+v", r)
 			}
-			if cut := max(0, len(c.o.Cut)-1); f.CutOff != 0 && f.CutOff != int64(cut) {
-				t.Errorf("%d were cut off, of %d", f.CutOff, cut)
+			if f.CutOff != c.cutOff || r.Cut != (c.cutOff > 0) {
+				t.Errorf("%d were cut off, want %d", f.CutOff, c.cutOff)
+			}
+			var single tally.Sum
+			for _, child := range children {
+				if child.Alone {
+					single = single.Plus(child.SingleSum())
+				}
+			}
+			alone := r.Retries+r.Recorded > 0
+			if want := single.Bytes(); alone && string(r.Single) != string(want) || !alone && r.Single != nil {
+				t.Errorf("single entities: %x, want %x", r.Single, want)
 			}
 		})
 	}
@@ -265,5 +285,44 @@ func TestLeave(t *testing.T) {
 	}
 	if r.Leave([]undolog.Left{{Why: "it was changed"}}); len(r.Left) == 0 || r.LeftOf != "j" {
 		t.Errorf("of something: %+v", r)
+	}
+}
+
+// TestCommitStores checks that a record keeps what its page did, and that its children inherit what
+// is known of its entities.
+func TestCommitStores(t *testing.T) {
+	r := root()
+	r.Unsharded, r.EntitySize = 3, 1000
+	o := Outcome{Done: ids(10, 11), Next: at(12), NextPage: 50, Each: time.Second, EntitySize: 2000, Processed: 2,
+		Written: 3, Calls: 4, Conflicts: 5, Ran: 6, Yielded: 7, Full: true, Counters: []byte("c"), Wrote: []byte("w"),
+		Left: []undolog.Left{{Why: "x"}}, Examples: []Example{{What: "delete"}},
+		Cut: []split.Piece{{Start: at(10), End: at(15)}, {Start: at(15), End: at(20)}}}
+	children, _, err := r.Commit(o, noon)
+	if err != nil || len(children) != 2 {
+		t.Fatalf("%d children, %v", len(children), err)
+	}
+	for i, c := range children {
+		if c.PageSize != 50 || c.EntitySize != 2000 || c.Pace != time.Second {
+			t.Errorf("child %d: pages of %d, %d bytes, %v", i, c.PageSize, c.EntitySize, c.Pace)
+		}
+	}
+	if r.Entities != 2 || string(r.Keys) != string(KeysDigest(o.Done)) || r.Processed != 2 || r.Written != 3 ||
+		r.Calls != 4 || r.Conflicts != 5 || r.Ran != 6 || r.Yielded != 7 || !r.Full || string(r.Counters) != "c" ||
+		string(r.Wrote) != "w" || r.Unsharded != 3 || r.LeftOf != "j" || r.ExamplesOf != "j" || r.Pace != time.Second ||
+		string(r.Seal) != string(r.Digest()) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestDivide checks that the range of a query over several spaces gets the space of its piece.
+func TestDivide(t *testing.T) {
+	pieces := []split.Piece{{End: at(15), Space: keyspace.Space{Kind: "K"}},
+		{Start: at(15), Space: keyspace.Space{Kind: "L"}}}
+	for _, many := range []bool{false, true} {
+		r := root()
+		if children := r.Divide(pieces, 50, many, noon); (r.Kind == "K") != many || len(children) != 1 ||
+			children[0].Kind != "L" || children[0].PageSize != 50 {
+			t.Errorf("over several spaces %v: in %q, %+v", many, r.Kind, children)
+		}
 	}
 }

@@ -151,3 +151,113 @@ func TestOwnSamples(t *testing.T) {
 		t.Errorf("%d samples in a record of %d bytes", len(r.Samples), size)
 	}
 }
+
+// TestChildPace checks that a far piece does not get its parent's time for an entity.
+func TestChildPace(t *testing.T) {
+	r := root()
+	r.Pace = time.Second
+	if near, far := r.Child(split.Piece{}, noon), r.Child(split.Piece{Far: true}, noon); near.Pace != time.Second ||
+		far.Pace != 0 {
+		t.Errorf("near %v, far %v", near.Pace, far.Pace)
+	}
+}
+
+// TestDue checks that a task is due when its range was made, or later if the range has to wait.
+func TestDue(t *testing.T) {
+	for _, c := range []struct{ wait, want time.Duration }{{-time.Hour, 0}, {0, 0}, {time.Hour, time.Hour}} {
+		r := &Range{Created: noon, NotBefore: noon.Add(c.wait)}
+		if got := r.Due().Sub(noon); got != c.want {
+			t.Errorf("it waits %v: due after %v", c.wait, got)
+		}
+	}
+}
+
+// TestRefuse checks when a range is tried again, and that the last attempt leaves all attempts to a
+// Resume.
+func TestRefuse(t *testing.T) {
+	j := &Job{Generation: 2, AttemptSettings: AttemptSettings{Attempts: 3, BackoffFirst: int64(time.Second),
+		BackoffMax: int64(time.Hour)}}
+	for _, test := range []struct {
+		name     string
+		r        Range
+		delay    time.Duration
+		final    bool
+		refusals int64
+		after    time.Duration // 0: at once
+		last     bool
+	}{
+		{"the first attempt", Range{LaterFrom: noon}, 0, false, 1, time.Second, false},
+		{"an attempt that asks for time", Range{}, time.Minute, false, 1, time.Minute, false},
+		{"an attempt that asks for less than the back-off", Range{}, time.Millisecond, false, 1, time.Second, false},
+		{"the second attempt", Range{Refusals: 1, RefusedIn: 2}, 0, false, 2, 4 * time.Second, false},
+		{"the last attempt", Range{Refusals: 2, RefusedIn: 2}, time.Minute, false, 0, 0, true},
+		{"the first attempt after a resume", Range{Refusals: 2, RefusedIn: 1}, 0, false, 1, time.Second, false},
+		{"a final error", Range{}, time.Minute, true, 0, 0, true},
+	} {
+		r := test.r
+		r.Generation = 7
+		last := r.Refuse(j, test.delay, test.final, noon)
+		due := time.Time{}
+		if test.after > 0 {
+			due = rounded.Add(test.after)
+		}
+		if last != test.last || r.Refusals != test.refusals || r.RefusedIn != 2 || !r.NotBefore.Equal(due) ||
+			!r.LaterFrom.IsZero() || r.Generation != 8 {
+			t.Errorf("%s: last %v, %+v", test.name, last, r)
+		}
+	}
+}
+
+// TestLater checks that a range waits for a service that answers "later" for an hour, from the first
+// such answer.
+func TestLater(t *testing.T) {
+	r := new(Range)
+	if r.Impatient(noon) {
+		t.Error("it is impatient before the first answer")
+	}
+	for i, c := range []struct {
+		after     time.Duration
+		impatient bool
+	}{{0, false}, {patience - 1, false}, {patience, true}, {2 * patience, true}} {
+		now := rounded.Add(c.after)
+		if r.Later(time.Minute, now); !r.LaterFrom.Equal(rounded) || r.Impatient(now) != c.impatient ||
+			!r.NotBefore.Equal(now.Add(time.Minute).Truncate(time.Microsecond)) || r.Generation != int64(i+1) ||
+			r.Refusals != 0 {
+			t.Errorf("after %v: %+v", c.after, r)
+		}
+	}
+	r = new(Range)
+	if r.Later(0, noon); !r.LaterFrom.Equal(rounded) || !r.NotBefore.Equal(rounded) { // as they are stored
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestPostpone checks that a range waits until its deaths are certain, at least ten seconds, and
+// loses the mark of the delivery that found them.
+func TestPostpone(t *testing.T) {
+	for name, c := range map[string]struct {
+		deaths []time.Time
+		want   time.Time
+	}{
+		"deaths that count":        {[]time.Time{noon.Add(-time.Hour)}, rounded.Add(10 * time.Second)},
+		"a death that soon counts": {[]time.Time{noon.Add(time.Second)}, rounded.Add(10 * time.Second)},
+		"deaths that count later": {[]time.Time{rounded.Add(time.Minute), rounded.Add(time.Second)},
+			rounded.Add(time.Minute)},
+	} {
+		r := &Range{Suspicion: Suspicion{Begun: "d", BegunAt: noon, SeenTask: "t", DeathsCountAt: c.deaths}}
+		r.Postpone(noon)
+		if !r.NotBefore.Equal(c.want) || r.Generation != 1 || r.Begun != "" || r.SeenTask != "" || !r.BegunAt.IsZero() {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
+// TestClone checks that a change of a copy does not change the original.
+func TestClone(t *testing.T) {
+	r := &Range{Suspicion: Suspicion{Deaths: []string{"a", "b"}, DeathsCountAt: []time.Time{noon, rounded}}}
+	c := r.Clone()
+	c.Alive("a")
+	if len(c.Deaths) != 1 || r.Deaths[0] != "a" || r.Deaths[1] != "b" || !r.DeathsCountAt[0].Equal(noon) {
+		t.Errorf("%+v", r)
+	}
+}

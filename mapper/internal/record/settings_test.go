@@ -1,6 +1,13 @@
 package record
 
-import "testing"
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/split"
+)
 
 // TestDamagedSettings checks that the error names the part of a job's record that can't be read.
 func TestDamagedSettings(t *testing.T) {
@@ -46,10 +53,122 @@ func TestSpend(t *testing.T) {
 		if got := j.Spend(0.0625, test.need, test.want); got != test.got {
 			t.Errorf("%+v: it takes %v", test, got)
 		}
+		before := test.spent
+		if before == 0 && test.got > 0 {
+			before = 0.0625
+		}
+		if j.Spent != before+test.got {
+			t.Errorf("%+v: %v is spent", test, j.Spent)
+		}
 		j = &Job{State: test.state, Spent: test.spent}
 		changed := j.PauseByBudget(0.0625, test.need, Budget{Dollars: 1})
 		if changed != test.pauses || changed != j.Poor || changed && j.State != Paused {
 			t.Errorf("%+v: it is %s, %v", test, j.State, changed)
 		}
 	}
+}
+
+// TestSettings checks that a job has the settings that its record says, and the defaults without.
+func TestSettings(t *testing.T) {
+	j := &Job{}
+	budget, err1 := j.BudgetLimit()
+	rate, err2 := j.RateLimit()
+	strategy, err3 := j.Strategy()
+	if budget != (Budget{}) || rate != (pace.Limit{}) || strategy != (split.Strategy{}) || err1 != nil || err2 != nil ||
+		err3 != nil {
+		t.Errorf("the defaults: %+v, %+v, %+v, %v, %v, %v", budget, rate, strategy, err1, err2, err3)
+	}
+	j = &Job{Budget: []byte(`{"dollars":2}`), Rate: []byte(`{"writes":3}`), Splitting: []byte(`{"first":4}`)}
+	budget, err1 = j.BudgetLimit()
+	rate, err2 = j.RateLimit()
+	strategy, err3 = j.Strategy()
+	if budget.Dollars != 2 || rate.WritesPerSecond != 3 || strategy.First != 4 ||
+		err1 != nil || err2 != nil || err3 != nil {
+		t.Errorf("%+v, %+v, %+v, %v, %v, %v", budget, rate, strategy, err1, err2, err3)
+	}
+}
+
+// TestGiveBack checks that a reservation returns to the budget from which it was taken, while the
+// job may still need it.
+func TestGiveBack(t *testing.T) {
+	for _, test := range []struct {
+		state     JobState
+		allowance int64
+		share     float64
+		want      float64
+		changed   bool
+	}{
+		{Running, 2, 0.25, 0.5, true},
+		{Paused, 2, 0.25, 0.5, true},
+		{Failed, 2, 0.25, 0.5, true}, // it may be resumed
+		{Running, 2, 0.875, 0, true},
+		{Running, 1, 0.25, 0.75, false}, // of the budget before
+		{Running, 3, 0.25, 0.75, false},
+		{Succeeded, 2, 0.25, 0.75, false},
+		{Aborted, 2, 0.25, 0.75, false},
+	} {
+		j := &Job{State: test.state, Allowance: 2, Spent: 0.75}
+		if changed := j.GiveBack(test.allowance, test.share); changed != test.changed || j.Spent != test.want {
+			t.Errorf("%+v: changed %v, %v is spent", test, changed, j.Spent)
+		}
+	}
+}
+
+// TestSetBudget checks that a new budget may be spent as a whole, and takes nothing back from a
+// process that reserved some of the old one.
+func TestSetBudget(t *testing.T) {
+	j := &Job{State: Running, Spent: 0.9, Allowance: 2}
+	j.SetBudget([]byte(`{"dollars":1}`))
+	if string(j.Budget) != `{"dollars":1}` || j.Spent != 0 || j.GiveBack(2, 0.1) {
+		t.Errorf("%+v", j)
+	}
+}
+
+// TestBudgetTexts checks how budgets, and shares of them, are written for people.
+func TestBudgetTexts(t *testing.T) {
+	for _, test := range []struct {
+		b             Budget
+		text, quarter string
+	}{
+		{Budget{Dollars: 1.5}, "$1.5", "$0.3750"},
+		{Budget{Operations: 1000}, "1000 operations", "250 operations"},
+		{Budget{Dollars: 1.5, Operations: 1000}, "$1.5 and 1000 operations", "25.00%"},
+	} {
+		j := &Job{State: Running, Spent: 0.9}
+		if !j.PauseByBudget(0, 0.25, test.b) || !strings.HasPrefix(j.Error, PausedByBudget+" of "+test.text+": ") ||
+			!strings.Contains(j.Error, "may cost up to "+test.quarter+",") {
+			t.Errorf("%+v: %s", test.b, j.Error)
+		}
+	}
+}
+
+// TestSetRate checks that a rate for some time is followed by the one before it.
+func TestSetRate(t *testing.T) {
+	j := &Job{Rate: []byte("a")}
+	is := func(when, rate, then string, until time.Time) {
+		t.Helper()
+		if string(j.Rate) != rate || string(j.RateThen) != then || !j.RateUntil.Equal(until) {
+			t.Errorf("%s: %s until %v, then %s", when, j.Rate, j.RateUntil, j.RateThen)
+		}
+	}
+	if RateEnds(j, rounded) || j.EndRate(rounded) {
+		t.Error("a rate without an end ends")
+	}
+	j.SetRate([]byte("b"), rounded)
+	is("for some time", "b", "a", rounded)
+	j.SetRate([]byte("c"), rounded.Add(time.Hour))
+	is("for some time instead", "c", "a", rounded.Add(time.Hour))
+	if early := rounded.Add(time.Hour - 1); RateEnds(j, early) || j.EndRate(early) {
+		t.Error("it ends early")
+	}
+	is("before the end", "c", "a", rounded.Add(time.Hour))
+	if at := rounded.Add(time.Hour); !RateEnds(j, at) || !j.EndRate(at) || j.EndRate(at) {
+		t.Error("it does not end, or twice")
+	}
+	is("after the end", "a", "", time.Time{})
+	j.SetRate([]byte("d"), time.Time{})
+	is("for good", "d", "", time.Time{})
+	j.SetRate([]byte("e"), rounded)
+	j.SetRate([]byte("f"), time.Time{})
+	is("for good, while another one is for some time", "f", "", time.Time{})
 }

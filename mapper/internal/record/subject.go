@@ -61,16 +61,16 @@ func (s Subject) InRecord(kind string, properties []datastore.Property) bool {
 		}
 		document, _ := p.Value.([]byte)
 		var in bool
-		switch {
-		case kind == JobKind && p.Name == "query":
+		switch property := kind + "." + p.Name; property {
+		case JobKind + ".query":
 			in = s.inQuery(document)
-		case kind == JobKind && p.Name == "history":
+		case JobKind + ".history":
 			in = s.inFields(document, "at", "to")
-		case kind == JobKind && p.Name == "totals":
+		case JobKind + ".totals":
 			in = s.inTotals(document)
-		case kind == ScheduleKind && p.Name == "past":
+		case ScheduleKind + ".past":
 			in = s.inFields(document, "at", "outcome")
-		case kind == ScheduleKind && p.Name == "queued":
+		case ScheduleKind + ".queued":
 			in = s.inTick(document)
 		default:
 			in = s.inValue(p.Value, slices.Contains(givenValues[kind], p.Name))
@@ -149,35 +149,52 @@ func (s Subject) inQuery(document []byte) bool {
 		return s.inJSON(document, true)
 	}
 	for name, text := range fields {
-		var filters []struct {
-			Property string          `json:"property"`
-			Op       string          `json:"op"`
-			Value    json.RawMessage `json:"value"`
+		var in bool
+		switch name {
+		case "read_time":
+		case "filters":
+			in = s.inFilters(text)
+		default:
+			in = s.inJSON(text, false)
 		}
-		switch {
-		case name == "read_time":
-		case name != "filters" || json.Unmarshal(text, &filters) != nil:
-			if s.inJSON(text, name == "filters") {
-				return true
-			}
-		}
-		for _, f := range filters {
-			if f.Op != "share" && (s.InText(f.Property) || s.inJSON(f.Value, true)) {
-				return true
-			}
+		if in {
+			return true
 		}
 	}
 	return false
 }
 
+func (s Subject) inFilters(document []byte) bool {
+	type filter struct {
+		Property string          `json:"property"`
+		Op       string          `json:"op"`
+		Value    json.RawMessage `json:"value"`
+	}
+	var all []filter
+	if json.Unmarshal(document, &all) != nil {
+		return s.inJSON(document, true)
+	}
+	return slices.ContainsFunc(all, func(f filter) bool {
+		return f.Op != "share" && (s.InText(f.Property) || s.inJSON(f.Value, true))
+	})
+}
+
 // inTick reports whether the JSON of a waiting tick mentions the subject.
 func (s Subject) inTick(document []byte) bool {
 	var fields map[string]json.RawMessage
-	if len(document) > 0 && json.Unmarshal(document, &fields) != nil {
+	if json.Unmarshal(document, &fields) != nil {
 		return s.inJSON(document, true)
 	}
 	for name, text := range fields {
-		if name == "query" && s.inQuery(text) || name != "query" && name != "at" && s.inJSON(text, name == "params") {
+		var in bool
+		switch name {
+		case "at":
+		case "query":
+			in = s.inQuery(text)
+		default:
+			in = s.inJSON(text, name == "params")
+		}
+		if in {
 			return true
 		}
 	}
@@ -188,7 +205,7 @@ func (s Subject) inTick(document []byte) bool {
 // except are not searched.
 func (s Subject) inFields(document []byte, except ...string) bool {
 	var all []map[string]json.RawMessage
-	if len(document) > 0 && json.Unmarshal(document, &all) != nil {
+	if json.Unmarshal(document, &all) != nil {
 		return s.inJSON(document, false)
 	}
 	for _, fields := range all {
@@ -204,9 +221,6 @@ func (s Subject) inFields(document []byte, except ...string) bool {
 // inTotals reports whether the names of counters or namespaces in a job's totals mention the
 // subject.
 func (s Subject) inTotals(stored []byte) bool {
-	if len(stored) == 0 {
-		return false
-	}
 	sum, err := (&Job{Totals: stored}).RecordedTotals()
 	if err != nil {
 		return s.inValue(stored, false)
@@ -286,7 +300,7 @@ func (s Subject) inEncoded(word string) bool {
 			if cuts++; cuts > mostCuts {
 				return false
 			}
-			if k, err := datastore.DecodeKey(word[begin:end]); err == nil && s.InKey(k) {
+			if k, _ := datastore.DecodeKey(word[begin:end]); s.InKey(k) { // nil: it is no key
 				return true
 			}
 		}
@@ -295,15 +309,12 @@ func (s Subject) inEncoded(word string) bool {
 }
 
 func (s Subject) inPlain(text string) bool {
-	if text == "" {
-		return false
-	}
 	if s.Namespace != "" && hasWord(text, s.Namespace) {
 		return true
 	}
 	for _, w := range s.Words {
 		quoted := strconv.Quote(w) // as values are quoted in messages
-		if hasWord(text, w) || quoted[1:len(quoted)-1] != w && hasWord(text, quoted[1:len(quoted)-1]) {
+		if hasWord(text, w) || hasWord(text, quoted[1:len(quoted)-1]) {
 			return true
 		}
 	}

@@ -46,6 +46,17 @@ func TestSubjectInRecord(t *testing.T) {
 		{"so many words", words, strings.Repeat("Eh-", 10_000), false},
 		{"a text", words, "no mail to alice@example.com", true},
 		{"a longer word", words, "no mail to malice@example.community", false},
+		{"a word with a letter before it", words, "no mail to malice@example.com", false},
+		{"a word with a letter after it", words, "no mail to alice@example.community", false},
+		{"a word after a longer one", words, "malice@example.com or alice@example.com", true},
+		{"a word that would be quoted", Subject{Words: []string{`O"Neil`}}, `no mail to O"Neil`, true},
+		{"a word, quoted", Subject{Words: []string{`O"Neil`}}, `no mail to "O\"Neil"`, true},
+		{"another text", words, "no mail to bob@example.com", false},
+		{"another key", words, datastore.NameKey("Account", "bob@example.com", nil), false},
+		{"a key with a name, of the number 0", Subject{Numbers: []int64{0}}, alice, false},
+		{"the shortest key, encoded", Subject{Numbers: []int64{1}}, datastore.IDKey("K", 1, nil).Encode(), true},
+		{"an encoded key after many words", words, strings.Repeat("Eh-", mostCuts-1) + alice.Encode(), true},
+		{"an encoded key after too many words", words, strings.Repeat("Eh-", mostCuts) + alice.Encode(), false},
 		{"a longer namespace", namespace, "acme2", false},
 		{"the namespace in a text", namespace, "acme-2", true},
 		{"what a page has written", words, wrote(alice), true},
@@ -55,6 +66,10 @@ func TestSubjectInRecord(t *testing.T) {
 		{"a list", words, []any{int64(1), "x", alice}, true},
 		{"an entity inside", namespace,
 			&datastore.Entity{Properties: []datastore.Property{{Name: "of", Value: inside}}}, true},
+		{"an entity inside with its key", namespace, &datastore.Entity{Key: inside}, true},
+		{"another entity inside", words, &datastore.Entity{Key: inside}, false},
+		{"no entity inside", words, (*datastore.Entity)(nil), false},
+		{"bytes that only look compressed", words, []byte("\x00 to alice@example.com, and more"), true},
 		{"bytes that are nothing of ours", words, []byte("to alice@example.com, and more"), true},
 		{"nothing", words, nil, false},
 	} {
@@ -87,16 +102,38 @@ func TestSubjectValues(t *testing.T) {
 	}{
 		{"a parameter", number, JobKind, "params", []byte(`{"property": "tenant", "value": 4711}`), true},
 		{"a word that is a number", word, JobKind, "params", []byte(`{"value": [1, 4711]}`), true},
+		{"a number itself", number, JobKind, "params", int64(4711), true},
+		{"another number itself", number, JobKind, "params", int64(4712), false},
+		{"a text with another number", number, JobKind, "params", []byte(`{"value": "04711"}`), false},
+		{"a number that is none of the whole ones", Subject{Numbers: []int64{0}}, JobKind, "params",
+			[]byte(`{"value": 1.5}`), false},
 		{"another number", number, JobKind, "params", []byte(`{"value": 47110, "other": 4711.5}`), false},
 		{"a text that is a number", number, JobKind, "params", []byte(`{"value": {"int": "4711"}}`), true},
 		{"a filter", number, JobKind, "query", []byte(`{"filters":[{"property":"tenant","op":"=","value":4711}]}`),
 			true},
 		{"one of a filter", number, JobKind, "query",
 			[]byte(`{"filters":[{"property":"t","op":"in","value":[1,4711]}]}`), true},
+		{"another filter", number, JobKind, "query", []byte(`{"filters":[{"property":"tenant","op":"=","value":4712}]}`),
+			false},
+		{"the property of a filter", number, JobKind, "query",
+			[]byte(`{"filters":[{"property":"of.4711","op":"=","value":1}]}`), true},
+		{"filters of another build", number, JobKind, "query", []byte(`{"filters":{"tenant":4711}}`), true},
+		{"another field of a query", number, JobKind, "query", []byte(`{"limit":4711}`), false},
+		{"the kind of a query", word, JobKind, "query", []byte(`{"kind":"of-4711"}`), true},
+		{"when a query reads", moment, JobKind, "query", []byte(`{"read_time":"2026-11-26T00:00:00Z"}`), false},
+		{"a query that can't be read", number, JobKind, "query", []byte(`{"filters":[{"value":4711`), true},
 		{"a share", number, JobKind, "query",
 			[]byte(`{"kind":"A","filters":[{"property":"__key__","op":"share","value":"0-4711/10000"}]}`), false},
 		{"the key of a query", number, JobKind, "query", []byte(`{"ancestor":"` + id.Encode() + `"}`), true},
 		{"a count", number, JobKind, "totals", []byte(`{"processed":4711,"counters":{"n":4711}}`), false},
+		{"the name of a namespace", number, JobKind, "totals", []byte(`{"spaces":{"4711/Account":{"p":1}}}`), true},
+		{"the name of a number", Subject{Words: []string{"processed"}}, JobKind, "totals", []byte(`{"processed":5}`), false},
+		{"when somebody acted", moment, JobKind, "history", []byte(`[{"at":"2026-11-26T00:00:00Z","what":"paused"}]`),
+			false},
+		{"names of others", number, JobKind, "totals",
+			[]byte(`{"counters":{"tenant/4712":3},"spaces":{"4712/Account":{"p":1}}}`), false},
+		{"totals that can't be read", number, JobKind, "totals", []byte(`{"counters":{"tenant/4711"`), true},
+		{"no totals", number, JobKind, "totals", []byte{}, false},
 		{"the name of a counter", number, JobKind, "totals", []byte(`{"processed":1,"counters":{"tenant/4711":3}}`),
 			true},
 		{"a setting", number, JobKind, "page_size", int64(4711), false},
@@ -111,6 +148,11 @@ func TestSubjectValues(t *testing.T) {
 		{"how many were written", number, BatchKind, "wrote", []byte(`{"written":4711}`), false},
 		{"a tick's query", number, ScheduleKind, "queued",
 			[]byte(`{"query":{"filters":[{"property":"t","op":"=","value":4711}]},"params":{}}`), true},
+		{"a tick's time", moment, ScheduleKind, "queued", []byte(`{"at":"2026-11-26T00:00:00Z"}`), false},
+		{"a tick's share", number, ScheduleKind, "queued",
+			[]byte(`{"query":{"filters":[{"property":"__key__","op":"share","value":"0-4711/10000"}]}}`), false},
+		{"a tick that can't be read", number, ScheduleKind, "queued", []byte(`{"params":{"value":4711`), true},
+		{"no tick", number, ScheduleKind, "queued", []byte{}, false},
 		{"a tick's parameter", number, ScheduleKind, "queued", []byte(`{"query":{},"params":{"value":4711}}`), true},
 		{"a tick's setting", number, ScheduleKind, "queued",
 			[]byte(`{"query":{},"params":{},"options":{"PageSize":4711}}`), false},
@@ -119,6 +161,15 @@ func TestSubjectValues(t *testing.T) {
 		{"a job before a tick", number, ScheduleKind, "past",
 			[]byte(`[{"at":"2026-11-26T00:00:00Z","outcome":"skipped","job":"touch-4711"}]`), true},
 		{"a time", moment, JobKind, "params", []byte(`{"value": {"time": "2026-11-26T00:00:00Z"}}`), true},
+		{"a time itself", moment, JobKind, "params", at, true},
+		{"another time itself", moment, JobKind, "params", at.Add(time.Second), false},
+		{"another time", moment, JobKind, "params", []byte(`{"value": {"time": "2026-11-26T00:00:01Z"}}`), false},
+		{"a text that is no time", Subject{Times: []time.Time{{}}}, JobKind, "params", []byte(`{"value": "x"}`), false},
+		{"a time of a zone that nobody gave", moment, RangeKind, "counters", []byte(`{"` + zone + `": 1}`), false},
+		{"a name that begins as in a stored path", Subject{Words: []string{"nora"}}, JobKind, "params",
+			[]byte(`{"value": "nora"}`), true},
+		{"a history that can't be read", number, JobKind, "history", []byte(`[{"why":"for 4711`), true},
+		{"no history", number, JobKind, "history", []byte{}, false},
 		{"a time of a zone", moment, JobKind, "params", []byte(`{"value": "` + zone + `"}`), true},
 		{"a time in an error", moment, JobKind, "error", "nothing at 2026-11-26T00:00:00Z", true},
 		{"a time where a range ends", moment, RangeKind, "end", position(at), true},
@@ -132,5 +183,45 @@ func TestSubjectValues(t *testing.T) {
 			[]datastore.Property{{Name: test.property, Value: test.value}}); got != test.want {
 			t.Errorf("%s: %v", test.name, got)
 		}
+	}
+}
+
+// TestSubjectInJob checks where a job mentions a subject, and which jobs are about it.
+func TestSubjectInJob(t *testing.T) {
+	query := []byte(`{"kind":"Account","filters":[{"property":"owner","op":"=","value":"alice"}]}`)
+	for name, c := range map[string]struct {
+		j             Job
+		mentions, are bool
+	}{
+		"a job of others": {Job{ID: "nightly", Query: []byte(`{"kind":"Account"}`), Params: []byte(`{}`)},
+			false, false},
+		"the ID":                 {Job{ID: "for-alice"}, true, true},
+		"the schedule":           {Job{ID: "j", Schedule: "for-alice"}, true, true},
+		"the undo":               {Job{ID: "j", Undo: "undo-for-alice"}, true, true},
+		"the query":              {Job{ID: "j", Query: query}, true, true},
+		"the parameters":         {Job{ID: "j", Params: []byte(`{"owner":"alice"}`)}, true, true},
+		"an error":               {Job{ID: "j", Error: "no mail to alice"}, true, false},
+		"the name of its mapper": {Job{ID: "j", Mapper: "alice"}, false, false},
+	} {
+		if got := alice.InJob(&c.j); got != c.mentions {
+			t.Errorf("%s: it mentions the subject: %v", name, got)
+		}
+		if got := alice.IsAbout(&c.j); got != c.are {
+			t.Errorf("%s: it is about the subject: %v", name, got)
+		}
+	}
+}
+
+// TestWholeWords checks that a word counts only if no letter or digit is next to it.
+func TestWholeWords(t *testing.T) {
+	for b := range 256 {
+		next := string([]byte{byte(b)})
+		want := !strings.Contains("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", next)
+		if alice.InText("alice"+next) != want || alice.InText(next+"alice") != want {
+			t.Errorf("next to %q: found before %v, after %v", next, alice.InText("alice"+next), alice.InText(next+"alice"))
+		}
+	}
+	if alice.InText("") {
+		t.Error("an empty text mentions it")
 	}
 }

@@ -79,9 +79,10 @@ func (s *Suspicion) Begin(m CrashMark, now time.Time, deadline time.Duration) (d
 		s.Solo = true
 	}
 	s.Doubtful = s.SeenTask != "" && (s.SeenTask != m.Task || s.SeenTry >= m.Try)
-	if s.SeenTask != m.Task || s.SeenTry < m.Try {
+	if s.SeenTask != m.Task {
 		s.SeenTask, s.SeenTry = m.Task, m.Try
 	}
+	s.SeenTry = max(s.SeenTry, m.Try)
 	s.Begun, s.BegunAt, s.BegunAlone = m.Delivery, m.At, m.Alone
 	return died
 }

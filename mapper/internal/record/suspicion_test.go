@@ -34,6 +34,9 @@ func TestMarks(t *testing.T) {
 		"another task twice, and one between":       {"a:u1 -a b:t1 -b c:u1 d:u2", false},
 		"another task, after the deadline":          {"a:t1 +11 b:u0", true},
 		"an attempt of another task died":           {"a:t1 -a b:u1 -b c:u2 d:u3", true},
+		"a later attempt of another task's attempt": {"a:t1 -a b:u2 c:u3", false},
+		"a twin of the later attempt":               {"a:t1 -a b:t2 -b c:t2 d:t3", false},
+		"another task, at the deadline":             {"a:t1 +10 b:u0", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, now := &Range{State: Pending, PageSize: 10}, time.Unix(0, 0)
@@ -80,5 +83,74 @@ func TestDeathOfAnEntity(t *testing.T) {
 	}
 	if r.Alive("b"); r.Died(late.Add(2*deadline)) != 1 || r.Begun != "c" {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestDeathsCount checks when a death counts, how many condemn an entity, and that each can be taken
+// back.
+func TestDeathsCount(t *testing.T) {
+	const deadline = 10 * time.Minute
+	begun := time.Unix(0, 0)
+	var s Suspicion
+	if s.Suspected() || !s.Certain().IsZero() {
+		t.Errorf("nothing is known: %+v", s)
+	}
+	for i, c := range []struct {
+		after time.Duration // from the delivery's start to its death
+		waits time.Duration // until it counts
+	}{
+		{0, 0}, {9*time.Minute - 1, 0}, {9 * time.Minute, certainAfter}, {deadline, certainAfter}, {time.Hour, certainAfter},
+	} {
+		now := begun.Add(c.after)
+		if s.Doomed() {
+			t.Errorf("doomed after %d deaths", i)
+		}
+		s.Die(CrashMark{Delivery: strconv.Itoa(i), At: begun}, now, deadline)
+		if got := s.DeathsCountAt[i].Sub(now); got != c.waits {
+			t.Errorf("a death after %v counts after %v, want %v", c.after, got, c.waits)
+		}
+	}
+	if !s.Doomed() {
+		t.Errorf("%d deaths do not condemn", len(s.Deaths))
+	}
+	for i := range 5 { // the first of those that remain
+		if !s.Alive(strconv.Itoa(i)) || len(s.Deaths) != 4-i || len(s.DeathsCountAt) != 4-i || s.Alive("x") {
+			t.Errorf("%d is alive: %v", i, s.Deaths)
+		}
+	}
+	if s = (Suspicion{Begun: "d"}); !s.Suspected() {
+		t.Error("a mark does not make it exclusive")
+	}
+}
+
+// TestBegin checks what the death of a page's process leads to: the page is halved, and a death is
+// recorded only of a single entity.
+func TestBegin(t *testing.T) {
+	const deadline = 10 * time.Minute
+	begun := time.Unix(0, 0)
+	for name, c := range map[string]struct {
+		r        Range
+		beside   bool // the process did something else, too
+		narrowed int64
+		deaths   int
+	}{
+		"a page":                              {Range{PageSize: 100}, false, 50, 0},
+		"a page of a small range":             {Range{PageSize: 100, Estimate: 10}, false, 5, 0},
+		"a page of two":                       {Range{PageSize: 100, Narrowed: 2}, false, 1, 0},
+		"a page beside others":                {Range{PageSize: 100}, true, 0, 0},
+		"a page of one, which may be another": {Range{PageSize: 100, Narrowed: 1}, false, 1, 0},
+		"a single entity":                     {Range{PageSize: 100, Alone: true}, false, 0, 1},
+		"a single entity beside others":       {Range{PageSize: 100, Alone: true}, true, 0, 0},
+	} {
+		r := c.r
+		r.Lost = true
+		r.Begin(CrashMark{"a", begun, "t", 1, !c.beside}, begun, deadline)
+		if r.Lost || r.Attempts != 1 || r.Narrowed != c.r.Narrowed || r.Solo {
+			t.Errorf("%s: the first delivery: %+v", name, r)
+		}
+		r.Begin(CrashMark{"b", begun, "t", 2, true}, begun, deadline)
+		if r.Attempts != 2 || r.Narrowed != c.narrowed || len(r.Deaths) != c.deaths || !r.Solo {
+			t.Errorf("%s: %+v", name, r)
+		}
 	}
 }

@@ -77,7 +77,7 @@ func (j *Job) RecordedTotals() (sum Totals, err error) {
 // retried. Names of counters and spaces are left out: they may be redacted in the totals.
 func (j *Job) keepBefore() {
 	sum, err := j.RecordedTotals()
-	if err != nil || len(j.Totals) == 0 {
+	if err != nil {
 		return
 	}
 	sum.Counters, sum.Spaces, sum.SpacesLeftOut = nil, nil, 0
@@ -90,7 +90,7 @@ func (j *Job) keepBefore() {
 // after that; nil: it does not. No entity that was processed then is processed again.
 func (j *Job) TotalsBefore() *Totals {
 	sum := new(Totals)
-	if len(j.Before) == 0 || json.Unmarshal(j.Before, sum) != nil {
+	if json.Unmarshal(j.Before, sum) != nil {
 		return nil
 	}
 	return sum

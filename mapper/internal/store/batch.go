@@ -42,6 +42,7 @@ func (st Store) EachBatch(ctx context.Context, q *datastore.Query, f func(*datas
 // ExpireBatches sets when batches expire. It skips those that are deleted, or expire already.
 func (st Store) ExpireBatches(ctx context.Context, keys []*datastore.Key, at time.Time) error {
 	return st.Transact(ctx, func(tx *datastore.Transaction) error {
+		var all []*datastore.Mutation
 		for _, key := range keys {
 			b := new(record.Batch)
 			there, err := found(tx.Get, key, b)
@@ -50,11 +51,9 @@ func (st Store) ExpireBatches(ctx context.Context, keys []*datastore.Key, at tim
 			}
 			if there && b.Expires.IsZero() {
 				b.Expires = at
-				if err := Write(tx, datastore.NewUpdate(key, b)); err != nil {
-					return err
-				}
+				all = append(all, datastore.NewUpdate(key, b))
 			}
 		}
-		return nil
+		return Write(tx, all...)
 	})
 }

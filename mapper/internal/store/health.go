@@ -29,7 +29,7 @@ type Health struct {
 func (h *Health) Check(ctx context.Context, client *datastore.Client) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.asked.IsZero() && time.Since(h.asked) < healthFor {
+	if time.Since(h.asked) < healthFor {
 		return h.err
 	}
 	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTime)

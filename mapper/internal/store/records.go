@@ -200,8 +200,11 @@ func (st Store) firstRecords(ctx context.Context, job record.Ref, mark string, m
 		got.records = append(got.records, r)
 		return nil
 	})
-	if got.scale = 1; err != nil || len(got.records) < most {
+	if got.scale = 1; err != nil {
 		return got, err
+	}
+	if len(got.records) < most {
+		return got, nil
 	}
 	last := got.records[most-1].ID
 	position, err := record.Hash(last)
@@ -216,7 +219,7 @@ func (st Store) firstRecords(ctx context.Context, job record.Ref, mark string, m
 // Sharing returns a context in which each sample and each census is read once. A second call of
 // Sample or Census gets the same. LoadedJob gets what LoadJob has read last.
 func Sharing(ctx context.Context) context.Context {
-	return context.WithValue(ctx, sharedKey{}, new(shared))
+	return context.WithValue(ctx, sharedKey{}, &shared{all: make(map[any]any)})
 }
 
 type sharedKey struct{}
@@ -248,7 +251,7 @@ func share(ctx context.Context, j *record.Job) {
 	if s, ok := ctx.Value(sharedKey{}).(*shared); ok {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.set(loaded(j.ID), func() (*record.Job, error) { return j, nil })
+		s.all[loaded(j.ID)] = func() (*record.Job, error) { return j, nil }
 	}
 }
 
@@ -277,18 +280,10 @@ func sharedIn[T any](ctx context.Context, key any, read func() (T, error)) (T, e
 	once, ok := s.all[key].(func() (T, error))
 	if !ok {
 		once = sync.OnceValues(read)
-		s.set(key, once)
+		s.all[key] = once
 	}
 	s.mu.Unlock()
 	return once()
-}
-
-// set keeps a function that returns what was read. The caller holds the lock.
-func (s *shared) set(key, read any) {
-	if s.all == nil {
-		s.all = make(map[any]any)
-	}
-	s.all[key] = read
 }
 
 // Due loads jobs of a queue whose retention period is over. The job that is due longest comes

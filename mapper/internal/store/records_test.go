@@ -157,10 +157,19 @@ func TestPage(t *testing.T) {
 				break
 			}
 		}
-		for _, bad := range []string{"x", j.Incarnation, j.Incarnation + "x", "other" + j.Root()} {
+		for _, bad := range []string{"x", j.Root(), j.Incarnation, j.Incarnation + "x", "other" + j.Root()} {
 			if _, _, err := st.Page(t.Context(), j.Ref(), "failed", bad, 8); !errors.Is(err, fault.ErrArguments) {
 				t.Errorf("the cursor %q: %v", bad, err)
 			}
+		}
+		if _, err := st.UpdateJob(t.Context(), j.Ref(), func(j *record.Job) (bool, error) {
+			j.Retire(time.Now())
+			return true, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := st.Page(t.Context(), j.Ref(), "failed", "", 8); !errors.Is(err, record.ErrState) {
+			t.Errorf("after its retention: %v", err)
 		}
 		if _, _, err := st.Page(t.Context(), record.Ref{ID: "k"}, "failed", "", 8); !errors.Is(err,
 			record.ErrNoSuchJob) {
@@ -230,6 +239,22 @@ func TestSample(t *testing.T) {
 	})
 }
 
+// TestSampleOfDamaged checks that nothing is estimated from a record without a valid ID.
+func TestSampleOfDamaged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		j := run(t, st, "j", nil)
+		r := j.RootRange()
+		r.ID = "fz"
+		if _, err := st.client.Mutate(t.Context(), r.Insert()); err != nil {
+			t.Fatal(err)
+		}
+		if some, _, err := st.Sample(t.Context(), j.Ref(), "", 2); err == nil {
+			t.Errorf("%d records, and no error", len(some))
+		}
+	})
+}
+
 // TestBatches lists the batches of a page, and sets when the existing ones expire.
 func TestBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -266,6 +291,24 @@ func TestBatches(t *testing.T) {
 		}
 		if got := list("", ""); !slices.Equal(got, []string{"aa false", "ab true"}) {
 			t.Errorf("after some expire: %q", got)
+		}
+		key, b := record.NewBatch(j, other, []*datastore.Key{datastore.IDKey("K", 9, nil)}, 1, 0)
+		if _, err := st.client.Put(t.Context(), key, b); err != nil {
+			t.Fatal(err)
+		}
+		expired := new(record.Batch)
+		if err := st.client.Get(t.Context(), keys[1], expired); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.ExpireBatches(t.Context(), append(keys[1:], key), time.Now().Add(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if got := list("", ""); !slices.Equal(got, []string{"aa false", "ab false", "ab false"}) {
+			t.Errorf("after all expire: %q", got)
+		}
+		again := new(record.Batch)
+		if err := st.client.Get(t.Context(), keys[1], again); err != nil || !again.Expires.Equal(expired.Expires) {
+			t.Errorf("what expires is kept until %v instead of %v, %v", again.Expires, expired.Expires, err)
 		}
 		errStop := errors.New("stop")
 		if err := st.EachBatch(t.Context(), Batches(j, "", ""), func(*datastore.Key, *record.Batch) error {

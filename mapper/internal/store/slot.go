@@ -35,26 +35,24 @@ func slotKeys(mapper string, kinds []string) (keys []*datastore.Key) {
 	return keys
 }
 
-// holder reads a slot. If a running job holds it, other than the job except, holder also returns a
-// HeldError.
-func holder(get get, key *datastore.Key, except record.Ref) (*record.Slot, error) {
+// checkSlot returns a HeldError if a running job holds a slot, other than the job except.
+func checkSlot(get get, key *datastore.Key, except record.Ref) error {
 	slot := new(record.Slot)
 	if _, err := found(get, key, slot); err != nil {
-		return nil, err
+		return err
 	}
 	has := record.Ref{ID: slot.Job, Incarnation: slot.Incarnation}
 	if slot.Job == "" || has == except {
-		return slot, nil
+		return nil
 	}
 	other := &record.Job{ID: slot.Job}
-	there, err := found(get, record.JobKey(slot.Job), other)
-	if err != nil {
-		return nil, err
+	if _, err := found(get, record.JobKey(slot.Job), other); err != nil {
+		return err
 	}
-	if there && other.State == record.Running && other.Ref() == has { // the ID may belong to a later job by now
-		return slot, HeldError{has, slot.Mapper, slot.Kind}
+	if other.State == record.Running && other.Ref() == has { // the ID may belong to a later job by now
+		return HeldError{has, slot.Mapper, slot.Kind}
 	}
-	return slot, nil
+	return nil
 }
 
 // takeSlots gives a job that is about to run the slots of its mapper on its kinds. It fails if
@@ -68,18 +66,13 @@ func takeSlots(tx *datastore.Transaction, job *record.Job) error {
 		return err
 	}
 	kinds := q.AllKinds()
+	var all []*datastore.Mutation
 	for i, key := range slotKeys(job.Mapper, kinds) {
-		slot, err := holder(tx.Get, key, job.Ref())
-		if err != nil {
+		if err := checkSlot(tx.Get, key, job.Ref()); err != nil {
 			return err
-		}
-		if slot.Job == job.ID && slot.Incarnation == job.Incarnation {
-			continue
 		}
 		next := &record.Slot{Mapper: job.Mapper, Kind: kinds[i], Job: job.ID, Incarnation: job.Incarnation}
-		if _, err := tx.Put(key, next); err != nil {
-			return err
-		}
+		all = append(all, datastore.NewUpsert(key, next))
 	}
-	return nil
+	return Write(tx, all...)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
@@ -105,6 +106,10 @@ func TestCreate(t *testing.T) {
 		{name: "it is new"},
 		{name: "it is new, and may be", when: func(*datastore.Transaction) error { return nil }},
 		{name: "it may not be", when: func(*datastore.Transaction) error { return errNo }, want: errNo},
+		{name: "its query can't be read", before: func(_ *testing.T, _ Store, j *record.Job) {
+			j.Query = []byte("{")
+			j.Incarnate(7)
+		}, want: query.ErrNewer},
 		{name: "another job has the ID", before: func(t *testing.T, st Store, _ *record.Job) {
 			run(t, st, "j", func(j *record.Job) { j.Mapper = "other" })
 		}, want: errThere},
@@ -300,8 +305,14 @@ func TestChangeOnce(t *testing.T) {
 					t.Errorf("it took place %d times, want %d; %v", now.Failures, c.want, err)
 				}
 				answers = nil
-				if err := st.ChangeOnce(t.Context(), j.Ref(), func(*record.Job) bool { return false }); err != nil {
+				if err := st.ChangeOnce(t.Context(), j.Ref(), func(j *record.Job) bool {
+					j.Failures = 99
+					return false
+				}); err != nil {
 					t.Errorf("nothing is to be changed: %v", err)
+				}
+				if now, err := st.LoadJob(t.Context(), j.Ref()); err != nil || now.Failures != c.want {
+					t.Errorf("nothing was to be changed, and it is %d, %v", now.Failures, err)
 				}
 			})
 		})
@@ -393,6 +404,10 @@ func TestJobs(t *testing.T) {
 		if got := idsOf(active); err != nil || !slices.Equal(got, []string{"a", "d", "e"}) {
 			t.Errorf("active are %q, %v", got, err)
 		}
+		if _, err := (Store{}).CountJobs(t.Context(), []record.Owner{""}, record.Listing{}); !errors.Is(err,
+			fault.ErrArguments) {
+			t.Errorf("counted without a database: %v", err)
+		}
 		if _, err := (Store{}).Jobs(t.Context(), nil, record.Listing{}, "", 1); !errors.Is(err, fault.ErrArguments) {
 			t.Errorf("without a database: %v", err)
 		}
@@ -459,7 +474,7 @@ func TestHealth(t *testing.T) {
 		}{
 			{"at first", false, 0, true, 1, 0},
 			{"just now", true, healthFor / 2, true, 1, 0},
-			{"a second later it is down", true, healthFor, false, 2, healthTime},
+			{"a second after the answer it is down", true, healthFor / 2, false, 2, healthTime},
 			{"just now again", false, healthFor / 2, false, 2, 0},
 			{"and up again", false, healthFor, true, 3, 0},
 		} {

@@ -36,7 +36,7 @@ func (st Store) FoldFew(ctx context.Context, job *record.Job, most int) (l *ledg
 		return nil, false, nil
 	}
 	d := NewDraft(job)
-	if all, err = st.addFirst(ctx, job.Ref(), d); err != nil || !all {
+	if all, err = st.addFirst(ctx, job.Ref(), d); !all {
 		return nil, false, err
 	}
 	d.Ledger.Close(job)
@@ -65,7 +65,7 @@ func (st Store) AddTo(
 	ctx context.Context, job record.Ref, d *ledger.Draft, most int, enough func() bool,
 ) (all bool, err error) {
 	if d.Ledger.Ranges == 0 && (most == 0 || most >= atOnce) {
-		if all, err := st.addFirst(ctx, job, d); err != nil || all || enough() {
+		if all, err := st.addFirst(ctx, job, d); err != nil || enough() {
 			return all, err
 		}
 	}
@@ -157,7 +157,7 @@ func draftOf(job *record.Job, get func(*datastore.Key, *ledger.Draft) error) (*l
 	if err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
 		return nil, fmt.Errorf("job %s: %w", job.ID, err)
 	}
-	if err != nil || d.Epoch != job.Epoch || len(d.From) != SlicesOfIDs || d.Decode() != nil {
+	if d.Epoch != job.Epoch || len(d.From) != SlicesOfIDs || d.Decode() != nil {
 		return NewDraft(job), nil
 	}
 	return d, nil
@@ -184,16 +184,13 @@ func (st Store) KeepDraft(
 		}
 		kept = d.Further(stored)
 		kept.Kept = time.Now().UTC().Truncate(time.Microsecond)
-		if err := kept.Encode(); err != nil {
-			return err
-		}
+		kept.Encode()
+		all := []*datastore.Mutation{datastore.NewUpsert(ledger.DraftKey(job.Ref()), kept)}
 		if !j.Drafted {
 			j.Drafted = true
-			if err := Write(tx, j.Update()); err != nil {
-				return err
-			}
+			all = append(all, j.Update())
 		}
-		return Write(tx, datastore.NewUpsert(ledger.DraftKey(job.Ref()), kept))
+		return Write(tx, all...)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("keep a draft of job %s: %w", job.ID, err)
@@ -276,9 +273,8 @@ func (st Store) LiveTotals(ctx context.Context, job *record.Job) (record.Totals,
 	case census != nil:
 		sum.SetCensus(*census, &open)
 		return sum.Totals, true, nil
-	case openScale != 1:
-		open.Scale(openScale)
 	}
+	open.Scale(openScale)
 	sum.Scale(scale)
 	sum.SetPending(&open)
 	return sum.Totals, true, nil

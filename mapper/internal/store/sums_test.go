@@ -1,15 +1,23 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -124,6 +132,101 @@ func TestFirst(t *testing.T) {
 	}
 }
 
+// TestFoldDamaged checks that no sum is given of records that can't be added up, wherever they are.
+func TestFoldDamaged(t *testing.T) {
+	for _, n := range []int{0, atOnce + 10} {
+		synctest.Test(t, func(t *testing.T) {
+			st := newStore(t, nil)
+			j, first := &record.Job{ID: "j"}, &record.Job{ID: "first"}
+			j.Incarnate(1)
+			first.Incarnate(1)
+			var all []*datastore.Mutation
+			for i := range n + 1 { // the last one of j is damaged, and the first one of the other job
+				r := j.RootRange()
+				r.ID, r.State = fmt.Sprintf("f%031x", i), record.Done
+				if i == n {
+					r.Counters = []byte("{")
+				}
+				all = append(all, r.Insert())
+				r = first.RootRange()
+				r.ID, r.State, r.Open = fmt.Sprintf("f%031x", i), record.Done, ""
+				if i == 0 {
+					r.Counters = []byte("{")
+				}
+				all = append(all, r.Insert())
+			}
+			for some := range slices.Chunk(all, 500) {
+				if _, err := st.client.Mutate(t.Context(), some...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if l, err := st.Fold(t.Context(), j); err == nil {
+				t.Errorf("%d records are added up", l.Ranges)
+			}
+			_, _, sampled := st.SampleTotals(t.Context(), first)
+			_, _, live := st.LiveTotals(t.Context(), first)
+			if sampled == nil || live == nil {
+				t.Errorf("a sample with a damaged record is added up: %v, %v", sampled, live)
+			}
+			d := NewDraft(j)
+			if _, err := st.AddTo(t.Context(), j.Ref(), d, 0, func() bool {
+				return n > 0 && d.Ledger.Ranges == 0
+			}); err == nil || d.Ledger.Ranges > atOnce {
+				t.Errorf("%d records are in the draft, %v", d.Ledger.Ranges, err)
+			}
+		})
+	}
+}
+
+// TestQueries counts the queries that read a job's records: one if they come in one answer, and then
+// one for each slice with more records.
+func TestQueries(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		slice string // the first digit of the records' IDs
+		n     int
+		most  int
+		known bool // the draft has a record
+		want  int
+	}{
+		{"a small job", "0", 10, 0, false, 1},
+		{"a small job, in large parts", "0", 10, atOnce, false, 1},
+		{"a small job, in small parts", "0", 10, atOnce - 1, false, SlicesOfIDs},
+		{"a small job, after others", "0", 10, 0, true, SlicesOfIDs},
+		{"a job with records in the first slice", "0", atOnce + 10, 0, false, 1 + SlicesOfIDs},
+		{"a job with records in the last slice", "f", atOnce + 10, 0, false, 2},
+		{"a job with many records in one slice", "f", 3*atOnce + 10, 0, false, 4},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			calls := new(refuser)
+			st := newStore(t, &emulator.Options{Interceptor: calls.intercept})
+			j := &record.Job{ID: "j"}
+			j.Incarnate(1)
+			var all []*datastore.Mutation
+			for i := range c.n {
+				r := j.RootRange()
+				r.ID = fmt.Sprintf("%s%031x", c.slice, i)
+				all = append(all, r.Insert())
+			}
+			for some := range slices.Chunk(all, 500) {
+				if _, err := st.client.Mutate(t.Context(), some...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d := NewDraft(j)
+			want := int64(c.n)
+			if c.known {
+				d.Ledger.Ranges, want = 1, want+1
+			}
+			calls.refuse(0)
+			whole, err := st.AddTo(t.Context(), j.Ref(), d, c.most, func() bool { return false })
+			if err != nil || !whole || d.Ledger.Ranges != want || calls.made() != c.want {
+				t.Errorf("%s: %d records, all %v, %d queries, %v", c.name, d.Ledger.Ranges, whole, calls.made(), err)
+			}
+		})
+	}
+}
+
 // TestKeepDraft keeps drafts of a job: the one of most records stays, while it is of use.
 func TestKeepDraft(t *testing.T) {
 	draft := func(j *record.Job, ranges, link int64) *ledger.Draft {
@@ -162,7 +265,7 @@ func TestKeepDraft(t *testing.T) {
 				}
 				kept, err := st.KeepDraft(t.Context(), j, c.keep(j), c.use)
 				if err != nil || (kept != nil) != c.kept || kept != nil &&
-					(kept.Ledger.Ranges != c.want || kept.Link != 2) {
+					(kept.Ledger.Ranges != c.want || kept.Link != 2 || !kept.Kept.Equal(time.Now().Truncate(time.Microsecond))) {
 					t.Errorf("%+v, %v", kept, err)
 				}
 				stored, err := st.LoadDraft(t.Context(), j)
@@ -182,6 +285,9 @@ func TestKeepDraft(t *testing.T) {
 					return errors.Join(EndDraft(tx, now), Write(tx, now.Update()))
 				}); err != nil {
 					t.Fatal(err)
+				}
+				if now, err := st.LoadJob(t.Context(), j.Ref()); err != nil || now.Drafted {
+					t.Errorf("after its end the job still says that it has a draft: %v", err)
 				}
 				if d, err := st.LoadDraft(t.Context(), j); err != nil || d.Ledger.Ranges != 0 {
 					t.Errorf("after its end: %+v, %v", d, err)
@@ -204,6 +310,15 @@ func TestLiveTotals(t *testing.T) {
 			}
 			r.Estimate, r.Exact = 100_000, true
 		})
+		small := run(t, st, "small", func(j *record.Job) { j.Beside = true })
+		putRanges(t, st, small, 7, nil)
+		if sum, estimated, err := st.LiveTotals(t.Context(), small); err != nil || estimated || sum.Ranges != 8 ||
+			sum.Sample.Census != nil {
+			t.Errorf("a small job: %+v, %v, %v", sum, estimated, err)
+		}
+		if sum, estimated, err := st.SampleTotals(t.Context(), small); err != nil || estimated || sum.Ranges != 8 {
+			t.Errorf("a sample of a small job: %+v, %v, %v", sum, estimated, err)
+		}
 		sum, estimated, err := st.LiveTotals(t.Context(), j)
 		if err != nil || !estimated || sum.Sample.Left != 500_000 || sum.Sample.LeftScale != 1 {
 			t.Errorf("%+v, %v, %v", sum.Sample, estimated, err)
@@ -227,4 +342,100 @@ func TestLiveTotals(t *testing.T) {
 			t.Errorf("a clean-up has recorded it: %+v, %v, %v", sum, estimated, err)
 		}
 	})
+}
+
+// TestDraftsOfNoUse checks that a draft which is damaged, or of another epoch, or of a build with
+// other slices, is as good as none.
+func TestDraftsOfNoUse(t *testing.T) {
+	for name, change := range map[string]func(d *ledger.Draft){
+		"of use":        func(*ledger.Draft) {},
+		"another epoch": func(d *ledger.Draft) { d.Epoch++ },
+		"fewer slices":  func(d *ledger.Draft) { d.From = d.From[1:] },
+		"damaged":       func(d *ledger.Draft) { d.Stored = []byte("{") },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			st := newStore(t, nil)
+			j := run(t, st, "j", nil)
+			d := NewDraft(j)
+			d.Ledger.Ranges, d.From[0] = 50, nowhere
+			d.Encode()
+			change(d)
+			if _, err := st.client.Put(t.Context(), ledger.DraftKey(j.Ref()), d); err != nil {
+				t.Fatal(err)
+			}
+			got, err := st.LoadDraft(t.Context(), j)
+			if err != nil || (got.Ledger.Ranges == 50) != (name == "of use") || len(got.From) != SlicesOfIDs ||
+				got.Epoch != j.Epoch || (got.From[0] == nowhere) != (name == "of use") {
+				t.Errorf("%s: %+v, %v", name, got, err)
+			}
+		})
+	}
+}
+
+// TestWithoutCensus estimates the rest of a job with 400 of 1,000 ranges pending, if the database
+// can't count them, or there are too many. An answer that makes no sense is an error.
+func TestWithoutCensus(t *testing.T) {
+	counts := func(n int64) *datastorepb.RunAggregationQueryResponse {
+		result := &datastorepb.AggregationResult{AggregateProperties: map[string]*datastorepb.Value{
+			"n": {ValueType: &datastorepb.Value_IntegerValue{IntegerValue: n}}}}
+		return &datastorepb.RunAggregationQueryResponse{Batch: &datastorepb.AggregationResultBatch{
+			AggregationResults: []*datastorepb.AggregationResult{result}, ReadTime: timestamppb.Now()}}
+	}
+	nothing := counts(0)
+	nothing.Batch.AggregationResults[0].AggregateProperties = nil
+	for name, c := range map[string]struct {
+		answer *datastorepb.RunAggregationQueryResponse
+		err    error
+		fails  bool
+		census bool
+	}{
+		"it can't count":       {err: status.Error(codes.Unimplemented, "no counts")},
+		"there are too many":   {answer: counts(mostCounted)},
+		"there are just fewer": {answer: counts(mostCounted - 1), census: true},
+		"it does not answer":   {err: status.Error(codes.PermissionDenied, "no"), fails: true},
+		"it has no number":     {answer: nothing, fails: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			open := new(atomic.Int64) // transactions
+			st := newStore(t, &emulator.Options{Interceptor: func(
+				ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+			) (any, error) {
+				switch req.(type) {
+				case *datastorepb.RunAggregationQueryRequest:
+					return c.answer, c.err
+				case *datastorepb.BeginTransactionRequest:
+					open.Add(1)
+				case *datastorepb.CommitRequest, *datastorepb.RollbackRequest:
+					open.Add(-1)
+				}
+				return handler(ctx, req)
+			}})
+			j := run(t, st, "j", nil)
+			putRanges(t, st, j, 1000, func(i int, r *record.Range) {
+				if i > 400 {
+					r.Processed = 10
+					r.Finish(time.Now())
+				}
+			})
+			open.Store(0)
+			sum, estimated, err := st.LiveTotals(t.Context(), j)
+			if n := open.Load(); n != 0 {
+				t.Errorf("%s: %d transactions are open", name, n)
+			}
+			_, counting := st.CountJobs(t.Context(), []record.Owner{""}, record.Listing{})
+			if (err != nil) != c.fails || (counting != nil) != (c.err != nil || c.fails) {
+				t.Errorf("%s: %v, %v", name, err, counting)
+			}
+			if c.fails {
+				return
+			}
+			if !estimated || (sum.Sample.Census != nil) != c.census || len(sum.Sample.Open) != SampleSize {
+				t.Errorf("%s: estimated %v, %+v, %d open", name, estimated, sum.Sample.Census, len(sum.Sample.Open))
+			}
+			about := func(n, of int64) bool { return n > of*3/4 && n < of*5/4 }
+			if !c.census && (!about(sum.Pending, 400) || !about(sum.Processed, 6000)) {
+				t.Errorf("%s: %d pending and %d processed", name, sum.Pending, sum.Processed)
+			}
+		})
+	}
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,8 +31,8 @@ func Schedule(get get, name string) (s *record.Schedule, unfinished *record.Job,
 // has its ID by now.
 func runOf(get get, name, id string) (run *record.Job, there bool, err error) {
 	run = &record.Job{ID: id}
-	there, err = found(get, record.JobKey(id), run)
-	return run, there && run.Schedule == name, err
+	_, err = found(get, record.JobKey(id), run)
+	return run, run.Schedule == name, err
 }
 
 // found reads an entity, and reports whether it exists.
@@ -142,13 +143,13 @@ func (t Turns) Begin(tx *datastore.Transaction, at time.Time, run string) error 
 func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref) error {
 	_, err := t.look(tx.Get, at, t.slots())
 	var waits WaitsError
-	if errors.As(err, &waits) && waits.Became == "" && waits.Run == run && waits.Held.ID == "" {
+	if err != nil && !errors.As(err, &waits) {
+		return err
+	}
+	if waits.Run == run && waits.Held.ID == "" {
 		return nil
 	}
-	if err == nil || errors.As(err, &waits) {
-		return fmt.Errorf("%w: it is not in the way of the tick any more", record.ErrState)
-	}
-	return err
+	return fmt.Errorf("%w: it is not in the way of the tick any more", record.ErrState)
 }
 
 // look reads the record of the schedule. If a run with the given slots can't start at the tick, it
@@ -209,7 +210,7 @@ func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.Pa
 // there is none, it returns a zero Ref.
 func heldBy(get get, slots []string, except record.Ref) (record.Ref, error) {
 	for _, name := range slots {
-		_, err := holder(get, datastore.NameKey(record.SlotKind, name, nil), except)
+		err := checkSlot(get, datastore.NameKey(record.SlotKind, name, nil), except)
 		var held HeldError
 		if errors.As(err, &held) {
 			return held.Job, nil
@@ -230,19 +231,16 @@ func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided Wai
 		s, err := t.look(tx.Get, at, t.slots())
 		var waits WaitsError
 		switch {
-		case err != nil && !errors.As(err, &waits):
-			return err
+		case !errors.As(err, &waits): // it may start now, if there is no other error
+			return cmp.Or(err, ErrNothing)
 		case waits.Became != "":
 			decided = waits
 			return ErrNothing
-		case err == nil, waits.First, t.Jumps && waits.Held.ID == "": // it may start now, or an earlier tick may
+		case waits.First, t.Jumps && waits.Held.ID == "": // an earlier tick may start now, or this one
 			return ErrNothing
 		}
 		decided.Job = waits.Other()
 		switch {
-		case waits.Waits:
-			decided.Became = record.TickQueued
-			return ErrNothing
 		case s.Has(at): // an older build stored no slots
 			s.Slots = t.slots()
 			decided.Became = record.TickQueued
@@ -263,17 +261,20 @@ func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided Wai
 func (t Turns) Refuse(ctx context.Context, at time.Time) (refused bool, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		s, _, err := Schedule(tx.Get, t.Name)
-		if refused = err == nil && s.Has(at); !refused {
+		if err != nil {
 			return err
+		}
+		if refused = s.Has(at); !refused {
+			return nil
 		}
 		s.Refuse(at)
 		_, err = tx.Put(record.ScheduleKey(t.Name), s)
 		return err
 	})
 	if refused && err != nil { // the answer to the commit may be lost
-		s, lookup := t.Read(ctx)
+		s, _ := t.Read(ctx) // empty after an error
 		past, known := s.Became(at)
-		return lookup == nil && known && past.Outcome == record.TickRefused, err
+		return known && past.Outcome == record.TickRefused, err
 	}
 	return refused, err
 }

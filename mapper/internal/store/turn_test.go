@@ -1,14 +1,21 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -29,6 +36,12 @@ func begin(t *testing.T, tu Turns, at time.Time) (*record.Job, error) {
 	j.Incarnate(uint64(at.Unix()))
 	begin := func(tx *datastore.Transaction) error { return tu.Begin(tx, at, j.ID) }
 	return j, tu.Store.Create(t.Context(), j, record.First{}, begin)
+}
+
+// waitsOf returns the WaitsError of a tick; zero if err is none.
+func waitsOf(err error) (w WaitsError) {
+	_ = errors.As(err, &w)
+	return w
 }
 
 // TestTicks checks, after different events, whether tick 3 may start its run. If not, it checks
@@ -211,6 +224,274 @@ func TestReplaces(t *testing.T) {
 				})
 				if (err == nil) != c.ok || err != nil && !errors.Is(err, record.ErrState) {
 					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestScheduleOfNewerBuild checks that a run which goes on leaves its schedule's record alone, if it
+// was the last run: a newer build may have stored more there.
+func TestScheduleOfNewerBuild(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		j, err := begin(t, turns(st, false), tick(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		becomes(t, st, j, record.Failed)
+		var stored datastore.PropertyList
+		if err := st.client.Get(t.Context(), record.ScheduleKey("s"), &stored); err != nil {
+			t.Fatal(err)
+		}
+		stored = append(stored, datastore.Property{Name: "newer", Value: "x", NoIndex: true})
+		if _, err := st.client.Put(t.Context(), record.ScheduleKey("s"), &stored); err != nil {
+			t.Fatal(err)
+		}
+		becomes(t, st, j, record.Running)
+		var now datastore.PropertyList
+		if err := st.client.Get(t.Context(), record.ScheduleKey("s"), &now); err != nil || len(now) != len(stored) {
+			t.Errorf("%v, %v, want %v", now, err, stored)
+		}
+	})
+}
+
+// TestDamagedSchedule checks that nothing is decided by a record of a schedule, or of its last run,
+// that can't be read.
+func TestDamagedSchedule(t *testing.T) {
+	damaged := func(name string) datastore.Property { return datastore.Property{Name: name, Value: "x", NoIndex: true} }
+	for name, c := range map[string]struct {
+		key      *datastore.Key
+		property datastore.Property
+	}{
+		"the schedule": {record.ScheduleKey("s"), damaged("tick")},
+		"its run":      {record.JobKey("run-1"), damaged("epoch")},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			st := newStore(t, nil)
+			tu := turns(st, false)
+			j, err := begin(t, tu, tick(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tu.Wait(t.Context(), tick(2), []byte("what")); err != nil {
+				t.Fatal(err)
+			}
+			var stored datastore.PropertyList
+			if err := st.client.Get(t.Context(), c.key, &stored); err != nil {
+				t.Fatal(err)
+			}
+			for i := range stored {
+				if stored[i].Name == c.property.Name {
+					stored[i] = c.property
+				}
+			}
+			if _, err := st.client.Put(t.Context(), c.key, &stored); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tu.Read(t.Context()); err == nil {
+				t.Errorf("%s is damaged, and read", name)
+			}
+			if err := tu.May(t.Context(), tick(2)); err == nil || errors.As(err, new(WaitsError)) {
+				t.Errorf("%s is damaged, and a tick may start: %v", name, err)
+			}
+			if refused, err := tu.Refuse(t.Context(), tick(2)); err == nil || refused {
+				t.Errorf("%s is damaged, and a tick is refused: %v, %v", name, refused, err)
+			}
+			if err := st.Transact(t.Context(), func(tx *datastore.Transaction) error {
+				return tu.Replaces(tx, tick(3), j.Ref())
+			}); err == nil || errors.Is(err, record.ErrState) {
+				t.Errorf("%s is damaged, and a run may be replaced: %v", name, err)
+			}
+		})
+	}
+}
+
+// TestRunOfOthers checks that a job which has the ID of a schedule's last run, but is none of its
+// runs, is in nobody's way.
+func TestRunOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		tu := turns(st, false)
+		if _, err := begin(t, tu, tick(1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.client.Delete(t.Context(), record.JobKey("run-1")); err != nil {
+			t.Fatal(err)
+		}
+		run(t, st, "run-1", func(j *record.Job) { j.Beside = true })
+		if _, unfinished, err := Schedule(tu.get(t.Context()), "s"); err != nil || unfinished != nil {
+			t.Errorf("%+v, %v", unfinished, err)
+		}
+		if err := tu.May(t.Context(), tick(2)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestReplacesOnlyTheLastRun checks that only the schedule's last run is aborted for a tick.
+func TestReplacesOnlyTheLastRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tu := turns(newStore(t, nil), true)
+		if _, err := begin(t, tu, tick(1)); err != nil {
+			t.Fatal(err)
+		}
+		for _, run := range []record.Ref{{ID: "run-0"}, {ID: "run-1", Incarnation: "another"}} {
+			if err := tu.Store.Transact(t.Context(), func(tx *datastore.Transaction) error {
+				return tu.Replaces(tx, tick(2), run)
+			}); !errors.Is(err, record.ErrState) {
+				t.Errorf("%+v: %v", run, err)
+			}
+		}
+	})
+}
+
+// TestLaterTickWaits checks that a later tick takes the place of one that waits for the same run.
+func TestLaterTickWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tu := turns(newStore(t, nil), false)
+		if _, err := begin(t, tu, tick(1)); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int{2, 3} {
+			if err := tu.May(t.Context(), tick(n)); err == nil || waitsOf(err).Waits {
+				t.Errorf("tick %d waits already: %v", n, err)
+			}
+			if w, err := tu.Wait(t.Context(), tick(n), []byte("what")); err != nil || w.Became != record.TickQueued {
+				t.Errorf("tick %d: %+v, %v", n, w, err)
+			}
+			if err := tu.May(t.Context(), tick(n)); !waitsOf(err).Waits {
+				t.Errorf("tick %d does not wait: %v", n, err)
+			}
+		}
+		s, err := tu.Read(t.Context())
+		if err != nil || !s.Has(tick(3)) {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		if past, known := s.Became(tick(2)); !known || past.Outcome != record.TickSkipped {
+			t.Errorf("the earlier tick: %+v, %v", past, known)
+		}
+	})
+}
+
+// TestTicksOfOlderBuilds checks ticks about which an older build has stored less. A waiting tick gets
+// its slots. A tick that is not remembered was started if its run is there.
+func TestTicksOfOlderBuilds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		tu := turns(st, false)
+		j, err := begin(t, tu, tick(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := &record.Schedule{Tick: tick(3), Outcome: record.TickQueued, Run: j.ID, Queued: []byte("what"), Waits: tick(3)}
+		if _, err := st.client.Put(t.Context(), record.ScheduleKey("s"), old); err != nil {
+			t.Fatal(err)
+		}
+		for n, want := range map[int]WaitsError{
+			1: {Became: record.TickStarted, Job: "run-1"}, 2: {Became: record.TickSkipped, Job: "run-1"},
+			3: {Run: j.Ref()},
+		} {
+			if got := waitsOf(tu.May(t.Context(), tick(n))); got != want {
+				t.Errorf("tick %d: %+v, want %+v", n, got, want)
+			}
+		}
+		if w, err := tu.Wait(t.Context(), tick(3), []byte("other")); err != nil || w.Became != record.TickQueued ||
+			w.Job != "run-1" {
+			t.Errorf("%+v, %v", w, err)
+		}
+		if s, err := tu.Read(t.Context()); err != nil || len(s.Slots) != 1 || string(s.Queued) != "what" {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}
+
+// TestDecidedTicks checks that the decision about a tick does not change: not by a later one, and not
+// because somebody refuses a tick that does not wait.
+func TestDecidedTicks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tu := turns(newStore(t, nil), false)
+		first, err := begin(t, tu, tick(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w, err := tu.Wait(t.Context(), tick(2), []byte("what")); err != nil || w.Became != record.TickQueued {
+			t.Fatal(w, err)
+		}
+		if refused, err := tu.Refuse(t.Context(), tick(2)); err != nil || !refused {
+			t.Fatal(refused, err)
+		}
+		becomes(t, tu.Store, first, record.Succeeded)
+		if _, err := begin(t, tu, tick(3)); err != nil {
+			t.Fatal(err)
+		}
+		for n, want := range map[int]string{1: record.TickStarted, 2: record.TickRefused, 3: record.TickStarted} {
+			if refused, err := tu.Refuse(t.Context(), tick(n)); err != nil || refused {
+				t.Errorf("tick %d is refused: %v, %v", n, refused, err)
+			}
+			if err := tu.May(t.Context(), tick(n)); waitsOf(err).Became != want {
+				t.Errorf("tick %d: %v, want %s", n, err, want)
+			}
+		}
+	})
+}
+
+// TestHeldByOneOfKinds checks that a run waits for a job that runs over any of its kinds.
+func TestHeldByOneOfKinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tu := turns(newStore(t, nil), false)
+		tu.Kinds = []string{"J", "K", "L"}
+		holds := run(t, tu.Store, "holds", nil)
+		if err := tu.May(t.Context(), tick(1)); waitsOf(err).Held != holds.Ref() {
+			t.Errorf("%+v", err)
+		}
+	})
+}
+
+// TestRefuseWithoutAnswer refuses a tick, and the answer to the commit is lost. The schedule's record
+// says whether the commit has taken effect.
+func TestRefuseWithoutAnswer(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		takes   bool // the commit takes effect
+		later   bool // a later tick was refused, by an older build that remembers no others
+		decided bool // the tick does not wait any more
+		refuses bool // each call is refused
+		want    bool
+	}{
+		{name: "it has taken effect", takes: true, want: true},
+		{name: "it has not"},
+		{name: "it has not, and the last tick was refused", later: true},
+		{name: "the tick was refused before, and nothing can be read", decided: true, refuses: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				loses := new(atomic.Bool)
+				st := newStore(t, &emulator.Options{Interceptor: func(
+					ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+				) (any, error) {
+					_, commits := req.(*pb.CommitRequest)
+					if !commits && !c.refuses || !loses.Swap(false) {
+						return handler(ctx, req)
+					}
+					if c.takes {
+						_, _ = handler(ctx, req)
+					}
+					return nil, status.Error(codes.PermissionDenied, "the answer is lost")
+				}})
+				s := &record.Schedule{Tick: tick(2), Outcome: record.TickQueued, Queued: []byte("what"), Waits: tick(2)}
+				switch {
+				case c.later:
+					s.Tick, s.Outcome = tick(3), record.TickRefused
+				case c.decided:
+					s.Refuse(tick(2))
+				}
+				if _, err := st.client.Put(t.Context(), record.ScheduleKey("s"), s); err != nil {
+					t.Fatal(err)
+				}
+				loses.Store(true)
+				if refused, err := turns(st, false).Refuse(t.Context(), tick(2)); err == nil || refused != c.want {
+					t.Errorf("refused %v, %v", refused, err)
 				}
 			})
 		})

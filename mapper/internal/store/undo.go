@@ -18,7 +18,7 @@ import (
 // the job a second undo.
 func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 	cleans := was.Cleaning == "" && job.Cleaning != ""
-	if was.Undo != "" && (cleans || job.Undo != was.Undo) {
+	if cleans || job.Undo != was.Undo {
 		undo, err := undoOf(tx.Get, was)
 		switch {
 		case err != nil:
@@ -47,10 +47,11 @@ func undoOf(get func(*datastore.Key, any) error, job *record.Job) (*record.Job, 
 		return nil, nil
 	}
 	undo := &record.Job{ID: job.Undo}
-	if there, err := found(get, record.JobKey(job.Undo), undo); err != nil || !there || !record.Undoes(undo, job) {
+	_, err := found(get, record.JobKey(job.Undo), undo)
+	if !record.Undoes(undo, job) {
 		return nil, err
 	}
-	return undo, nil
+	return undo, err
 }
 
 // goesOn returns an error if job is an undo that may not start or continue, because it would miss

@@ -3,6 +3,7 @@ package store
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -128,4 +129,117 @@ func TestUndoGoesOn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// undone returns a store with job "j", which has ended, and its undo "u", as an older build may have
+// left them.
+func undone(t *testing.T, j, u func(*record.Job)) (Store, *record.Job, *record.Job) {
+	t.Helper()
+	st := newStore(t, nil)
+	of := run(t, st, "j", func(j *record.Job) { j.State, j.Undo = record.Succeeded, "u" })
+	by := run(t, st, "u", undoing(of))
+	for job, change := range map[*record.Job]func(*record.Job){of: j, by: u} {
+		change(job)
+		if _, err := st.client.Mutate(t.Context(), job.Update()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return st, of, by
+}
+
+// TestUndoneChanges checks which changes of a job depend on its undo: another undo, and the start of
+// a clean-up.
+func TestUndoneChanges(t *testing.T) {
+	trouble := func(j *record.Job) { j.Trouble = "changed" }
+	cleans := func(j *record.Job) { j.Cleaning = "{}" }
+	cleaned := func(j *record.Job) { j.Cleaned = true }
+	forget := func(j *record.Job) { j.Undo = "" }
+	other := func(j *record.Job) { j.Undo = "v" }
+	nothing := func(*record.Job) {}
+	for _, c := range []struct {
+		name   string
+		j      func(*record.Job) // the job before the change
+		u      record.JobState   // of the undo
+		change func(*record.Job)
+		want   string // the text of the error; empty: it is allowed
+	}{
+		{"it has a trouble, and the undo runs", nothing, record.Running, trouble, ""},
+		{"it has a trouble while an older build cleans it up, and the undo runs", cleans, record.Running, trouble, ""},
+		{"it forgets its undo, which has ended, after a clean-up", cleaned, record.Succeeded, forget, ""},
+		{"it forgets its undo, which runs, after a clean-up", cleaned, record.Running, forget, "job u undoes it"},
+		{"it forgets its undo, which has ended", nothing, record.Succeeded, forget, "job u undoes it"},
+		{"another one undoes it after a clean-up", cleaned, record.Succeeded, other, "job u undoes it"},
+		{"another one undoes it, and the undo runs", nothing, record.Running, other, "job u undoes it"},
+		{"a clean-up begins, and the undo runs", nothing, record.Running, cleans, "needs its records"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			st, j, _ := undone(t, c.j, func(u *record.Job) { u.State = c.u })
+			_, err := st.UpdateJob(t.Context(), j.Ref(), func(j *record.Job) (bool, error) { c.change(j); return true, nil })
+			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, record.ErrState) ||
+				!strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%s: %v, want %q", c.name, err, c.want)
+			}
+		})
+	}
+}
+
+// TestChangesOfAnUndo checks which changes of an undo depend on the job that it undoes: only one
+// that lets it go on.
+func TestChangesOfAnUndo(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		from, to record.JobState
+		ok       bool
+	}{
+		{"it runs on", record.Running, record.Running, true}, {"it is paused", record.Running, record.Paused, true},
+		{"it is aborted", record.Failed, record.Aborted, true}, {"it is resumed", record.Failed, record.Running, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			st, _, u := undone(t, func(j *record.Job) { j.Cleaned = true }, func(u *record.Job) { u.State = c.from })
+			_, err := st.UpdateJob(t.Context(), u.Ref(), func(j *record.Job) (bool, error) {
+				j.State, j.Trouble = c.to, "changed"
+				return true, nil
+			})
+			if (err == nil) != c.ok || err != nil && !errors.Is(err, record.ErrState) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		})
+	}
+}
+
+// TestStartOfAnUndo checks that an undo does not start during a clean-up, which a rehearsal of it
+// needs not be named for, and that other jobs are no undos.
+func TestStartOfAnUndo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		cleaning := run(t, st, "cleaning", func(j *record.Job) {
+			j.State, j.Undo, j.Cleaning, j.Beside = record.Succeeded, "u", "{}", true
+		})
+		if _, err := tryRun(t, st, "u", undoing(cleaning)); !errors.Is(err, record.ErrState) {
+			t.Errorf("an undo of a job that is being cleaned up: %v", err)
+		}
+		of := run(t, st, "of", func(j *record.Job) { j.State, j.Undo, j.Beside = record.Succeeded, "v", true })
+		rehearse := func(j *record.Job) {
+			undoing(of)(j)
+			j.Mapper = record.RehearsalPrefix + j.Mapper
+		}
+		if _, err := tryRun(t, st, "r", rehearse); err != nil {
+			t.Errorf("a rehearsal of an undo: %v", err)
+		}
+		v := run(t, st, "v", func(j *record.Job) { j.Beside = true }) // it has the ID of an undo, and is none
+		if holds, err := st.HoldsBack(t.Context(), of); err != nil || holds {
+			t.Errorf("another job holds a clean-up back: %v, %v", holds, err)
+		}
+		if _, err := st.UpdateJob(t.Context(), of.Ref(), func(j *record.Job) (bool, error) {
+			return j.CleanUp("{}")
+		}); err != nil {
+			t.Errorf("a clean-up beside another job: %v", err)
+		}
+		if err := st.Transact(t.Context(), func(tx *datastore.Transaction) error {
+			why, err := Incomplete(tx, v)
+			return errors.Join(why, err)
+		}); err != nil {
+			t.Errorf("a job that undoes nothing: %v", err)
+		}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -37,8 +38,8 @@ type Keys struct {
 
 // KeysOf returns the Keys for some keys of a page. If all, these are all of the page.
 func KeysOf(keys []*datastore.Key, all bool) (k Keys) {
-	if len(keys) == 0 || all {
-		return Keys{All: all && len(keys) > 0}
+	if all && len(keys) > 0 {
+		return Keys{All: true}
 	}
 	for _, key := range keys {
 		k.Hashes = append(k.Hashes, keyHash(key)...)
@@ -96,12 +97,10 @@ type storedWrote struct {
 // Encode returns what is stored. It drops some of the other keys if they don't fit.
 func (w *Wrote) Encode() []byte {
 	s := storedWrote{w.Own, w.Written, w.Gone, w.Fresh, w.Settled.UnixMicro(), paths(w.Others), w.Lost}
-	return compressed(&s, func(half bool) int {
+	return compressed(&s, func() bool {
 		n := len(s.Others)
-		if half {
-			s.Others, s.Lost = s.Others[:n/2], s.Lost+int64(n-n/2)
-		}
-		return n
+		s.Others, s.Lost = s.Others[:n/2], s.Lost+int64(n-n/2)
+		return n > 0
 	})
 }
 
@@ -139,12 +138,10 @@ func EncodeLeft(all []Left) []byte {
 	for _, l := range all {
 		s.All = append(s.All, storedLeaf{path(l.Key), l.Why})
 	}
-	return compressed(&s, func(half bool) int {
+	return compressed(&s, func() bool {
 		n := len(s.All)
-		if half {
-			s.All, s.Lost = s.All[:n/2], s.Lost+int64(n-n/2)
-		}
-		return n
+		s.All, s.Lost = s.All[:n/2], s.Lost+int64(n-n/2)
+		return true // an empty list fits
 	})
 }
 
@@ -167,9 +164,9 @@ func DecodeLeft(stored []byte) (all []Left, lost int64, err error) {
 }
 
 // compressed returns the compressed JSON of v, which has a list. As long as the result has more
-// than MaxKeys bytes, it makes the list shorter. halve returns the length of the list, and if half
-// is set, it then drops half of the list.
-func compressed(v any, halve func(half bool) int) []byte {
+// than MaxKeys bytes, it makes the list shorter. halve drops half of the list, and reports whether
+// there was anything to drop.
+func compressed(v any, halve func() bool) []byte {
 	for {
 		text, err := json.Marshal(v)
 		if err != nil {
@@ -179,10 +176,9 @@ func compressed(v any, halve func(half bool) int) []byte {
 		if len(text) > 256 { // compression gains nothing below that
 			b = tally.Compress(text)
 		}
-		if len(b) <= MaxKeys || halve(false) == 0 {
+		if len(b) <= MaxKeys || !halve() {
 			return b
 		}
-		halve(true)
 	}
 }
 
@@ -232,7 +228,7 @@ func keyOf(path []string) (key *datastore.Key, err error) {
 		switch last := pair[1]; {
 		case len(last) > 1 && last[0] == 'n':
 			k.Name = last[1:]
-		case len(last) > 1 && last[0] == 'i':
+		case strings.HasPrefix(last, "i"):
 			if k.ID, err = strconv.ParseInt(last[1:], 10, 64); err != nil {
 				return nil, fmt.Errorf("%w: %w", errPath, err)
 			}

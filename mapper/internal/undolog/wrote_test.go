@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
+	"sort"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +41,8 @@ func TestWroteAgain(t *testing.T) {
 		got.Fresh.Has(all[0]) || !got.Fresh.Has(all[2]) {
 		t.Errorf("other keys: %+v", got)
 	}
-	if none := KeysOf(nil, true); none.Any() || !KeysOf(all[:1], false).Any() || !got.Own.Any() {
+	if none := KeysOf(nil, true); none.Any() || KeysOf(nil, false).Any() ||
+		!KeysOf(all[:1], false).Any() || !got.Own.Any() {
 		t.Errorf("%+v", none)
 	}
 	if got, err := Decode(nil); got != nil || err != nil {
@@ -83,6 +86,37 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
+// TestRoom checks that keys are dropped only if they don't fit, and hashes never.
+func TestRoom(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 0))
+	name := make([]byte, 4*MaxKeys) // random hexadecimal digits: two take a byte
+	for i := range name {
+		name[i] = "0123456789abcdef"[rng.IntN(16)]
+	}
+	size := func(n int) (size int, whole bool) {
+		w := &Wrote{Others: []*datastore.Key{datastore.NameKey("K", string(name[:n]), nil)}}
+		stored := w.Encode()
+		got, err := Decode(stored)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(stored), len(got.Others) == 1
+	}
+	fits := sort.Search(len(name), func(n int) bool { _, whole := size(n); return !whole }) - 1
+	if n, _ := size(fits); n != MaxKeys {
+		t.Errorf("a list of %d bytes fits, and a longer one does not", n)
+	}
+	alike := []*datastore.Key{datastore.NameKey("K", strings.Repeat("alike", MaxKeys), nil)} // compressed, it fits
+	if got, err := Decode((&Wrote{Others: alike}).Encode()); err != nil || len(got.Others) != 1 {
+		t.Errorf("a list that can be compressed: %d, %v", len(got.Others), err)
+	}
+	w := &Wrote{Own: Keys{Hashes: name[:2*MaxKeys]}, Others: keysOfAllSorts()}
+	got, err := Decode(w.Encode())
+	if err != nil || !slices.Equal(got.Own.Hashes, w.Own.Hashes) || len(got.Others) != 0 || got.Lost != 5 {
+		t.Errorf("many hashes: %d bytes, %d others and %d lost, %v", len(got.Own.Hashes), len(got.Others), got.Lost, err)
+	}
+}
+
 // TestLeftAgain stores what an undo did not restore, and reads it again: an entity, and a reason
 // without an entity.
 func TestLeftAgain(t *testing.T) {
@@ -95,7 +129,7 @@ func TestLeftAgain(t *testing.T) {
 // TestDamagedKeys checks that damaged keys are refused, wherever they are stored.
 func TestDamagedKeys(t *testing.T) {
 	for _, path := range []string{
-		`["", "K"]`, `["", "K", "n"]`, `["", "K", "i"]`, `["", "K", ""]`, `["", "K", "x7"]`, `["", "K", "i7x"]`,
+		`[""]`, `["", "K"]`, `["", "K", "n"]`, `["", "K", "i"]`, `["", "K", ""]`, `["", "K", "x7"]`, `["", "K", "i7x"]`,
 		`["", "K", "n1", "L"]`,
 		`["", "K", "i99999999999999999999"]`, `["", "K", "n1", "L", "7"]`,
 	} {
@@ -105,6 +139,9 @@ func TestDamagedKeys(t *testing.T) {
 		if got, _, err := DecodeLeft([]byte(`{"all": [{"key": ` + path + `, "why": "w"}]}`)); err == nil {
 			t.Errorf("%s: %v", path, got)
 		}
+	}
+	if _, err := Decode([]byte("\x00x")); err == nil || !strings.Contains(err.Error(), "compressed") {
+		t.Errorf("a damaged compressed text: %v", err)
 	}
 	for _, text := range []string{`{"all": 7}`, `{`, "\x1f\x8b"} {
 		if got, _, err := DecodeLeft([]byte(text)); err == nil {

@@ -89,7 +89,7 @@ func Commit(ctx context.Context, client *datastore.Client, all []Mutation) (*Ver
 
 // Send sets the mutations that the transaction's next commit sends. They replace the client's own
 // mutations, which must be those that [Put] returns.
-func (v *Versions) Send(all []Mutation) { v.sends = all }
+func (v *Versions) Send(all []Mutation) { v.sends, v.sent = all, false }
 
 // Request replaces the mutations in a commit's request.
 func (v *Versions) Request(req any) error {
@@ -97,10 +97,10 @@ func (v *Versions) Request(req any) error {
 	if !ok || v.sends == nil {
 		return nil
 	}
-	given := r.Mutations
-	if len(given) == len(v.sends) && v.sent { // the client retries the request
+	if v.sent { // the client retries the request
 		return nil
 	}
+	given := r.Mutations
 	r.Mutations = make([]*pb.Mutation, len(v.sends))
 	for i, m := range v.sends {
 		of := &pb.Mutation{}

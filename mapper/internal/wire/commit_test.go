@@ -228,3 +228,45 @@ func TestRequest(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestSendAgain checks that each commit sends its own mutations, also if an earlier one has sent as
+// many.
+func TestSendAgain(t *testing.T) {
+	v := new(Versions)
+	for version := int64(3); version < 5; version++ {
+		v.Send([]Mutation{{Mutation: datastore.NewUpsert(key(1), Unsent()), Condition: Condition{Version: version,
+			Writes: sends(1, version)}}})
+		r := &pb.CommitRequest{Mutations: []*pb.Mutation{{Operation: &pb.Mutation_Upsert{Upsert: sends(1, 1)}}}}
+		if err := v.Request(r); err != nil || r.Mutations[0].GetBaseVersion() != version ||
+			r.Mutations[0].GetUpsert().Properties["N"].GetIntegerValue() != version {
+			t.Errorf("%v is sent, %v", r, err)
+		}
+	}
+}
+
+// TestRefused checks which errors of a commit are conflicts: of a transaction with a condition, that
+// an entity is there, or is missing.
+func TestRefused(t *testing.T) {
+	none, version, free := Condition{}, Condition{Version: 3}, Condition{Writes: sends(1, 1), Free: true}
+	for _, c := range []struct {
+		name       string
+		conditions []Condition
+		alone      bool
+		code, want codes.Code
+	}{
+		{"it is there", []Condition{none, version}, false, codes.AlreadyExists, codes.Aborted},
+		{"it is missing", []Condition{version, none}, false, codes.NotFound, codes.Aborted},
+		{"it may not", []Condition{version}, false, codes.PermissionDenied, codes.PermissionDenied},
+		{"it is there, and nothing was asked", []Condition{none, free}, false, codes.AlreadyExists, codes.AlreadyExists},
+		{"it is there, and it is no transaction", []Condition{version}, true, codes.AlreadyExists, codes.AlreadyExists},
+	} {
+		v := &Versions{alone: c.alone}
+		for _, of := range c.conditions {
+			v.sends = append(v.sends, Mutation{Deletes: key(1), Condition: of})
+		}
+		err := status.Error(c.code, "refused")
+		if got := v.Refused(err); status.Code(got) != c.want || c.want == c.code && !errors.Is(got, err) {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}

@@ -47,8 +47,10 @@ func stampOf(r *pb.EntityResult, e *pb.Entity) Stamp {
 // database gives none, by its contents.
 func (s Stamp) Same(now Stamp) bool {
 	switch {
-	case s.Gone || now.Gone:
-		return s.Gone && now.Gone
+	case s.Gone != now.Gone:
+		return false
+	case s.Gone:
+		return true
 	case s.Version != 0 && now.Version != 0:
 		return s.Version == now.Version
 	}
@@ -188,15 +190,9 @@ func (t *Taken) Refused(err error) error { return err }
 
 // Answer takes the wanted entities from an answer.
 func (t *Taken) Answer(resp any) {
-	lookup, ok := resp.(*pb.LookupResponse)
-	if !ok {
-		return
-	}
+	lookup, _ := resp.(*pb.LookupResponse)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.all) == 0 {
-		return
-	}
 	for _, r := range lookup.GetFound() {
 		found := t.all[pbkey.TextOf(r.GetEntity().GetKey())]
 		if found == nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
 // TestSame compares entities by version or, if that is unknown, by contents.
@@ -22,6 +23,10 @@ func TestSame(t *testing.T) {
 		{"no version, and the same", Stamp{Entity: sends(1, 1)}, Stamp{Version: 6, Entity: sends(1, 1)}, true},
 		{"no version, and another", Stamp{Entity: sends(1, 1)}, Stamp{Entity: sends(1, 2)}, false},
 		{"nothing is known", Stamp{}, Stamp{}, false},
+		{"no version now, and the same", Stamp{Version: 5, Entity: sends(1, 1)}, Stamp{Entity: sends(1, 1)}, true},
+		{"no version now, and another", Stamp{Version: 5, Entity: sends(1, 1)}, Stamp{Entity: sends(1, 2)}, false},
+		{"empty, and gone since", Stamp{Entity: new(pb.Entity)}, Stamp{Gone: true}, false},
+		{"there since, at the same version", Stamp{Gone: true, Version: 5}, Stamp{Version: 5}, false},
 		{"gone since", Stamp{Version: 5}, Stamp{Gone: true}, false},
 		{"there since", Stamp{Gone: true}, Stamp{Version: 5}, false},
 		{"it was never there", Stamp{Gone: true}, Stamp{Gone: true}, true},
@@ -169,4 +174,55 @@ func TestTakenTwice(t *testing.T) {
 			t.Errorf("%d are kept", len(taken.all))
 		}
 	})
+}
+
+// TestAnswers checks what is noted of answers, and what the client still gets of them.
+func TestAnswers(t *testing.T) {
+	committed := func(versions ...int64) *pb.CommitResponse {
+		resp := new(pb.CommitResponse)
+		for _, v := range versions {
+			resp.MutationResults = append(resp.MutationResults, &pb.MutationResult{Version: v})
+		}
+		return resp
+	}
+	three := []Mutation{{Mutation: datastore.NewDelete(key(1))}, {Deletes: key(2)},
+		{Mutation: datastore.NewDelete(key(3))}}
+	for _, c := range []struct {
+		sends    []Mutation
+		versions []int64
+		client   []int64 // what it gets
+	}{
+		{three, []int64{7, 8, 9}, []int64{7, 9}},
+		{nil, []int64{7, 8}, []int64{7, 8}},
+		{three, []int64{7, 8}, []int64{7, 8}},               // of another commit
+		{three, []int64{7, 8, 9, 10}, []int64{7, 8, 9, 10}}, // of another commit
+	} {
+		v := &Versions{sends: c.sends, Of: []Stamp{{Version: 1}}}
+		resp := committed(c.versions...)
+		v.Answer(resp)
+		var noted, got []int64
+		for _, s := range v.Of {
+			noted = append(noted, s.Version)
+		}
+		for _, r := range resp.MutationResults {
+			got = append(got, r.Version)
+		}
+		if !slices.Equal(noted, c.versions) || !slices.Equal(got, c.client) {
+			t.Errorf("%v of %d mutations: noted %v, and the client gets %v", c.versions, len(c.sends), noted, got)
+		}
+	}
+	v, bare := new(Versions), &pb.Entity{Key: sends(1, 1).Key}
+	v.Taken.Want([]*datastore.Key{key(1)}, 0)
+	v.Answer(&pb.LookupResponse{Found: []*pb.EntityResult{{Entity: sends(2, 2), Version: 6},
+		{Entity: bare, Version: 5}}})
+	if got := v.Taken.Take([]*datastore.Key{key(1), key(2)}); got[0].Version != 5 || got[0].Entity == nil ||
+		got[0].Entity.Properties == nil || got[1] != (Stamp{}) {
+		t.Errorf("a lookup takes %+v", got)
+	}
+	var taken Taken
+	taken.Want([]*datastore.Key{key(1)}, 0)
+	taken.Answer(committed(5))
+	if got := taken.Take([]*datastore.Key{key(1)}); !got[0].Gone || got[0].Entity != nil {
+		t.Errorf("a commit is no lookup: %+v", got)
+	}
 }

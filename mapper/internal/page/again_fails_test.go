@@ -1,0 +1,190 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+)
+
+// movedAll changes all entities that a page depends on, as another client would.
+func movedAll(k *kind, o *Results) (moved []Moved) {
+	for _, g := range o.Guards() {
+		k.put(g.Key.ID, 1000)
+		moved = append(moved, Moved{g, k.stamp(g.Key.ID)})
+	}
+	return moved
+}
+
+// TestAgainHangs checks that an entity fails if its function hangs when it runs again, and that the
+// others have their new results.
+func TestAgainHangs(t *testing.T) {
+	for _, way := range []runWay{{1, 0}, {3, 0}, {1, 1}, {3, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			k := kindOf(1, 2, 3)
+			hangs := false
+			p := over(k, function.Update, func(c *call) error {
+				if c.n++; hangs && c.id == 2 {
+					time.Sleep(time.Hour)
+				}
+				return nil
+			}, 1, 2, 3)
+			p.AtOnce, p.BatchSize = way.atOnce, way.batch
+			o, err := p.Run(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			hangs = true
+			err = p.Again(t.Context(), o, movedAll(k, o), func(Moved) error { return nil })
+			if got := said(o); err != nil || got != "3 reached, 2 done; wrote 1 3; failed 2" ||
+				!errors.As(o.Failures[0].Err, new(TooSlowError)) || p.Strays.Load() != 1 {
+				t.Errorf("%+v: %s, %v, %d strays", way, got, err, p.Strays.Load())
+			}
+			time.Sleep(time.Hour)
+		})
+	}
+}
+
+// TestAgainEnds checks that the function runs again on no more entities after the delivery has
+// ended, and that a panic of the page's own code ends the page.
+func TestAgainEnds(t *testing.T) {
+	k := kindOf(idsTo(5)...)
+	p := over(k, function.Update, func(c *call) error { c.n++; return nil }, idsTo(5)...)
+	p.AtOnce = 1
+	o, err := p.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved, run := movedAll(k, o), p.Call
+	ctx, cancel := context.WithCancel(t.Context())
+	calls := new(atomic.Int64)
+	p.Call = func(c context.Context, j function.Job, key *datastore.Key, e *pb.Entity) (*function.Effect, error) {
+		calls.Add(1)
+		cancel()
+		return run(c, j, key, e)
+	}
+	p.BatchSize = 0
+	err = p.Again(ctx, o, moved, func(Moved) error { return nil })
+	if !errors.Is(err, context.Canceled) || calls.Load() != 1 {
+		t.Errorf("%d calls, %v", calls.Load(), err)
+	}
+	p.AtOnce = 3
+	p.Call = func(context.Context, function.Job, *datastore.Key, *pb.Entity) (*function.Effect, error) {
+		panic("ouch")
+	}
+	defer func() {
+		if r := recover(); !strings.Contains(fmt.Sprint(r), "ouch") {
+			t.Errorf("%v", r)
+		}
+	}()
+	t.Error(p.Again(t.Context(), o, moved, func(Moved) error { return nil }))
+}
+
+// TestEndsWhileItWaits checks that a page whose delivery ends makes no further call, whatever it
+// waits for: the job's rate, its brake, or a service.
+func TestEndsWhileItWaits(t *testing.T) {
+	for name, c := range map[string]struct {
+		with  func(p *Page)
+		calls int64
+		one   bool // the page has one entity
+	}{
+		"its start, with one entity":   {func(p *Page) { p.Begin = time.Now().Add(time.Minute) }, 0, true},
+		"the brake, with one entity":   {func(p *Page) { p.Pause = time.Hour; braked(p, true, 100) }, 0, true},
+		"the service, with one entity": {func(p *Page) { p.Pause = time.Hour }, 1, true},
+		"the rate":                     {func(p *Page) { p.Spacing = time.Minute }, 1, false},
+		"the start":                    {func(p *Page) { p.Begin = time.Now().Add(time.Minute) }, 0, false},
+		"the brake":                    {func(p *Page) { p.Pause = time.Hour; braked(p, true, 100) }, 0, false},
+		"the service":                  {func(p *Page) { p.Pause = time.Hour }, 1, false},
+	} {
+		for _, atOnce := range []int{1, 3} {
+			synctest.Test(t, func(t *testing.T) {
+				calls := new(atomic.Int64)
+				p := over(kindOf(1, 2, 3), function.Visit, func(c *call) error {
+					if calls.Add(1); strings.HasPrefix(name, "the service") {
+						return fault.RetryAfter(errBad, time.Minute)
+					}
+					return nil
+				}, 1, 2, 3)
+				p.AtOnce, p.Job.PageTime, p.Begin = atOnce, int64(time.Hour), time.Now()
+				c.with(p)
+				if c.one {
+					p.At = p.At[:1]
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				defer cancel()
+				begun := time.Now()
+				o, err := p.Run(ctx)
+				if !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != 30*time.Second ||
+					calls.Load() > c.calls*int64(max(1, atOnce)) || calls.Load() < c.calls {
+					t.Errorf("it waits for %s, %d at once: %d calls, %+v, %v, after %v", name, atOnce, calls.Load(), o, err,
+						time.Since(begun))
+				}
+			})
+		}
+	}
+}
+
+// TestStaleAndDraining checks that a page whose process drains ends before an entity that would have
+// to run again.
+func TestStaleAndDraining(t *testing.T) {
+	for _, drains := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			began := new(atomic.Int64)
+			p := over(kindOf(1, 2, 3, 100), function.Update, func(c *call) error {
+				began.Add(1)
+				n := c.sees(100)
+				time.Sleep(time.Second)
+				c.PutStored(keyOf(100), entityOf(100, n+1))
+				return nil
+			}, 1, 2, 3)
+			p.AtOnce, p.Job.PageTime = 3, int64(time.Hour)
+			p.Ends = func() bool { return drains && began.Load() >= 3 }
+			want := "3 reached, 3 done; wrote others 100 100 100"
+			if drains {
+				want = "1 reached, 1 done; wrote others 100"
+			}
+			if o, err := p.Run(t.Context()); err != nil || said(o) != want {
+				t.Errorf("draining %v: %v, %v, want %s", drains, said(o), err, want)
+			}
+		})
+	}
+}
+
+// TestCompleteAgain checks that new entities get their keys once. Only an entity on which the
+// function runs again gets new ones.
+func TestCompleteAgain(t *testing.T) {
+	k := kindOf(1, 2, 3)
+	p := over(k, function.Update, func(c *call) error {
+		c.n++
+		if c.id != 1 {
+			c.Put(datastore.IncompleteKey("K", nil), &struct{ N int }{1})
+		}
+		return nil
+	}, 1, 2, 3)
+	o, err := p.Run(t.Context())
+	if got := idsOf(o.Others); err != nil || got != "1001 1002" {
+		t.Fatalf("new entities: %s, %v", got, err)
+	}
+	moved := movedAll(k, o)
+	if err := p.Again(t.Context(), o, moved[1:2], func(Moved) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got := idsOf(o.Others); got != "1003 1002" {
+		t.Errorf("new entities after one has run again: %s", got)
+	}
+	for i, want := range []string{"", "1003", "1002"} {
+		if got := idsOf(o.results[i].incomplete.Keys()); got != want {
+			t.Errorf("entity %d puts %q, want %q", i+1, got, want)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package store
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// TestReserveRate reserves the rate of a job, a minute at a time: reservations come one after the
+// other, until the rate changes or the job ends.
+func TestReserveRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		em := emulator.ForTest(t, nil)
+		client, err := em.DatastoreClient(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		st := New(client)
+		j := run(t, st, "j", func(j *record.Job) { j.Rate = []byte(`{"entities":1}`) })
+		now := time.Now()
+		reserve := func(j *record.Job) (time.Duration, error) {
+			begin, _, err := st.ReserveRate(t.Context(), j, record.RateClockKey(j.Ref()),
+				func(pace.Queue) (time.Duration, int64) { return time.Minute, 1 })
+			return begin.Sub(now), err
+		}
+		for n := range 3 {
+			if at, err := reserve(j); err != nil || at != time.Duration(n)*time.Minute {
+				t.Errorf("reservation %d starts after %v, %v", n, at, err)
+			}
+		}
+		if stored, err := st.LoadJob(t.Context(), j.Ref()); err != nil || !stored.Drafted {
+			t.Errorf("the job's end does not delete its clock: %+v, %v", stored, err)
+		}
+		other := *j
+		other.Rate = []byte(`{"entities":2}`)
+		if at, err := reserve(&other); err != nil || at != 0 {
+			t.Errorf("of another rate it starts after %v, %v", at, err)
+		}
+		if at, err := reserve(&other); err != nil || at != time.Minute {
+			t.Errorf("the next one starts after %v, %v", at, err)
+		}
+		ended := run(t, st, "ended", func(j *record.Job) { j.State, j.Beside = record.Succeeded, true })
+		if _, err := reserve(ended); !errors.Is(err, record.ErrState) {
+			t.Errorf("a job that has ended: %v", err)
+		}
+		drafted := run(t, st, "drafted", func(j *record.Job) { j.Drafted, j.Beside = true, true })
+		before := em.Usage()
+		if at, err := reserve(drafted); err != nil || at != 0 {
+			t.Errorf("a job with a draft: %v, %v", at, err)
+		}
+		if writes := em.Usage().Sub(before).Writes; writes != 1 {
+			t.Errorf("a job with a draft, and a new clock: %d writes", writes)
+		}
+		gone := *j
+		gone.ID = "gone"
+		if _, err := reserve(&gone); !errors.Is(err, record.ErrNoSuchJob) {
+			t.Errorf("a job that is gone: %v", err)
+		}
+	})
+}
+
+// TestEndDraft checks that the end of a job deletes its rate clock, and touches nothing if the job
+// has none.
+func TestEndDraft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		for _, drafted := range []bool{false, true} {
+			j := &record.Job{ID: "j", Incarnation: "i", Drafted: drafted}
+			key := record.RateClockKey(j.Ref())
+			if _, err := st.client.Put(t.Context(), key, new(record.RateClock)); err != nil {
+				t.Fatal(err)
+			}
+			if err := st.Transact(t.Context(), func(tx *datastore.Transaction) error { return EndDraft(tx, j) }); err != nil {
+				t.Fatal(err)
+			}
+			err := st.client.Get(t.Context(), key, new(record.RateClock))
+			if gone := errors.Is(err, datastore.ErrNoSuchEntity); gone != drafted || j.Drafted {
+				t.Errorf("drafted %v: %v, %v", drafted, err, j.Drafted)
+			}
+		}
+	})
+}
