@@ -17,8 +17,8 @@ import (
 // completeTime is how long a shell waits for the names of jobs.
 const completeTime = 3 * time.Second
 
-// completeJob completes the ID of a job: of the newest 50, with their state and mapper. It says
-// nothing if the service does not answer.
+// completeJob completes the ID of a job. It offers the newest 50 jobs, each with its state and
+// mapper. If the service does not answer, it offers nothing.
 func completeJob(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

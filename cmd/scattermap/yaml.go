@@ -28,8 +28,8 @@ type yamlWriter struct {
 	out bytes.Buffer
 }
 
-// value writes the next value after what introduces it; before stands before the first line of a
-// block.
+// value writes the next value. The text before introduces it: an indentation, and a name with its
+// colon or a dash. A value of one line follows on the same line.
 func (w *yamlWriter) value(depth int, before string) error {
 	token, err := w.Token()
 	if err != nil {

@@ -125,7 +125,8 @@ func (db *database) needed() int64 {
 	return h
 }
 
-// scan keeps the versions that a query sees until the caller calls end.
+// scan registers a query that reads the state at a version. Until the caller calls end, the
+// database keeps all versions that the query sees.
 func (db *database) scan(at int64) (end func()) {
 	db.scans[at]++
 	return func() {
