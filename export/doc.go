@@ -14,9 +14,8 @@
 //  3. All parts are deleted, recorded or not. Then a manifest lists the files.
 //
 // Each run writes to a folder of its own, and writes each name only once. It writes the manifest
-// last: an export with a manifest has succeeded. After that, its files stay as they are: a delayed
-// write or deletion of the run touches none of them. [ReadManifest] finds the last manifest of a
-// folder.
+// last: an export with a manifest has succeeded. After that, its files never change: no delayed
+// write or deletion of the run touches them. [ReadManifest] finds the last manifest of a folder.
 //
 // A task holds one part in memory: about 4 MiB of entities. docs/export.md describes formats, types
 // and readers.
