@@ -14,7 +14,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// completeTime is how long a shell waits for the names of jobs.
+// completeTime is how long a shell waits for the IDs of jobs.
 const completeTime = 3 * time.Second
 
 // completeJob completes the ID of a job. It offers the newest 50 jobs, each with its state and
@@ -39,7 +39,7 @@ func completeJob(c *cobra.Command, args []string, typed string) ([]cobra.Complet
 	return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
 
-// serviceOf returns the service that the flags of a command name.
+// serviceOf returns the service that the command's flags name.
 func serviceOf(c *cobra.Command) *service {
 	s, flags := new(service), pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.define(flags)
