@@ -18,7 +18,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Names of blobs beside the files.
+// These are the names of blobs beside the files.
 const (
 	// ManifestName is the name of a manifest. The manifest in a run's folder decides whether the
 	// export has succeeded or was discarded. The export's folder also has a manifest. It is a copy of
