@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestList lists more jobs than are asked how they stand: of the others nothing is said that is not
-// known. It finds them by state, mapper and name.
+// TestList lists more jobs than those whose statuses are read. For the others the list shows only
+// known facts. The test finds jobs by state, mapper and name.
 func TestList(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 50)
@@ -55,8 +55,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestTampered shows a job one of whose records is not as it should be: that is an error of the
-// request, and not the end of the process.
+// TestTampered shows a job with a damaged record. The request fails, and the process goes on.
 func TestTampered(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 200)
