@@ -43,10 +43,10 @@ const maxSplits = 10_000
 // to a random share of the entities. Splits reads 24 sampled keys for each part; 300 of them cost
 // one read.
 //
-// Splits counts instead if the query is not a whole kind, if the kind has up to 10,000 entities, or
-// if it has fewer than 12 sampled keys for each part. It then divides the space of keys or values
-// into eight cells for each part, and counts the entities of each cell, at one read for 1,000
-// entities. If a part ends inside a cell, Splits also reads the cell's keys.
+// Splits counts instead if the query is not a whole kind, or if the kind has up to 10,000 entities.
+// It also counts if the kind has fewer than 12 sampled keys for each part. Then it divides the
+// space of keys or values into eight cells for each part, and counts the entities of each cell, at
+// one read for 1,000 entities. If a part ends inside a cell, Splits also reads the cell's keys.
 func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o *SplitsOptions) ([]Split, error) {
 	var opts SplitsOptions
 	if o != nil {

@@ -471,7 +471,7 @@ func TestEraseIsInTheWay(t *testing.T) {
 			}
 		}
 		blocked(`a tick of the schedule "nightly" waits`)
-		if err := nightly.Advance(t.Context(), w.Engine); err == nil { // it must be an error, because no tick waits any more
+		if err := nightly.Advance(t.Context(), w.Engine); err == nil { // it must fail: no tick waits any more
 			time.Sleep(time.Hour)
 		} else if record := datastore.NameKey("ScattermapSchedule", "nightly", nil); w.Client.Delete(
 			t.Context(), record) != nil {

@@ -39,7 +39,7 @@ const (
 	lineEvery = 10 * time.Second
 	patient   = time.Minute // how long a service that has answered once may give no answer
 
-	fewFailures = 5 // so many failed reads in a row are tolerated, however long they take
+	fewFailures = 5 // fewer failed reads in a row never end the command
 )
 
 // follow shows a job's progress until it has ended or is paused. Then it prints the status in the

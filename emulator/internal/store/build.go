@@ -32,8 +32,8 @@ type update struct {
 const (
 	takeAtOnce = 64 // versions
 	restEvery  = 24
-	fewUpdates = 32  // up to so many updates are applied with the database locked
-	maxRepeats = 100 // after so many rounds all updates are, so that steady writes can't delay the build for ever
+	fewUpdates = 32  // up to this number of updates are applied with the database locked
+	maxRepeats = 100 // after this number of rounds all are, so that steady writes can't delay the build for ever
 )
 
 // Build starts the build of an index. The caller has locked the database.
