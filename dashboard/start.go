@@ -197,7 +197,7 @@ func (s *server) plan(ctx context.Context, in entered) (_ *mapper.Estimate, err 
 		if in.query, err = prebuilt.EraseQuery(ctx, s.engine, in.query, in.params); err != nil {
 			return nil, err
 		}
-		in.params = nil // EraseQuery has checked them; the start adds fields that the plan would miss
+		in.params = nil // EraseQuery has checked them, and the job's parameters have more fields
 	}
 	return s.engine.PlanByName(ctx, in.mapper, in.query, &mapper.PlanOptions{
 		StartOptions: in.options, TimePerEntity: in.each, Params: in.params,

@@ -84,7 +84,7 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 }
 
 // partBuffer is the size in bytes of the buffer for the write of a part that fits into it. S3
-// allows no smaller one. The default of Google Cloud Storage, 16 MiB, would cost memory.
+// allows no smaller one. The default for Google Cloud Storage is 16 MiB.
 const partBuffer = 5 << 20
 
 // eachPart calls f for the recorded parts of a run in a stretch, in the order of their names.

@@ -344,7 +344,7 @@ func (s service) budget(r *http.Request) (any, error) {
 }
 
 // cleanUp starts the deletion of a job's records. A request without a body has the defaults. If the
-// job's own record is deleted before the answer, the answer is empty.
+// job's own record is deleted before the answer, the answer has no status.
 func (s service) cleanUp(r *http.Request) (any, error) {
 	var o struct {
 		mapper.CleanUpOptions

@@ -22,7 +22,7 @@ const tombstoneAge = 24 * time.Hour
 type queue struct {
 	server *Server
 	era    *era
-	wake   chan struct{} // gets a value when a task was added, or a delivery has ended
+	wake   chan struct{} // gets a value when a task was added, or when another delivery may start
 	closed chan struct{} // closed when the queue is deleted
 
 	mu         sync.Mutex
