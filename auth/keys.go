@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Bounds of a fetch of the public keys, which any request may cause.
+// These constants limit the fetches of the public keys, because any request may cause one.
 const (
-	keysTime  = 10 * time.Second // how long it may take
-	keysPause = time.Second      // from its end to the next one
+	keysTime  = 10 * time.Second // time for one fetch
+	keysPause = time.Second      // time from the end of a fetch to the next one
 	maxKeys   = 1 << 20          // bytes
 )
 

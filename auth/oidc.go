@@ -25,21 +25,21 @@ import (
 type Verifier struct {
 	validator *idtoken.Validator
 	audience  string
-	accounts  []string // empty: all that the proof stands for
+	accounts  []string // empty: every account with a valid token
 	proof     proof
 }
 
 // A proof is the kind of token that a verifier accepts. It accepts no token of another kind.
 type proof struct {
 	token     func(*http.Request) string
-	missing   string // what to say of a request without one
+	missing   string // the error for a request without a token
 	algorithm string
-	signature int // its length in bytes; 0: any
+	signature int // length of the signature in bytes; 0: any
 	issuers   []string
-	verified  bool // the claim email_verified has to be there; if it is, it has to be true
+	verified  bool // whether a token must have the claim email_verified; a claim that is there must be true
 }
 
-// oidc are the tokens that Cloud Tasks, Cloud Scheduler and gcloud send.
+// oidc is the proof that Cloud Tasks, Cloud Scheduler and gcloud send: an OIDC token.
 var oidc = proof{
 	token:     func(r *http.Request) string { return bearer(r.Header.Get("Authorization")) },
 	missing:   "the request has no bearer token",
@@ -48,9 +48,9 @@ var oidc = proof{
 	verified:  true,
 }
 
-// iap are the assertions that Identity-Aware Proxy signs, by its page "Get the user's identity with
-// signed headers". The other headers that it sends, such as X-Goog-Authenticated-User-Email, prove
-// nothing.
+// iap is the proof that Identity-Aware Proxy sends: an assertion, as described on its page "Get the
+// user's identity with signed headers". The other headers that it sends, such as
+// X-Goog-Authenticated-User-Email, prove nothing.
 var iap = proof{
 	token:     func(r *http.Request) string { return r.Header.Get("X-Goog-IAP-JWT-Assertion") },
 	missing:   "the request has no assertion of Identity-Aware Proxy",

@@ -13,10 +13,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A need is what the function calls for accounts.
+// A need describes the calls that the function makes for accounts.
 type need struct {
-	takes time.Duration // of a call
-	rate  int           // calls a second, above which calls are refused at once; 0: any number
+	takes time.Duration // time of a call
+	rate  int           // calls a second that the service accepts; it refuses more at once; 0: no limit
 	every int           // a call is needed for every n-th account
 }
 
@@ -56,7 +56,8 @@ func (s *service) call(key *datastore.Key) error {
 	return nil
 }
 
-// A besideRow is a row of BenchmarkBesideLoop: a job beside programs that do the same.
+// A besideRow is a row of BenchmarkBesideLoop. It compares a job with programs that do the same
+// work.
 type besideRow struct {
 	name           string
 	n              int // accounts
@@ -64,11 +65,11 @@ type besideRow struct {
 	atOnce         int // calls of the function at once in each page
 	need           need
 	update         bool
-	rate           float64       // entities a second; 0: any number
+	rate           float64       // limit of entities a second; 0: none
 	announces      bool          // the function announces its calls: the job's rate is the service's
 	ideal          time.Duration // 0: none
 	elsewhere      bool          // Wait is called in a process that runs no tasks
-	processes      int           // that run tasks; 0: one for every 20 dispatches at once
+	processes      int           // processes that run tasks; 0: one for every 20 dispatches at once
 }
 
 var besideRows = []besideRow{
@@ -97,12 +98,13 @@ var besideRows = []besideRow{
 // BenchmarkBesideLoop compares jobs with programs that promise nothing, in virtual time with the
 // latencies of a cloud. Each line is a job. Its metrics are:
 //
-//   - job-s: from the call of Start to the job's end
-//   - wait-s: from the job's end to the return of Wait
-//   - loop-s: a loop written by hand, with as many workers
-//   - limit-s: the same with read-ahead, and x-limit: how many times as long as that the job takes
-//   - x-ideal: how many times as long the job takes as the function or the rate alone
-//   - refused-%: the share of the job's calls that the service has refused
+//   - job-s is the time from the call of Start to the job's end
+//   - wait-s is the time from the job's end to the return of Wait
+//   - loop-s is the time of a loop written by hand, with as many workers
+//   - limit-s is the time of the same loop with read-ahead, and x-limit is the job's time divided
+//     by it
+//   - x-ideal is the job's time divided by the time that the function or the rate alone takes
+//   - refused-% is the share of the job's calls that the service has refused
 //
 // The loop and the limit know all keys, and the rate that a service takes.
 //

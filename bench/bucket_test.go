@@ -7,7 +7,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testbucket"
 )
 
-// How long the calls of a bucket in the same region take, in that order of magnitude: assumptions.
+// perBlobCall has the times of calls of a bucket in the same region. They are assumptions about the
+// order of magnitude.
 var perBlobCall = map[string]time.Duration{
 	"read": 30 * time.Millisecond, "write": 60 * time.Millisecond, "delete": 30 * time.Millisecond,
 	"list": 40 * time.Millisecond,

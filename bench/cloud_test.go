@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// Latencies say how long calls and dispatches take, as factors of the times in TestMakespan.
+// A latencies says how long calls and dispatches take, as factors of the times in TestMakespan.
 type latencies struct {
 	name  string
 	scale float64          // a factor of all times

@@ -29,9 +29,9 @@ var slowRaise = mapper.Update("slow-raise",
 		return nil
 	})
 
-// BenchmarkContention compares a job that changes all of a kind with a loop that does, while other
-// clients write the kind, in virtual time. It reports each one's time as a multiple of its time
-// without the clients: x-alone and loop-x-alone.
+// BenchmarkContention compares a job and a loop that each change all entities of a kind, while
+// other clients write the kind. It runs in virtual time. It reports each one's time as a multiple
+// of its time without the clients: x-alone and loop-x-alone.
 func BenchmarkContention(b *testing.B) {
 	for range b.N {
 		var alone, loopAlone time.Duration

@@ -1,9 +1,10 @@
-// Package bench compares scattermap with the alternatives of its users, in three ways:
+// Package bench compares scattermap with its alternatives in three ways:
 //
-//   - in virtual time: the production code and the real clients run whole jobs on the embedded
-//     emulators, with the latencies of a cloud
-//   - in real time: the work of the library itself (overhead_test.go, peers_test.go)
-//   - in money (cost_test.go)
+//   - In virtual time, the production code and the real clients run whole jobs on the embedded
+//     emulators, with the latencies of a cloud.
+//   - In real time, benchmarks measure the work of the library itself (overhead_test.go,
+//     peers_test.go).
+//   - In money, tests compare the costs of jobs (cost_test.go).
 //
 // This command prints a table:
 //

@@ -59,7 +59,7 @@ func (b *busy) network() network {
 	}}
 }
 
-// serve occupies a server for a call, and returns for how long.
+// serve occupies a server for a call, and returns the time that this took.
 func (b *busy) serve(ctx context.Context, usual time.Duration) time.Duration {
 	b.mu.Lock()
 	takes := time.Duration(b.vary.Draw(b.rng).Seconds() * float64(usual))
@@ -103,9 +103,9 @@ func (f foreground) quantile(q float64) float64 {
 	return f.took[int(q*float64(len(f.took)))].Seconds() * 1000
 }
 
-// A guestRow is a row of BenchmarkGuest: a job beside a foreground client.
+// A guestRow is a row of BenchmarkGuest, which runs a job beside a foreground client.
 type guestRow struct {
-	load       float64 // of the foreground, as a share of the servers' time
+	load       float64 // load of the foreground, as a share of the servers' time
 	processes  int
 	background bool
 	long       time.Duration // of the measurement
@@ -114,7 +114,7 @@ type guestRow struct {
 // guestFigures are the figures of a row. Latencies are in milliseconds.
 type guestFigures struct {
 	alone50, alone99, beside50, beside99 float64
-	share                                float64 // of the time that the foreground leaves of the servers
+	share                                float64 // of the servers' time that the foreground leaves
 }
 
 // runGuest measures a foreground alone and beside a job.
@@ -164,9 +164,10 @@ func runGuest(t *testing.T, row guestRow) (got guestFigures) {
 // servers' time. Its latencies are measured alone, and from the second minute of a job that never
 // waits or that is a background job. Its metrics are:
 //
-//   - alone-p99-ms and p99-ms: the 99th percentile of the foreground, alone and beside the job
-//   - rise-%: how much higher it is beside the job
-//   - spare-%: the job's share of the time that the foreground leaves of the servers
+//   - alone-p99-ms and p99-ms are the 99th percentiles of the foreground's latency, alone and
+//     beside the job
+//   - rise-% is how much higher the 99th percentile is beside the job
+//   - spare-% is the job's share of the servers' time that the foreground does not use
 //
 // go test ./bench -run '^$' -bench Guest -benchtime 1x -timeout 1h
 func BenchmarkGuest(b *testing.B) {

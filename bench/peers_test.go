@@ -44,9 +44,9 @@ var raise = mapper.Update("raise", func(_ context.Context, a *mapper.Entity[acco
 // BenchmarkPeers compares a job with the loop that its user would write by hand instead (see peer),
 // on each Datastore that a machine can run. Its metrics are:
 //
-//   - x-loop: how many times as fast as the loop the job is
-//   - job-s and loop-s: their seconds; the job's go from the call of Start to its end
-//   - the others: the job's calls to the Datastore for each page
+//   - x-loop is the job's speed divided by the loop's
+//   - job-s and loop-s are their times in seconds; the job's is from the call of Start to its end
+//   - the others are the job's calls to the Datastore for each page
 //
 // The loop runs before and after each job, so that a Datastore whose speed changes favours neither.
 // Every run has to raise every account once. A Datastore that is not installed is skipped, with a

@@ -20,12 +20,12 @@ import (
 // A verb is an action on a job.
 type verb struct {
 	Name    string
-	Label   string // of its button
+	Label   string // the text of its button
 	Did     string // the text after it was done
-	Warns   string // the question before it, if it costs or can't be undone; empty: no question
-	Many    bool   // it is offered for several jobs at once
-	Settles string // the fields of its form: rate, budget, clean-up or undo
-	Past    string // what a job is after it, in words
+	Warns   string // the question before the action, if that costs money or can't be undone; empty: no question
+	Many    bool   // whether it is offered for several jobs at once
+	Settles string // which fields its form has: rate, budget, clean-up or undo
+	Past    string // the state of a job after it, in words
 
 	when   func(*mapper.Status) bool // whether it is offered; the methods of mapper.Job decide
 	do     func(context.Context, *mapper.Job, url.Values) error
@@ -83,8 +83,8 @@ var verbs = []verb{
 		}},
 }
 
-// legal returns what can be done to a job. One of a queue that is not the engine's can only be
-// looked at, and moved.
+// legal returns the actions that a job allows. If the job is in another engine's queue, that is
+// only verify, and a move of a job that has not ended.
 func legal(s *mapper.Status, e *mapper.Engine) (all []verb) {
 	foreign := s.Queue != "" && !e.Owns(s.Queue)
 	for _, v := range verbs {
@@ -175,7 +175,7 @@ func cleanUp(ctx context.Context, j *mapper.Job, q url.Values) error {
 		IncludeJob: q.Get("record") != ""})
 }
 
-// undoes starts the undo of a job, or the rehearsal of one.
+// undoes starts the undo of a job, or a rehearsal of the undo.
 func undoes(ctx context.Context, j *mapper.Job, q url.Values) (*mapper.Job, error) {
 	if q.Get("rehearsal") == "" {
 		return j.Undo(ctx, nil)
@@ -183,21 +183,21 @@ func undoes(ctx context.Context, j *mapper.Job, q url.Values) (*mapper.Job, erro
 	return j.Undo(ctx, &mapper.UndoOptions{DryRun: true, ID: operator.NewID("undo-"+j.ID[:min(len(j.ID), 60)], true)})
 }
 
-// A question is the page that asks before an action.
+// A question is the page that asks whether to carry out an action.
 type question struct {
 	Do      string    `json:"do"`
 	Jobs    []string  `json:"jobs"`
-	LeftOut []refusal `json:"left_out,omitempty"` // jobs to which that can't be done now
+	LeftOut []refusal `json:"left_out,omitempty"` // jobs that do not allow the action now
 	Warns   string    `json:"warns,omitempty"`
 
 	Verb    verb       `json:"-"`
-	In      url.Values `json:"-"` // what was entered
-	Bad     string     `json:"-"` // what is wrong with it, or why it was not done
-	Written int64      `json:"-"` // entities, by the job to be undone
-	Back    string     `json:"-"` // where to go instead
+	In      url.Values `json:"-"` // what the viewer has entered
+	Bad     string     `json:"-"` // what is wrong with In, or why the action failed
+	Written int64      `json:"-"` // number of entities that the job to undo has written
+	Back    string     `json:"-"` // the address of the page to go back to
 }
 
-// order reads what is to be done, and to which jobs.
+// order reads the action and the IDs of its jobs from the parameters.
 func order(q url.Values) (v verb, ids []string, err error) {
 	i := slices.IndexFunc(verbs, func(v verb) bool { return v.Name == q.Get("do") })
 	for _, id := range q["id"] {
@@ -227,8 +227,8 @@ func (s *server) ask(r *http.Request, q url.Values) (*answer, error) {
 	return s.question(r.Context(), v, ids, q)
 }
 
-// question returns the question before an action. Of several jobs, it leaves out the jobs that
-// can't take it.
+// question returns the question before an action. If there are several jobs, it leaves out those
+// that do not allow the action.
 func (s *server) question(ctx context.Context, v verb, ids []string, q url.Values) (*answer, error) {
 	ask := question{Do: v.Name, Jobs: ids, Warns: v.Warns, Verb: v, In: q, Back: backTo(ids)}
 	if len(ids) > 1 || v.Settles == "undo" {
@@ -253,7 +253,7 @@ func (s *server) question(ctx context.Context, v verb, ids []string, q url.Value
 	return &answer{template: "act", title: v.Label, body: ask}, nil
 }
 
-// choose leaves out the jobs to which the action can't be done, by their statuses.
+// choose leaves out the jobs whose statuses do not allow the action.
 func (ask *question) choose(found []*mapper.Status) {
 	var can []string
 	for i, id := range ask.Jobs {
@@ -290,8 +290,8 @@ type result struct {
 	Verb verb `json:"-"`
 }
 
-// act carries out an action. If it can't be undone, it asks first, unless the answer is already
-// given.
+// act carries out an action. If the action needs a confirmation, and the request has none, act
+// answers with the question, or with an error as JSON.
 func (s *server) act(r *http.Request, q url.Values) (*answer, error) {
 	v, ids, err := order(q)
 	if err != nil {
@@ -354,7 +354,7 @@ func (s *server) actOn(ctx context.Context, v verb, id string, q url.Values) (*a
 		body: result{Done: []string{id}, Failed: []refusal{}, Verb: v}}, nil
 }
 
-// A proven is the page of a proof.
+// A proven is the page that shows the proof of a job.
 type proven struct {
 	Proof *mapper.Proof `json:"proof"`
 

@@ -80,15 +80,15 @@ func TestLegal(t *testing.T) {
 	}
 }
 
-// harmless is what a job can do that is not worth a button: it has nothing to undo or to retry, is
-// so already, or revives only.
+// harmless are actions that a job accepts, but that get no button. They have no effect, or only
+// revive tasks.
 var harmless = map[string]bool{
 	"running resume": true, "running retry": true, "paused retry": true, "paused pause": true, "succeeded retry": true,
 	"aborted abort": true, "aborted undo": true,
 	"running verify": true, "failed retry": true, "failed undo": true, "paused verify": true,
 }
 
-// TestMany acts on several jobs at once. Jobs that can't do it are listed with the reason.
+// TestMany acts on several jobs at once. Jobs that refuse the action are listed with the reason.
 func TestMany(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 100)
@@ -132,7 +132,7 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestForeign views a job of another queue. Only its possible actions are offered.
+// TestForeign views a job of another queue. The page offers only actions that are possible.
 func TestForeign(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 200)
@@ -170,8 +170,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestRate sets a job's rate in its form. Values that the form shows are kept unless they are
-// changed.
+// TestRate sets a job's rate in its form. Values in the form that the viewer does not change stay.
 func TestRate(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 500)

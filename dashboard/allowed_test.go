@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// orders are all that can be posted.
+// orders are all requests that can be posted.
 var orders = []string{
 	"act do=pause&id=j", "act do=resume&id=j", "act do=abort&id=j&confirmed=yes", "act do=retry&id=j",
 	"act do=undo&id=j&confirmed=yes", "act do=clean-up&id=j&confirmed=yes",
@@ -24,8 +24,8 @@ var orders = []string{
 	"start do=plan&mapper=credit&kind=Account&id=k", "start do=start&mapper=credit&kind=Account&id=k",
 }
 
-// TestForged posts each action as a browser does for a page of another site. It is refused, as is
-// each action on a read-only dashboard, and changes nothing.
+// TestForged posts each action as a browser does for a page of another site. Each is refused and
+// changes nothing. The same holds for each action on a read-only dashboard.
 func TestForged(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 100)

@@ -25,10 +25,10 @@ type browser struct {
 	ctx    context.Context
 	noJS   bool
 	width  int64
-	screen string // names its screenshots
+	screen string // part of the names of screenshots
 }
 
-// chromium returns where Chromium is.
+// chromium returns the path of Chromium.
 func chromium(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -87,13 +87,13 @@ func newBrowser(t *testing.T, width, height int64, dark bool) *browser {
 	return b
 }
 
-// do does something in the browser.
+// do carries out steps in the browser.
 func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
 	of(b, chromedp.Steps(steps...))
 }
 
-// of returns what the browser says.
+// of returns the result of an action in the browser.
 func of[T any](b *browser, a chromedp.Action[T]) T {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, testflag.Patience)
@@ -108,8 +108,8 @@ func of[T any](b *browser, a chromedp.Action[T]) T {
 	return v
 }
 
-// steadily does something up to five times: an element may be replaced by a newer one, of a page
-// that has renewed itself, just when it was found.
+// steadily calls do up to five times. It may fail if the page renews itself, and replaces an
+// element just after do has found it.
 func steadily[T any](ctx context.Context, do func() (T, error)) (v T, err error) {
 	for range 5 {
 		if v, err = do(); err == nil || ctx.Err() != nil {
@@ -125,13 +125,13 @@ func (b *browser) open(url string) {
 	b.do(chromedp.Navigate(url), chromedp.WaitReady(chromedp.CSS("main")))
 }
 
-// click clicks what a selector leads to, and waits for the next page.
+// click clicks the element of a selector, and waits for the next page.
 func (b *browser) click(selector string) {
 	b.Helper()
 	b.turn("click "+selector, chromedp.ScrollIntoView(chromedp.CSS(selector)), chromedp.Click(chromedp.CSS(selector)))
 }
 
-// turn does what leads to the next page, and waits for that page.
+// turn carries out steps that lead to the next page, and waits for that page.
 func (b *browser) turn(what string, steps ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, testflag.Patience)
@@ -148,8 +148,8 @@ func (b *browser) text(selector string) string {
 	return of(b, chromedp.Text(chromedp.CSS(selector)))
 }
 
-// await waits until a text is somewhere: with JavaScript the page renews itself, and without it is
-// loaded again.
+// await waits until the element of a selector has a text. With JavaScript the page renews itself;
+// otherwise await loads it again.
 func (b *browser) await(selector, want string) {
 	b.Helper()
 	for begun := time.Now(); ; {
@@ -167,7 +167,7 @@ func (b *browser) await(selector, want string) {
 	}
 }
 
-// attribute returns an attribute of what a selector leads to; nothing, if there is none now.
+// attribute returns an attribute of the element of a selector, or "" if there is none now.
 func (b *browser) attribute(selector, name string) (value string) {
 	b.Helper()
 	all := of(b, chromedp.AttributesAll(chromedp.CSSAll(selector), chromedp.AtLeast(0)))
@@ -177,7 +177,7 @@ func (b *browser) attribute(selector, name string) (value string) {
 	return all[0][name]
 }
 
-// shoot has a screenshot of the whole page be in the folder $SCREENS, if it is set.
+// shoot writes a screenshot of the whole page to the folder $SCREENS, if that is set.
 func (b *browser) shoot(name string) {
 	b.Helper()
 	folder := os.Getenv("SCREENS")
@@ -193,8 +193,8 @@ func (b *browser) shoot(name string) {
 	}
 }
 
-// TestBrowser goes through the life of jobs as somebody does who has only the pages: on a desk and
-// on a phone, with JavaScript and without.
+// TestBrowser operates jobs from start to end by the pages alone, on a desktop and on a phone, with
+// JavaScript and without.
 func TestBrowser(t *testing.T) {
 	for _, test := range []struct {
 		name          string
@@ -248,12 +248,12 @@ func (b *browser) live(w *world) {
 	b.shoot("start-planned")
 	b.click(`button[value=start]`)
 
-	// See its bar grow.
+	// The job's bar grows.
 	b.await("h1", "spring")
 	b.grows()
 	b.shoot("job-running")
 
-	// Pause and resume it. Enter in the reason does nothing.
+	// Pause and resume the job. Enter in the reason does nothing.
 	b.do(chromedp.SendKeys(chromedp.CSS(`#acts input[name=reason]`), "lunch\r"), chromedp.Sleep(500*time.Millisecond))
 	if s, err := w.engine.Job("spring").Status(b.Context()); err != nil || s.State != mapper.StateRunning {
 		b.Errorf("Enter made the job %v, %v", s, err)
@@ -280,7 +280,7 @@ func (b *browser) live(w *world) {
 	b.await("main", "is closed")
 	b.shoot("range")
 
-	// Retry them by their cause, once it is mended.
+	// Mend the cause, and retry its failures.
 	w.fails.Store(false)
 	b.open(w.url + "failures?id=spring")
 	b.click(`form button[value=retry]`)
@@ -289,7 +289,7 @@ func (b *browser) live(w *world) {
 	b.await("#acted", "its failures")
 	b.await("#acted", "the spring campaign")
 
-	// Prove it, and play it back.
+	// Verify the job, and play its replay.
 	b.click(`#acts button[value=verify]`)
 	b.shoot("verify")
 	b.click(`button[value=verify]`)
@@ -311,7 +311,7 @@ func (b *browser) live(w *world) {
 		}
 	}
 
-	// Abort another one, which is asked before.
+	// Abort another job. The page asks first.
 	w.slow.Store(int64(20 * time.Millisecond))
 	w.start(b, "autumn", `{"Amount": 1}`, mapper.StartOptions{PageSize: 50})
 	b.open(w.url + "?state=running")
@@ -349,7 +349,8 @@ func (b *browser) grows() {
 	}
 }
 
-// runAxe has axe-core look at the page, and returns how many rules passed, and what broke one.
+// runAxe checks the page with axe-core. It returns the number of rules that passed, and the
+// elements that broke one.
 const runAxe = `axe.run(document, {
 	resultTypes: ["violations"],
 	runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
@@ -362,7 +363,7 @@ const runAxe = `axe.run(document, {
 	})),
 }))`
 
-// TestAccessible has axe-core look at each page, light and dark, and on a phone.
+// TestAccessible checks each page with axe-core, light and dark, and on a phone.
 func TestAccessible(t *testing.T) {
 	chromium(t)
 	source := axe(t)
@@ -457,7 +458,7 @@ func TestLivePage(t *testing.T) {
 	b.open(w.url)
 	b.await("#list", "No jobs yet.")
 	w.putAccounts(t, 600)
-	w.slow.Store(int64(500 * time.Millisecond)) // until it may end
+	w.slow.Store(int64(500 * time.Millisecond)) // slow, so that the job does not end yet
 	w.start(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 5})
 	b.await("#list", "Chosen jobs")
 	b.open(w.url + "job?id=j&did=start")

@@ -8,37 +8,37 @@ import (
 	"time"
 )
 
-// freshness is how long data is shown after it was read: until the clock reaches a multiple of
-// freshness. So data is read once per interval, for any number of pages. Pages refresh at the same
-// interval.
+// freshness is the interval at which data is read again. The cache drops data when the clock
+// reaches the next multiple of freshness. So data is read once per interval, for any number of
+// viewers. Pages refresh at the same interval.
 const freshness = 2 * time.Second
 
-// loadTime is how long the database may take.
+// loadTime is how long one load may take.
 const loadTime = 20 * time.Second
 
 // A cache has recently read data, so that many viewers cost no more than one.
 type cache struct {
 	mu   sync.Mutex
 	all  map[string]*cached
-	when time.Time // all was last swept
+	when time.Time // when expired entries were last removed
 }
 
-// A cached is what is read, or was.
+// A cached is an entry of the cache: data that was read, or is being read.
 type cached struct {
-	ready chan struct{} // is closed when the others are there
+	ready chan struct{} // closed when the other fields are set
 	until time.Time
 	value any
 	err   error
 }
 
-// shared returns what load returns, or has returned lately for the same key. A
-// caller that waits may go away, because others may wait for the same. An error is returned to all
-// callers that wait, and is not kept.
+// shared returns the cached data of a key, or else loads it. Concurrent callers with the same key
+// share one load, which goes on if the first caller's ctx ends. All of them get its error, which is
+// not cached.
 func shared[T any](ctx context.Context, c *cache, key string, load func(context.Context) (T, error)) (T, error) {
 	return kept(ctx, c, key, freshness, load)
 }
 
-// kept is shared for data that is shown for another time than freshness.
+// kept is the same as shared, for data that stays in the cache for the time fresh.
 func kept[T any](
 	ctx context.Context, c *cache, key string, fresh time.Duration, load func(context.Context) (T, error),
 ) (T, error) {
@@ -69,7 +69,8 @@ func kept[T any](
 	return e.value.(T), nil
 }
 
-// guarded returns what load returns. A panic is an error: in a goroutine it would end the process.
+// guarded calls load, and turns a panic into an error. Otherwise a panic in this goroutine would
+// end the process.
 func guarded[T any](ctx context.Context, load func(context.Context) (T, error)) (v T, err error) {
 	defer func() {
 		if p := recover(); p != nil {

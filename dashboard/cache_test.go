@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestWatchersCostOne has fifty people watch a job for a minute, on pages that refresh every two
-// seconds. Together they cost no more than one.
+// TestWatchersCostOne lets fifty people watch a job for a minute, on pages that refresh every two
+// seconds. Together they cause no more calls than one.
 func TestWatchersCostOne(t *testing.T) {
 	one, fifty := watched(t, 1), watched(t, 50)
 	t.Logf("one costs %d calls, fifty %d", one, fifty)
@@ -64,7 +64,7 @@ func watched(t *testing.T, n int) (calls int64) {
 		time.Sleep(time.Minute)
 		h := dashboard.NewHandler(w.engine, everybody)
 		const every = 2 * time.Second
-		time.Sleep(time.Until(time.Now().Truncate(every).Add(every))) // what is read is shown until such a time
+		time.Sleep(time.Until(time.Now().Truncate(every).Add(every))) // the cache drops data at such times
 		before, end := w.calls(), time.Now().Add(time.Minute)
 		var group sync.WaitGroup
 		for i := range n {

@@ -14,47 +14,47 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// Sizes of the strip, in units of its picture.
+// These are the sizes of a strip, in the units of its SVG image.
 const (
 	stripWidth  = 1000
 	stripHeight = 56
-	laneHeight  = 8 // below it, of single entities
+	laneHeight  = 8 // the lane of single entities, below the strip
 	markWidth   = 3
 )
 
-// A strip is the picture of a key space.
+// A strip is a picture of a job's key space, with a slot for each range.
 type strip struct {
 	Width, Height int
 	Slots         []slot
 	Legend        []key
 	First, Last   string // bounds of the key space
-	Says          string // in words
+	Says          string // a description in words
 }
 
-// A slot is a range on a strip.
+// A slot is a range's rectangle on a strip.
 type slot struct {
 	X, Y, W, H string
 	Class      string
-	Range      int    // its index among the picture's ranges
-	To         string // the address of its page
+	Range      int    // the range's index in the picture
+	To         string // the address of the range's page
 	Text       string
-	Born, Done int    // frames of a replay, from 0 on, in which it was cut off, and done
-	Began      int    // and in which its page started
-	Final      string // its class when it is done
+	Born, Done int    // frames of a replay, from 0 on, in which the range was cut off, and was done
+	Began      int    // frame in which the range's page started
+	Final      string // the slot's class in the last frame
 }
 
-// A key says what a colour means.
+// A key is a line of a strip's legend: it says what a colour means.
 type key struct {
 	Class, Name string
-	Share       string // of the strip, or how many
+	Share       string // the share of the entities, or a number of ranges
 }
 
-// unit writes a length.
+// unit returns a length as text, with up to two decimals.
 func unit(f float64) string {
 	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.2f", f), "0"), ".")
 }
 
-// class names the class of a range by something.
+// class returns the CSS class of a range, if it is coloured by something and is in its n-th class.
 func class(by picture.Colour, n int) string {
 	if n == picture.None {
 		return "none"
@@ -65,8 +65,8 @@ func class(by picture.Colour, n int) string {
 	return fmt.Sprint("step", n)
 }
 
-// draw draws the ranges of a job, as they may be seen, on a strip. The shares of its legend agree
-// with the job's progress.
+// draw returns the strip of a job's ranges. The redacted ranges are seen, in the picture's order.
+// The shares in the legend agree with the job's progress.
 func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour, progress mapper.Progress) strip {
 	classes, names := p.Classes(by)
 	s := strip{Width: stripWidth, Height: stripHeight + laneHeight + 2}
@@ -123,12 +123,12 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour, prog
 	return s
 }
 
-// failures stands for a class of all failed ranges.
+// failures is a class for all failed ranges, besides the classes of the colour.
 const failures = picture.None - 1
 
 // sharesOf returns the percentage of the job's entities in each of n classes, in [picture.None] and
-// in failures. Together they are 100. Done and failed ranges together have the percentage of the
-// job's bar.
+// in failures. The sum of all percentages is 100. Done and failed ranges together have the
+// percentage that the job's progress bar shows.
 func sharesOf(p *picture.Picture, classes []int, n int, progress mapper.Progress) map[int]int {
 	done, open := make(map[int]float64), make(map[int]float64)
 	sumDone, sumOpen := 0.0, 0.0
@@ -161,7 +161,7 @@ func sharesOf(p *picture.Picture, classes []int, n int, progress mapper.Progress
 	return shares
 }
 
-// title says in a line what a range is.
+// title describes a range in one line.
 func title(r *ranged) string {
 	if r.Alone {
 		return fmt.Sprintf("%s: one entity, %s", r.State, visible(cmp.Or(r.Start, "the first key"), 80))
@@ -177,23 +177,23 @@ func title(r *ranged) string {
 	return text
 }
 
-// Sizes of a chart.
+// These are the sizes of a chart.
 const (
 	chartWidth  = 600
 	chartHeight = 90
 )
 
-// A chart is a series, drawn.
+// A chart is the drawing of a series of numbers.
 type chart struct {
 	Width, Height int
 	Path          string
-	Partial       string // the path of the time in which pages are in flight
+	Partial       string // the path for the last moments, whose pages are still under way
 	Top           string // the number at the top of its axis
-	To            string // how long it is
+	To            string // the duration of the series
 	Says          string
 }
 
-// chartOf draws a number of each moment as steps.
+// chartOf draws one number of each moment, which of returns, as steps.
 func chartOf(all []picture.Moment, of func(picture.Moment) float64) chart {
 	c := chart{Width: chartWidth, Height: chartHeight}
 	most, sum, whole := 0.0, 0.0, 0
@@ -217,7 +217,7 @@ func chartOf(all []picture.Moment, of func(picture.Moment) float64) chart {
 	return c
 }
 
-// steps returns the path of some of the moments; nothing if there are none.
+// steps returns the SVG path of the moments from:to, or "" if there are none.
 func steps(all []picture.Moment, from, to int, top float64, of func(picture.Moment) float64) string {
 	if from >= to {
 		return ""
@@ -241,14 +241,14 @@ func roundUp(f float64) float64 {
 	return digit * math.Ceil(f/digit)
 }
 
-// A branch is a level of a fan-out, drawn.
+// A branch is the drawing of one level of a fan-out.
 type branch struct {
 	picture.Level
-	X, Width, OpenWidth string // of a hundred: the bar is in the middle
+	X, Width, OpenWidth string // in percent; the bar is centred
 }
 
-// branches draws levels as bars, one below the other, by the roots of their numbers: a level has
-// often a thousand times as many as another.
+// branches draws levels as bars, one below the other. A bar's width is the square root of its
+// level's number of ranges, because one level often has a thousand times as many as another.
 func branches(all []picture.Level) (drawn []branch) {
 	most := 0.0
 	for _, l := range all {

@@ -20,7 +20,7 @@ type failing struct {
 
 	Job   string `json:"-"`
 	More  string `json:"-"`
-	Retry bool   `json:"-"` // its failures can be tried again
+	Retry bool   `json:"-"` // the job allows a retry
 }
 
 // failures answers with the page of a job's failures.

@@ -25,7 +25,7 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// form returns what is posted to start a job of the mapper credit.
+// form returns the body of a post that starts a job of the mapper credit.
 func form(pairs ...string) string {
 	q := url.Values{"mapper": {"credit"}, "kind": {"Account"}, "how": {"all"}, "do": {"start"}, "p.Amount": {"1"}}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -37,8 +37,8 @@ func form(pairs ...string) string {
 	return q.Encode()
 }
 
-// TestFormParams starts jobs with parameters of all types: each job has what its mapper's type has
-// for what was entered.
+// TestFormParams starts jobs with parameters of all types, and checks that each job gets the
+// entered values.
 func TestFormParams(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -73,8 +73,8 @@ func TestFormParams(t *testing.T) {
 	}
 }
 
-// TestFormRefused checks that what is wrong with a form is said, by the name of its field, beside
-// what was entered, and that nothing is started.
+// TestFormRefused posts wrong forms. The page shows the error with the field's name and the inputs,
+// and no job starts.
 func TestFormRefused(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -110,12 +110,12 @@ func TestFormRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			code, text := post(t, w.url+"start", q.Encode())
-			if do == "start" { // a form that was planned unchanged
+			if do == "start" { // the form was planned, and has not changed
 				q.Set("planned", "x")
 				code, text = post(t, w.url+"start", q.Encode())
 			}
 			if code == http.StatusOK && do == "plan" || strings.Contains(text, "this is the new plan") {
-				continue // only a start finds that out
+				continue // only a start notices this error
 			}
 			_, said, _ := strings.Cut(text, `role="alert"`)
 			said, _, _ = strings.Cut(said, "</div>")
@@ -138,7 +138,8 @@ func TestFormRefused(t *testing.T) {
 	}
 }
 
-// planned has a form plan its job, and returns what says so when the job is started, and the page.
+// planned posts a form to plan its job. It returns the field that proves the plan to the start, and
+// the page.
 func planned(t *testing.T, url string, entered ...string) (planned, text string) {
 	t.Helper()
 	code, text := post(t, url+"start", form(append([]string{"id", "p", "do", "plan"}, entered...)...))
@@ -217,8 +218,8 @@ func TestPrebuiltForms(t *testing.T) {
 	}
 }
 
-// TestPlanBeforeStart checks that a form starts what was planned, and nothing else: one that was
-// changed since is planned anew.
+// TestPlanBeforeStart checks that a form starts only a job that was planned. If the inputs have
+// changed since, it plans again.
 func TestPlanBeforeStart(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -283,7 +284,7 @@ func TestPlanOfEachWay(t *testing.T) {
 }
 
 type (
-	// Odd are parameters of types that no input is made for.
+	// Odd are parameters of types without an input of their own.
 	Odd struct {
 		Embedded
 		Map  map[string]int `json:"map,omitempty"`
@@ -297,14 +298,14 @@ type (
 		Bytes  []byte  `json:"bytes,omitempty"`
 		Ratio  float32 `json:"ratio"`
 		Hidden string  `json:"-"`
-		Dash   string  `json:"-,"` //nolint:staticcheck // it is meant to be called so
+		Dash   string  `json:"-,"` //nolint:staticcheck // the field's name is "-"
 		inner  int
 	}
-	// Pointed has a pointer to them.
+	// Pointed has a pointer to parameters.
 	Pointed struct {
 		Far string `json:"far,omitempty"`
 	}
-	// Embedded has fields that its struct has, too.
+	// Embedded has fields with the names of fields of the outer struct.
 	Embedded struct {
 		Name Named `json:"name"`
 	}
@@ -337,13 +338,13 @@ func TestFormOddParams(t *testing.T) {
 	w.refuses.Store(true)
 	w.putAccounts(t, 1)
 	w.url = w.serve(t, nil)
-	odds := func(pairs ...string) []string { // with what is required
+	odds := func(pairs ...string) []string { // adds the required fields
 		return append([]string{"p.quoted", "1", "p.small", "1", "p.ratio", "1"}, pairs...)
 	}
 	for _, test := range []struct {
 		mapper  string
 		entered []string
-		want    string // its parameters, or what is wrong
+		want    string // the parameters, or the error
 	}{
 		{"odd", []string{"p.name", "ann", "p.map", `{"a": 1}`, "p.any", `[1, "x"]`, "p.deep",
 			`{"name": "b", "quoted": "2", "small": 3, "ratio": 0}`, "p.quoted", "12", "p.small", "-128", "p.bytes",
@@ -389,7 +390,7 @@ func TestFormOddParams(t *testing.T) {
 	_ = Odd{}.inner
 }
 
-// TestBodies posts what no browser does.
+// TestBodies posts bodies that no browser sends.
 func TestBodies(t *testing.T) {
 	w := newEngine(t)
 	h := dashboard.NewHandler(w.engine, everybody)

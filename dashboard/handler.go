@@ -73,7 +73,7 @@ func NewHandler(e *mapper.Engine, o *Options) http.Handler {
 	})
 }
 
-// secure sets what a browser has to keep to.
+// secure sets the headers that restrict what a browser does with a page.
 func secure(h http.Header) {
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "+
 		"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
@@ -85,22 +85,23 @@ func secure(h http.Header) {
 	h.Set("Vary", "Accept")
 }
 
-// refuse returns what answers a request with an error.
+// refuse returns a function that answers a request with an error.
 func (s *server) refuse(r *http.Request) func(w http.ResponseWriter, code int, text string) {
 	return func(w http.ResponseWriter, code int, text string) { s.fail(w, r, code, text) }
 }
 
-// An answer is a page: of a template, or as JSON.
+// An answer is a page, which write sends as HTML of a template or as JSON.
 type answer struct {
-	code     int // 0: it is OK
+	code     int // 0: 200
 	template string
 	title    string
 	live     bool // the page renews itself
 	body     any
-	to       string // where to go instead, if it is no JSON
+	to       string // where a browser is redirected; JSON has no redirection
 }
 
-// bodyTime is how long the body of a request may take to come, and maxBody how large it may be.
+// bodyTime is the time in which the body of a request must arrive, and maxBody its largest size in
+// bytes.
 const (
 	bodyTime = 10 * time.Second
 	maxBody  = 1 << 20
@@ -163,8 +164,8 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	s.write(w, r, a)
 }
 
-// told returns the code of an error, and what a page says of it. It logs an error that may not be
-// said under an ID, which the page shows.
+// told returns the HTTP status of an error, and the text that a page shows. The text of an internal
+// error may have secrets. So told logs the error with a random ID, and the page shows only the ID.
 func (s *server) told(r *http.Request, err error) (code int, text string) {
 	if code = codeOf(err); code != http.StatusInternalServerError {
 		return code, s.said(err)
@@ -175,7 +176,7 @@ func (s *server) told(r *http.Request, err error) (code int, text string) {
 	return code, "the service could not do this; its log has the cause under the ID " + id
 }
 
-// codeOf is the table from errors to answers.
+// codeOf returns the HTTP status of an error.
 func codeOf(err error) int {
 	if errors.Is(err, picture.ErrNoSuchRange) {
 		return http.StatusNotFound
@@ -183,8 +184,8 @@ func codeOf(err error) int {
 	return operator.Code(err)
 }
 
-// page returns what shows a page, and what does what is posted to it; nil if there is no such
-// thing.
+// page returns the functions for GET and POST requests of a page. A function that the page does not
+// have is nil.
 func (s *server) page(name string) (shows, does func(*http.Request, url.Values) (*answer, error)) {
 	switch name {
 	case "":
@@ -256,14 +257,15 @@ func asJSON(r *http.Request) bool {
 // A page is what the template of all pages gets.
 type page struct {
 	Title    string
-	At       string // the name of the page, of the templates
+	At       string // the name of the page's template
 	Live     bool
 	ReadOnly bool
-	Did      string // what was just done, in words
+	Did      string // the action that has just been done, in words
 	Body     any
 }
 
-// did says what was done, of what acts.go can do and nothing else.
+// did returns the text after an action, or "" for any other name, because anybody can write it into
+// a URL.
 func did(name string) string {
 	if name == "start" {
 		return "The job is started."
@@ -274,7 +276,8 @@ func did(name string) string {
 	return ""
 }
 
-// write writes an answer: into a buffer first, so that an error is none in the middle of a page.
+// write writes an answer. It fills a buffer first, so that an error does not come in the middle of
+// a page.
 func (s *server) write(w http.ResponseWriter, r *http.Request, a *answer) {
 	var b bytes.Buffer
 	h := w.Header()
@@ -306,10 +309,10 @@ func (s *server) write(w http.ResponseWriter, r *http.Request, a *answer) {
 	if a.code != 0 {
 		w.WriteHeader(a.code)
 	}
-	_, _ = w.Write(b.Bytes()) // who has asked may have gone
+	_, _ = w.Write(b.Bytes()) // the client may have gone
 }
 
-// A failure is an error that is told.
+// A failure is an error as an answer shows it.
 type failure struct {
 	Error string `json:"error"`
 	Code  int    `json:"-"`

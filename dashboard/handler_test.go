@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestMounted mounts the pages in all the ways that are there: each link leads to a page.
+// TestMounted mounts the pages in all possible ways, and checks that each link leads to a page.
 func TestMounted(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)

@@ -49,8 +49,7 @@ func attribute(n *html.Node, name string) string {
 	return ""
 }
 
-// everyPage returns the addresses of all pages that links lead to, each with its text, as somebody
-// finds them who follows every link.
+// everyPage follows all links, and returns the texts of all pages by their addresses.
 func everyPage(t *testing.T, w *world) map[string]string {
 	t.Helper()
 	texts, queue := make(map[string]string), []string{w.url}
@@ -127,7 +126,7 @@ func TestGetChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	settled := everything(t, w)
-	for begun := time.Now(); ; { // what was under way comes to the end of its page
+	for begun := time.Now(); ; { // wait until pages under way have ended
 		time.Sleep(500 * time.Millisecond)
 		now := everything(t, w)
 		if reflect.DeepEqual(now, settled) {
@@ -147,7 +146,7 @@ func TestGetChangesNothing(t *testing.T) {
 			t.Errorf("no link leads to %s", name)
 		}
 	}
-	// as somebody may type it
+	// addresses that a viewer may type
 	for _, verb := range []string{"pause", "resume", "abort", "retry", "undo", "clean-up", "move", "verify", "rate"} {
 		for _, id := range []string{"good", "bad", "waits"} {
 			get(t, w.url+"act?do="+verb+"&confirmed=yes&rate=1&id="+id, "")
@@ -170,7 +169,7 @@ func keysOf(m map[string]string) func(yield func(string) bool) {
 	}
 }
 
-// hostile are texts that would do harm if a page took them for its own.
+// hostile are texts that would do harm if a page contained them unescaped.
 var hostile = []string{
 	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `javascript:alert(1)`, "' onmouseover='alert(1)",
 	"</style><style>*{display:none}</style>",
@@ -178,7 +177,7 @@ var hostile = []string{
 	"]]><svg onload=alert(1)>",
 }
 
-// TestHostile has hostile names, keys, errors, parameters, reasons, callers and counters. No page
+// TestHostile uses hostile names, keys, errors, parameters, reasons, callers and counters. No page
 // has an element, an attribute or an address from them. Characters that change the direction of
 // text are shown, and have no effect.
 func TestHostile(t *testing.T) {
@@ -214,7 +213,7 @@ func TestHostile(t *testing.T) {
 		}
 	}
 	texts := everyPage(t, w)
-	for _, text := range hostile { // what is asked for is shown, too
+	for _, text := range hostile { // pages show parameters of requests, too
 		for _, at := range []string{"?name=", "?state=", "?mapper=", "?cursor=", "job?id=", "job?id=job0&colour=",
 			"range?job=job0&range=", "failures?id=job0&cursor=", "replay?id=job0&frame=", "start?mapper=",
 			"act?id=job0&do=", "act?do=abort&id=", "x/", "?did="} {
@@ -244,15 +243,15 @@ func TestHostile(t *testing.T) {
 	t.Logf("%d pages", len(texts))
 }
 
-// mapperName returns what a counter can be called.
+// mapperName shortens a text to the limit of a counter's name.
 func mapperName(text string) string { return text[:min(len(text), 100)] }
 
-// checkHarmless checks that a page has nothing that comes from somebody else.
+// checkHarmless checks that a page contains no element, attribute or address from a hostile text.
 func checkHarmless(t *testing.T, at, text string) {
 	t.Helper()
 	for _, n := range elements(t, text) {
 		said := attribute(n, "title") + attribute(n, "aria-label")
-		for c := n.FirstChild; c != nil && n.Data != "textarea"; c = c.NextSibling { // which has what was entered
+		for c := n.FirstChild; c != nil && n.Data != "textarea"; c = c.NextSibling { // it shows what was typed
 			if c.Type == html.TextNode {
 				said += c.Data
 			}

@@ -25,16 +25,16 @@ type view struct {
 	Causes    []cause               `json:"causes"`
 	History   []mapper.HistoryEntry `json:"history"`
 	Ranges    []ranged              `json:"ranges"`
-	Estimated bool                  `json:"estimated"` // there are more ranges than these
-	Kept      bool                  `json:"kept"`      // the records of its ranges are there
+	Estimated bool                  `json:"estimated"` // Ranges is a sample
+	Kept      bool                  `json:"kept"`      // the records of the ranges are not deleted
 	Series    []picture.Moment      `json:"series"`
 	Levels    []picture.Level       `json:"levels"`
 	Pages     picture.Pages         `json:"pages"`
 
 	Standing     standing         `json:"-"`
-	Undoes       string           `json:"-"` // the ID of the job that it undoes
+	Undoes       string           `json:"-"` // if the job is an undo, the ID of the job that it undoes
 	Rehearsed    bool             `json:"-"`
-	Name         string           `json:"-"` // of its mapper, or of the one that it rehearses
+	Name         string           `json:"-"` // the name of the mapper, also of a rehearsed one
 	Strip        strip            `json:"-"`
 	Chosen       picture.Colour   `json:"-"`
 	Colours      []picture.Colour `json:"-"`
@@ -44,27 +44,27 @@ type view struct {
 	Notable      []ranged         `json:"-"`
 	Verbs        []verb           `json:"-"`
 	Logs         string           `json:"-"`
-	MoreCounters int              `json:"-"` // that a page leaves out
+	MoreCounters int              `json:"-"` // number of counters that the page leaves out
 	Counters     []counter        `json:"-"`
 	Settings     []setting        `json:"-"`
 }
 
-// A counter is one of a job.
+// A counter is a counter of a job.
 type counter struct {
 	Name string
 	N    int64
 }
 
-// A setting is one that is in force.
+// A setting is the name and the value of one of a job's settings.
 type setting struct{ Name, Value string }
 
 const (
-	moments      = 60 // of a series
+	moments      = 60 // moments in a series
 	manyNotable  = 12
-	manyCounters = 200 // that a page shows
+	manyCounters = 200 // maximum of counters that a page shows
 )
 
-// id returns the ID of a job that parameters have.
+// id returns the job's ID in a parameter. It returns an error for a text that is no ID.
 func id(q url.Values, name string) (string, error) {
 	if id := q.Get(name); id != "" {
 		return id, nil
@@ -72,13 +72,13 @@ func id(q url.Values, name string) (string, error) {
 	return "", operator.BadRequest(fmt.Sprintf("the parameter %s is missing: it is the ID of a job", name))
 }
 
-// A look is how a job stands, and its picture.
+// A look is a job's status, and its picture.
 type look struct {
 	status  *mapper.Status
 	picture *picture.Picture
 }
 
-// look looks at a job, or has lately.
+// look returns the status and the picture of a job, from the cache or from the database.
 func (s *server) look(ctx context.Context, id string) (look, error) {
 	return shared(ctx, &s.cache, "look\x00"+id, func(ctx context.Context) (l look, err error) {
 		l.status, l.picture, err = picture.Look(ctx, s.engine, id)
@@ -155,7 +155,7 @@ func (s *server) view(st, undo *mapper.Status, p *picture.Picture, chosen pictur
 	return v, err
 }
 
-// undoneJob returns the ID of the job that an undo undoes; empty for other jobs.
+// undoneJob returns the ID of the job that an undo undoes. For other jobs it returns "".
 func undoneJob(s *mapper.Status) string {
 	if !operator.Undoes(s) {
 		return ""

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// TestKindsOfJobs shows all kinds of jobs: a rehearsal, an undo, jobs over several kinds and
-// namespaces, sharded by a property, without entities, and without records.
+// TestKindsOfJobs shows a rehearsal, an undo, and jobs over several kinds and namespaces, sharded
+// by a property, without entities, and without records.
 func TestKindsOfJobs(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -57,13 +57,13 @@ func TestKindsOfJobs(t *testing.T) {
 	}
 	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		if p, err := picture.Of(t.Context(), w.client, "gone"); err != nil || len(p.Ranges) == 0 {
-			break // its status says that it is being cleaned up until the next sweep
+			break // until the next sweep, the status says that the clean-up runs
 		}
 		if time.Since(begun) > testflag.Patience {
 			t.Fatal("it is not cleaned up")
 		}
 	}
-	w.url = w.serve(t, nil) // which has read nothing yet
+	w.url = w.serve(t, nil) // a new dashboard has nothing in its cache
 	for at, want := range map[string][]string{
 		"job?id=undo-done": {"299 entities restored", "1 left as they are", "left?id=undo-done", "the undo of <a",
 			"stand-held"},

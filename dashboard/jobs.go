@@ -21,24 +21,24 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// A row is what the list says of a job.
+// A row is a job in the list.
 type row struct {
 	mapper.JobInfo
 	Phase    mapper.Phase     `json:"phase,omitempty"` // of a job that has not ended
 	Why      string           `json:"why,omitempty"`
-	Asked    bool             `json:"-"`                  // its numbers are known
+	Asked    bool             `json:"-"`                  // the numbers are known
 	Progress *mapper.Progress `json:"progress,omitempty"` // of a job that has not ended
 	Strip    *miniStrip       `json:"-"`                  // nil: nothing is known
 }
 
-// A list is the page of the jobs.
+// A list is the page with the list of jobs.
 type list struct {
 	Jobs     []row  `json:"jobs"`
 	Next     string `json:"next,omitempty"`
-	Searched int    `json:"searched,omitempty"` // how many jobs were searched for a name
+	Searched int    `json:"searched,omitempty"` // how many jobs' IDs were compared with the filter's name
 
-	// Counts has how many jobs are in each state, of the other filters but the name; nothing if the
-	// database can't count.
+	// Counts has the number of jobs in each state. All filters apply, except state and name. It is
+	// empty if the database can't count.
 	Counts map[mapper.State]int64 `json:"counts,omitempty"`
 
 	Filter  filter   `json:"-"`
@@ -47,10 +47,10 @@ type list struct {
 	Columns []column `json:"-"`
 	Legend  []key    `json:"-"` // of the strips
 	More    string   `json:"-"` // the address of the next page
-	Verbs   []verb   `json:"-"` // that can be done to several
+	Verbs   []verb   `json:"-"` // actions for several jobs
 }
 
-// A tab leads to the jobs of a state.
+// A tab is a link to the jobs in one state.
 type tab struct {
 	Name    string
 	N       int64
@@ -59,23 +59,23 @@ type tab struct {
 	Here    bool
 }
 
-// A column leads to the list sorted by it.
+// A column is the heading of a column, and a link to the list sorted by it.
 type column struct {
 	Name, To, Class string
 	Here            bool
 }
 
-// A filter chooses jobs, and their order.
+// A filter selects jobs, and has their order.
 type filter struct {
 	State, Mapper, Name string
-	From, Before        string // times
-	Sort                string // a key of orders; empty: the last started first
+	From, Before        string // as entered
+	Sort                string // a key of orders; empty: the newest job first
 	All                 bool
 
 	from, before time.Time
 }
 
-// Set reports whether anything is left out.
+// Set reports whether the filter leaves out any jobs.
 func (f filter) Set() bool {
 	return f.State != "" || f.Mapper != "" || f.Name != "" || f.From != "" || f.Before != ""
 }
@@ -126,18 +126,18 @@ func (f filter) to(name, value string) string {
 	return "./?" + q.Encode()
 }
 
-// options returns what the filter selects.
+// options returns the filter for [mapper.Engine.JobsPage], which has no names and orders.
 func (f filter) options() *mapper.JobsOptions {
 	return &mapper.JobsOptions{State: mapper.State(f.State), Mapper: f.Mapper, AllQueues: f.All, StartedFrom: f.from,
 		StartedBefore: f.before}
 }
 
-// key tells apart what filters select, without the name.
+// key returns a text for the cache that differs for filters with different options.
 func (f filter) key() string {
 	return fmt.Sprintf("%q", []string{f.State, f.Mapper, f.From, f.Before, strconv.FormatBool(f.All)})
 }
 
-// orders are the orders of a list, besides the order of the starts.
+// orders are the orders of a list, besides the newest job first.
 var orders = map[string]func(a, b row) int{
 	"id":       func(a, b row) int { return cmp.Compare(a.ID, b.ID) },
 	"state":    func(a, b row) int { return cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)) },
@@ -146,8 +146,8 @@ var orders = map[string]func(a, b row) int{
 	"cost":     func(a, b row) int { return cmp.Compare(b.Dollars, a.Dollars) },
 }
 
-// Bounds of a list. Of many running jobs on a page, this many are asked how they stand in the time
-// of a freshness.
+// These are the limits of a list. If a page has many running jobs, the statuses of manyStatuses are
+// read in each freshness, and up to manyAtOnce at the same time.
 const (
 	manyStatuses = 20
 	manyAtOnce   = 8
@@ -155,13 +155,13 @@ const (
 	manyPages    = 5   // looked through for a name
 )
 
-// How long the status of a job that has ended is shown, and how long counts are.
+// These constants say how long the cache keeps the status of an ended job, and counts.
 const (
 	endedFresh  = time.Minute
 	countsFresh = 10 * time.Second
 )
 
-// states are the states of jobs.
+// states are the states of jobs in the order of the tabs.
 var states = []mapper.State{mapper.StateRunning, mapper.StatePaused, mapper.StateSucceeded,
 	mapper.StateSucceededWithFailures,
 	mapper.StateFailed, mapper.StateAborted}
@@ -199,7 +199,7 @@ func (s *server) jobs(r *http.Request, q url.Values) (*answer, error) {
 	return &answer{template: "jobs", title: "Jobs", live: live, body: l}, nil
 }
 
-// tabs returns the tabs of the states.
+// tabs returns a tab for each state.
 func (l *list) tabs() (all []tab) {
 	sum := int64(0)
 	for _, n := range l.Counts {
@@ -229,7 +229,8 @@ func (f filter) columns() (all []column) {
 	return all
 }
 
-// counts counts the jobs in each state that the other filters leave, or has lately.
+// counts returns the number of jobs in each state, from the cache or from the database. The
+// filter's state and name do not apply.
 func (s *server) counts(ctx context.Context, f filter) (map[mapper.State]int64, error) {
 	f.State, f.Name = "", ""
 	return kept(ctx, &s.cache, "counts\x00"+f.key(), countsFresh,
@@ -253,7 +254,7 @@ func (s *server) counts(ctx context.Context, f filter) (map[mapper.State]int64, 
 		})
 }
 
-// list reads the jobs that a filter leaves.
+// list reads a page of the jobs that a filter selects.
 func (s *server) list(ctx context.Context, f filter, cursor string) (*list, error) {
 	l := &list{Jobs: []row{}} // an empty list is no null
 	for range manyPages {
@@ -286,8 +287,9 @@ func (s *server) list(ctx context.Context, f filter, cursor string) (*list, erro
 	return l, err
 }
 
-// statuses reads the statuses of jobs whose records lack them. The statuses of many running jobs
-// are shown longer, so that they cost no more. A job that was just cleaned up is shown unchanged.
+// statuses reads the statuses of jobs whose records lack them. If there are many running jobs,
+// their statuses stay longer in the cache, so that they do not cost more. A job that was just
+// cleaned up is shown unchanged.
 func (s *server) statuses(ctx context.Context, rows []row) error {
 	live := 0
 	for i := range rows {
@@ -362,7 +364,7 @@ func (r row) Done() mapper.Progress {
 	return mapper.Progress{}
 }
 
-// Runs reports whether the job is getting on.
+// Runs reports whether the job is running and has a progress.
 func (r row) Runs() bool { return r.Progress != nil && r.State == mapper.StateRunning }
 
 // Succeeded reports whether the job has processed all of its entities, or failed on them.
@@ -371,11 +373,11 @@ func (r row) Succeeded() bool { return succeeded(r.State) }
 // Undoes reports whether the job is an undo. It processes pages of another job.
 func (r row) Undoes() bool { return operator.Undoes(&mapper.Status{Mapper: r.Mapper}) }
 
-// Took returns how long the job took, which has ended.
+// Took returns how long an ended job took.
 func (r row) Took() time.Duration { return r.Ended.Sub(r.Created) }
 
-// Says returns why the job is not faster, or what is wrong with it, without the names that its row
-// has already.
+// Says returns why the job is not faster, or its error. It leaves out the names that the row shows
+// already.
 func (r row) Says() string {
 	text := strings.ReplaceAll(cmp.Or(r.Why, r.Error), "job "+r.ID+": ", "")
 	if r.UndoneBy != "" {

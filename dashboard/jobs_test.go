@@ -19,8 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// TestList lists more jobs than are asked how they stand: of the others nothing is said that is not
-// known. It finds them by state, mapper and name.
+// TestList lists more jobs than those whose statuses are read. For the others the list shows only
+// known facts. The test finds jobs by state, mapper and name.
 func TestList(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 50)

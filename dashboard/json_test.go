@@ -31,7 +31,7 @@ func names(v any, prefix string) (all []string) {
 	return all
 }
 
-// TestJSON checks the names that programs rely on, by both ways of asking for them.
+// TestJSON checks the names on which programs rely, in answers to both ways to request JSON.
 func TestJSON(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)

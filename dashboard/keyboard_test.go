@@ -14,7 +14,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// tree returns what a screen reader gets of the page: the role and the name of each node.
+// tree returns the roles and names of the page's nodes, as a screen reader gets them.
 func (b *browser) tree() (all []string) {
 	b.Helper()
 	found, err := chromedp.Call(b.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
@@ -77,7 +77,7 @@ func TestScreenReader(t *testing.T) {
 	} {
 		b.open(w.url + page)
 		all := b.tree()
-		for _, one := range want { // in this order
+		for _, one := range want { // the page has them in this order
 			i := slices.IndexFunc(all, func(s string) bool { return matches(one, s) })
 			if i < 0 {
 				t.Errorf("%q: there is no %s, or not in its order, in:\n%s", page, one, strings.Join(all, "\n"))

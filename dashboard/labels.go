@@ -21,7 +21,7 @@ var labels = map[string]string{
 	"move": "Move to this service", "retry": "Retry failures", "failures": "Failures",
 }
 
-// inputs are the names of the inputs of settings that have another one in JSON.
+// inputs has the input of each setting whose name in JSON differs from the input's name.
 var inputs = map[string]string{
 	"rate.entities": "rate", "entities": "rate", "rate.writes": "writes", "rate.calls": "calls",
 	"rate.ramp": "ramp", "for_ns": "for",
@@ -30,14 +30,15 @@ var inputs = map[string]string{
 	"end": "filters", "ancestor": "filters",
 }
 
-// where is where errors come from, in the order of an error's text. A page says that itself.
+// where lists prefixes of errors that name a package or an action, in the order in which they occur
+// in a text. A page leaves them out, because it shows them itself.
 var where = []string{"mapper: ", "picture: ", "status: ", "history: ", "jobs: ", "causes: ", "pause: ", "resume: ",
 	"abort: ", "retry: ", "undo: ", "start: ", "plan: ", "bad arguments: "}
 
-// labelOf returns what a page calls what can be entered.
+// labelOf returns the label of an input, in quotes.
 func labelOf(input string) string { return "\u201c" + labels[input] + "\u201d" }
 
-// said returns what a page says of an error: it names settings as forms do.
+// said returns an error's text for a page. It names settings by the labels of their inputs.
 func (s *server) said(err error) string {
 	text := operator.Say(err, func(name string) string {
 		input := cmp.Or(inputs[name], name)

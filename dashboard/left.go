@@ -5,7 +5,7 @@ import (
 	"net/url"
 )
 
-// A leaving is an entity that an undo has not restored, as shown.
+// A leaving is an entity that an undo has not restored, with redacted texts.
 type leaving struct {
 	Key string `json:"key,omitempty"`
 	Why string `json:"why"`

@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// manyRanges adds n ranges to a running job: a tenth of them open, and some failures. They are
-// copies of its root's record under other IDs, spread over the key space. It returns the IDs.
+// manyRanges adds n ranges to a running job. A tenth of them are open, and some are failures. They
+// are copies of the root's record with other IDs, spread over the key space. It returns the IDs.
 func manyRanges(t testing.TB, w *world, job string, n int) (ids []string) {
 	t.Helper()
 	var found []datastore.PropertyList
@@ -75,7 +75,7 @@ func manyRanges(t testing.TB, w *world, job string, n int) (ids []string) {
 	return ids
 }
 
-// everybody may see everything.
+// everybody are the options of a dashboard that allows all requests.
 var everybody = &dashboard.Options{Allow: func(*http.Request) (string, error) { return "", nil }}
 
 // crowded returns a world with a running job that has n ranges, and their IDs.
@@ -103,15 +103,15 @@ func (w *world) calls() (sum int64) {
 	return sum
 }
 
-// TestManyRanges shows each page of a job with 200,000 ranges: at most twelve calls answer it, and six
-// more the counts of the list.
+// TestManyRanges shows each page of a job with 200,000 ranges. A page needs at most twelve calls,
+// and the list six more for its counts.
 func TestManyRanges(t *testing.T) {
 	testflag.Sequential(t)
 	n := testflag.Size(t, 5000, 5000, 200_000)
 	w, ids := crowded(t, n)
 	for _, at := range crowdedPages(ids) {
 		for _, first := range []bool{true, false} {
-			h := dashboard.NewHandler(w.engine, everybody) // it has read nothing yet
+			h := dashboard.NewHandler(w.engine, everybody) // its cache is empty
 			before, begun := w.calls(), time.Now()
 			rec := httptest.NewRecorder()
 			h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, at, nil))
@@ -131,8 +131,7 @@ func TestManyRanges(t *testing.T) {
 	}
 }
 
-// BenchmarkPages measures each page of a job with 200,000 ranges, when nothing of it was read
-// lately.
+// BenchmarkPages measures each page of a job with 200,000 ranges, with an empty cache.
 func BenchmarkPages(b *testing.B) {
 	w, ids := crowded(b, 200_000)
 	for _, at := range crowdedPages(ids) {

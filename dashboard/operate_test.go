@@ -39,8 +39,8 @@ func TestFailedRange(t *testing.T) {
 	}
 }
 
-// TestKept checks that a form that was refused still has what was entered, and the reason in the
-// words of the form.
+// TestKept checks that a refused form keeps its inputs, and shows the error in the words of the
+// form.
 func TestKept(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 100)
@@ -67,8 +67,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestEnterDoesNothing checks that no form acts on a job by Enter in its reason: the first button
-// of a form is the one that Enter presses.
+// TestEnterDoesNothing checks that Enter in the reason of a form does not act on a job. Enter
+// presses a form's first button.
 func TestEnterDoesNothing(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 100)
@@ -155,8 +155,8 @@ func TestBudgetIsRaised(t *testing.T) {
 	}
 }
 
-// TestUndoIsRehearsed has an undo rehearsed before it is done: the rehearsal says what it would
-// restore, and changes nothing.
+// TestUndoIsRehearsed rehearses an undo before it runs. The rehearsal shows the entities that the
+// undo would restore, and changes nothing.
 func TestUndoIsRehearsed(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -262,8 +262,7 @@ func TestListStates(t *testing.T) {
 	}
 }
 
-// TestDestroyed starts a job that deletes: its form wants the number of entities that the plan
-// says.
+// TestDestroyed starts a job that deletes. Its form requires the number of entities in the plan.
 func TestDestroyed(t *testing.T) {
 	testflag.Sequential(t)
 	w := newEngine(t)
@@ -313,8 +312,8 @@ func TestDestroyed(t *testing.T) {
 	}
 }
 
-// TestUnexpected shows an error that may not be said. Its page has an ID, under which the log has
-// it, and a form keeps what was entered.
+// TestUnexpected causes an error that pages do not show. The page has only an ID, the log has the
+// error with this ID, and the form keeps its inputs.
 func TestUnexpected(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 10)

@@ -65,7 +65,7 @@ func CloudLoggingURL(project string) func(job, rangeID string) string {
 	}
 }
 
-// redact returns what is shown in place of a text.
+// redact returns the replacement for a text, or the text itself without [Options.Redact].
 func (o *Options) redact(what TextKind, text string) string {
 	if o.Redact == nil || text == "" {
 		return text
@@ -73,7 +73,8 @@ func (o *Options) redact(what TextKind, text string) string {
 	return o.Redact(what, text)
 }
 
-// redactJSON returns what is shown in place of JSON: as a text, if it is none any more.
+// redactJSON returns the replacement for JSON. If the replacement is not JSON, it returns it as a
+// JSON string.
 func (o *Options) redactJSON(what TextKind, v any) (json.RawMessage, error) {
 	encoded, err := json.Marshal(v)
 	if err != nil || o.Redact == nil {

@@ -17,24 +17,24 @@ import (
 	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
-// A field is an input of a form for a part of a mapper's parameters.
+// A field is an input for one of a mapper's parameters.
 type field struct {
 	Name     string `json:"name"`     // in JSON, with dots between nested names
 	Kind     string `json:"kind"`     // bool, int, float, text, lines, duration, time or json
-	Optional bool   `json:"optional"` // it may be absent; other empty fields are the zero value, or required
-	Required bool   `json:"required"` // a number or a time without omitempty or omitzero
+	Optional bool   `json:"optional"` // an empty input leaves the parameter out
+	Required bool   `json:"required"` // an empty input is an error
 
 	Value string       `json:"-"` // what was entered
 	Bad   string       `json:"-"` // what is wrong with it
-	typ   reflect.Type // that the value has
+	typ   reflect.Type // the Go type of the value
 	path  []string
-	quote bool // JSON has it as a string
+	quote bool // a number that JSON has as a string
 }
 
 // ID returns the ID of the input.
 func (f field) ID() string { return "p." + f.Name }
 
-// Help says what can be entered.
+// Help returns a hint at what the viewer can enter.
 func (f field) Help() string {
 	switch f.Kind {
 	case "duration":
@@ -54,8 +54,8 @@ var (
 	textType = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-// fieldsOf returns the inputs for a type of parameters: one of JSON for all of it, with an empty
-// name, if it is no struct.
+// fieldsOf returns the inputs for a type of parameters. If the type is no struct, there is one
+// input for all of it, as JSON and with an empty name.
 func fieldsOf(t reflect.Type) []field {
 	if t == nil {
 		return nil
@@ -66,7 +66,8 @@ func fieldsOf(t reflect.Type) []field {
 	return inside(t, nil, 0)
 }
 
-// deepest is how deep nested structs have inputs of their own. Deeper values are entered as JSON.
+// deepest is the depth of nested structs up to which fields have inputs of their own. The viewer
+// enters deeper values as JSON.
 const deepest = 4
 
 // inside returns the inputs for a struct's fields.
@@ -113,16 +114,16 @@ func inside(t reflect.Type, path []string, depth int) (all []field) {
 	return all
 }
 
-// required reports whether a field of a kind, with the options of its tag, has to be entered: its
-// zero value is too easily taken for what was meant.
+// required reports whether an empty input is an error. That is so for numbers and times without
+// omitempty or omitzero in the tag's options, because their zero value is seldom meant.
 func required(kind, options string) bool {
 	all := strings.Split(options, ",")
 	return slices.Contains([]string{"int", "float", "duration", "time"}, kind) &&
 		!slices.Contains(all, "omitempty") && !slices.Contains(all, "omitzero")
 }
 
-// kindOf returns what a value of a type is entered as; nothing for a struct, which has inputs for
-// its fields.
+// kindOf returns the kind of the input for a Go type. It returns "" for a struct, whose fields have
+// inputs.
 func kindOf(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[time.Time]():
@@ -154,8 +155,8 @@ func kindOf(t reflect.Type) string {
 	return "json"
 }
 
-// params encodes what was entered as parameters. It notes errors in the fields, and
-// returns the first one.
+// params encodes the fields' inputs as parameters. It stores errors in the fields, and returns the
+// first one.
 func params(fields []field, q url.Values) (encoded json.RawMessage, err error) {
 	for name := range q {
 		if known := slices.ContainsFunc(fields, func(f field) bool { return f.ID() == name }); strings.HasPrefix(name,
@@ -197,7 +198,7 @@ func params(fields []field, q url.Values) (encoded json.RawMessage, err error) {
 	return json.Marshal(all)
 }
 
-// encode returns what was entered as JSON; nil if nothing was.
+// encode returns the field's input as JSON, or nil if the input is empty.
 func (f *field) encode() (value json.RawMessage, err error) {
 	text := f.Value
 	if f.Kind != "text" {
@@ -224,7 +225,7 @@ func (f *field) encode() (value json.RawMessage, err error) {
 	return value, f.try(value)
 }
 
-// parse returns what the text of a field says, by its kind.
+// parse converts a text to a value of the field's kind.
 func (f *field) parse(text string) (any, error) {
 	switch f.Kind {
 	case "bool":
@@ -274,10 +275,11 @@ func (f *field) parse(text string) (any, error) {
 	return text, nil
 }
 
-// try has the value's own type read it: it may be out of its range.
+// try decodes a value into the field's Go type. It returns an error if the value is out of the
+// type's range.
 func (f *field) try(value json.RawMessage) error {
 	if f.quote || f.typ == nil {
-		return nil // the struct reads it otherwise
+		return nil // only the struct can decode it
 	}
 	if err := json.Unmarshal(value, reflect.New(f.typ).Interface()); err != nil {
 		return fmt.Errorf("%.100q does not fit: %w", f.Value, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// A detail is the page of a range.
+// A detail is the page that shows a range.
 type detail struct {
 	Job   string   `json:"job"`
 	Range oneRange `json:"range"`
@@ -17,7 +17,7 @@ type detail struct {
 	Logs string `json:"-"`
 }
 
-// A oneRange is a range with all that is known of it, as it may be seen.
+// A oneRange has all details of a range, with redacted texts.
 type oneRange struct {
 	*picture.Detail
 	Start string `json:"start,omitempty"` // replaces Detail's field

@@ -16,27 +16,27 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// frames is how many pictures a replay has.
+// frames is the number of pictures in a replay.
 const frames = 30
 
-// A replayed is the page of a job's replay.
+// A replayed is the page with a job's replay.
 type replayed struct {
 	Times  []time.Time `json:"times"`
-	Frames []string    `json:"frames"` // a letter for each range
+	Frames []string    `json:"frames"` // each frame is a string with a letter for each range
 	Ranges []ranged    `json:"ranges"`
 
 	Job        string        `json:"-"`
-	Frame      int           `json:"-"` // that is shown, from 1 on
+	Frame      int           `json:"-"` // the number of the frame that is shown, from 1 on
 	Last       int           `json:"-"`
 	At         time.Duration `json:"-"` // since the job's start
 	Took       time.Duration `json:"-"`
 	Strip      strip         `json:"-"`
 	Prev, Next string        `json:"-"` // addresses
 	Estimated  bool          `json:"-"`
-	Spans      string        `json:"-"` // of each frame, for the script
+	Spans      string        `json:"-"` // the time of each frame, for the script
 }
 
-// letters stand for states.
+// letters has the letter for each state in a frame.
 var letters = map[picture.State]byte{picture.Uncut: 'u', picture.Pending: 'p', picture.Running: 'r', picture.Done: 'd',
 	picture.Slow: 's', picture.Failed: 'f'}
 
@@ -98,7 +98,7 @@ func (s *server) replay(r *http.Request, q url.Values) (*answer, error) {
 	return &answer{template: "replay", title: "Replay of " + id, body: v}, nil
 }
 
-// play has each slot look as it did in a frame, and know when it changes.
+// play sets the class of each slot for a frame, and the frames in which the class changes.
 func (s *strip) play(all []string, frame int) {
 	for i := range s.Slots {
 		v := &s.Slots[i]
@@ -109,8 +109,8 @@ func (s *strip) play(all []string, frame int) {
 	}
 }
 
-// since returns the first frame, from 0 on, in which a range is in none of some states, or
-// the number of frames if there is none.
+// since returns the first frame, from 0 on, in which a range is in none of the given states. If
+// there is none, it returns the number of frames.
 func since(all []string, at int, states ...byte) int {
 	for i, frame := range all {
 		if !slices.Contains(states, frame[at]) {
@@ -120,7 +120,7 @@ func since(all []string, at int, states ...byte) int {
 	return len(all)
 }
 
-// className returns the class of a state's letter.
+// className returns the CSS class for a state's letter.
 func className(letter byte) string {
 	for state, l := range letters {
 		if l == letter {
@@ -130,12 +130,12 @@ func className(letter byte) string {
 	return ""
 }
 
-// Colours of an animation, for light and dark pages: it is shown without a style sheet.
+// colours are an animation's own colours, for light and dark pages, because it has no style sheet.
 var colours = map[byte]string{'u': "#e2e8f0", 'p': "#94a3b8", 'r': "#2563eb", 'd': "#15803d", 's': "#d97706",
 	'f': "#dc2626"}
 
-// playTime is how long a round of an animation takes; it has three rounds. holdFrames is how many
-// frames it holds at its end.
+// playTime is how long one of an animation's three rounds takes. At the end of a round, the last
+// frame stays for the time of holdFrames frames.
 const (
 	playTime   = 6 * time.Second
 	holdFrames = 8
@@ -160,7 +160,8 @@ func (s *server) animation(r *http.Request, q url.Values) (*answer, error) {
 	return &answer{body: animate(st, p, strip, unfold(p, p.Frames(frames)))}, nil
 }
 
-// animate draws a job's frames, each after the other, and holds the last one.
+// animate returns an image that shows a job's frames one after the other, and then holds the last
+// one.
 func animate(st *mapper.Status, p *picture.Picture, d strip, all []string) svg {
 	const top, foot = 30, 24
 	var b bytes.Buffer
@@ -207,7 +208,8 @@ func animate(st *mapper.Status, p *picture.Picture, d strip, all []string) svg {
 	return b.Bytes()
 }
 
-// turns returns the colours that a range takes, one after the other, and when.
+// turns returns the colours of a range in the order in which it takes them, and the times of the
+// changes.
 func turns(all []string, at int) (values, times []string) {
 	last := byte(0)
 	for i, frame := range all {
@@ -219,5 +221,5 @@ func turns(all []string, at int) (values, times []string) {
 	return values, times
 }
 
-// unit3 writes a share.
+// unit3 returns a share as text, with four decimals.
 func unit3(f float64) string { return strconv.FormatFloat(f, 'f', 4, 64) }

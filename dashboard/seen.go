@@ -44,7 +44,7 @@ func (s *status) Undone() string {
 	return "being undone"
 }
 
-// statusOf returns what may be seen of a status.
+// statusOf returns a job's status with redacted texts.
 func (s *server) statusOf(from *mapper.Status) (v status, err error) {
 	v = status{Status: from, Error: s.redact(TextError, from.Error), Bottleneck: s.redact(TextError, from.Bottleneck),
 		Over: s.redact(TextParams, operator.Over(from.Query)), Counters: make(map[string]int64)}
@@ -53,7 +53,7 @@ func (s *server) statusOf(from *mapper.Status) (v status, err error) {
 		v.ByKind = append(v.ByKind, space)
 	}
 	for name, n := range from.Counters {
-		v.Counters[s.redact(TextCounter, name)] += n // those that look the same now are one
+		v.Counters[s.redact(TextCounter, name)] += n // counters with the same redacted name are added up
 	}
 	if v.Query, err = s.redactJSON(TextParams, from.Query); err == nil {
 		v.Params, err = s.redactJSON(TextParams, from.Params)
@@ -61,7 +61,7 @@ func (s *server) statusOf(from *mapper.Status) (v status, err error) {
 	return v, err
 }
 
-// actsOf returns what may be seen of what was done to a job.
+// actsOf returns a job's history with redacted texts.
 func (s *server) actsOf(from []mapper.HistoryEntry) []mapper.HistoryEntry {
 	all := []mapper.HistoryEntry{}
 	for _, a := range from {
@@ -71,7 +71,7 @@ func (s *server) actsOf(from []mapper.HistoryEntry) []mapper.HistoryEntry {
 	return all
 }
 
-// keyOf writes a key, as it may be seen.
+// keyOf returns the redacted text of a key.
 func (s *server) keyOf(k *datastore.Key) string { return s.redact(TextKey, names.Key(k)) }
 
 // A cause is a cause of failures with redacted texts.
@@ -81,11 +81,11 @@ type cause struct {
 	Count     int64   `json:"count"`
 	Estimated bool    `json:"estimated"`
 	Example   failed  `json:"example"`
-	Hash      string  `json:"-"` // of the cause itself, which may not be seen
+	Hash      string  `json:"-"` // hash of the cause before it was redacted
 	Share     float64 `json:"-"`
 }
 
-// hashOf returns what stands for a text.
+// hashOf returns a hash that identifies a text without showing it.
 func hashOf(text string) string {
 	h := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(h[:8])
@@ -129,7 +129,7 @@ func (s *server) rangedOf(r picture.Range) ranged {
 	return ranged{r, s.place(r.Start), s.place(r.End), s.redact(TextError, r.Error)}
 }
 
-// place writes a bound; an empty text is none.
+// place returns the redacted text of a bound, or "" if there is none.
 func (s *server) place(p *picture.Place) string {
 	if p == nil {
 		return ""

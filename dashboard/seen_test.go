@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestRedact has keys, parameters and errors be hidden: no page says any of it, and a cause can
-// still be retried.
+// TestRedact hides keys, parameters and errors. No page shows any of them, and a cause can still be
+// retried.
 func TestRedact(t *testing.T) {
 	testflag.Sequential(t)
 	var mu sync.Mutex

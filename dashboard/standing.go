@@ -12,21 +12,22 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Tones of a standing.
+// These are the tones of a standing.
 const (
 	good  = "good"  // nothing to do
-	held  = "held"  // it makes less progress than it could
+	held  = "held"  // the job makes less progress than it could
 	trial = "trial" // somebody has to act
 )
 
-// A standing says in a line how a job stands and why, and in another what to do.
+// A standing describes a job's state for the operator: Text has the state and its reason, and Next
+// says what to do.
 type standing struct {
 	Tone string
 	Text []piece
 	Next string
 }
 
-// A piece is a part of a text, or a range that it names.
+// A piece is a part of a standing's text. If Range is set, the part is a link to that range.
 type piece struct{ Text, Range string }
 
 var (
@@ -47,8 +48,9 @@ func pieces(job, text string) (all []piece) {
 	}
 }
 
-// standingOf returns how a job stands, as it may be seen. The text starts with the job's phase, or
-// with its state: see [operator.PhaseOf]. The last entry of its history says who stopped it.
+// standingOf returns the standing of a job, from its redacted status. The text starts with the
+// job's phase or state: see [operator.PhaseOf]. The last entry of the history tells who stopped the
+// job.
 func standingOf(s *status, history []mapper.HistoryEntry, now time.Time) standing {
 	tone, text, next := ended(s)
 	switch s.State {
@@ -115,10 +117,10 @@ func paused(s *status, history []mapper.HistoryEntry) (tone, text, next string) 
 	return held, "Paused" + actor(history, mapper.StatePaused), "Resume it to continue, or abort it."
 }
 
-// sentence writes a phase as the first word of a sentence.
+// sentence returns a phase with a capital letter, as the start of a sentence.
 func sentence(p mapper.Phase) string { return strings.ToUpper(string(p[:1])) + string(p[1:]) }
 
-// actor says who brought a job into a state, when it is known, and why.
+// actor returns who brought a job into a state, and why, if the history has that.
 func actor(history []mapper.HistoryEntry, state mapper.State) (text string) {
 	if len(history) == 0 || history[len(history)-1].State != state {
 		return ""
@@ -133,7 +135,7 @@ func actor(history []mapper.HistoryEntry, state mapper.State) (text string) {
 	return text
 }
 
-// running says how a job stands that runs.
+// running returns the standing of a running job.
 func running(s *status, now time.Time) (tone, text, next string) {
 	rate := operator.Grouped(int64(math.Round(s.Progress.EntitiesPerSecond))) + " entities/s"
 	tone, text, next = phaseOf(s, rate, now)
@@ -152,7 +154,7 @@ func running(s *status, now time.Time) (tone, text, next string) {
 
 const nothingToDo = "Nothing to do."
 
-// phaseOf says what a running job does or waits for. The text starts with the job's phase.
+// phaseOf returns what a running job does or waits for. The text starts with the job's phase.
 func phaseOf(s *status, rate string, now time.Time) (tone, text, next string) {
 	why := cmp.Or(s.Bottleneck, s.Error)
 	text = sentence(mapper.Phase(operator.PhaseOf(s.State, s.Phase)))
@@ -199,7 +201,7 @@ func phaseOf(s *status, rate string, now time.Time) (tone, text, next string) {
 	return good, text + " at " + rate, nothingToDo
 }
 
-// ended says how a job stands that has ended, and was not aborted.
+// ended returns the standing of a job that has ended and was not aborted.
 func ended(s *status) (tone, text, next string) {
 	took := ""
 	if !s.Ended.IsZero() {
@@ -222,7 +224,7 @@ func ended(s *status) (tone, text, next string) {
 		nothingToDo
 }
 
-// afterFailures says what can be done about the failures of a job that has ended.
+// afterFailures returns what the operator can do about the failures of a job that has ended.
 func afterFailures(s *status) string {
 	if s.CleanedUp || s.CleaningUp {
 		return "Nothing to do: its records were cleaned up, so the failures can't be retried."
@@ -238,7 +240,8 @@ func afterFailures(s *status) string {
 	return next
 }
 
-// undone says what an undo has done. An undo that restored nothing is no success for the operator.
+// undone returns the standing of an undo that has ended. It does not call an undo that restored
+// nothing a success.
 func undone(s *status) (tone, text, next string) {
 	text = sentence(mapper.Phase(s.State)) + ": " + operator.Undone(s.Status)
 	left, back := s.Counters["left"], s.Counters["restored"]+s.Counters["removed"]

@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// said returns the text of a standing, with the ranges that it names in brackets.
+// said returns the text of a standing, with links to ranges in brackets.
 func (s standing) said() string {
 	var b strings.Builder
 	for _, p := range s.Text {
@@ -24,8 +24,8 @@ func (s standing) said() string {
 	return b.String()
 }
 
-// TestStanding checks how jobs are said to stand, and what to do. The badge and the text say the
-// same: the text starts with the last words of the badge.
+// TestStanding checks the standings of jobs and the advice. The badge and the text agree: the text
+// starts with the last words of the badge.
 func TestStanding(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
@@ -196,7 +196,7 @@ func TestDrawnEnds(t *testing.T) {
 }
 
 // TestSharesAgree checks that the shares of a strip's legend add up to 100. Done and failed ranges
-// together have the percentage of the job's bar, however thin they are.
+// together have the percentage of the job's bar, even if they are very thin.
 func TestSharesAgree(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -229,7 +229,8 @@ func TestSharesAgree(t *testing.T) {
 	}
 }
 
-// TestChart draws the time in which pages are in flight apart, and rounds its axis.
+// TestChart checks that a chart has a separate path for the moments with pages under way, and a
+// rounded axis.
 func TestChart(t *testing.T) {
 	t.Parallel()
 	var all []picture.Moment

@@ -22,36 +22,36 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// A startable is a mapper that can be started.
+// A startable is a mapper whose jobs the form can start.
 type startable struct {
 	Name   string  `json:"name"`
-	Visit  bool    `json:"visit"` // it has its effects elsewhere
+	Visit  bool    `json:"visit"` // the mapper is a Visit
 	Fields []field `json:"fields"`
 
 	Description string `json:"description,omitempty"`
 
 	Destroys bool `json:"-"`
-	Kindless bool `json:"-"` // a job of it may be over all kinds
+	Kindless bool `json:"-"` // its jobs need no kind
 }
 
 // A form is the page that starts a job.
 type form struct {
 	Mappers []startable      `json:"mappers,omitempty"`
 	Plan    *mapper.Estimate `json:"plan,omitempty"`
-	ID      string           `json:"id,omitempty"` // of the job that was started
+	ID      string           `json:"id,omitempty"` // ID of the job that was started
 
 	Chosen  *startable        `json:"-"`
-	In      map[string]string `json:"-"` // what was entered, by the names of the fields
-	Bad     string            `json:"-"` // what is wrong with it
-	Planned string            `json:"-"` // stands for what was planned
-	Changed bool              `json:"-"` // it was changed since it was planned
-	Exists  bool              `json:"-"` // there is a job of the ID already
-	Counted string            `json:"-"` // what is wrong with the number of entities that was typed
+	In      map[string]string `json:"-"` // the inputs, by the names of the fields
+	Bad     string            `json:"-"` // what is wrong with the inputs
+	Planned string            `json:"-"` // the hash of the inputs that were planned, and the planned number of entities
+	Changed bool              `json:"-"` // the inputs have changed since the plan
+	Exists  bool              `json:"-"` // a job with this ID exists
+	Counted string            `json:"-"` // what is wrong with the number of entities that the viewer has typed
 
-	Kinds, Namespaces []string `json:"-"` // of the database, to choose from; empty: not known
+	Kinds, Namespaces []string `json:"-"` // suggestions from the database; empty: not known
 }
 
-// How a job is tried first, as the field "how" has it.
+// These values of the field "how" say which part of a job is tried first.
 const (
 	asRehearsal = "rehearsal"
 	asCanary    = "canary"
@@ -72,7 +72,7 @@ func (s *server) startables() (all []startable) {
 	return all
 }
 
-// form answers with the form that starts a job.
+// form answers with the empty form that starts a job.
 func (s *server) form(r *http.Request, q url.Values) (*answer, error) {
 	f := &form{Mappers: s.startables(), In: make(map[string]string)}
 	if name := q.Get("mapper"); name != "" {
@@ -100,8 +100,7 @@ func (f *form) choose(name string) error {
 	return nil
 }
 
-// stands returns what stands for what was entered, but for what neither a job nor a plan depends
-// on.
+// stands returns a hash of the inputs on which a job or its plan depends.
 func stands(q url.Values) string {
 	h := sha256.New()
 	var names []string
@@ -118,16 +117,16 @@ func stands(q url.Values) string {
 	return hex.EncodeToString(h.Sum(nil)[:12])
 }
 
-// An entered is what was entered in the form.
+// An entered has the parsed inputs of the form.
 type entered struct {
 	mapper  string
 	query   mapper.Query
 	params  []byte
 	options mapper.StartOptions
-	each    time.Duration // that the function takes for an entity
+	each    time.Duration // how long the function takes for an entity
 }
 
-// read reads what was entered.
+// read parses the inputs of the form.
 func (f *form) read(q url.Values) (in entered, err error) {
 	in.mapper = f.Chosen.Name
 	in.query = mapper.Query{Kind: strings.TrimSpace(q.Get("kind")), Namespace: strings.TrimSpace(q.Get("namespace"))}
@@ -192,13 +191,13 @@ func (f *form) read(q url.Values) (in entered, err error) {
 	return in, errors.Join(bad...)
 }
 
-// plan returns what a job of what was entered would take.
+// plan returns the estimate for a job with these inputs.
 func (s *server) plan(ctx context.Context, in entered) (_ *mapper.Estimate, err error) {
 	if in.mapper == prebuilt.EraseName {
 		if in.query, err = prebuilt.EraseQuery(ctx, s.engine, in.query, in.params); err != nil {
 			return nil, err
 		}
-		in.params = nil // they are checked, and the job's have more
+		in.params = nil // EraseQuery has checked them, and the job's parameters have more fields
 	}
 	return s.engine.PlanByName(ctx, in.mapper, in.query, &mapper.PlanOptions{
 		StartOptions: in.options, TimePerEntity: in.each, Params: in.params,
@@ -237,12 +236,13 @@ func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 	return &answer{to: "job?" + url.Values{"id": {job.ID}, "did": {"start"}}.Encode(), body: &form{ID: job.ID}}, nil
 }
 
-// Guarded reports whether the number of entities has to be typed before the start, because the job
-// destroys something.
+// Guarded reports whether the viewer has to type the number of entities before the start, because
+// the job destroys something.
 func (f *form) Guarded() bool { return f.Chosen.Destroys && f.In["how"] != asRehearsal }
 
-// mayStart reports whether the form starts what was planned. If not, it notes why. A start that
-// destroys something needs the number of entities of its plan.
+// mayStart reports whether the form may start the job: its plan was shown, and the inputs have not
+// changed since. If the job destroys something, the viewer must also have typed the plan's number
+// of entities. If the answer is no, mayStart stores the reason in the form.
 func (f *form) mayStart(q url.Values, now string) bool {
 	planned, number, _ := strings.Cut(q.Get("planned"), " ")
 	switch {
@@ -258,15 +258,15 @@ func (f *form) mayStart(q url.Values, now string) bool {
 	return true
 }
 
-// Bounds of the suggestions of a form.
+// These are the limits of a form's suggestions.
 const (
 	suggestTime  = 3 * time.Second
 	suggestFresh = time.Minute
 	manySuggest  = 300
 )
 
-// suggest notes the kinds and namespaces of the database, as they may be seen. If they are not
-// known soon, it notes none.
+// suggest sets the form's suggestions: the kinds of the database, and the namespaces that Redact
+// leaves unchanged. If reading them takes longer than suggestTime, it sets none.
 func (s *server) suggest(ctx context.Context, f *form) {
 	ctx, cancel := context.WithTimeout(ctx, suggestTime)
 	defer cancel()
@@ -296,7 +296,7 @@ func (s *server) suggest(ctx context.Context, f *form) {
 	}
 }
 
-// again answers with the form, and what is wrong with what was entered.
+// again answers with the form, its inputs, and what is wrong with them.
 func (s *server) again(r *http.Request, f *form, err error) (*answer, error) {
 	if asJSON(r) {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// words are what templates write with.
+// words are the functions that templates call.
 var words = template.FuncMap{
 	"grouped": operator.Grouped,
 	"whole":   func(f float64) string { return operator.Grouped(int64(math.Round(f))) },
@@ -66,7 +66,7 @@ func query(pairs ...string) template.URL {
 	return template.URL(q.Encode()) //nolint:gosec // it is encoded
 }
 
-// A bar is how far a job is, of a hundred.
+// A bar is a job's progress bar. Its lengths are percentages.
 type bar struct {
 	Least, About, Most string
 	Unknown            bool // the bounds are too far apart to be drawn
@@ -85,7 +85,7 @@ func barOf(p mapper.Progress) bar {
 	return b
 }
 
-// rateOf writes a rate limit in a few words.
+// rateOf returns a rate limit in a few words.
 func rateOf(r mapper.Rate) string {
 	var parts []string
 	if r.EntitiesPerSecond > 0 {
@@ -103,7 +103,8 @@ func rateOf(r mapper.Rate) string {
 	return cmp.Or(strings.Join(parts, ", "), "none")
 }
 
-// dollars writes what something costs: in cents, or finer where it is less.
+// dollars returns an amount of dollars as text, rounded to cents. Amounts below ten cents have four
+// decimals.
 func dollars(f float64) string {
 	if f > 0 && f < 0.1 {
 		return fmt.Sprintf("$%.4f", f)
@@ -111,7 +112,7 @@ func dollars(f float64) string {
 	return fmt.Sprintf("$%.2f", f)
 }
 
-// amount writes a number with three digits or so.
+// amount returns a number with about three digits.
 func amount(f float64) string {
 	if f > 0 && f < 10 {
 		return fmt.Sprintf("%.1f", f)
@@ -119,7 +120,7 @@ func amount(f float64) string {
 	return operator.Grouped(int64(math.Round(f)))
 }
 
-// span writes a duration with three digits or so.
+// span returns a duration with about three digits.
 func span(d time.Duration) string {
 	switch {
 	case d >= 100*time.Second || d <= -100*time.Second:
@@ -136,13 +137,13 @@ func span(d time.Duration) string {
 	return "0 s"
 }
 
-// colourNames are what colours a strip, in words.
+// colourNames has the name of each way to colour a strip.
 var colourNames = map[picture.Colour]string{
 	picture.ByState: "state", picture.ByPace: "time per entity", picture.ByAttempts: "failed attempts",
 	picture.ByTime: "time of commit",
 }
 
-// dict returns a map of names and values, for a template that takes several.
+// dict returns a map of names and values, for a template that takes several arguments.
 func dict(pairs ...any) (map[string]any, error) {
 	m := make(map[string]any)
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -155,8 +156,8 @@ func dict(pairs ...any) (map[string]any, error) {
 	return m, nil
 }
 
-// visible returns a text that anybody may have written, shortened. Characters that a browser would
-// hide or obey are escaped, as in \u{202e}.
+// visible returns a text from an unknown author, shortened to most characters. It escapes
+// characters that a browser would hide or obey, as in \u{202e}.
 func visible(s string, most int) string {
 	var b strings.Builder
 	n := 0

@@ -58,7 +58,7 @@ type world struct {
 	engine   *mapper.Engine
 	url      string // of the dashboard
 
-	refuses atomic.Bool  // all deliveries
+	refuses atomic.Bool  // refuse all deliveries
 	slow    atomic.Int64 // nanoseconds that the function takes for an entity
 	hot     atomic.Int64 // the first of 80 entities for which it takes longer
 	all     atomic.Bool  // it fails for all, if it does for some
@@ -68,7 +68,7 @@ type world struct {
 	uploads atomic.Int64 // pages of the mapper upload, which fails after 60
 }
 
-// newWorld returns a world whose dashboard has options, and is mounted at /some/where/.
+// newWorld returns a world with a dashboard at /some/where/.
 func newWorld(t testing.TB, o *dashboard.Options) *world {
 	t.Helper()
 	w := newEngine(t)
@@ -176,7 +176,7 @@ func (w *world) serve(t testing.TB, o *dashboard.Options) (url string) {
 	return server.URL + "/some/where/"
 }
 
-// putAccounts puts accounts with the ids from 1 on.
+// putAccounts puts n accounts with the IDs from 1 on.
 func (w *world) putAccounts(t testing.TB, n int) {
 	t.Helper()
 	for first := 0; first < n; first += 500 {
@@ -258,7 +258,7 @@ func send(t testing.TB, r *http.Request) (code int, text string) {
 // accountKey returns the key of an account.
 func accountKey(id int64) *datastore.Key { return datastore.IDKey("Account", id, nil) }
 
-// rangeOf returns the ID of a range of a job that has failed, or of any.
+// rangeOf returns the ID of a failed range of a job, or of any range if none has failed.
 func (w *world) rangeOf(t testing.TB, job string) string {
 	t.Helper()
 	_, text := get(t, w.url+"job?id="+job+"&format=json", "")

@@ -149,14 +149,14 @@ func BenchmarkPageInALargeKind(b *testing.B) {
 	b.ReportMetric(median("Large")/median("Small"), "times-as-long")
 }
 
-// BenchmarkSteadyUpdates updates one indexed entity again and again, while its
-// versions of the last hour are kept: each update has to take as long as the first.
+// BenchmarkSteadyUpdates updates one indexed entity repeatedly, while its versions of the last hour
+// stay in memory. Each update has to take as long as the first.
 func BenchmarkSteadyUpdates(b *testing.B) {
 	client := benchClient(b)
 	key := datastore.NameKey("K", "counter", nil)
 	if _, err := client.Count(b.Context(), datastore.NewQuery("K").FilterField("Name", "=",
 		"x").Order("N")); err != nil {
-		b.Fatal(err) // its index is kept up to date
+		b.Fatal(err) // the query builds the index, so that updates change it
 	}
 	n := 0
 	for b.Loop() {
@@ -167,8 +167,7 @@ func BenchmarkSteadyUpdates(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory holds a million small entities, and reports the memory that
-// they take.
+// BenchmarkMemory puts a million small entities, and reports the memory that they take.
 //
 //	go test ./emulator -run '^$' -bench Memory -benchtime 1x
 func BenchmarkMemory(b *testing.B) {

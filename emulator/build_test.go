@@ -58,7 +58,7 @@ func TestQueriesWhileIndexesAreBuilt(t *testing.T) {
 			for ctx.Err() == nil {
 				key := keys[rng.IntN(entities)]
 				if rng.IntN(4) == 0 {
-					_ = client.Delete(ctx, key) // the last one is cut off
+					_ = client.Delete(ctx, key) // the test's end cuts off the last call
 				} else {
 					_, _ = client.Put(ctx, key, random(rng))
 				}
@@ -114,7 +114,7 @@ func TestQueriesWhileIndexesAreBuilt(t *testing.T) {
 	writers.Wait()
 }
 
-// readingsOf returns the readings that have a value in a property, by another one.
+// readingsOf returns the readings with a value in one property, sorted by another property.
 func readingsOf(keys []*datastore.Key, all []reading, equal, value, by int, down bool) (texts []string) {
 	for v := range 4 {
 		if down {
@@ -129,8 +129,8 @@ func readingsOf(keys []*datastore.Key, all []reading, equal, value, by int, down
 	return texts
 }
 
-// TestVersionMemory rewrites an entity until there is no room for its old versions: reads
-// of the past before that are refused, and what an open transaction sees stays.
+// TestVersionMemory rewrites an entity until its old versions exceed the memory. Reads of earlier
+// times are then refused. The versions that an open transaction sees stay.
 func TestVersionMemory(t *testing.T) {
 	client := rawOf(t, emulator.ForTest(t, &emulator.Options{VersionMemory: 100000, DatastoreAddr: "127.0.0.1:0"}))
 	key := pathKey("K", "k")
@@ -202,7 +202,7 @@ func TestVersionMemory(t *testing.T) {
 	}
 }
 
-// wantSomeKept checks which versions of 1 kB can be read: only the last ones.
+// wantSomeKept checks that only the last versions, of 1 kB each, can be read.
 func wantSomeKept(t *testing.T, versions int, read func(n int) (int64, error)) {
 	t.Helper()
 	kept := 0

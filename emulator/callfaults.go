@@ -12,16 +12,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A callPlan is what goes wrong with one call.
+// A callPlan has the faults of one call.
 type callPlan struct {
-	lost       error // before the effect
+	lost       error // returned before the call has an effect
 	abort      bool
-	answerLost error // after the effect
+	answerLost error // returned after the call has had its effect
 	delay      time.Duration
 }
 
-// plan decides what goes wrong with a call. After a rule that loses the call, no other rule
-// happens.
+// plan draws the faults of a call. After a rule that loses the call, plan skips the other rules.
 func (f *Faults) plan(method string, req any) callPlan {
 	var p callPlan
 	about := func(r *rule) bool {
@@ -51,7 +50,7 @@ func (f *Faults) plan(method string, req any) callPlan {
 	return p
 }
 
-// intercept makes calls go wrong.
+// intercept is a grpc.UnaryServerInterceptor that causes the faults of a call.
 func (f *Faults) intercept(
 	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (any, error) {

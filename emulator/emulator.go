@@ -200,7 +200,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 			return nil, err
 		}
 		attached = true
-		// After the meter, which also counts the calls that faults lose, and before Interceptor.
+		// The faults come after the meter, which also counts lost calls, and before Interceptor.
 		interceptors = append(interceptors, opts.Faults.intercept)
 	}
 	if opts.Interceptor != nil {
@@ -242,7 +242,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 	return e, nil
 }
 
-// serveREST serves the JSON of Cloud Tasks where its gRPC is served, for other processes.
+// serveREST serves the REST API of Cloud Tasks at the address of its gRPC API.
 func (e *Emulator) serveREST() error {
 	if e.tasks.other == nil {
 		return nil
@@ -348,13 +348,13 @@ func (e *Emulator) Usage() Usage { return e.meter.Usage() }
 type service struct {
 	server *grpc.Server
 	memory *bufconn.Listener
-	other  net.Listener // connections at the port that are not gRPC
+	other  net.Listener // accepts the port's connections that are not gRPC
 	addr   string
 	serves sync.WaitGroup
 }
 
-// maxMessage is above the 10 MiB that Datastore accepts, so that the service itself refuses larger
-// requests.
+// maxMessage is the largest gRPC message. It exceeds the 10 MiB that Datastore accepts, so that the
+// service itself refuses larger requests.
 const maxMessage = 16 << 20
 
 func startService(addr string, interceptors []grpc.UnaryServerInterceptor, register func(*grpc.Server),
@@ -400,8 +400,8 @@ func (s *service) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return s.memory.DialContext(ctx)
 }
 
-// clientOptions connect a client in memory. It keeps the retries and limits that the client sets up
-// for production.
+// clientOptions returns the options of a client that is connected in memory. The client keeps its
+// retries and limits of production.
 func (s *service) clientOptions() []option.ClientOption {
 	return append(dial.Insecure("passthrough:///memory"),
 		option.WithGRPCDialOption(grpc.WithContextDialer(s.dial)),

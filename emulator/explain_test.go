@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// explained describes what was explained: indexes with their scopes, and then what
-// the query took.
+// explained returns the plan and the cost of an explained query as text. The indexes come first,
+// with their scopes.
 func explained(m *datastore.ExplainMetrics) string {
 	var parts []string
 	for _, x := range m.PlanSummary.IndexesUsed {

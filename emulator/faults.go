@@ -190,11 +190,11 @@ type Faults struct {
 	begun   time.Time // zero before the emulator starts
 	paused  bool
 	rules   []*rule
-	invalid error                   // of the first invalid rule
-	aborted map[transactionKey]bool // not rolled back yet
+	invalid error                   // the error of the first invalid rule
+	aborted map[transactionKey]bool // transactions that AbortCommit has ended, until their first rollback
 }
 
-// A rule is a Fault at work.
+// A rule is a Fault with its state.
 type rule struct {
 	Fault
 	rng      *rand.Rand
@@ -272,7 +272,7 @@ func (f *Faults) detach() {
 	f.begun = time.Time{}
 }
 
-// strike reports whether the rule's fault happens now, and how long it takes.
+// strike reports whether the rule's fault happens now, and draws its latency.
 func (r *rule) strike(age time.Duration) (bool, time.Duration) {
 	if age < r.After || r.Until != 0 && age >= r.Until || r.Limit > 0 && r.happened >= r.Limit {
 		return false, 0
@@ -284,7 +284,8 @@ func (r *rule) strike(age time.Duration) (bool, time.Duration) {
 	return true, r.Latency.Draw(r.rng)
 }
 
-// each calls do for each fault that happens now, of the rules for which about returns true.
+// each draws the faults of all rules for which about returns true. For each fault that happens now,
+// it calls do with the latency.
 func (f *Faults) each(about func(*rule) bool, do func(r *rule, d time.Duration)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

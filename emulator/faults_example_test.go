@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// ExampleFaults loses the answer to the first CreateTask: the task is there all
-// the same, and a second create by its name says so.
+// ExampleFaults loses the answer to the first CreateTask. The task exists nevertheless, so a second
+// create with its name is refused.
 func ExampleFaults() {
 	ctx := context.Background()
 	faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseAnswer, Methods: []string{"CreateTask"},

@@ -23,13 +23,13 @@ import (
 
 type thing struct{ N int64 }
 
-// faulty returns a client of a Datastore whose calls go wrong.
+// faulty returns a client of a Datastore with faults.
 func faulty(t *testing.T, f *emulator.Faults) *datastore.Client {
 	t.Helper()
 	return embedded(t, &emulator.Options{Faults: f})
 }
 
-// wantCounts checks how often each kind has happened.
+// wantCounts checks how often each kind of fault has happened.
 func wantCounts(t *testing.T, f *emulator.Faults, want map[emulator.FaultKind]int) {
 	t.Helper()
 	if diff := cmp.Diff(want, f.Counts()); diff != "" {
@@ -61,7 +61,7 @@ func TestLostCalls(t *testing.T) {
 	}{{emulator.LoseCall, 0}, {emulator.LoseAnswer, 7}} {
 		t.Run(c.kind.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				// A code that the client does not repeat.
+				// The client does not repeat calls after this code.
 				f := emulator.NewFaults(1, emulator.Fault{Kind: c.kind, Methods: []string{"Commit"}, Limit: 1,
 					Code: codes.Internal})
 				client := faulty(t, f)
@@ -80,7 +80,7 @@ func TestLostCalls(t *testing.T) {
 	}
 }
 
-// TestUnavailable has the services away from the 10th to the 20th second.
+// TestUnavailable makes the services unavailable from the 10th to the 20th second.
 func TestUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, After: 10 * time.Second,
@@ -91,7 +91,7 @@ func TestUnavailable(t *testing.T) {
 			t.Errorf("before: %v after %v", err, time.Since(begun))
 		}
 		time.Sleep(12 * time.Second)
-		// The client repeats it a few times.
+		// The client repeats the call a few times.
 		if err := putThing(t.Context(), client, 2); status.Code(err) != codes.Unavailable {
 			t.Errorf("in the window: %v, want Unavailable", err)
 		}
@@ -137,8 +137,8 @@ func TestSlowCalls(t *testing.T) {
 	})
 }
 
-// TestAbortedCommits checks that an aborted transaction has no effect, is tried
-// again by the client, and that other commits are not aborted.
+// TestAbortedCommits checks that an aborted transaction has no effect, that the client retries it,
+// and that other commits are not aborted.
 func TestAbortedCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.AbortCommit, Limit: 2})
@@ -170,8 +170,8 @@ func TestAbortedCommits(t *testing.T) {
 	})
 }
 
-// TestFaultsRepeat checks that a seed decides, and that rules draw apart from
-// each other.
+// TestFaultsRepeat checks that faults depend only on the seed, and that each rule has its own
+// random numbers.
 func TestFaultsRepeat(t *testing.T) {
 	run := func(seed uint64, more ...emulator.Fault) (outcomes []codes.Code) {
 		synctest.Test(t, func(t *testing.T) {
@@ -263,7 +263,7 @@ func TestDeliveryFaults(t *testing.T) {
 		// The handler is cut off, and goes on while the retry runs.
 		{emulator.Fault{Kind: emulator.CrashReceiver, Latency: emulator.Constant(time.Second)},
 			[]time.Duration{0, time.Second + retry}, 2},
-		// It had answered; the answer is dropped.
+		// The handler has answered before the crash; the answer is dropped.
 		{emulator.Fault{Kind: emulator.CrashReceiver, Latency: emulator.Constant(2 * time.Minute)},
 			[]time.Duration{0, time.Minute + retry}, 1},
 	} {
@@ -320,8 +320,8 @@ func TestCrashCancels(t *testing.T) {
 	})
 }
 
-// TestShuffledDeliveries checks that tasks that are due come in another order,
-// and those that are not due still wait.
+// TestShuffledDeliveries checks that due tasks are delivered in another order, and that other tasks
+// still wait.
 func TestShuffledDeliveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(receiver)

@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// TestEnforcedIndexes asks for what an index serves, and for what none does: the
-// error has the lines to add, and with them the query is served.
+// TestEnforcedIndexes makes queries that an index serves, and others. The error of the others has
+// the lines to add, and with these the query is served.
 func TestEnforcedIndexes(t *testing.T) {
 	const file = "indexes:\n- kind: Book\n  properties:\n  - name: Author\n  - name: Year\n"
 	client := embedded(t, &emulator.Options{Indexes: []byte(file)})
@@ -42,8 +42,8 @@ func TestEnforcedIndexes(t *testing.T) {
 	}
 }
 
-// TestProjectionIndexes checks that an index serves a projection of its properties
-// in whatever order and direction it has them, and that the results come so.
+// TestProjectionIndexes checks that an index serves a projection of its properties, in any order
+// and direction. The results have the order of the index.
 func TestProjectionIndexes(t *testing.T) {
 	const file = "indexes:\n- kind: Book\n  properties:\n  - name: Year\n    direction: desc\n  - name: Author\n"
 	client := embedded(t, &emulator.Options{Indexes: []byte(file)})

@@ -45,8 +45,7 @@ func (e Exponential) Draw(rng *rand.Rand) time.Duration {
 	return duration(rng.ExpFloat64() * float64(e.Mean))
 }
 
-// z99 is how many standard deviations the 99th percentile of a normal
-// distribution is above its mean.
+// z99 is the 99th percentile of the standard normal distribution.
 const z99 = 2.3263478740408408
 
 // Draw returns a duration, above Median as often as below.

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestTooManyAggregations has the text that clients test.
+// TestTooManyAggregations checks the text of the error, because clients compare it.
 func TestTooManyAggregations(t *testing.T) {
 	client := embedded(t, nil)
 	q := datastore.NewQuery("K").NewAggregationQuery()

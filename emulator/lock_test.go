@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// pessimistic runs a test in virtual time on a database that locks.
+// pessimistic runs a test in virtual time on a database with pessimistic concurrency.
 func pessimistic(t *testing.T, test func(t *testing.T, client *datastore.Client)) {
 	synctest.Test(t, func(t *testing.T) { test(t, embedded(t, &emulator.Options{PessimisticConcurrency: true})) })
 }
@@ -23,8 +23,8 @@ func pessimistic(t *testing.T, test func(t *testing.T, client *datastore.Client)
 // since returns the time since the start, in whole seconds.
 func since(begun time.Time) time.Duration { return time.Since(begun).Round(time.Second) }
 
-// TestWritersWait has a transaction read, and another client write: it waits for
-// the transaction's end, if what was read is concerned.
+// TestWritersWait writes entities while a transaction is open. A write waits for the transaction's
+// end only if the transaction has read the entity.
 func TestWritersWait(t *testing.T) {
 	for name, c := range map[string]struct {
 		read  func(*testing.T, *datastore.Client, *datastore.Transaction)
@@ -75,8 +75,8 @@ func getIn(t *testing.T, tx *datastore.Transaction, key *datastore.Key) {
 	}
 }
 
-// TestDeadlock has two transactions read one entity and write it: each would wait
-// for the other, so one is aborted, and the other commits.
+// TestDeadlock lets two transactions read and write one entity. Each would wait for the other, so
+// one is aborted, and the other commits.
 func TestDeadlock(t *testing.T) {
 	pessimistic(t, func(t *testing.T, client *datastore.Client) {
 		put(t, client, keyA, 1)
@@ -105,8 +105,8 @@ func TestDeadlock(t *testing.T) {
 	})
 }
 
-// TestLockWaitEnds has a transaction never end: a writer gives up, and later the
-// transaction is given up.
+// TestLockWaitEnds leaves a transaction open. A waiting commit is aborted, and later the
+// transaction expires.
 func TestLockWaitEnds(t *testing.T) {
 	pessimistic(t, func(t *testing.T, client *datastore.Client) {
 		put(t, client, keyA, 1)
@@ -126,8 +126,8 @@ func TestLockWaitEnds(t *testing.T) {
 	})
 }
 
-// TestReadersSeeTheLatest checks that transactions of a database that locks read
-// what is there, and not a snapshot, and that read-only ones hold nobody up.
+// TestReadersSeeTheLatest checks that transactions with pessimistic concurrency read the current
+// entities, and not a snapshot. Nobody waits for read-only ones.
 func TestReadersSeeTheLatest(t *testing.T) {
 	pessimistic(t, func(t *testing.T, client *datastore.Client) {
 		put(t, client, keyA, 1)
@@ -144,13 +144,13 @@ func TestReadersSeeTheLatest(t *testing.T) {
 	})
 }
 
-// TestNoLostUpdatesWithLocks has many clients add to one entity.
+// TestNoLostUpdatesWithLocks lets many clients add to one entity.
 func TestNoLostUpdatesWithLocks(t *testing.T) {
 	pessimistic(t, func(t *testing.T, client *datastore.Client) { addTogether(t, client, 8, 10) })
 }
 
-// TestSnapshotRetention checks how far back a read can look, and that it does not see
-// what came later.
+// TestSnapshotRetention checks the age of the oldest time that can be read, and that a read of the
+// past does not see later changes.
 func TestSnapshotRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := embedded(t, nil)

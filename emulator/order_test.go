@@ -18,7 +18,7 @@ import (
 
 type empty struct{}
 
-// putAll puts empty entities at the keys, each call with different ones only.
+// putAll puts empty entities at the keys. Keys must differ within a call.
 func putAll(t *testing.T, client *datastore.Client, keys []*datastore.Key) {
 	t.Helper()
 	for start := 0; start < len(keys); start += 400 {
@@ -42,7 +42,7 @@ func keysOf(t *testing.T, client *datastore.Client, q *datastore.Query) []string
 	return names
 }
 
-// describe tells an id from a name, which a key's own String does not.
+// describe returns a key as text in which IDs and names differ, unlike in String.
 func describe(k *datastore.Key) string {
 	s := ""
 	if k.Parent != nil {
@@ -139,8 +139,8 @@ func TestValueOrder(t *testing.T) {
 				}
 			}
 			all := datastore.NewQuery("V")
-			// Equal values are told apart by an order of their own: the emulators break
-			// ties of a descending order differently.
+			// Equal values have a second order, because the emulators order them differently in a descending
+			// order.
 			queries := []*datastore.Query{all.Order("p"), all.Order("-p").Order("__key__")}
 			for _, v := range values {
 				if _, isArray := v.([]any); isArray {

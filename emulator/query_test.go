@@ -22,7 +22,7 @@ type book struct {
 	Blurb  string `datastore:",noindex"`
 }
 
-// library puts a small, known set of entities.
+// library puts a small set of entities.
 func library(t *testing.T, client *datastore.Client) {
 	t.Helper()
 	shelf := datastore.NameKey("Shelf", "top", nil)
@@ -111,7 +111,7 @@ func TestQueries(t *testing.T) {
 	})
 }
 
-// TestQueryReturnsEntities checks what full results hold.
+// TestQueryReturnsEntities checks the entities in full results.
 func TestQueryReturnsEntities(t *testing.T) {
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		library(t, client)
@@ -127,8 +127,8 @@ func TestQueryReturnsEntities(t *testing.T) {
 	})
 }
 
-// TestCursors reads a query in pieces of every size, while entities appear and
-// vanish where it has been.
+// TestCursors reads a query in pieces of every size, while entities appear and vanish in the part
+// that it has read.
 func TestCursors(t *testing.T) {
 	for _, order := range []string{"__key__", "-__key__", "Year", "-Year"} {
 		t.Run(order, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestCursorOfAnotherQueryIsRefused(t *testing.T) {
 	}
 }
 
-// TestBatches reads more than one call of a query returns, and less.
+// TestBatches reads queries with more results than one call returns, and with fewer.
 func TestBatches(t *testing.T) {
 	for _, n := range []int{0, 1, 299, 300, 301, 1000} {
 		e := emulator.ForTest(t, nil)
@@ -262,8 +262,8 @@ func TestLargeResults(t *testing.T) {
 	if err := client.GetMulti(t.Context(), keys, found); err != nil {
 		t.Errorf("lookup: %v", err)
 	}
-	// Entities as large as they can be: few fit an answer, and it has to fit what
-	// the client takes.
+	// These entities have the largest size. Few of them fit into an answer, which must not exceed the
+	// client's limit.
 	for _, k := range keys[:5] {
 		if _, err := client.Put(t.Context(), k, &page{make([]byte, 1048572-100)}); err != nil {
 			t.Fatal(err)

@@ -13,13 +13,12 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// integer reads an aggregation's result, which the client leaves encoded.
+// integer returns an aggregation's result, which the client leaves encoded.
 func integer(v any) int64 {
 	return v.(*datastorepb.Value).GetIntegerValue()
 }
 
-// raw returns the protocol's own client, for what the client library does not
-// send.
+// raw returns the protocol's own client, for requests that the client library can't send.
 func raw(t *testing.T) (datastorepb.DatastoreClient, *emulator.Emulator) {
 	t.Helper()
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
@@ -87,8 +86,8 @@ func TestCountUpTo(t *testing.T) {
 	}
 }
 
-// TestRefused sends what the service has to refuse, and checks that each error
-// says what is wrong.
+// TestRefused sends requests that the service must refuse, and checks that each error names the
+// fault.
 func TestRefused(t *testing.T) {
 	client, _ := raw(t)
 	lookup := func(keys ...*datastorepb.Key) func() error {

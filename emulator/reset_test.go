@@ -11,8 +11,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// TestReset empties an emulator: databases, open transactions, and what was
-// allocated.
+// TestReset checks that Reset removes databases, open transactions, and allocated IDs.
 func TestReset(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	client, err := e.DatastoreClient(t.Context(), "test")

@@ -23,8 +23,8 @@ import (
 type restClient struct {
 	*testing.T
 	emulator  *emulator.Emulator
-	target    string      // where its tasks go
-	delivered chan string // their queues and bodies
+	target    string      // the URL of the client's tasks
+	delivered chan string // queues and bodies of delivered tasks
 }
 
 func newREST(t *testing.T) *restClient {
@@ -41,7 +41,7 @@ func newREST(t *testing.T) *restClient {
 
 const restLocation = "/v2/projects/p/locations/l"
 
-// want makes a call, and returns its answer, which has a code.
+// want makes a call, checks the code of the answer, and returns the answer.
 func (r *restClient) want(method, path, body string, code int) map[string]any {
 	r.Helper()
 	req, err := http.NewRequestWithContext(r.Context(), method, "http://"+r.emulator.TasksAddr()+path,
@@ -74,7 +74,7 @@ func (r *restClient) task(text string) string {
 		base64.StdEncoding.EncodeToString([]byte(text)))
 }
 
-// TestRESTTasks goes by the paths of the REST API.
+// TestRESTTasks uses the paths of the REST API.
 func TestRESTTasks(t *testing.T) {
 	r := newREST(t)
 	if answer := r.want("POST", restLocation+"/queues/q:pause", "{}", 200); answer["state"] != "PAUSED" {
@@ -103,7 +103,8 @@ func TestRESTTasks(t *testing.T) {
 	r.want("POST", restLocation+"/queues/q/tasks", `{"task":{"httpRequest":{"uri":"x"}}}`, http.StatusBadRequest)
 }
 
-// TestRESTFirebase goes by the paths of Firebase's Admin SDK, which makes queues.
+// TestRESTFirebase uses the paths of Firebase's Admin SDK. Requests to these paths create missing
+// queues.
 func TestRESTFirebase(t *testing.T) {
 	r := newREST(t)
 	r.want("POST", "/projects/p/locations/us-central1/queues/fn/tasks", r.task("two"), 200)
@@ -116,7 +117,7 @@ func TestRESTFirebase(t *testing.T) {
 	}
 }
 
-// TestRESTProjectOfADomain has a colon in the name of its project, and pages.
+// TestRESTProjectOfADomain uses a project with a colon in its name, and reads pages of a list.
 func TestRESTProjectOfADomain(t *testing.T) {
 	r := newREST(t)
 	inAnHour := fmt.Sprintf(`"scheduleTime":%q,"httpRequest"`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
@@ -135,7 +136,8 @@ func TestRESTProjectOfADomain(t *testing.T) {
 	}
 }
 
-// TestRESTBesideGRPC is served at one address, also beside a connection that sends nothing.
+// TestRESTBesideGRPC calls the REST API and the gRPC API at one address, also beside a connection
+// that sends nothing.
 func TestRESTBesideGRPC(t *testing.T) {
 	r := newREST(t)
 	silent, err := net.Dial("tcp", r.emulator.TasksAddr())
@@ -156,7 +158,7 @@ func TestRESTBesideGRPC(t *testing.T) {
 	}
 }
 
-// TestReady asks both ports whether they are there, as scripts that wait for Google's emulators do.
+// TestReady asks both ports whether they are ready, as scripts that wait for Google's emulators do.
 func TestReady(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	for _, addr := range []string{e.DatastoreAddr(), e.TasksAddr()} {

@@ -37,8 +37,8 @@ func TestScatterAsClassic(t *testing.T) {
 			t.Errorf("Google's (-) and ours (+) differ:\n%s", diff)
 		}
 	}
-	// Characters above the basic plane: the same keys have the property, but
-	// those with equal values may come in another order.
+	// With characters above the basic plane, the same keys have the property. But keys with equal
+	// values may come in another order.
 	keys = keytest.Random(rng, 1000, keytest.Options{Kind: "K"})
 	putAll(t, theirs, keys)
 	putAll(t, ours, keys)
@@ -52,8 +52,7 @@ func sorted(s []string) []string {
 	return s
 }
 
-// TestScatterProportion checks that the default is production's, whatever the
-// keys look like.
+// TestScatterProportion checks that the default proportion is production's, for all forms of keys.
 func TestScatterProportion(t *testing.T) {
 	client := embedded(t, nil)
 	var keys []*datastore.Key
@@ -91,8 +90,8 @@ func TestScatterSpreads(t *testing.T) {
 	}
 }
 
-// TestScatterRefusesRanges records what makes splitting below the kind
-// impossible on the server.
+// TestScatterRefusesRanges checks that a query by __scatter__ can't have a range of keys. So only
+// whole kinds can be sampled.
 func TestScatterRefusesRanges(t *testing.T) {
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		if on(t, "firestore") {
@@ -106,8 +105,8 @@ func TestScatterRefusesRanges(t *testing.T) {
 	})
 }
 
-// TestScatterFollowsEntities checks that an entity leaves the scatter order
-// when it is deleted, and comes back with it.
+// TestScatterFollowsEntities checks that a deleted entity leaves the scatter order, and that an
+// entity put again is in it again.
 func TestScatterFollowsEntities(t *testing.T) {
 	client := embedded(t, &emulator.Options{ScatterOneIn: 1})
 	key := datastore.NameKey("K", "a", nil)
@@ -125,7 +124,7 @@ func TestScatterFollowsEntities(t *testing.T) {
 	}
 }
 
-// TestScatterIsNotReturned checks that the property orders entities, and is not among theirs.
+// TestScatterIsNotReturned checks that entities in results do not have the property.
 func TestScatterIsNotReturned(t *testing.T) {
 	client := embedded(t, &emulator.Options{ScatterOneIn: 1})
 	key := datastore.NameKey("K", "a", nil)

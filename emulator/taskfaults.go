@@ -6,7 +6,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/tasksemu"
 )
 
-// taskFaults make deliveries go wrong.
+// taskFaults cause the faults of deliveries.
 type taskFaults struct{ *Faults }
 
 var _ tasksemu.Faults = taskFaults{}
@@ -15,8 +15,7 @@ func ofKind(kind FaultKind) func(*rule) bool {
 	return func(r *rule) bool { return r.Kind == kind }
 }
 
-// Pick implements DeliverShuffled. With one task waiting there is no choice, and
-// nothing happens.
+// Pick implements DeliverShuffled. If only one task waits, the fault does not happen.
 func (f taskFaults) Pick(n int) int {
 	picked := 0
 	if n < 2 {
@@ -33,7 +32,7 @@ func (f taskFaults) Hold() time.Duration {
 	return longest
 }
 
-// Delivery implements the other kinds.
+// Delivery implements the other kinds of faults of deliveries.
 func (f taskFaults) Delivery() tasksemu.Delivery {
 	var p tasksemu.Delivery
 	about := func(r *rule) bool {

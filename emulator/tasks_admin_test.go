@@ -120,7 +120,7 @@ func TestRunTask(t *testing.T) {
 			}
 		}
 		time.Sleep(2 * time.Minute)
-		// Called at 0, and twice the delay after two attempts.
+		// RunTask was called at 0, and after two attempts the delay has doubled.
 		got, err := client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: later.Name})
 		if due := got.GetScheduleTime().AsTime().Sub(r.begun); err != nil || due != 20*time.Minute || r.atOnce() != 2 {
 			t.Errorf("after two failures at once (%d): due after %v, %v; want 20m", r.atOnce(), due, err)
@@ -158,7 +158,7 @@ func TestTaskBatches(t *testing.T) {
 		}
 		mustCreate(t, client, task("t07"))
 		batch.Requests[3].Task.GetHttpRequest().Url = "nonsense"
-		for range 2 { // the second is the first, sent again
+		for range 2 { // the second request repeats the first one
 			op, err := client.BatchCreateTasks(t.Context(), batch)
 			if err != nil {
 				t.Fatal(err)

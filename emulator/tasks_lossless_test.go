@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// A ledger counts the deliveries of each task, and signals when all that it
-// expects have been answered with success.
+// A ledger counts the deliveries of each task. It signals when all expected tasks were answered
+// with success.
 type ledger struct {
 	mu    sync.Mutex
 	seen  map[string]int
@@ -121,8 +121,8 @@ func TestNoneLost(t *testing.T) {
 	}
 }
 
-// TestReceiverRestarts closes the listener of a receiver and opens it again,
-// with connections cut in the middle of requests: every task arrives.
+// TestReceiverRestarts closes the listener of a receiver and opens it again, which cuts connections
+// in the middle of requests. Every task arrives.
 func TestReceiverRestarts(t *testing.T) {
 	const n = 1000
 	all := newLedger(n)
@@ -144,7 +144,7 @@ func TestReceiverRestarts(t *testing.T) {
 	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
 		Queue: &cloudtaskspb.Queue{
 			Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 1e6},
-			// Short, so that the test does not wait: the time is real.
+			// The backoff is short, because the test runs in real time.
 			RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(time.Millisecond),
 				MaxBackoff: durationpb.New(10 * time.Millisecond), MaxAttempts: -1},
 		}}); err != nil {

@@ -87,7 +87,7 @@ func TestPauseAndResume(t *testing.T) {
 		}
 		resume(t, client)
 		time.Sleep(time.Hour)
-		// Both at once, and the new one's retry after the minute that it takes.
+		// Both tasks are delivered at once. The new one takes a minute, and then comes its retry.
 		want := []time.Duration{0, time.Hour, time.Hour, time.Hour + time.Minute + 100*time.Millisecond}
 		if diff := cmp.Diff(want, r.times()); diff != "" {
 			t.Errorf("deliveries (-want +got):\n%s", diff)
@@ -160,8 +160,8 @@ func TestDeleteQueue(t *testing.T) {
 	})
 }
 
-// TestReuseQueueNames deletes a queue, and creates another by its name, which has
-// nothing of the old one.
+// TestReuseQueueNames deletes a queue, and creates another one with its name, which has none of the
+// old tasks and settings.
 func TestReuseQueueNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(receiver)
@@ -282,8 +282,8 @@ func TestListQueues(t *testing.T) {
 	})
 }
 
-// TestResetTasks checks that nothing is left, and that a queue can be made anew
-// at once.
+// TestResetTasks checks that Reset removes everything, and that a queue can be created again at
+// once.
 func TestResetTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{work: time.Minute}

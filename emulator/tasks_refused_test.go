@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A refusal is a code, and what the message has to name.
+// A refusal is the expected code, and a text that the message must contain.
 type refusal struct {
 	code  codes.Code
 	names string

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// TestBackoff checks the documented example: 10 s that double three times, then
-// grow linearly to at most 300 s.
+// TestBackoff checks the documented example: a backoff of 10 s doubles three times, and then grows
+// linearly to at most 300 s.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{answer: func(int) int { return 500 }}
@@ -74,8 +74,8 @@ func TestTaskRetries(t *testing.T) {
 	})
 }
 
-// TestRetention checks that a task that fails for ever is deleted after 31 days,
-// and one that waits in a paused queue too.
+// TestRetention checks that a task is deleted after 31 days, both if it always fails and if it
+// waits in a paused queue.
 func TestRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{answer: func(int) int { return 500 }}
@@ -109,10 +109,10 @@ func TestSlowDown(t *testing.T) {
 		answer int
 		want   time.Duration // until 100 tasks are delivered, at 10 a second
 	}{
-		// 10 at once, then 90 at 10 a second.
+		// 10 tasks are delivered at once, then 90 at 10 a second.
 		{500, 9 * time.Second},
-		// The rate is halved to 5 a second, and doubled again after 10 s, at task
-		// 50: 5 s for the rest.
+		// The rate is halved to 5 a second. After 10 s, at task 50, it is doubled again, so the rest
+		// takes 5 s.
 		{503, 15 * time.Second}, {429, 15 * time.Second},
 	} {
 		t.Run(fmt.Sprint(c.answer), func(t *testing.T) {
@@ -146,8 +146,8 @@ func TestSlowDown(t *testing.T) {
 	}
 }
 
-// TestRetryAfter checks that the header holds back the task, and after 503 the
-// whole queue.
+// TestRetryAfter checks that the header Retry-After holds back the task, and after 503 the whole
+// queue.
 func TestRetryAfter(t *testing.T) {
 	for _, c := range []struct {
 		answer      int
@@ -188,7 +188,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestExecutionCount has answers by 5XX not counted, as Cloud Tasks has it; retries are.
+// TestExecutionCount checks that answers with 5XX do not count as executions, as in Cloud Tasks.
+// They do count as retries.
 func TestExecutionCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := []int{500, 503, 404, 429, 200}

@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// requestOf returns the request that a task leads to in a queue.
+// requestOf returns the request that a queue sends for a task.
 func requestOf(t *testing.T, queue *cloudtaskspb.Queue, task *cloudtaskspb.Task) *http.Request {
 	t.Helper()
 	var got *http.Request
@@ -79,8 +79,8 @@ func TestURIOverride(t *testing.T) {
 	}
 }
 
-// TestHTTPTarget checks that a queue's method, headers and token replace its
-// tasks', and which headers nobody can set.
+// TestHTTPTarget checks that a queue's method, headers and token replace its tasks' own. It also
+// checks which headers users can't set.
 func TestHTTPTarget(t *testing.T) {
 	header := func(k, v string) *cloudtaskspb.HttpTarget_HeaderOverride {
 		return &cloudtaskspb.HttpTarget_HeaderOverride{Header: &cloudtaskspb.HttpTarget_Header{Key: k, Value: v}}
@@ -102,7 +102,7 @@ func TestHTTPTarget(t *testing.T) {
 		t.Errorf("%s with the token %q", got.Method, got.Header.Get("Authorization"))
 	}
 	got.Header.Del("Authorization")
-	got.Header.Del("X-CloudTasks-TaskETA") // TestDelivery has it
+	got.Header.Del("X-CloudTasks-TaskETA") // TestDelivery checks this header
 	want := http.Header{
 		"A": {"queue"}, "B": {"task"}, "C": {"queue"}, "User-Agent": {"Google-Cloud-Tasks"},
 		"X-Cloudtasks-Queuename": {"q"}, "X-Cloudtasks-Taskname": {"abc"},

@@ -32,7 +32,7 @@ const (
 // A receiver is the handler of a test's tasks. It remembers what it received.
 type receiver struct {
 	answer func(attempt int) int // HTTP status; nil answers 200
-	header http.Header           // of the answer
+	header http.Header           // header of the answer
 	work   time.Duration
 
 	mu       sync.Mutex
@@ -73,14 +73,14 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// deliveries returns what was received so far.
+// deliveries returns the deliveries that were received so far.
 func (r *receiver) deliveries() []delivery {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.received)
 }
 
-// atOnce returns the most deliveries that were under way together.
+// atOnce returns the largest number of deliveries that were under way at the same time.
 func (r *receiver) atOnce() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,7 +102,7 @@ func tasksIn(t *testing.T, r *receiver, queue *cloudtaskspb.Queue) *cloudtasks.C
 	return client
 }
 
-// tasksWith does the same with an emulator of certain options.
+// tasksWith is the same as tasksIn, for an emulator with options.
 func tasksWith(
 	t *testing.T, r *receiver, queue *cloudtaskspb.Queue, o emulator.Options,
 ) (*emulator.Emulator, *cloudtasks.Client) {
@@ -182,7 +182,7 @@ func TestDelivery(t *testing.T) {
 			t.Errorf("headers of the first delivery (-want +got):\n%s", diff)
 		}
 		want["X-Cloudtasks-Taskretrycount"] = "1"
-		want["X-Cloudtasks-Taskexecutioncount"] = "0" // of answers by 5XX it has none
+		want["X-Cloudtasks-Taskexecutioncount"] = "0" // it does not count answers with 5XX
 		want["X-Cloudtasks-Taskpreviousresponse"] = "500"
 		want["X-Cloudtasks-Taskretryreason"] = "HTTP status 500"
 		want["X-Cloudtasks-Tasketa"] = fmt.Sprintf("%d.100000", r.begun.Unix())
@@ -216,8 +216,8 @@ func TestScheduleTime(t *testing.T) {
 	})
 }
 
-// TestDeadline checks that a delivery that takes too long is given up and made
-// again, while the first handler still runs.
+// TestDeadline checks that the queue cuts off a delivery at its deadline, and delivers the task
+// again while the first handler still runs.
 func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{work: time.Minute}

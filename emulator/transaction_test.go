@@ -134,8 +134,8 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
-// TestSnapshot checks that a transaction sees one moment, whatever is written,
-// inserted and deleted since.
+// TestSnapshot checks that a transaction sees the state of one moment. It does not see later
+// updates, inserts and deletions.
 func TestSnapshot(t *testing.T) {
 	client := embedded(t, nil)
 	put(t, client, keyA, 1)
@@ -169,7 +169,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// TestNoLostUpdates has many clients add to one entity.
+// TestNoLostUpdates lets many clients add to one entity.
 func TestNoLostUpdates(t *testing.T) {
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		workers, each := 8, 10
@@ -180,8 +180,7 @@ func TestNoLostUpdates(t *testing.T) {
 	})
 }
 
-// addTogether has several clients add to one entity, and checks that nothing is
-// lost.
+// addTogether lets several clients add to one entity, and checks that no addition is lost.
 func addTogether(t *testing.T, client *datastore.Client, workers, each int) {
 	t.Helper()
 	put(t, client, keyA, 0)
@@ -245,8 +244,8 @@ func TestFinishedTransactions(t *testing.T) {
 	}
 }
 
-// TestMutations checks what each operation asks of the entity, alone and after
-// others of the same transaction.
+// TestMutations checks whether each operation requires that the entity exists, alone and after
+// other operations of the same transaction.
 func TestMutations(t *testing.T) {
 	insert := func() *datastore.Mutation { return datastore.NewInsert(keyA, &counter{N: 1}) }
 	update := func() *datastore.Mutation { return datastore.NewUpdate(keyA, &counter{N: 2}) }
@@ -296,7 +295,7 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// TestPropertyMask checks that a mask writes what it names and nothing else.
+// TestPropertyMask checks that a write with a mask changes only the properties that the mask names.
 func TestPropertyMask(t *testing.T) {
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		if on(t, "google") {

@@ -11,7 +11,7 @@ import (
 // whatever its host. Set it as [Options].Transport: deliveries of tasks then need no network, and
 // stay inside a testing/synctest bubble.
 //
-// If a request's deadline passes, the sender gives it up, and the handler goes on, as over a
+// If a request's deadline passes, the sender stops waiting, and the handler goes on, as over a
 // network.
 func HandlerTransport(h http.Handler) http.RoundTripper {
 	return roundTripper(func(req *http.Request) (*http.Response, error) {

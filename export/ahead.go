@@ -11,23 +11,24 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Limits of what a task reads ahead. A part takes some 30 ms to read from a bucket, mostly waiting.
+// These constants limit the parts that a task reads ahead. Reading a part from a bucket takes about
+// 30 ms, mostly waiting.
 const (
 	aheadParts = 64
 	aheadBytes = 4 << 20
 )
 
-// A readAhead reads blobs side by side, and returns them in the order in which they were asked for.
-// It holds up to aheadParts of them, and aheadBytes. A larger blob is read while it is used.
+// A readAhead reads blobs in parallel, and returns them in the order of the calls of read. It holds
+// up to aheadParts blobs, of up to aheadBytes together. A larger blob is read while it is used.
 type readAhead struct {
 	ctx    context.Context
 	bucket *blob.Bucket
 	free   *semaphore.Weighted // bytes
-	reads  chan *aheadRead     // in order; the one who calls read closes it
+	reads  chan *aheadRead     // in the order of the calls of read; the caller of read closes it
 	group  sync.WaitGroup
 }
 
-// An aheadRead is one blob, which is being read.
+// An aheadRead is the read of one blob.
 type aheadRead struct {
 	done chan struct{}
 	body io.ReadCloser
@@ -39,7 +40,8 @@ func newReadAhead(ctx context.Context, bucket *blob.Bucket) *readAhead {
 		reads: make(chan *aheadRead, aheadParts)}
 }
 
-// read starts to read a blob of a size in bytes. It waits while too much is held.
+// read starts to read a blob of a size in bytes. It waits while the blobs that are held exceed the
+// limits.
 func (a *readAhead) read(key string, size int64) error {
 	held := min(max(size, aheadBytes/aheadParts), aheadBytes)
 	if err := a.free.Acquire(a.ctx, held); err != nil {
@@ -82,7 +84,7 @@ func (a *readAhead) next() (io.ReadCloser, error) {
 	return r.body, nil
 }
 
-// wait waits until nothing is read any more, after the context has ended.
+// wait waits until all reads have ended. The context must have ended.
 func (a *readAhead) wait() {
 	for r := range a.reads {
 		<-r.done
@@ -94,7 +96,7 @@ func (a *readAhead) wait() {
 // A heldBlob is a blob whose bytes count as held until it is closed.
 type heldBlob struct {
 	io.Reader
-	body io.Closer // nil: none
+	body io.Closer // nil: nothing to close
 	free func()
 }
 

@@ -15,8 +15,9 @@ import (
 	"github.com/twmb/avro"
 )
 
-// An avroWriter appends a value. Package avro infers the schema. Its own writer is not used,
-// because it drops precision below the unit, and writes any duration as a time of day.
+// An avroWriter appends a value in Avro's binary form. Package avro infers the schema. Its own
+// writer is not used, because it drops precision below the unit, and writes any duration as a time
+// of day.
 type avroWriter func(b []byte, v reflect.Value, depth int) ([]byte, error)
 
 // avroWriters makes the writers of a schema's values.

@@ -60,8 +60,8 @@ func csvEncoding[R any](s squeezer) (*frames, error) {
 		}}, nil
 }
 
-// A cell is the text of a value, or null. Null is written as nothing, and the empty text as "", so
-// that readers can tell them apart.
+// A cell is the text of a value, or null. Null becomes an empty cell, and the empty text becomes
+// "", so that readers can tell them apart.
 type cell struct {
 	text  string
 	there bool

@@ -59,7 +59,7 @@ type Options struct {
 	// failure.
 	AllowFailures bool
 
-	// revision is the coder's: see coder.
+	// revision is the result of [coder].revision.
 	revision string
 }
 
@@ -176,7 +176,8 @@ func New[T, R, P any](
 	return x, nil
 }
 
-// Suffixes of the second and third stage: of their mappers' names and of their jobs' IDs.
+// These are the suffixes of the second and third stage, for the names of their mappers and the IDs
+// of their jobs.
 const (
 	joinSuffix   = "-join"
 	deleteSuffix = "-delete"
@@ -197,7 +198,8 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// coding names how records are written. It is the same for all parts and files of a run.
+// coding returns a text that identifies the format, the compression and the way to write values. It
+// is the same for all parts and files of a run.
 func (o *Options) coding() string {
 	return strings.TrimSuffix(string(o.Format)+o.revision+" "+string(o.Compression), " ")
 }
@@ -268,7 +270,7 @@ func (x *Export[P]) Start(
 		return nil, fmt.Errorf("export: start %q: %w", x.name, err)
 	}
 	opts := o.StartOptions
-	opts.AllowOverlap = true // it only reads
+	opts.AllowOverlap = true // an export only reads
 	if opts.PageSize == 0 && x.opts.FileBytes >= largePages {
 		opts.PageSize = 1000
 	}

@@ -179,7 +179,7 @@ func (f *field) value(v reflect.Value) (reflect.Value, bool) {
 	return v, true
 }
 
-// A valueError is why a value can't be written, with the path of its field.
+// A valueError is the reason why a value can't be written, with the path of its field.
 type valueError struct {
 	path string
 	err  error
@@ -215,7 +215,7 @@ const deepest = 1000
 
 var errDeep = fmt.Errorf("it is nested deeper than %d levels, or in itself", deepest)
 
-// Errors of values. They contain no value, because entities must not be logged.
+// These are errors of values. They do not contain the values, because entities must not be logged.
 var (
 	errText = errors.New("it is a text that is not valid UTF-8: write it as []byte, or mend it by " +
 		"strings.ToValidUTF8")

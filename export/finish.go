@@ -50,7 +50,7 @@ func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFil
 }
 
 // sweepParts deletes parts that no commit has recorded, in a file's share of the folders of parts.
-// Of a small run only the finalizer does that, with one listing.
+// In a small run only the finalizer does that, with one listing.
 func (x *Export[P]) sweepParts(ctx context.Context, file int64, s stage) error {
 	if s.Parts <= listed {
 		return nil
@@ -66,8 +66,8 @@ func (x *Export[P]) sweepParts(ctx context.Context, file int64, s stage) error {
 	return group.Wait()
 }
 
-// How many blobs and listings a task deletes and reads in parallel. A listing has up to listed
-// names.
+// These constants say how many blobs a task deletes in parallel, and how many listings it reads in
+// parallel. A listing has up to listed names.
 const (
 	deletesAtOnce = 64
 	listsAtOnce   = 16

@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A place is where one run of an export writes. It belongs to this run only, even if another run
-// has the same ID. So late writes and deletions of one run do not affect another.
+// A place is the folder to which one run of an export writes. It belongs to this run only, even if
+// another run has the same ID. So late writes and deletions of one run do not affect another.
 type place struct {
 	folder string // of the export
 	run    string

@@ -79,7 +79,8 @@ func (e *frames) extra(f File) (file, part int64, err error) {
 
 func (e *frames) between(File) ([]byte, error) { return []byte(e.apart), nil }
 
-// frame returns a text as a compressed frame, or nothing if the text is empty.
+// frame returns the text of a file's head or tail as a compressed frame, or nothing if the text is
+// empty.
 func (e *frames) frame(of func(File) ([]byte, error), f File) ([]byte, error) {
 	if of == nil {
 		return nil, nil

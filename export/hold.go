@@ -38,9 +38,9 @@ func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 // that writes them. It first waits until all records are in parts. Call [Run.Wait] to wait for the
 // files. If files is 0, their number is the result of [Export.Count].
 //
-// Options.Name and Options.Wrap get the given params; the function got the parameters of the start.
-// Repeating Write with the same arguments has no effect. With other arguments the error is
-// [mapper.ErrIDTaken].
+// Options.Name and Options.Wrap get these params. The function that makes the records has already
+// got the params of [Export.Start]. Repeating Write with the same arguments has no effect. With
+// other arguments the error is [mapper.ErrIDTaken].
 func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) error {
 	fail := func(err error) error { return fmt.Errorf("export: write the files of %s: %w", r.ID, err) }
 	if files < 0 || files > x.opts.MaxFiles {

@@ -22,8 +22,8 @@ type parquetFormat[R any] struct {
 	rev     string
 }
 
-// Limits of a group of rows: its rows, and about its bytes before compression. A group is in memory
-// until it is complete.
+// These constants limit the rows of a group, and roughly its bytes before compression. A group is
+// in memory until it is complete.
 const (
 	rowGroup      = 20_000
 	rowGroupBytes = 64 << 20

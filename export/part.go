@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Kinds of entities that an export keeps until it has succeeded, one for each part and one for each
-// file.
+// These are the kinds of entities that an export keeps until it has succeeded. There is one entity
+// for each part, and one for each file.
 const (
 	partKind = "ScattermapPart"
 	fileKind = "ScattermapFile"
@@ -29,7 +29,7 @@ type part struct {
 	Bytes   int64 `datastore:",noindex"`
 }
 
-// Names of counters of the job over the entities.
+// These are the names of counters of the first job.
 const (
 	recordsCounter = "export/records"
 	bytesCounter   = "export/bytes"
@@ -83,8 +83,8 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 	return nil
 }
 
-// partBuffer is the buffer of a part's write in bytes, if the part fits into it. By default Google
-// Cloud Storage has 16 MiB. It is S3's smallest.
+// partBuffer is the size in bytes of the buffer for the write of a part that fits into it. S3
+// allows no smaller one. The default for Google Cloud Storage is 16 MiB.
 const partBuffer = 5 << 20
 
 // eachPart calls f for the recorded parts of a run in a stretch, in the order of their names.

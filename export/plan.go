@@ -23,10 +23,11 @@ type size struct {
 	records, bytes int64
 }
 
-// FilesFor returns how many files are needed for parts of a total size if no file may be larger
-// than most. All sizes are in bytes. The largest part has largestPart bytes, at most half of most.
-// Parts are not split, so files differ in size; the result allows for that. Use FilesFor to number
-// the files of several exports as one set ([StartOptions].Hold).
+// FilesFor returns how many files are needed for parts with the given total size, if no file may be
+// larger than most. The argument largestPart is the size of the largest part, and must be at most
+// half of most. All sizes are in bytes. Parts are not split, so files differ in size; the result
+// allows for that. Use FilesFor to number the files of several exports as one set
+// ([StartOptions].Hold).
 func FilesFor(total, largestPart, most int64) int { return numberOf(total, largestPart, most, 0) }
 
 // numberOf returns the number of files: n, if it is not 0, and otherwise the smallest number of

@@ -54,7 +54,8 @@ func fileKey(run string, i int64) *datastore.Key {
 	return datastore.NameKey(fileKind, entityName(run, fmt.Sprintf("%05d", i)), nil)
 }
 
-// exactParts is up to how many parts are read to plan files. That takes about three seconds.
+// exactParts is the maximum of parts that plan reads to plan the files exactly. That takes about
+// three seconds.
 const exactParts = 100_000
 
 // plan ends the first stage. It assigns parts to files, and starts the second stage.

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Bounds of times. The formats' own conversions drop precision and wrap around.
+// These are the bounds of times. The formats' own conversions drop precision and wrap around.
 var (
 	unitNames = map[time.Duration]string{time.Millisecond: "milliseconds", time.Microsecond: "microseconds",
 		time.Nanosecond: "nanoseconds"}

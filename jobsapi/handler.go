@@ -101,13 +101,14 @@ type service struct {
 	log    *slog.Logger
 }
 
-// because returns the context of a request that changes something, with its reason.
+// because returns the context of a request that changes something. The context has the request's
+// reason.
 func because(r *http.Request) (context.Context, error) {
 	q, err := parameters(r, "reason")
 	return mapper.WithReason(r.Context(), q.Get("reason")), err
 }
 
-// after returns the status of a job after a change.
+// after returns the status of a job after a change, or the error of the change.
 func (s service) after(r *http.Request, err error) (any, error) {
 	if err != nil {
 		return nil, err
@@ -115,7 +116,7 @@ func (s service) after(r *http.Request, err error) (any, error) {
 	return s.job(r).Status(r.Context())
 }
 
-// status tells how a job stands.
+// status returns the status of a job.
 func (s service) status(r *http.Request) (any, error) {
 	if _, err := parameters(r); err != nil {
 		return nil, err
@@ -126,13 +127,13 @@ func (s service) status(r *http.Request) (any, error) {
 // job returns the job of a request's path.
 func (s service) job(r *http.Request) *mapper.Job { return s.engine.Job(r.PathValue("id")) }
 
-// settings are a job's settings, also under the names that older clients send.
+// settings are a job's settings in a request. The names that older clients send are accepted, too.
 type settings struct {
 	mapper.StartOptions
 	oldnames.Start
 }
 
-// current returns the settings under their names.
+// current returns the settings under their current names.
 func (s settings) current() *mapper.StartOptions {
 	o := s.StartOptions
 	o.DryRun, o.AllowOverlap = o.DryRun || s.Rehearse, o.AllowOverlap || s.Beside
@@ -166,16 +167,16 @@ func (s service) start(r *http.Request) (any, error) {
 	return job.Status(r.Context())
 }
 
-// plan estimates what a job would take.
+// plan estimates the entities, time and cost of a job.
 func (s service) plan(r *http.Request) (any, error) {
 	var plan struct {
 		Mapper    string          `json:"mapper"`
 		Query     mapper.Query    `json:"query"`
 		PerEntity time.Duration   `json:"per_entity_ns"`
-		Before    time.Duration   `json:"per_entity"` // as older clients name it
+		Before    time.Duration   `json:"per_entity"` // the name in older clients
 		Writes    float64         `json:"writes"`
 		Calls     float64         `json:"calls"`
-		Params    json.RawMessage `json:"params"` // are checked as at a start
+		Params    json.RawMessage `json:"params"` // checked as at a start
 		settings
 	}
 	if _, err := parameters(r); err != nil {
@@ -249,7 +250,7 @@ func (s service) retry(r *http.Request) (any, error) {
 func (s service) undo(r *http.Request) (any, error) {
 	var o struct {
 		mapper.UndoOptions
-		oldnames.Start // as older clients name them
+		oldnames.Start // the names in older clients
 	}
 	ctx, err := because(r)
 	if err == nil && r.ContentLength != 0 {
@@ -291,7 +292,7 @@ func (s service) examples(r *http.Request) (any, error) {
 	}{append([]mapper.Example{}, examples...)}, err
 }
 
-// history lists what was done to a job.
+// history lists who did what to a job.
 func (s service) history(r *http.Request) (any, error) {
 	if _, err := parameters(r); err != nil {
 		return nil, err
@@ -302,7 +303,7 @@ func (s service) history(r *http.Request) (any, error) {
 	}{append([]mapper.HistoryEntry{}, acts...)}, err
 }
 
-// rate sets how fast a job goes.
+// rate sets the rate limit of a job.
 func (s service) rate(r *http.Request) (any, error) {
 	var rate struct {
 		mapper.Rate
@@ -325,7 +326,7 @@ func (s service) rate(r *http.Request) (any, error) {
 	return s.after(r, s.job(r).SetRateFor(ctx, rate.Rate, rate.For))
 }
 
-// budget sets what a job may cost from now on.
+// budget sets the budget of a job.
 func (s service) budget(r *http.Request) (any, error) {
 	var budget mapper.Budget
 	ctx, err := because(r)
@@ -342,12 +343,12 @@ func (s service) budget(r *http.Request) (any, error) {
 	return s.after(r, s.job(r).SetBudget(ctx, budget))
 }
 
-// cleanUp has the records of a job deleted. A request without a body has the defaults. The job's
-// own record may be gone when it answers: then there is nothing to tell.
+// cleanUp starts the deletion of a job's records. A request without a body has the defaults. If the
+// job's own record is deleted before the answer, the answer has no status.
 func (s service) cleanUp(r *http.Request) (any, error) {
 	var o struct {
 		mapper.CleanUpOptions
-		Before time.Duration `json:"expire"` // as older clients name it
+		Before time.Duration `json:"expire"` // the name in older clients
 	}
 	ctx, err := because(r)
 	if err == nil && r.ContentLength != 0 {
@@ -367,11 +368,11 @@ func (s service) cleanUp(r *http.Request) (any, error) {
 	return status, err
 }
 
-// bodyTime is how long the body of a request may take to come.
+// bodyTime is the time in which the body of a request must arrive.
 const bodyTime = 10 * time.Second
 
-// read reads the body of a request, within bodyTime. Carrying out the request may
-// take longer.
+// read reads the body of a request, within bodyTime. This limit does not apply to the rest of the
+// request.
 func read(w http.ResponseWriter, r *http.Request) error {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // a test's has no connection
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
@@ -395,7 +396,8 @@ func decode(r *http.Request, what string, v any) error {
 	return nil
 }
 
-// parameters returns the parameters of a request's URL, if it has no others than these.
+// parameters returns the parameters of a request's URL. It returns an error for a parameter that is
+// not known.
 func parameters(r *http.Request, known ...string) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -412,8 +414,8 @@ func parameters(r *http.Request, known ...string) (url.Values, error) {
 	return q, nil
 }
 
-// answer returns a handler that answers with what a function returns: with an error in full if it
-// is about the request.
+// answer returns a handler that answers with the result of a function. The text of an error is in
+// the answer only if the error is about the request.
 func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := any(nil), read(w, r)
@@ -436,7 +438,8 @@ func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	}
 }
 
-// requestID returns a text by which a failed request is found in the log.
+// requestID returns a random text that an answer and a log line share, so that an operator finds
+// the line.
 func requestID() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
 // write writes an answer.
@@ -447,17 +450,17 @@ func write(w http.ResponseWriter, code int, body any) {
 	_ = json.NewEncoder(w).Encode(body) // the client has gone
 }
 
-// A failure is an error that is told.
+// A failure is an error as an answer shows it.
 type failure struct {
 	Error string `json:"error"`
 
-	// the same in parts, if it names settings: each second one is the name of one
+	// if the error names settings, its text in parts: every second part is a setting's name
 	Parts []string `json:"error_parts,omitempty"`
 
-	Request string `json:"request,omitempty"` // of a code 500: the request's ID, which a line of the log has
+	Request string `json:"request,omitempty"` // for code 500, the request's ID, which the log line also has
 }
 
-// said returns what an answer says of an error.
+// said returns an error in the form of an answer.
 func said(err error) failure {
 	text, parts := operator.InJSON(err)
 	if len(parts) == 1 {

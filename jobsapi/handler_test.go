@@ -34,7 +34,7 @@ var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 	return nil
 })
 
-// An office is an engine with two queues, which deliver nothing, over some accounts.
+// An office is an engine over some accounts, with two queues that deliver nothing.
 type office struct {
 	*testing.T
 	engine *mapper.Engine
@@ -85,7 +85,7 @@ func newOffice(t *testing.T) *office {
 	return o
 }
 
-// handler returns the handler that options make.
+// handler returns a handler with options.
 func (o *office) handler(opts *jobsapi.Options) http.Handler {
 	o.Helper()
 	opts.Logger = slog.New(slog.NewTextHandler(&o.log, nil))
@@ -123,8 +123,8 @@ func (o *office) ask(h http.Handler, method, path, body string, want int, v any,
 const start = `{"mapper": "add-credit", "id": "spring", "query": {"kind": "Account"}, "params": {"Amount": 10},
 	"page_size": 2, "workers": 3, "queue": "night", "rate": {"entities": 100}, "failure_limit": 7}`
 
-// TestAllow refuses what is not allowed, on every path, and without effect; without an Allow that
-// is everything.
+// TestAllow checks that requests that are not allowed are refused on every path, and have no
+// effect. Without Options.Allow all requests are refused.
 func TestAllow(t *testing.T) {
 	o := newOffice(t)
 	for name, c := range map[string]struct {
@@ -158,7 +158,7 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-// TestControl has an operator do what there is to do, under another prefix, with reasons.
+// TestControl carries out all actions of an operator, with reasons, under another prefix.
 func TestControl(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Prefix: "/api/v1/jobs", Allow: func(r *http.Request) (string, error) {
@@ -193,7 +193,7 @@ func TestControl(t *testing.T) {
 	if ask("POST", "/spring/resume", "", &s); s.State != mapper.StateRunning {
 		t.Errorf("resumed: %+v", s)
 	}
-	if ask("POST", "/spring/move", "", &s); s.Queue != location+"/queues/day" { // its mapper's
+	if ask("POST", "/spring/move", "", &s); s.Queue != location+"/queues/day" { // the queue of its mapper
 		t.Errorf("moved: %+v", s)
 	}
 	if ask("POST", "/spring/abort?reason=a+mistake", "", &s); s.State != mapper.StateAborted {
@@ -249,7 +249,8 @@ func checkMistakes(o *office, h http.Handler) {
 	}
 }
 
-// TestOtherSites has a browser send what a page of another site asks it to: nothing changes.
+// TestOtherSites sends requests as a browser does for a page of another site, and checks that
+// nothing changes.
 func TestOtherSites(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
@@ -276,8 +277,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestBodies refuses bodies whose meaning would be a guess, by the name of what is wrong, and
-// starts nothing.
+// TestBodies checks that ambiguous bodies are refused, that the error names the field, and that no
+// job starts.
 func TestBodies(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
@@ -317,8 +318,8 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// TestOldNames has the handler take what clients of before send, in which durations had no unit in
-// their names.
+// TestOldNames sends requests of older clients, in which the names of durations have no unit. The
+// handler accepts them.
 func TestOldNames(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
@@ -358,8 +359,8 @@ func TestOldNames(t *testing.T) {
 	}
 }
 
-// TestFailedRequest asks a service whose database is gone. The answer says why as far as that is
-// safe, and names the line of the log.
+// TestFailedRequest sends requests to a service without a database. The answer has a safe cause,
+// and the ID of the log line.
 func TestFailedRequest(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
@@ -375,7 +376,7 @@ func TestFailedRequest(t *testing.T) {
 	}
 }
 
-// TestUnknownNumbers lists a running job: numbers that its record does not know are -1.
+// TestUnknownNumbers lists a running job. Numbers that its record does not have are -1.
 func TestUnknownNumbers(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})

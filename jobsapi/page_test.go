@@ -129,7 +129,7 @@ func TestPageFields(t *testing.T) {
 	}
 }
 
-// jsonType returns what the page calls a type.
+// jsonType returns the page's name for a type.
 func jsonType(t reflect.Type, headings map[string]string) string {
 	switch t {
 	case reflect.TypeFor[time.Time]():
@@ -166,8 +166,8 @@ type client struct {
 	Open    bool
 }
 
-// A pageService is the service that docs/jobs-api.md asks: its queue "day" delivers, and "night"
-// does not.
+// A pageService is the service for the requests of docs/jobs-api.md. Its queue "day" delivers, and
+// "night" does not.
 type pageService struct {
 	*testing.T
 	api    http.Handler
@@ -240,8 +240,8 @@ func creditClient(_ context.Context, a *mapper.Entity[client], p credit) error {
 	return nil
 }
 
-// do carries out a line of the page that is a comment: it waits for a job, starts one that no task
-// is delivered of, or changes an account.
+// do carries out a comment in a block of the page. It waits for a job, starts a job whose tasks are
+// not delivered, or changes an account.
 func (s *pageService) do(what, name string) {
 	s.Helper()
 	switch what {
@@ -277,7 +277,7 @@ func (s *pageService) send(lines []string) (code int, answer []string) {
 	return w.Code, strings.Split(text.String(), "\n")
 }
 
-// pageVaries is what differs from run to run in answers.
+// pageVaries matches the parts of answers that differ from run to run.
 var pageVaries = regexp.MustCompile(`"\d{4}-\d{2}-\d{2}T[^"]*"|"(?:takes_ns|rate|overall|dollars(?:_total)?|pages|` +
 	`full_pages|tasks|depth|reads|small_ops|writes|deletes|task_ops)": [\d.e-]+`)
 

@@ -79,7 +79,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// answerOf names the definition of a request's answer.
+// answerOf returns the name of the definition of a request's answer.
 func answerOf(method, path string) string {
 	path, _, _ = strings.Cut(path, "?")
 	switch parts := strings.Split(strings.Trim(path, "/"), "/"); {
@@ -105,7 +105,7 @@ func conforms(t *testing.T, method, path string, code int, answer []byte) {
 	if code >= 400 {
 		definition = "error"
 	}
-	if err == nil && string(bytes.TrimSpace(answer)) != "{}" { // a clean-up may leave nothing to tell
+	if err == nil && string(bytes.TrimSpace(answer)) != "{}" { // after a clean-up the answer may be empty
 		err = apischema.Check(schema, definition, answer)
 	}
 	if err != nil {

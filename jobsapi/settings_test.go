@@ -9,13 +9,13 @@ import (
 	"github.com/scattermap/scattermap/jobsapi"
 )
 
-// TestErrorsNameSettings has every error about a setting name it as the request does, and none have
-// a name of Go.
+// TestErrorsNameSettings checks that errors name settings by their JSON names, and not by names of
+// Go.
 func TestErrorsNameSettings(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
 	o.ask(h, "POST", "/jobs", start, 200, nil)
-	starts := map[string]string{ // what is wrong with a start, and what the answer has to say
+	starts := map[string]string{ // wrong starts, and a part of each answer
 		`"id": "a b"`: `"id" "a b"`, `"id": "__x__"`: `"id" "__x__"`,
 		`"page_size": 1001`: `"page_size"`, `"page_size": -1`: `"page_size"`, `"concurrency": 1001`: `"concurrency"`,
 		`"page_time_ns": -1`:      `"page_time_ns"`,
@@ -55,7 +55,7 @@ func TestErrorsNameSettings(t *testing.T) {
 		`"query": {"kind": "a", "shard_by": "p", "filters": [{"property":"p","op":"=","value":1}]}`: `of "shard_by"`,
 
 		`"query": {"kind": "Account"}, "queue": "nowhere"`: "nowhere",
-		`"query": {"kind": "Account"}`:                     `("allow_overlap")`, // another one runs
+		`"query": {"kind": "Account"}`:                     `("allow_overlap")`, // another job runs
 		`"mapper": "nobody"`:                               "nobody",
 	}
 	check := func(method, path, body, want string) {
@@ -87,7 +87,7 @@ func TestErrorsNameSettings(t *testing.T) {
 				}
 			}
 			if path == "/jobs/plan" && (strings.Contains(want, "overlap") || want == "nowhere" || want == `"id"`) {
-				continue // a plan does not look at that
+				continue // a plan does not check this
 			}
 			check("POST", path, body+"}", want)
 		}

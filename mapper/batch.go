@@ -52,8 +52,8 @@ import (
 //     runs again on the whole batch later. If the batch has already made calls, or needs more calls
 //     than the rate can give, the page is retried with half of the batch. No attempt counts.
 //   - If the function returns [Skip], all entities of the batch stay unchanged.
-//   - If a call takes longer than StartOptions.EntityTimeout, the page is retried with half of the
-//     batch, until the entity that hangs is alone.
+//   - If a call takes longer than StartOptions.EntityTimeout, the page is retried with a batch of
+//     half the size, and so on, until the entity that hangs is alone.
 //
 // Batches of a page run one after the other. [Mapper.WithConcurrency] sets how many batches run at
 // once. EntitiesPerSecond in a [Rate] counts entities.

@@ -12,8 +12,8 @@ import (
 
 // SetBudget replaces the job's [Budget]. It holds for pages that start a second or more after the
 // call. The job's cost so far does not count for the new budget. A paused job stays paused until
-// [Job.Resume]. If its budget has paused it, Resume gives it the whole new budget again. To remove
-// the budget, pass Budget{Dollars: [Unlimited]}.
+// [Job.Resume]. If a budget has paused the job, Resume lets it spend the full amount of the new
+// budget. To remove the budget, pass Budget{Dollars: [Unlimited]}.
 //
 // The error is [ErrInvalidArgument] for the zero Budget, for a budget that is too small for a page,
 // and for an undo. It is [ErrWrongState] if the job has succeeded or was aborted.

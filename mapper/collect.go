@@ -60,18 +60,19 @@ func (p *Page[R]) OnRollback(f func(context.Context)) { p.attempt.OnLost(f) }
 // VisitPages defines a mapper that writes records elsewhere, a page at a time: a file, a batch of
 // rows, or a request with many messages.
 //
-// The function record makes a record of each entity, or returns [Skip] to make none. Its errors are
-// treated as in a [Visit]. The function page gets the records of a page, and writes them under
-// [Page.UniqueName]. Its puts and counts commit together with the page.
+// The argument record is a function that makes a record of each entity, or returns [Skip] to make
+// none. Its errors are treated as in a [Visit]. The argument page is a function that gets the
+// records of a page, and writes them under [Page.UniqueName]. Its puts and counts commit together
+// with the page.
 //
-// The function page may run several times for a page. The writes of only one run count; the others
-// are leftovers. To tell them apart, store the name with [Page.Put]. Then exactly the writes with a
-// stored name count, and each entity is in one of them.
+// The function page may run several times for the same page. The writes of only one run count; the
+// others are leftovers. To tell them apart, store the name with [Page.Put]. Then a write counts if,
+// and only if, its name is stored. Each entity is in one such write.
 //
-// The function page has 30 s. If it returns an error or panics, the page is retried as a whole, as
-// often as an entity, and after that the job fails. An error marked by [Permanent] fails the job at
-// once. [Job.Resume] continues a failed job. A page ends after 4 MiB of entities, so a task holds
-// about 4 MiB in memory.
+// The function page has 30 s. If it returns an error or panics, the page is retried as a whole,
+// with as many attempts as an entity has, and after that the job fails. An error marked by
+// [Permanent] fails the job at once. [Job.Resume] continues a failed job. A page ends after 4 MiB
+// of entities, so a task holds about 4 MiB in memory.
 func VisitPages[T, R, P any](
 	name string, record func(ctx context.Context, e *Entity[T], params P) (R, error),
 	page func(ctx context.Context, p *Page[R], params P) error,

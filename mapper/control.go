@@ -75,8 +75,8 @@ type RetryOptions struct {
 // the error is [ErrWrongState]. A nil o selects all failures.
 //
 // Retry returns at once; tasks then find the failures and reopen them. If an earlier Retry still
-// reopens failures, the new one replaces it. If the job has up to 1,000 failures, and none has the
-// cause in o, the error is [ErrInvalidArgument].
+// reopens failures, the new one replaces it. If no failure has the cause in o, the error is
+// [ErrInvalidArgument]. Retry checks this only in jobs with up to 1,000 failures.
 func (j *Job) Retry(ctx context.Context, o *RetryOptions) error {
 	cause := ""
 	if o != nil {
@@ -138,8 +138,8 @@ func (j *Job) checkCause(ctx context.Context, cause string) error {
 //
 //   - entities that somebody changed within two minutes before the commit of their page
 //   - entities that the function put or deleted besides its own
-//   - if others put or deleted entities of a page within the minute before its commit: entities
-//     that this page deleted, or that others have changed since
+//   - entities that a page deleted, or that others have changed since, if others put or deleted
+//     entities of that page within the minute before its commit
 //
 // An undo relies on two facts from Google's documentation: all entities of a commit get the same
 // version, and the past is kept in whole minutes. Both were tested on the embedded Datastore. The
@@ -181,10 +181,10 @@ type CleanUpOptions struct {
 	// its ID returns this job.
 	IncludeJob bool `json:"job,omitempty"`
 
-	// ExpireAfter, if not 0, marks the records instead of deleting them. Their property "expires"
-	// is set to this time after the clean-up. Time-to-live policies on the kinds ScattermapJob,
-	// ScattermapRange and ScattermapUndoBatch then delete them. Without such policies they stay.
-	// Defaults to 0: they are deleted.
+	// ExpireAfter, if not 0, marks the records instead of deleting them. Their property "expires" is
+	// set to the time of the clean-up plus ExpireAfter. Time-to-live policies on the kinds
+	// ScattermapJob, ScattermapRange and ScattermapUndoBatch then delete them. Without such policies
+	// they stay. Defaults to 0: they are deleted.
 	ExpireAfter time.Duration `json:"expire_ns,omitempty"`
 }
 

@@ -61,9 +61,9 @@ type EngineOptions struct {
 	// reliably, use a finalizer ([Mapper.WithFinalizer]).
 	OnStateChange func(ctx context.Context, c StateChange)
 
-	// Schedules are the schedules whose waiting runs the engine starts. With [OverlapQueue], a run
-	// that is due may wait for the end of a job. The engine starts it when any job ends or pauses
-	// in this process, and in [Engine.ReviveJobs].
+	// Schedules are the engine's schedules. The engine starts their waiting runs. With [OverlapQueue],
+	// a run that is due may wait for the end of a job. The engine starts it when any job ends or
+	// pauses in this process, and in [Engine.ReviveJobs].
 	Schedules []AnySchedule
 
 	// MeterProvider and TracerProvider receive the metrics and traces of docs/telemetry.md. They
@@ -235,7 +235,7 @@ func (e *Engine) schedule(schedules []AnySchedule) error {
 	return nil
 }
 
-// source returns the source of the engine's database. Without an engine it has no client.
+// source returns the source of the engine's database. If e is nil, the source has no client.
 func (e *Engine) source() source.Source {
 	if e == nil {
 		return source.New(nil, nil)
@@ -243,8 +243,8 @@ func (e *Engine) source() source.Source {
 	return source.New(e.client, e.log)
 }
 
-// store returns the store of the engine's records, for who asks. Without an engine it has no
-// client, which it says.
+// store returns the store of the engine's records, for interactive calls. If e is nil, the store
+// has no client, and its calls return an error that says so.
 func (e *Engine) store() store.Store {
 	if e == nil {
 		return store.New(nil)

@@ -80,18 +80,18 @@ func (e *Entity[T]) CountMax(name string, n int64) { e.attempt.Max(name, n) }
 // function that puts the neighbours of its entities makes many small pages.
 func (e *Entity[T]) Put(key *datastore.Key, src any) { e.attempt.Put(key, src) }
 
-// Delete deletes an entity in the commit of an [Update]'s page: the function's own or another one.
-// The entity need not exist. The key must be complete.
+// Delete deletes the function's own entity or another one, in the commit of an [Update]'s page. The
+// entity need not exist. The key must be complete.
 func (e *Entity[T]) Delete(key *datastore.Key) { e.attempt.Delete(key) }
 
 // Touch makes an [Update] write the entity even if nothing differs, exactly as it is stored. Use it
 // after you add an index or a time-to-live policy.
 func (e *Entity[T]) Touch() { e.attempt.Touch() }
 
-// Resave makes an [Update] store all properties that T declares in the way that the client's Put of
-// Value stores them, even if the function has not changed them. Use it after you changed a noindex
-// tag, or if T's Load method changes older entities. Properties that T does not declare stay. If
-// the entity is stored in this way already, it is not written.
+// Resave makes an [Update] store all properties that T declares, even if the function has not
+// changed them. It stores them as the client's Put of Value does. Use Resave after you changed a
+// noindex tag, or if T's Load method changes older entities. Properties that T does not declare
+// stay. If the entity is stored in this way already, it is not written.
 func (e *Entity[T]) Resave() { e.attempt.Resave() }
 
 // Stored returns a copy of the entity in the protocol's form, as it is stored. This form also has
@@ -120,10 +120,11 @@ func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() 
 //	resp, err := service.Do(ctx, request)
 //
 // After an error, make no call and return the error. It means that the call would wait too long, or
-// that the job pauses, its process stops, or ctx has ended. Unless only ctx has ended, the page ends
-// before the entity. The attempt does not count and has no effect, and the function runs again
-// later. So announce a call before the function does anything that must not be repeated. The wait is
-// no part of StartOptions.EntityTimeout.
+// that the job pauses, its process stops, or ctx has ended. In these cases the attempt does not
+// count and has no effect, the page ends before the entity, and the function runs again later. But
+// if only ctx has ended, the error counts as any other error of the function. So announce a call
+// before the function does anything that must not be repeated. The wait is no part of
+// StartOptions.EntityTimeout.
 //
 // There are two exceptions. A run that announces more calls than the rate can give fails its entity:
 // see [Rate]. If other calls of the job use up the rate for an hour, a run that has made some of its
@@ -132,15 +133,16 @@ func (e *Entity[T]) AwaitCall(ctx context.Context) error { return e.attempt.Awai
 
 // AwaitCalls is [Entity.AwaitCall] for n calls, which the function may make at once. The next call
 // of the job waits until the rate has caught up, however long that takes. In a batch
-// ([UpdateBatches]), announce a call for several entities by one of them.
+// ([UpdateBatches]), one call may serve several entities. Announce it once, with the method of any
+// of them.
 func (e *Entity[T]) AwaitCalls(ctx context.Context, n int) error { return e.attempt.AwaitCalls(ctx, n) }
 
 // Skip is the error that a function returns if it has no work on its entity. The entity then counts
 // as processed, and not as a failure.
 //
-// In an [Update] the entity stays unchanged, even if the function has changed Value. Counts, puts
-// and deletes of other entities take effect. In a [Visit], Skip has the effect of nil. In a
-// [VisitPages] the entity gets no record.
+// In an [Update] the entity stays unchanged, even if the function has changed Value. The call's
+// counts, and its puts and deletes of other entities, take effect. In a [Visit], Skip has the
+// effect of nil. In a [VisitPages] the function makes no record of the entity.
 //
 // A wrapped Skip has the same effect. If Skip is joined with another error ([errors.Join]), the
 // other error counts.
@@ -166,8 +168,9 @@ func Permanent(err error) error { return fault.Permanent(err) }
 //   - If the service refuses most calls, it is not. The task waits before this entity. While the
 //     service refuses, one attempt counts for each hour, so a job survives some hours without the
 //     service.
-//   - If the service has not accepted a call yet, this may be the entity's fault. So the first two
-//     such entities are set aside without a failed attempt, and the page continues.
+//   - If the service has not accepted a call yet, one entity may be the cause. So the task sets the
+//     first two such entities aside, without a failed attempt, and continues with the page. It
+//     waits before the third one in a row.
 func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err, d) }
 
 // Fail fails the entity in the function of an [UpdateBatches] or [VisitBatches]. It has the effect

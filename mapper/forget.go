@@ -66,12 +66,12 @@ func HashID(salt, id string) string { return record.Salted(salt, id) }
 // package export. Call it in the function of [Mapper.Forget]. If it returns without an error, no
 // record contains the subject any more, except the record of this job.
 //
-// Forget cleans up each ended job whose records mention the subject, with the job's failures. From
-// the job's own record it removes errors and counters. If that record still mentions the subject,
-// Forget also removes query, parameters and reasons, as in [Mapper.Forget]. If the job's ID
-// mentions the subject, Forget deletes the record. Such a job can't be undone, retried or verified
-// any more. Until the clean-up is done, Forget returns an error. Return that error, so that the
-// queue calls the function again.
+// If an ended job's records mention the subject, Forget cleans up the job, including its failures.
+// From the job's own record it removes errors and counters. If that record still mentions the
+// subject, Forget also removes query, parameters and reasons, as in [Mapper.Forget]. If the job's
+// ID mentions the subject, Forget deletes the record. Such a job can't be undone, retried or
+// verified any more. Until the clean-up is done, Forget returns an error. Return that error, so
+// that the queue calls the function again.
 //
 // If something prevents the erasure, the error is [Permanent] and names the obstacle:
 //
@@ -80,7 +80,8 @@ func HashID(salt, id string) string { return record.Salted(salt, id) }
 //   - a waiting tick of a [Schedule]
 //   - a record that can't be read, or that would still mention the subject
 //
-// Schedules keep the outcomes of their ticks, without the IDs of jobs that mention the subject.
+// Schedules keep the outcomes of their ticks. Forget removes from them each job's ID that mentions
+// the subject.
 //
 // Forget reads all records. That takes about a minute for a million, and must fit into the time of
 // the function of [Mapper.Forget].

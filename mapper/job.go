@@ -110,10 +110,10 @@ var (
 // StartOptions are the settings of a job. The zero value has all defaults. In JSON, a duration is a
 // number of nanoseconds, and its name ends with "_ns".
 type StartOptions struct {
-	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not __x__. If a job with the ID
-	// exists, in any state, a start with the same mapper, query and parameters returns it, and does
-	// not change its settings. With other arguments the error is [ErrIDTaken]. Defaults to a new
-	// random ID, so that every start is another job.
+	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not with "__" at both its start and
+	// its end. If a job with the ID exists, in any state, a start with the same mapper, query and
+	// parameters returns it, and does not change its settings. With other arguments the error is
+	// [ErrIDTaken]. Defaults to a new random ID, so that every start is another job.
 	ID string `json:"id,omitempty"`
 
 	// DryRun makes the job a rehearsal: the function of an [Update] runs, but its changes are not
@@ -175,8 +175,9 @@ type StartOptions struct {
 
 	// Background makes the job give way to other clients of the database. About once a second, each
 	// process measures how long the lookup of a key takes. While it takes longer than without the
-	// job's load, the process runs fewer pages at once: at least one, for a quarter of the time. To
-	// measure without the job's load, no page starts in the first four seconds of each minute.
+	// job's load, the process runs fewer pages at once. At the least it runs one page at a time,
+	// during a quarter of the time. To measure without the job's load, no page starts in the first
+	// four seconds of each minute.
 	//
 	// Use it for jobs of minutes or hours beside production traffic. A job starts with one page at
 	// a time, and takes up to half a minute to find its speed. Each lookup is billed as a read,

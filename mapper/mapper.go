@@ -59,14 +59,15 @@ type NoParams struct{}
 // [RetryAfter] delays the next attempt. A value that does not fit T is a permanent error.
 //
 // If too many entities of a page fail, the function is probably at fault. Then nothing of the page
-// is committed, and the page is retried as a whole, as often as an entity. After the last attempt
-// the job fails. It fails at once if all of these errors are permanent. One of two conditions makes
-// the failures too many:
+// is committed, and the page is retried as a whole, with as many attempts as an entity has. After
+// the last attempt the job fails. It fails at once if all of these errors are permanent. One of two
+// conditions makes the failures too many:
 //
 //   - More than 10 entities of the page have failed, and these are more than 5% of
 //     [StartOptions].PageSize.
-//   - More than half of the page has failed. In addition, more than 10 and more than 5% have failed
-//     of the process's latest calls, and also of the whole job's entities so far.
+//   - More than half of the page has failed. In addition, more than 10 of the process's latest
+//     calls have failed, and these are more than 5% of them. The same holds for the whole job's
+//     entities so far.
 //
 // The job also fails if the database refuses the writes of more than 10 entities, and these are
 // more than 5% of the job's entities so far.

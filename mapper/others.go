@@ -103,10 +103,10 @@ func (e *Entity[T]) InsertStored(key *datastore.Key, entity *pb.Entity) {
 // UpdateReading is [Update] for a function that reads other entities by [Entity.Get] or
 // [Entity.GetMulti]. It saves calls of the database.
 //
-// The function reads returns the keys of the entities that fn will read. It may use e.Key and
-// e.Value, and must not write. The page first calls it for all of its entities, and then reads all
-// keys in one call of the database. If keys are missing, or if the function panics, fn reads them
-// from the database.
+// The argument reads is a function that returns the keys of the entities that fn will read. It may
+// use e.Key and e.Value, and must not write. The page first calls it for all of its entities, and
+// then reads all keys in one call of the database. If keys are missing, or if the function panics,
+// fn reads them from the database.
 func UpdateReading[T, P any](
 	name string, reads func(e *Entity[T], params P) []*datastore.Key,
 	fn func(ctx context.Context, e *Entity[T], params P) error,

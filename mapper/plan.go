@@ -61,8 +61,8 @@ type Estimate struct {
 	Spent billing.Usage `json:"used"`
 }
 
-// Plan estimates the entities, time and cost of a job, without starting it. The cost of the plan
-// itself is the sum over each kind in each namespace:
+// Plan estimates the entities, time and cost of a job, without starting it. The plan itself costs
+// the following for each kind in each namespace:
 //
 //   - Up to a million entities are counted, for up to 1,000 reads.
 //   - Larger kinds are estimated from a sample, for about 2,000 more reads. Together this costs up

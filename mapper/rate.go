@@ -7,14 +7,15 @@ import "github.com/scattermap/scattermap/mapper/internal/pace"
 // exceed its rate to catch up, by up to one second's work.
 //
 // Before each page, a process reserves time for the page in a record that all processes share. That
-// takes one transaction for all pages that wait in this process. A page waits up to 20 s. So with a
-// low rate and many workers, pages are small.
+// takes one transaction for all pages that wait in this process. A page's number of entities is
+// limited so that the page waits up to 20 s, even if all workers wait. So with a low rate and many
+// workers, pages are small.
 //
-// Calls that the function announces are reserved in the same way, where the function makes them. One
-// run of the function may announce as many calls as the rate allows in half of the queue's dispatch
-// deadline: 300 s by default. If it announces more, the entity fails as after a [Permanent] error,
-// and the error names the calls and the rate. A batch, or a page of [VisitPages], first gets fewer
-// entities.
+// Calls that the function announces are reserved in the same way, at the moment when the function
+// announces them. One run of the function may announce as many calls as the rate allows in half of
+// the queue's dispatch deadline: 300 s by default. If it announces more, the entity fails as after
+// a [Permanent] error, and the error names the calls and the rate. A batch, or a page of
+// [VisitPages], first gets fewer entities.
 type Rate struct {
 	// EntitiesPerSecond limits the entities that are processed per second. 0 and [Unlimited] are no
 	// limit.
@@ -28,10 +29,10 @@ type Rate struct {
 	// if it announces each one by [Entity.AwaitCall]. 0 and [Unlimited] are no limit.
 	CallsPerSecond float64 `json:"calls,omitempty"`
 
-	// Ramp starts the job at 500 entities and 500 writes a second, and adds half of that rate every
-	// five minutes: 500, 750, 1125 and so on. It restarts when the job is resumed, or when
-	// [Job.SetRate] turns it on. Datastore's best practices recommend such a ramp for a new kind.
-	// The other limits apply as well.
+	// Ramp starts the job at 500 entities and 500 writes a second, and multiplies the rate by 1.5
+	// every five minutes: 500, 750, 1125 and so on. It restarts when the job is resumed, or when
+	// [Job.SetRate] turns it on. Datastore's best practices recommend such a ramp for a new kind. The
+	// other limits apply as well.
 	Ramp bool `json:"ramp,omitempty"`
 }
 

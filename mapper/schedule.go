@@ -90,7 +90,7 @@ type AnySchedule interface {
 	// defined returns what is wrong with the schedule in an engine.
 	defined(e *Engine) error
 
-	// Advance starts the run of the waiting tick: see [Schedule.Advance].
+	// Advance starts the run for which the schedule waits: see [Schedule.Advance].
 	Advance(ctx context.Context, e *Engine) error
 }
 

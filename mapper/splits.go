@@ -39,14 +39,14 @@ const maxSplits = 10_000
 // entity with several values of ShardBy, which may be in several parts. If the query has too few
 // entities or values, there are fewer than n parts. A nil o has all defaults.
 //
-// Splits cuts a whole kind at a sample of its keys: Datastore gives a random share of the entities
-// the hidden property __scatter__. Splits reads 24 sampled keys for each part; 300 of them cost one
-// read.
+// Splits cuts a whole kind at a sample of its keys: Datastore adds the hidden property __scatter__
+// to a random share of the entities. Splits reads 24 sampled keys for each part; 300 of them cost
+// one read.
 //
-// Splits counts instead if the kind has fewer samples or up to 10,000 entities, or if the query is
-// not a whole kind. It divides the space of keys or values into eight cells for each part, and
-// counts the entities of each cell, at one read for 1,000 entities. If a part ends inside a cell,
-// Splits also reads the cell's keys.
+// Splits counts instead if the query is not a whole kind, or if the kind has up to 10,000 entities.
+// It also counts if the kind has fewer than 12 sampled keys for each part. Then it divides the
+// space of keys or values into eight cells for each part, and counts the entities of each cell, at
+// one read for 1,000 entities. If a part ends inside a cell, Splits also reads the cell's keys.
 func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o *SplitsOptions) ([]Split, error) {
 	var opts SplitsOptions
 	if o != nil {

@@ -92,7 +92,8 @@ type Status struct {
 	// ranges for which a task was enqueued
 	Tasks      int64 `json:"tasks"`
 	OpenRanges int64 `json:"open"` // ranges that are not done
-	// the most cuts that lead from the job's first range to another one; 0 if it was never cut
+	// the greatest depth of a range: the first range has depth 0, and a range that was cut off another
+	// one has that one's depth plus one
 	MaxDepth int64 `json:"depth"`
 
 	// CountersDropped says that the job has exceeded the limits of counters, has failed for that
@@ -161,9 +162,9 @@ func spacesOf(t *record.Totals) (all []KindStatus) {
 //     numbers are exact.
 //   - If the job runs or is paused, Status costs up to 501 reads. The numbers are exact if the job
 //     has fewer than 250 ranges, and estimates otherwise.
-//   - If the job was aborted, or failed earlier, Status costs up to 502 reads, and the numbers are
-//     as for a running job. [Job.CleanUp] adds up the records; after that it costs one read, and
-//     the numbers are exact.
+//   - If the job was aborted, or failed before its last page was done, Status costs up to 502
+//     reads, and the numbers are as for a running job. [Job.CleanUp] adds up the records; after
+//     that it costs one read, and the numbers are exact.
 //
 // For a running job, Status also asks the queue about two tasks. If the queue can't deliver them,
 // Status.Error says why: for example, the queue's URL is wrong, or its account may not call the
@@ -308,8 +309,8 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	}, nil
 }
 
-// completionOf returns the status of a job for its finalizer: all of its entities are done, and sum
-// has all of its records.
+// completionOf returns the status that a job's finalizer gets. All of the job's entities are done,
+// and sum is the total of all of the job's records.
 func completionOf(ctx context.Context, j *record.Job, sum record.Totals) (*Status, error) {
 	s, err := statusOf(j, sum)
 	if err != nil {

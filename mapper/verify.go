@@ -28,10 +28,10 @@ type Proof struct {
 	Failures       int      `json:"failures"`           // single entities that have failed all attempts
 	Problems       []string `json:"problems,omitempty"` // up to 20 problems
 
-	// With [VerifyOptions].Entities, Compared counts the ranges whose keys were compared with the
-	// keys that their page processed. Different counts the ranges in which these differ, and
-	// Differences describes up to 20 of them. Differences are normal if entities were put or
-	// deleted since, or no longer satisfy the query.
+	// With [VerifyOptions].Entities, Compared is the number of ranges whose keys were compared with
+	// the keys that their page processed. Different is the number of ranges whose keys differ from
+	// those, and Differences describes up to 20 of them. Differences are normal if entities were put
+	// or deleted since, or no longer satisfy the query.
 	Compared    int      `json:"compared,omitempty"`
 	Different   int      `json:"different,omitempty"`
 	Differences []string `json:"differences,omitempty"`

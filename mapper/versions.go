@@ -36,9 +36,9 @@ func NewClientWithDatabase(
 //     has changed the entities since. If others have changed some, the function runs again on
 //     these, and the page is committed again.
 //
-// The commit does not check entities that the function does not change. So the counts for such an
-// entity are of its state when the page was read: up to two [StartOptions].PageTime earlier, which
-// is 6 s by default.
+// The commit does not check entities that the function does not change. So counts for such an
+// entity describe its state when the page was read. That is up to twice [StartOptions].PageTime
+// before the commit: 6 s by default.
 //
 // If you make a client with option.WithGRPCConn, set [ClientInterceptor] on its connection instead.
 func ClientOption() option.ClientOption {

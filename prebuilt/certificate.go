@@ -48,9 +48,9 @@ type Certificate struct {
 	Coverage  mapper.Proof `json:"coverage"`  // the proof that the job processed all entities of Kinds
 	Remaining int64        `json:"remaining"` // entities at Ended: 0
 
-	// Records counts the records of scattermap that were searched, by kind. Jobs are up to 1,000
-	// jobs whose records have changed: hashes of their IDs with Salt, see mapper.HashID. MoreJobs
-	// counts further ones.
+	// Records counts the records of scattermap that were searched, by kind. Jobs has up to 1,000 jobs
+	// whose records have changed, each as the hash of its ID with Salt: see mapper.HashID. MoreJobs
+	// counts the others.
 	Records  map[string]int64 `json:"records"`
 	Jobs     []string         `json:"jobs,omitempty"`
 	MoreJobs int64            `json:"more_jobs,omitempty"`
@@ -64,7 +64,7 @@ type Certificate struct {
 type Tenant struct {
 	Property   string   `json:"property"`
 	Value      Value    `json:"value"`
-	Namespaces []string `json:"namespaces"` // that had entities when the final search started
+	Namespaces []string `json:"namespaces"` // the namespaces that had entities when the final search started
 }
 
 // outside lists places that no erasure searches.

@@ -251,7 +251,7 @@ func (c condition) fails(v any) *failed {
 // holds reports whether a value meets a comparison, and if not, why.
 func (o comparison) holds(v any) (holds bool, kind failure, why string) {
 	differs := o.op == pb.PropertyFilter_NOT_EQUAL || o.op == pb.PropertyFilter_NOT_IN
-	typed, null := false, false // whether one of the values has v's type, or is null
+	typed, null := false, false // whether one of the comparison's values has v's type, or is null
 	f, float := v.(float64)
 	for _, w := range o.with {
 		switch {

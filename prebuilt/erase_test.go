@@ -190,7 +190,7 @@ func (w tenancy) run(name string, q mapper.Query, params, id string) *mapper.Sta
 	return s
 }
 
-// earlier runs all kinds of jobs over a query.
+// earlier runs jobs of all kinds over a query, before the erasure.
 func (w tenancy) earlier(q mapper.Query, prefix string) {
 	w.Helper()
 	w.run("set", q, `{"property": "seen", "value": true}`, prefix+"set")
@@ -471,7 +471,7 @@ func TestEraseIsInTheWay(t *testing.T) {
 			}
 		}
 		blocked(`a tick of the schedule "nightly" waits`)
-		if err := nightly.Advance(t.Context(), w.Engine); err == nil { // it must be an error: nothing waits any more
+		if err := nightly.Advance(t.Context(), w.Engine); err == nil { // it must fail: no tick waits any more
 			time.Sleep(time.Hour)
 		} else if record := datastore.NameKey("ScattermapSchedule", "nightly", nil); w.Client.Delete(
 			t.Context(), record) != nil {

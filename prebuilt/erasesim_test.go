@@ -67,8 +67,8 @@ func (f *fleet) upTo(most time.Duration) time.Duration {
 	return time.Duration(f.rng.Int64N(int64(most)))
 }
 
-// stops makes a process stop at a call, for longer than others wait for it, either before or after
-// its effect.
+// stops returns an interceptor that stops the process at some calls, before or after their effect.
+// A stop is longer than others wait for the process.
 func (f *fleet) stops(share float64) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		o ...grpc.CallOption) error {
@@ -176,7 +176,7 @@ func (f *fleet) insist(do func(ctx context.Context) error) error {
 	}
 }
 
-// quietly reads the database without faults.
+// quietly calls look without faults.
 func (f *fleet) quietly(look func(ctx context.Context) error) {
 	f.faults.Pause()
 	err := f.insist(look)
@@ -247,8 +247,8 @@ func simulateErase(t *testing.T, seed uint64) (kept int) {
 	return min(kept, 1)
 }
 
-// fill puts the first entities: of the tenant that is erased, of alice and her names, and of
-// others.
+// fill puts the first entities. Some are of the tenant or namespace that is erased, some contain
+// alice, and the rest are others.
 func (s *simulation) fill() {
 	n := 20 + s.rng.IntN(100)
 	for _, namespace := range []string{"acme", "other"} {
@@ -346,7 +346,7 @@ func (f *fleet) chosen(n int) int {
 	return f.rng.IntN(n)
 }
 
-// give makes a call that the state of a job may not allow.
+// give makes a call, and ignores its error, because the state of the job may not allow the call.
 func (s *simulation) give(do func(context.Context) error) { _ = s.insist(do) }
 
 // ended waits for the end of a job, for some hours.
@@ -370,7 +370,8 @@ func (s *simulation) before() {
 	group.Wait()
 }
 
-// tick ticks a schedule while a job prevents it whose ID contains alice or the tenant.
+// tick ticks a schedule while a job prevents the run. The ID of that job contains alice or the
+// tenant.
 func (s *simulation) tick() {
 	id := []string{"touch-alice", fmt.Sprint("touch-of-", s.acme, "-for-alice")}[s.chosen(2)]
 	var job *mapper.Job
@@ -401,7 +402,7 @@ func (s *simulation) tick() {
 	}
 }
 
-// write puts guests: entities of the namespace or tenant that is erased.
+// write puts guests, which are entities of the namespace or tenant that is erased.
 func (s *simulation) write(ctx context.Context) {
 	if s.chance(0.5) {
 		return
@@ -513,7 +514,7 @@ func (s *simulation) clear() {
 	}
 }
 
-// look searches everything when a certificate is kept.
+// look searches all entities and records for the erased data, when a certificate is kept.
 func (s *simulation) look(c *prebuilt.Certificate) {
 	s.mu.Lock()
 	before := make(map[string]bool)

@@ -89,7 +89,7 @@ func countEntity(_ context.Context, e *mapper.Entity[entity], p CountParams) err
 	return nil
 }
 
-// longestCounter is how many bytes a counter's name has at most.
+// longestCounter is the maximum length of a counter's name in bytes.
 const longestCounter = 100
 
 // checkOwn returns an error if a name leads into an embedded entity. Mappers that change properties
@@ -160,7 +160,7 @@ func checkProperty(param, property string) error {
 	return nil
 }
 
-// maxName is how many bytes the name of a property or a kind has at most.
+// maxName is the maximum length of a property's or kind's name in bytes.
 const maxName = 1500
 
 // SetProperty is the mapper "set". It sets a property to a value. Entities that already have this
@@ -245,7 +245,8 @@ func renameProperty(_ context.Context, e *mapper.Entity[entity], p RenamePropert
 	return nil
 }
 
-// DropPropertiesParams are the parameters of [DropProperties]: the names of one or more properties.
+// DropPropertiesParams are the parameters of [DropProperties]. Properties has the names of one or
+// more properties.
 type DropPropertiesParams struct {
 	Properties []string `json:"properties"`
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// strangers are values that are easily taken for each other, each another one.
+// strangers are different values that are easily confused.
 func strangers() []any {
 	at := time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC)
 	key := func(namespace, kind, name string, id int64, parent *datastore.Key) *datastore.Key {
@@ -38,8 +38,8 @@ func strangers() []any {
 	}
 }
 
-// TestCountTellsApart counts values that differ, by properties with odd names: each has a counter
-// of its own.
+// TestCountTellsApart counts different values of properties with odd names. Each value has a
+// counter of its own.
 func TestCountTellsApart(t *testing.T) {
 	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		all := strangers()

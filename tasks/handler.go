@@ -18,9 +18,9 @@ import (
 	"github.com/scattermap/scattermap/internal/stranger"
 )
 
-// Bounds of a request. Anybody may send one.
+// These constants limit a request, because anybody may send one.
 const (
-	maxBody   = 1 << 20          // above the largest task that Cloud Tasks takes
+	maxBody   = 1 << 20          // larger than the largest task that Cloud Tasks accepts
 	maxTaskID = 500              // bytes, the limit of Cloud Tasks
 	bodyTime  = 10 * time.Second // in which the whole body must arrive
 )

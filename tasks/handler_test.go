@@ -20,7 +20,7 @@ const (
 	audience = "https://worker.example/"
 )
 
-// newHandled returns a queue whose handler is all that a test uses of it.
+// newHandled returns a queue for a test that uses only its handler.
 func newHandled(t *testing.T, o *tasks.Options) *tasks.Queue {
 	t.Helper()
 	client, err := emulator.ForTest(t, nil).TasksClient(t.Context())
@@ -35,8 +35,8 @@ func newHandled(t *testing.T, o *tasks.Options) *tasks.Queue {
 	return q
 }
 
-// TestAttachedAndUnverified has a service that something else protects: deliveries carry a token
-// for that check, and the handler does not verify it.
+// TestAttachedAndUnverified is for a service that Cloud Run protects. Deliveries carry a token, and
+// the handler does not verify it.
 func TestAttachedAndUnverified(t *testing.T) {
 	authorization := make(chan string, 1)
 	server := httptest.NewServer(nil)

@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestLook follows what the queue says of a task: before its time, while it is delivered, after an
-// attempt that failed, and once it is gone.
+// TestLook reads the state of a task before its time, during its delivery, after a failed attempt,
+// and after it was removed.
 func TestLook(t *testing.T) {
 	var attempts atomic.Int64
 	run := func(context.Context, tasks.Delivery) error {
@@ -65,9 +65,9 @@ func TestLook(t *testing.T) {
 	})
 }
 
-// TestElsewhere looks at a task through queues of one name that would create it with another URL,
-// account or audience. It exists for all of them until it was refused, and then for none but those
-// that would create the same.
+// TestElsewhere looks up a task through queues of one name that would create it with another URL,
+// account or audience. It exists for all of them until its first attempt has failed. Then it exists
+// only for those that would create the same task.
 func TestElsewhere(t *testing.T) {
 	for name, test := range map[string]struct {
 		target    string

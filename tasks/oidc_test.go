@@ -46,7 +46,7 @@ func TestProofs(t *testing.T) {
 	for name, door := range map[string]struct {
 		handler       http.Handler
 		signer, other *forge.Forger
-		whoever       bool // takes every account
+		whoever       bool // accepts every account
 	}{
 		"queue": {q.Handler(logger, func(context.Context, tasks.Delivery) error { ran++; return nil }), google,
 			proxy, false},
@@ -84,8 +84,7 @@ func TestProofs(t *testing.T) {
 	}
 }
 
-// TestAllow checks who a verifier says has sent a request, and which of its two errors it returns
-// otherwise.
+// TestAllow checks the sender that a verifier returns for a request, or which of its two errors.
 func TestAllow(t *testing.T) {
 	proxy := forge.IAP(t)
 	keys := proxy.Keys()
@@ -100,7 +99,7 @@ func TestAllow(t *testing.T) {
 		}{"ann@example.com": {audience, nil}, "eve@example.com": {audience, auth.ErrForbidden},
 			account: {"/other", auth.ErrUnauthenticated}} {
 			if accounts[0] == auth.AnyAccount && errors.Is(c.want, auth.ErrForbidden) {
-				c.want = nil // the proxy has let her through
+				c.want = nil // the proxy has admitted her
 			}
 			r := httptest.NewRequest(http.MethodGet, "/", nil)
 			r.Header = proxy.Header(proxy.Token(who, c.audience, nil))
@@ -144,7 +143,7 @@ func TestClaimed(t *testing.T) {
 	}
 }
 
-// TestAdvice checks that a token that is refused says what to do, to the client that has sent it.
+// TestAdvice checks that the client that has sent a refused token is told what to do.
 func TestAdvice(t *testing.T) {
 	google, proxy := forge.OIDC(t), forge.IAP(t)
 	v, err := auth.NewOIDC(audience, []string{account}, google.Keys())
@@ -175,7 +174,8 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// TestBadVerifiers checks that no verifier is made that would take nobody, or anybody.
+// TestBadVerifiers checks that NewOIDC and NewIAP refuse settings that would accept nobody, or
+// anybody.
 func TestBadVerifiers(t *testing.T) {
 	for _, bad := range []struct {
 		audience string

@@ -139,7 +139,7 @@ func TestDropEndsRetries(t *testing.T) {
 	})
 }
 
-// TestEnqueueRetries has creates fail before and after their effect.
+// TestEnqueueRetries makes creates fail before and after their effect.
 func TestEnqueueRetries(t *testing.T) {
 	var calls, deliveries atomic.Int64
 	faults := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -167,8 +167,7 @@ func TestEnqueueRetries(t *testing.T) {
 	})
 }
 
-// TestEnqueueGivesUp checks that a service that stays away does not hold its
-// callers for ever.
+// TestEnqueueGivesUp checks that Enqueue returns an error if the service stays unavailable.
 func TestEnqueueGivesUp(t *testing.T) {
 	down := func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
 		return nil, status.Error(codes.Unavailable, "down")

@@ -51,7 +51,7 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// TestCheck has a queue contradict each thing that it can.
+// TestCheck checks a queue with each kind of unsuitable setting.
 func TestCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		queue   *cloudtaskspb.Queue

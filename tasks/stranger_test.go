@@ -35,7 +35,7 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { return nil }
 func (p pipes) Addr() net.Addr { return new(net.TCPAddr) }
 
-// serve serves a handler in a bubble, and returns what opens connections to it.
+// serve serves a handler in a bubble, and returns a function that opens connections to it.
 func serve(t *testing.T, handler http.Handler) (open func() net.Conn) {
 	listener := make(pipes)
 	server := &http.Server{Handler: handler}
@@ -54,7 +54,7 @@ func serve(t *testing.T, handler http.Handler) (open func() net.Conn) {
 }
 
 // drip sends the header of a request, and then a byte of its body a second, until the connection is
-// closed. It returns the answer, and when that was.
+// closed. It returns the code of the answer, and the time until the answer.
 func drip(conn net.Conn, header string) (code int, took time.Duration) {
 	begun := time.Now()
 	_ = conn.SetDeadline(begun.Add(10 * time.Minute))
@@ -119,7 +119,7 @@ func TestDrippingBodies(t *testing.T) {
 	}
 }
 
-// TestLongDelivery checks that the time for a body is none for what is done about it.
+// TestLongDelivery checks that the time limit of a body does not limit the delivery itself.
 func TestLongDelivery(t *testing.T) {
 	q := newHandled(t, &tasks.Options{InsecureSkipVerify: true})
 	synctest.Test(t, func(t *testing.T) {
@@ -139,8 +139,7 @@ func TestLongDelivery(t *testing.T) {
 	})
 }
 
-// TestLogOfStrangers sends headers and paths of a size that nobody wants in a log, and as the ID of
-// a task.
+// TestLogOfStrangers sends headers and paths that are too long for a log or for the ID of a task.
 func TestLogOfStrangers(t *testing.T) {
 	google := forge.OIDC(t)
 	long := strings.Repeat("x", 900_000)

@@ -20,7 +20,7 @@ type startBody struct {
 	mapper.StartOptions
 }
 
-// start starts a job, and follows it or shows how it stands.
+// start starts a job, and follows it or prints its status.
 func (b startBody) start(c *cobra.Command, s *service, watch bool, format *output) error {
 	return beginJob(c, s, "", b, watch, format)
 }

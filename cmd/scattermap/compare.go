@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// compareSplits prints how even the parts of a kind are, for several ways of cutting it.
+// compareSplits cuts a kind into parts in several ways, and prints how even the parts of each are.
 func compareSplits(
 	ctx context.Context, w io.Writer, client *datastore.Client, q mapper.Query, n int, format output, db *database,
 ) error {
@@ -44,7 +44,7 @@ func compareSplits(
 	return nil
 }
 
-// tallest returns the number of entities of the largest part, of all ways.
+// tallest returns the number of entities in the largest part of any way.
 func tallest(c *mapper.SplitsComparison) (most int64) {
 	for _, way := range c.Ways {
 		most = max(most, way.Largest)
@@ -52,7 +52,7 @@ func tallest(c *mapper.SplitsComparison) (most int64) {
 	return most
 }
 
-// heightsWide is how many parts are drawn at most.
+// heightsWide is the maximum number of parts that heights draws.
 const heightsWide = 20
 
 // heights draws each part as a bar as high as its number of entities. An empty part is a dot. If

@@ -14,11 +14,11 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// completeTime is how long a shell waits for the names of jobs.
+// completeTime is how long a shell waits for the IDs of jobs.
 const completeTime = 3 * time.Second
 
-// completeJob completes the ID of a job: of the newest 50, with their state and mapper. It says
-// nothing if the service does not answer.
+// completeJob completes the ID of a job. It offers the newest 50 jobs, each with its state and
+// mapper. If the service does not answer, it offers nothing.
 func completeJob(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -39,7 +39,7 @@ func completeJob(c *cobra.Command, args []string, typed string) ([]cobra.Complet
 	return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
 
-// serviceOf returns the service that the flags of a command name.
+// serviceOf returns the service that the command's flags name.
 func serviceOf(c *cobra.Command) *service {
 	s, flags := new(service), pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.define(flags)

@@ -54,7 +54,7 @@ func (db *database) String() string {
 	return where
 }
 
-// explain says of an error where it is, if it may be there that it comes from.
+// explain adds the database's name to [mapper.ErrNoSuchJob], because the job may be in another one.
 func (db *database) explain(err error) error {
 	if errors.Is(err, mapper.ErrNoSuchJob) {
 		return fmt.Errorf("%w %v", err, db)
@@ -62,8 +62,8 @@ func (db *database) explain(err error) error {
 	return err
 }
 
-// A patience ends the waiting for a database that has never answered. Otherwise the client would
-// retry each call for a minute, and then say only that it took too long.
+// A patience cancels calls of a database that has never answered. Otherwise the client would retry
+// each call for a minute, and its error would say only that the call took too long.
 type patience struct {
 	mu       sync.Mutex
 	begun    time.Time
@@ -73,7 +73,8 @@ type patience struct {
 // longest is how long a command waits for a database's first answer.
 const longest = 10 * time.Second
 
-// left returns how long the first answer is waited for, and whether it has come.
+// left returns how long a call may still wait for the first answer, and whether that answer has
+// come. If answers is set, it has come now.
 func (p *patience) left(answers bool) (left time.Duration, answered bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +85,7 @@ func (p *patience) left(answers bool) (left time.Duration, answered bool) {
 	return longest - time.Since(p.begun), p.answered
 }
 
-// call is a grpc.UnaryClientInterceptor.
+// call is a grpc.UnaryClientInterceptor. It cancels a call when the patience ends.
 func (p *patience) call(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,

@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// TestProject names the project in each of the ways that there are, and looks for a job there.
+// TestProject names the project in every possible way, and looks for a job in it.
 func TestProject(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
@@ -36,8 +36,8 @@ func TestProject(t *testing.T) {
 	}
 }
 
-// TestPatience calls a database that does not answer, or not at once, again and again, as the
-// client does.
+// TestPatience repeats calls, as the client does, of a database that does not answer, or answers
+// late.
 func TestPatience(t *testing.T) {
 	conn, err := grpc.NewClient("passthrough:///db.example:443",
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -79,7 +79,7 @@ func TestPatience(t *testing.T) {
 		if err := call(t, p, good); err != nil {
 			t.Error(err)
 		}
-		begun := time.Now() // it has answered once: this passes
+		begun := time.Now() // the database has answered once, so the error is returned at once
 		if err := call(t, p, down); status.Code(err) != codes.Unavailable || time.Since(begun) < time.Minute {
 			t.Error(err)
 		}

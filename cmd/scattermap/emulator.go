@@ -67,7 +67,8 @@ variables that clients need.`,
 	return c
 }
 
-// complete completes what flags say of the emulator, and names what is wrong with it.
+// complete completes the emulator's addresses, and reads the file of indexes. It returns an error
+// for a flag that is wrong.
 func complete(o *emulator.Options, indexes string, keepNames bool) error {
 	o.ReuseQueueNames = !keepNames
 	for name, addr := range map[string]*string{"--datastore": &o.DatastoreAddr, "--tasks": &o.TasksAddr,
@@ -91,7 +92,7 @@ func complete(o *emulator.Options, indexes string, keepNames bool) error {
 	return nil
 }
 
-// bound bounds memory by what flags say in MiB.
+// bound limits the emulator's memory to the MiB that flags give.
 func bound(o *emulator.Options, versions, indexed int64) error {
 	for name, mib := range map[string]int64{"--version-memory": versions, "--index-memory": indexed} {
 		if mib < 0 || mib > math.MaxInt64>>20 {
@@ -102,7 +103,7 @@ func bound(o *emulator.Options, versions, indexed int64) error {
 	return nil
 }
 
-// named returns the names of queues, each once; an empty one is none.
+// named returns the queues' names without repetitions and without empty ones.
 func named(queues []string) (names []string) {
 	for _, q := range queues {
 		if q != "" && !slices.Contains(names, q) {
@@ -112,7 +113,7 @@ func named(queues []string) (names []string) {
 	return names
 }
 
-// createQueue creates a queue by its name, with default settings; an empty name is none.
+// createQueue creates a queue with default settings. For an empty name it does nothing.
 func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 	if name == "" {
 		return nil
@@ -131,7 +132,7 @@ func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 	return nil
 }
 
-// serve serves until ctx ends.
+// serve runs the emulator, and its pages, until ctx ends.
 func serve(ctx context.Context, o *emulator.Options, queues []string, pages string, stdout, stderr io.Writer) error {
 	e, err := emulator.Start(o)
 	if err != nil {

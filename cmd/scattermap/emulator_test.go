@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// program returns the command: the tests' binary by the command's name.
+// program returns the path of the command, which is the tests' binary under the command's name.
 func program(t *testing.T) string {
 	t.Helper()
 	tests, err := os.Executable()
@@ -48,10 +48,10 @@ func program(t *testing.T) string {
 	return binary
 }
 
-// A server is the command, running as a process of its own.
+// A server is a process that runs the command.
 type server struct {
 	process *exec.Cmd
-	env     map[string]string // what it says to export
+	env     map[string]string // the variables that the command tells users to export
 }
 
 func startServer(t *testing.T, args ...string) *server {
@@ -82,8 +82,8 @@ func startServer(t *testing.T, args ...string) *server {
 	return s
 }
 
-// TestServer starts the command as people do: with what it prints, the clients find
-// it and its queue, and SIGTERM ends it cleanly.
+// TestServer starts the command as people do. With the variables that it prints, clients find the
+// emulator and its queue. SIGTERM ends it cleanly.
 func TestServer(t *testing.T) {
 	s := startServer(t)
 	for name, value := range s.env {
@@ -119,9 +119,8 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// TestNode runs the official Node client against the command, where Node and the
-// client are: NODE_DATASTORE names a folder with its node_modules, or npm fetches
-// it.
+// TestNode runs the official Node client against the command, if Node and the client are installed.
+// NODE_DATASTORE names a folder with the client's node_modules; otherwise npm fetches the client.
 func TestNode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves the Node client out")
@@ -228,8 +227,8 @@ func TestQueueFlags(t *testing.T) {
 	}
 }
 
-// TestQueueNamesAreReused checks that names of deleted queues are free unless told
-// otherwise, and that the help says so.
+// TestQueueNamesAreReused checks that names of deleted queues are free unless a flag forbids it,
+// and that the help says so.
 func TestQueueNamesAreReused(t *testing.T) {
 	for _, keep := range []bool{true, false} {
 		o := emulator.Options{DatastoreAddr: ":0", TasksAddr: ":0", KeysAddr: ":0"}
@@ -244,7 +243,8 @@ func TestQueueNamesAreReused(t *testing.T) {
 	}
 }
 
-// TestLoopbackUnlessTold checks where the command listens.
+// TestLoopbackUnlessTold checks that the command listens on the loopback address unless a flag
+// names another one.
 func TestLoopbackUnlessTold(t *testing.T) {
 	o := emulator.Options{DatastoreAddr: ":0", TasksAddr: "[::1]:0", KeysAddr: "127.0.0.1:0"}
 	if err := complete(&o, "", false); err != nil || o.DatastoreAddr != "127.0.0.1:0" || o.TasksAddr != "[::1]:0" ||
@@ -263,8 +263,9 @@ func TestLoopbackUnlessTold(t *testing.T) {
 	}
 }
 
-// TestDashboard starts the command with pages, and counts entities from their form. Another name of
-// the address is refused, as is an address that others can reach.
+// TestDashboard starts the command with the dashboard, and counts entities by its form. A request
+// under another name of the address is refused, and so is a flag with an address that others can
+// reach.
 func TestDashboard(t *testing.T) {
 	s := startServer(t, "--dashboard=127.0.0.1:0")
 	for name, value := range s.env {

@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// TestStartErase starts an erasure, which has no kind, and asks before.
+// TestStartErase starts an erasure, which needs no kind. The command asks first.
 func TestStartErase(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -44,7 +44,7 @@ func TestStartErase(t *testing.T) {
 	}
 }
 
-// TestRetentionFlag reads what a retention can be.
+// TestRetentionFlag reads valid and invalid retentions.
 func TestRetentionFlag(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"8d": mapper.MinRetain, "30d": 30 * 24 * time.Hour, "240h": 240 * time.Hour, "always": mapper.RetainAlways,

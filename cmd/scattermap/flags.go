@@ -10,7 +10,8 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// naming returns an error made of parts. Each second part is the name of a setting in JSON.
+// naming returns an error whose text is the parts in order. Every second part is a setting's name
+// in JSON, which inFlags can replace.
 func naming(parts []string) error {
 	args := make([]any, len(parts))
 	for i, p := range parts {
@@ -21,10 +22,12 @@ func naming(parts []string) error {
 	return setting.Errorf(strings.Repeat("%s", len(parts)), args...)
 }
 
-// jsonName matches how an answer of the jobs API names a setting, if no word of a user is like it.
+// jsonName matches a setting's name in an error of the jobs API: words in quotes, joined by dots or
+// underscores. A name of one word is not matched, because a user's text may look like that.
 var jsonName = regexp.MustCompile(`"[a-z]+(?:[._][a-z]+)+"`)
 
-// partsOf returns the error of an answer that does not say which settings it names.
+// partsOf makes an error of an answer's text. It finds the settings' names by their form, because
+// older services do not mark them.
 func partsOf(text string) error {
 	var parts []string
 	from := 0
@@ -35,8 +38,8 @@ func partsOf(text string) error {
 	return naming(append(parts, text[from:]))
 }
 
-// inFlags has an error of a command, or of nil for a screen, name settings as the command line
-// does: page_size is --page-size, and rate.entities --rate.
+// inFlags returns an error that names settings by their flags: page_size becomes --page-size, and
+// rate.entities becomes --rate. The command c has the flags; the screen passes nil.
 func inFlags(c *cobra.Command, err error) error {
 	if err == nil {
 		return nil
@@ -44,15 +47,15 @@ func inFlags(c *cobra.Command, err error) error {
 	return worded{err, operator.Say(err, func(name string) string { return flagOf(c, name) })}
 }
 
-// called are what commands call what has no flag of its name.
+// called has the flags of settings whose flags have other names.
 var called = map[string]string{
 	"-1": "always", "filters": "--filter", "start": "--filter", "end": "--filter", "ancestor": "--filter",
 	"entities": "the rate", "move": `"scattermap move"`, "retry": `"scattermap retry"`,
 	"failures": `"scattermap failures"`, "params.files": `"files" in --params`,
 }
 
-// flagOf returns the flag for a setting's name in JSON. For "rate.ramp" it is the flag of both
-// words, of the last word, or of the first.
+// flagOf returns the flag for a setting's name in JSON. For "rate.ramp" it tries the flag of both
+// words, then that with the last word, then that with the first.
 func flagOf(c *cobra.Command, name string) string {
 	has := func(flag string) bool { return c != nil && c.Flags().Lookup(flag) != nil }
 	if text := called[name]; text != "" && !has(name) {
@@ -67,7 +70,7 @@ func flagOf(c *cobra.Command, name string) string {
 	return operator.Elsewhere(name)
 }
 
-// A worded is an error with another text.
+// A worded is an error whose text was replaced.
 type worded struct {
 	error
 

@@ -58,7 +58,7 @@ var wrong = []struct{ name, args, env string }{
 	{"no URL", "tried --service nowhere", ""},
 }
 
-// mistakes are mistakes in other commands, and in what commands for a job take besides.
+// mistakes are mistakes in other commands, and in the other arguments of commands for a job.
 var mistakes = []struct{ name, line, env string }{
 	{"no mapper", "plan", ""},
 	{"an unknown mapper", "plan nope --kind Account", ""},
@@ -124,7 +124,7 @@ var mistakes = []struct{ name, line, env string }{
 	{"another format", "splits --kind Account -o xml", ""},
 }
 
-// varying is what differs from run to run.
+// varying are the parts of outputs that differ from run to run, with replacements.
 var varying = []struct {
 	what *regexp.Regexp
 	as   string
@@ -152,14 +152,14 @@ var varying = []struct {
 	{regexp.MustCompile(`"(Balance)": \d+`), `"$1": N`},
 }
 
-// narrowed returns a list of jobs without what depends on the running job: its row, and how wide the
-// columns are.
+// narrowed returns a list of jobs without the parts that depend on the running job. These are its
+// row and the widths of the columns.
 func narrowed(list string) string {
 	list = regexp.MustCompile(`(?m)^held .*`).ReplaceAllString(list, "held  ...")
 	return regexp.MustCompile(` {2,}`).ReplaceAllString(list, "  ")
 }
 
-// normal returns an output without what differs from run to run.
+// normal returns an output without the parts that differ from run to run.
 func normal(text string) string {
 	for _, v := range varying {
 		text = v.what.ReplaceAllString(text, v.as)

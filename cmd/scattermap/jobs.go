@@ -90,7 +90,7 @@ func newVerb(name, short, long string) *cobra.Command {
 	return c
 }
 
-// confirm asks, and returns an error unless the answer is yes.
+// confirm asks the user a question. It returns an error unless the answer is yes.
 func confirm(c *cobra.Command, question string) error {
 	fmt.Fprintf(c.ErrOrStderr(), "%s [y/N] ", question)
 	answer, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
@@ -106,8 +106,8 @@ func confirm(c *cobra.Command, question string) error {
 	return errors.New("nothing was done: --yes does it without asking")
 }
 
-// ask asks whether to do something to a job, and returns an error unless the answer is yes. The
-// question has the job's ID, and its state.
+// ask asks whether to act on a job. It returns an error unless the answer is yes. The question is a
+// format for the job's ID and state.
 func ask(c *cobra.Command, s *service, id, question string) error {
 	job := new(mapper.Status)
 	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, job); err != nil {
@@ -125,7 +125,7 @@ func show(c *cobra.Command, format *output, job *mapper.Status) error {
 	return err
 }
 
-// summary returns a line about a job's status.
+// summary returns one line with a job's state and its numbers.
 func summary(job *mapper.Status) string {
 	about := ""
 	if job.Estimated {
@@ -152,7 +152,8 @@ func summary(job *mapper.Status) string {
 	return text
 }
 
-// list reads all pages of a list, and gives each to add, until that returns false.
+// list reads the pages of a list one after the other, and passes the items of each to add. It stops
+// when add returns false.
 func list[T any](ctx context.Context, s *service, path, name string, parameters url.Values, add func([]T) bool) error {
 	if parameters == nil {
 		parameters = make(url.Values)
@@ -271,7 +272,7 @@ func newDescribe() *cobra.Command {
 	return c
 }
 
-// describe prints everything about a job that matters to people.
+// describe prints a job's status for people, with one fact on each line.
 func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	about := map[bool]string{true: "about "}[job.Estimated]
 	query, err := json.Marshal(job.Query)

@@ -39,7 +39,7 @@ type account struct{ Balance int64 }
 
 type credit struct{ Amount int64 }
 
-// broken has one account of ten fail, with an error that a terminal would act on.
+// broken makes one account in ten fail, with an error that a terminal would act on.
 var broken atomic.Bool
 
 var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.Entity[account], p credit) error {
@@ -52,7 +52,7 @@ var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 	return nil
 })
 
-// newService returns the URL of a service with n accounts, which lets in who has a token.
+// newService returns the URL of a service with n accounts. It accepts callers with a token.
 func newService(t *testing.T, n int, more ...mapper.AnyMapper) string {
 	t.Helper()
 	server := httptest.NewServer(newAPI(t, n, func(r *http.Request) (string, error) {
@@ -71,7 +71,8 @@ func newService(t *testing.T, n int, more ...mapper.AnyMapper) string {
 	return server.URL
 }
 
-// newAPI returns the jobs API of a service with n accounts, and who is let in.
+// newAPI returns the jobs API of a service with n accounts. The function allow decides which
+// requests it accepts.
 func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more ...mapper.AnyMapper) http.Handler {
 	t.Helper()
 	var handler http.Handler
@@ -132,7 +133,8 @@ func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more
 	return api
 }
 
-// command runs a command line, with what is typed, and returns what it prints and its exit code.
+// command runs a command line, with the typed text as its input. It returns the outputs and the
+// exit code.
 func command(t *testing.T, typed string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs strings.Builder
@@ -143,7 +145,7 @@ func command(t *testing.T, typed string, args ...string) (stdout, stderr string,
 	return out.String(), errs.String(), codeOf(err)
 }
 
-// words splits a command line at its spaces, but for those between single quotes.
+// words splits a command line at spaces outside of single quotes.
 func words(s string) (all []string) {
 	for _, w := range regexp.MustCompile(`'[^']*'|\S+`).FindAllString(s, -1) {
 		all = append(all, strings.Trim(w, "'"))
@@ -159,7 +161,7 @@ func TestJobs(t *testing.T) {
 	for _, c := range []struct {
 		line, typed string
 		code        int
-		want        string // in what it prints
+		want        string // a part of the output
 	}{
 		{"jobs", "", 0, "No jobs yet."},
 		{"plan add-credit --kind Account", "", 0, "Entities:  2,000\n"},
@@ -264,8 +266,8 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// TestNoService runs each command against a service that is down, refuses the caller, or is
-// something else, and with wrong flags. The error names the problem and the remedy.
+// TestNoService runs each command with wrong flags, and against servers that are down, refuse the
+// caller, or are no service. The error names the problem and the remedy.
 func TestNoService(t *testing.T) {
 	url := newService(t, 1)
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
-// newLogin returns the command that logs in to a service, and stores how.
+// newLogin returns the command that logs in to a service. It stores how later commands get tokens.
 func newLogin() *cobra.Command {
 	var s service
 	var impersonate string
@@ -79,7 +79,7 @@ Without a URL, the command logs in again to the current service and prints its U
 		if _, ok := page["jobs"]; !ok {
 			return fmt.Errorf("%s is not a service of scattermap: its answer lists no jobs", s.address)
 		}
-		if all, err = readLogins(); err != nil { // gcloud has taken its time
+		if all, err = readLogins(); err != nil { // another command may have changed it while gcloud ran
 			return err
 		}
 		all.Current = nameOf(base)
@@ -97,7 +97,7 @@ Without a URL, the command logs in again to the current service and prints its U
 	return c
 }
 
-// says tells where somebody is logged in, and as whom.
+// says returns a line that names the service and the account of a token.
 func says(address, token string) string {
 	if token == "" {
 		return fmt.Sprintf("Commands go to %s, which is on this machine and takes no token.", address)
@@ -113,7 +113,7 @@ func says(address, token string) string {
 	return text + "."
 }
 
-// newLogout returns the command that forgets services, and the tokens for them.
+// newLogout returns the command that deletes stored logins and their tokens.
 func newLogout() *cobra.Command {
 	return &cobra.Command{
 		Use: "logout [URL]", Short: "Forget a service and its token, or all of them",
@@ -159,7 +159,7 @@ expires, within an hour.`,
 	}
 }
 
-// way returns the login, or an empty one if there is none.
+// way returns l, or an empty login if l is nil.
 func (l *login) way() *login {
 	if l == nil {
 		return &login{}
@@ -167,5 +167,5 @@ func (l *login) way() *login {
 	return l
 }
 
-// nameOf returns a service's URL as logins have it.
+// nameOf returns the text by which logins store a service's URL: without a slash at its end.
 func nameOf(base *url.URL) string { return strings.TrimRight(base.String(), "/") }

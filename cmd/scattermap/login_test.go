@@ -25,7 +25,7 @@ import (
 const (
 	person = "ann@example.com"
 	robot  = "team@test.iam.gserviceaccount.com"
-	remote = "https://credit.test" // as another machine has it
+	remote = "https://credit.test" // a service on another machine
 )
 
 // A gcloud replaces gcloud. It prints the token for a line of arguments, and fails for any other
@@ -35,8 +35,8 @@ type gcloud struct {
 	dir string
 }
 
-// newGcloud puts the stand-in on the path, and nothing else there. Logins are kept in a folder of
-// the test.
+// newGcloud makes the stand-in the only program on the path. Logins are stored in a folder of the
+// test.
 func newGcloud(t *testing.T) gcloud {
 	t.Helper()
 	if runtime.GOOS == "windows" {
@@ -52,13 +52,13 @@ func newGcloud(t *testing.T) gcloud {
 	}
 	t.Setenv("PATH", g.dir)
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
-	t.Setenv("HOME", t.TempDir()) // where macOS has it
+	t.Setenv("HOME", t.TempDir()) // macOS stores logins below it
 	t.Setenv("SCATTERMAP_SERVICE", "")
 	t.Setenv("SCATTERMAP_TOKEN", "")
 	return g
 }
 
-// prints has a line of arguments print a token.
+// prints makes the stand-in print a token for a line of arguments.
 func (g gcloud) prints(token string, arguments ...string) {
 	g.t.Helper()
 	path := filepath.Join(g.dir, strings.Join(append([]string{"auth print-identity-token"}, arguments...), " "))
@@ -68,7 +68,7 @@ func (g gcloud) prints(token string, arguments ...string) {
 	}
 }
 
-// calls returns how often gcloud was asked.
+// calls returns how often gcloud was called.
 func (g gcloud) calls() int {
 	text, err := os.ReadFile(filepath.Join(g.dir, "calls"))
 	if err != nil && !os.IsNotExist(err) {
@@ -77,7 +77,7 @@ func (g gcloud) calls() int {
 	return strings.Count(string(text), "\n")
 }
 
-// serveRemote has a handler answer for credit.test, over TLS.
+// serveRemote makes a handler answer requests to credit.test, over TLS.
 func serveRemote(t *testing.T, handler http.Handler) {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)
@@ -95,8 +95,8 @@ func serveRemote(t *testing.T, handler http.Handler) {
 	http.DefaultTransport = transport
 }
 
-// cloudRun is what Cloud Run's own check does: it answers with pages of its own, and passes
-// requests on without the signature of their token.
+// cloudRun returns a handler that checks requests as Cloud Run does. It refuses callers with pages
+// of its own, and passes other requests on without the signature of their token.
 func cloudRun(invokers string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -117,7 +117,7 @@ func cloudRun(invokers string, next http.Handler) http.Handler {
 	})
 }
 
-// expect runs a command line, and checks its code and what it says.
+// expect runs a command line, and checks its exit code and its output.
 func expect(t *testing.T, line string, code int, want ...string) {
 	t.Helper()
 	out, errs, got := command(t, "", words(line)...)
@@ -204,7 +204,7 @@ func TestLoginAccount(t *testing.T) {
 	g.prints(google.Token(person, claims.Gcloud, nil))
 	expect(t, "login "+remote, exitError, "refuses the token of \"gcloud auth print-identity-token\"",
 		"scattermap login "+remote+" --impersonate ACCOUNT")
-	expect(t, "jobs", exitUsage, "scattermap login URL") // it was not kept
+	expect(t, "jobs", exitUsage, "scattermap login URL") // the login was not stored
 	expect(t, "login "+remote+" --impersonate team", exitUsage, `"team"`)
 	expect(t, "login "+remote+" --impersonate "+robot, exitError, "roles/iam.serviceAccountTokenCreator on "+robot)
 	impersonating := []string{"--impersonate-service-account=" + robot, "--audiences=" + remote, "--include-email"}
@@ -278,7 +278,7 @@ func TestLoginElsewhere(t *testing.T) {
 			http.Redirect(w, r, "https://accounts.google.com/o/oauth2/v2/auth", http.StatusFound)
 			return
 		}
-		_ = json.NewEncoder(w).Encode("hello") // it was sent
+		_ = json.NewEncoder(w).Encode("hello") // the client reads it
 	}))
 	expect(t, "login "+remote, exitError, "is not a service of scattermap")
 	proxied = true

@@ -13,18 +13,18 @@ import (
 // logins are the services that the user has logged in to, as stored in a file. The file contains
 // tokens, so only its owner may read it.
 type logins struct {
-	Current  string            `json:"current,omitempty"` // where commands go that name no service
+	Current  string            `json:"current,omitempty"` // the service of commands that name none
 	Services map[string]*login `json:"services,omitempty"`
 }
 
-// A login is how somebody gets tokens for a service, and the last one.
+// A login says how the user gets tokens for a service. It also has the last token.
 type login struct {
 	// the service account whose tokens are sent; empty: gcloud's own account
 	Impersonate string `json:"impersonate,omitempty"`
 	Token       string `json:"token,omitempty"`
 }
 
-// loginsFile returns the path of the file.
+// loginsFile returns the path of the file of logins.
 func loginsFile() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -33,7 +33,7 @@ func loginsFile() (string, error) {
 	return filepath.Join(dir, "scattermap", "logins.json"), nil
 }
 
-// readLogins reads the file. If it does not exist, there are no logins.
+// readLogins reads the file of logins. If it does not exist, there are none.
 func readLogins() (*logins, error) {
 	l := &logins{}
 	path, err := loginsFile()
@@ -61,7 +61,8 @@ func readLogins() (*logins, error) {
 	return l, nil
 }
 
-// save writes the file, as a whole: a command beside this one reads the old one or the new one.
+// save replaces the file of logins in one step. So another command reads either the old file or the
+// new one.
 func (l *logins) save() (err error) {
 	path, err := loginsFile()
 	if err != nil {
@@ -88,7 +89,7 @@ func (l *logins) save() (err error) {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // it is of no use
+		_ = os.Remove(f.Name()) // it was not renamed
 	}
 	return err
 }

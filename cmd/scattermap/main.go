@@ -1,8 +1,8 @@
 // Command scattermap is the command line of scattermap: it starts and controls the jobs of a
 // service, and looks at databases. scattermap help lists its commands.
 //
-// Its exit codes are 0 for success, 1 for an error, and 2 for a wrong flag or argument. 3 says that
-// the watched job did not succeed, or left failures.
+// Its exit codes are 0 for success, 1 for an error, and 2 for a wrong flag or argument. Code 3 says
+// that the job that a command watched did not succeed, or has failures.
 package main
 
 import (
@@ -34,7 +34,7 @@ func main() {
 const (
 	exitError = 1
 	exitUsage = 2
-	exitJob   = 3 // the job that was watched did not succeed
+	exitJob   = 3 // the job that a command watched did not succeed, or has failures
 )
 
 // errUsage marks an error of a flag or an argument, and errJob the outcome of a job.
@@ -43,7 +43,7 @@ var (
 	errJob   = errors.New("the job did not succeed")
 )
 
-// A usage is an error of a flag or an argument.
+// A usage wraps an error of a flag or an argument.
 type usage struct{ error }
 
 func (usage) Is(target error) bool { return target == errUsage }
@@ -64,7 +64,7 @@ func codeOf(err error) int {
 	return exitError
 }
 
-// The groups that help lists commands in.
+// These are the groups in which help lists the commands.
 const (
 	jobsGroup     = "jobs"
 	databaseGroup = "database"
@@ -113,8 +113,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return err
 }
 
-// oneJob checks that a command has one argument, a job.
-// nothing refuses arguments.
+// oneJob checks that a command has exactly one argument, the ID of a job. nothing refuses
+// arguments.
 func nothing(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usageError(fmt.Errorf("%s: it takes no argument, and was given %.110q (%s --help says what it takes)",

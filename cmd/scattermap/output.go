@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
-// An output is a format of what a command prints.
+// An output is the format in which a command prints its result.
 type output string
 
 const (
@@ -27,7 +27,7 @@ const (
 	allOutput        = "table, json or yaml"
 )
 
-// outputFlag defines the flag that chooses one.
+// outputFlag defines the flag --output.
 func outputFlag(flags *pflag.FlagSet) *output {
 	o := table
 	flags.VarP(&o, "output", "o", "the output `format`: "+allOutput)
@@ -50,7 +50,7 @@ func (o *output) Set(s string) error {
 // Type names it.
 func (o *output) Type() string { return "format" }
 
-// write writes a value as JSON or YAML: with the names of its JSON in both.
+// write writes a value as JSON or YAML. Both use the names of its JSON.
 func (o *output) write(w io.Writer, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil || *o == asJSON {
@@ -81,9 +81,9 @@ func escaped(text string) string {
 	return b.String()
 }
 
-// rows writes lines of columns, with headings in the first line. On a terminal they fit its width:
-// empty columns are left out, and wide ones are cut. The first column is cut last, because it names
-// what the other commands take. In a pipe nothing is cut.
+// rows writes a table; the first line has the headings. On a terminal the table fits the width:
+// empty columns are left out, and wide ones are cut. The first column is cut last, because other
+// commands take its values as arguments. In a pipe nothing is cut.
 func rows(w io.Writer, all ...[]string) error {
 	most := widthOf(w)
 	widths := make([]int, len(all[0]))
@@ -116,10 +116,11 @@ func rows(w io.Writer, all ...[]string) error {
 // gap is the number of blanks between columns.
 const gap = 2
 
-// narrowest is how narrow a column may become.
+// narrowest is the least width of a column that fit narrows.
 const narrowest = 8
 
-// fit makes the widest columns narrower until all fit; 0: any width does.
+// fit makes the widest columns narrower until all of them fit into most characters. If most is 0,
+// any width fits.
 func fit(widths []int, most int) {
 	for most > 0 {
 		sum, widest := -gap, 0
@@ -138,7 +139,7 @@ func fit(widths []int, most int) {
 	}
 }
 
-// facts writes names and values, a line each. On a terminal long values are wrapped.
+// facts writes one line for each name and its value. On a terminal long values are wrapped.
 func facts(w io.Writer, all ...[]string) error {
 	first := 0
 	for _, row := range all {
@@ -163,7 +164,7 @@ func facts(w io.Writer, all ...[]string) error {
 	return nil
 }
 
-// wrapped breaks a text into lines of up to most characters, at blanks if there are some.
+// wrapped breaks a text into lines of up to most characters, at blanks where it can.
 func wrapped(text string, most int) (lines []string) {
 	for rest := []rune(text); ; {
 		if len(rest) <= most {
@@ -181,7 +182,8 @@ func wrapped(text string, most int) (lines []string) {
 	}
 }
 
-// widthOf returns the width of a terminal, or $COLUMNS; 0: it is none, and nothing is set.
+// widthOf returns the width of a terminal, or else $COLUMNS. It returns 0 if w is no terminal and
+// $COLUMNS is not set.
 func widthOf(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil {

@@ -23,7 +23,7 @@ func perJob() *pflag.FlagSet {
 	return flags
 }
 
-// shared are the flags that several commands have, which the page describes once.
+// shared are the flags that several commands have. The page describes them once.
 func shared() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	outputFlag(flags)
@@ -39,10 +39,10 @@ func has(flags *pflag.FlagSet, f *pflag.Flag) bool {
 	return other != nil && other.Usage == f.Usage
 }
 
-// code matches what is code in a sentence of the help.
+// code matches the parts of a help text that are code.
 var code = regexp.MustCompile(`--[a-z]+(?:-[a-z]+)*|-o \w+|\$[A-Z_]+|__\w+__`)
 
-// flagTable returns a table of the flags of a set, but for those that other ones have.
+// flagTable returns a table of the flags in a set that are not in the other sets.
 func flagTable(flags *pflag.FlagSet, but ...*pflag.FlagSet) string {
 	var rows strings.Builder
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -69,8 +69,7 @@ func flagTable(flags *pflag.FlagSet, but ...*pflag.FlagSet) string {
 	return "\n| flag | value | meaning |\n|---|---|---|\n" + rows.String()
 }
 
-// paragraphs returns a command's help in Markdown: its lines are joined, and indented ones are
-// code.
+// paragraphs converts a command's help to Markdown. It joins lines, and makes indented lines code.
 func paragraphs(text string) string {
 	var b strings.Builder
 	inside := false
@@ -96,7 +95,7 @@ func paragraphs(text string) string {
 	return regexp.MustCompile(`(?m) +$`).ReplaceAllString(b.String(), "")
 }
 
-// commandPage returns what docs/command-line.md has of the commands.
+// commandPage returns the part of docs/command-line.md that describes the commands.
 func commandPage(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString("\nFlags in the usage of a command are required; all others are optional. Several commands have " +

@@ -19,24 +19,24 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A pagesServer serves the pages of an emulator. They show the jobs of all queues of a project.
-// They run only jobs of the prebuilt mappers, over a queue of their own: other jobs' functions are
-// in their services.
+// A pagesServer serves the dashboard of an emulator. The dashboard shows the jobs of all queues of
+// a project. It can start only jobs of the prebuilt mappers, in a queue of its own, because the
+// functions of other mappers are in the user's services.
 type pagesServer struct {
 	project, url string
 
 	closers []func()
 }
 
-// Close ends the pages.
+// Close stops the server.
 func (p *pagesServer) Close() {
 	for _, f := range p.closers {
 		f()
 	}
 }
 
-// openPages serves the pages of an emulator at an address. The project is the queue's,
-// or "local".
+// openPages serves the dashboard of an emulator at an address. The project is the one in the
+// queue's name, or "local" without a queue.
 func openPages(ctx context.Context, e *emulator.Emulator, queue, addr string) (_ *pagesServer, err error) {
 	p := &pagesServer{project: "local"}
 	defer func() {

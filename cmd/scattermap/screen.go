@@ -14,13 +14,13 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A topJob is a job on the screen.
+// A topJob is a job in the screen's list.
 type topJob struct {
 	mapper.JobInfo
-	status *mapper.Status // nil: it has ended, or was not asked about
+	status *mapper.Status // nil: the job has ended, or its status was not read
 }
 
-// standing writes the job's state, with its phase if that is known and says more.
+// standing returns the job's state, and its phase if that is known and says more.
 func (j *topJob) standing() string {
 	if j.status == nil {
 		return string(j.State)
@@ -28,34 +28,34 @@ func (j *topJob) standing() string {
 	return operator.Standing(j.State, j.status.Phase)
 }
 
-// An act is what a key does to a job.
+// An act is a request that a key stands for.
 type act struct {
-	verb string // of the API; empty: nothing
+	verb string // the last part of the API's path; empty: do nothing
 	job  string
 	rate mapper.Rate
 }
 
-// A screen is the state of the terminal's screen. It makes no calls.
+// A screen is what the terminal shows, and what the user has typed. It makes no calls.
 type screen struct {
 	address       string
 	width, height int
 
 	jobs  []*topJob
-	at    time.Time // when they were looked at
-	err   error     // why they are older than the last look
-	lives bool      // only those that have not ended
+	at    time.Time // when the jobs were read
+	err   error     // why the last read failed
+	lives bool      // show only jobs that have not ended
 
 	chosen  string // the ID of a job
-	first   int    // that is shown, of those that are listed
-	details bool   // of the chosen one
-	said    string // what the last key came to
+	first   int    // index of the first job on the screen, among those in the list
+	details bool   // show the details of the chosen job
+	said    string // the outcome of the last key
 
-	asks  act    // what waits for a yes,
-	rates string // the ID of the job whose rate is typed; empty: none is
+	asks  act    // the act that waits for a yes
+	rates string // the ID of the job whose rate the user types; empty: none
 	typed string
 }
 
-// take takes over what was loaded.
+// take replaces the jobs by those that were loaded.
 func (s *screen) take(m loadedMsg) {
 	if s.err = m.err; m.err != nil {
 		return
@@ -74,7 +74,7 @@ func ended(j *topJob) int {
 	return 0
 }
 
-// listed returns the jobs that are on the list.
+// listed returns the jobs in the list.
 func (s *screen) listed() []*topJob {
 	if !s.lives {
 		return s.jobs
@@ -82,7 +82,7 @@ func (s *screen) listed() []*topJob {
 	return slices.DeleteFunc(slices.Clone(s.jobs), func(j *topJob) bool { return j.State.Ended() })
 }
 
-// job returns the job that is chosen, or nil.
+// job returns the chosen job, or nil.
 func (s *screen) job() *topJob {
 	for _, j := range s.listed() {
 		if j.ID == s.chosen {
@@ -92,7 +92,7 @@ func (s *screen) job() *topJob {
 	return nil
 }
 
-// move chooses the job that is by lines further down.
+// move moves the choice down by some lines, or up if by is negative.
 func (s *screen) move(by int) {
 	all := s.listed()
 	if len(all) == 0 {
@@ -106,13 +106,13 @@ func (s *screen) move(by int) {
 	s.first = max(s.first, at-s.room()+1)
 }
 
-// room is how many jobs fit on the list.
+// room returns how many jobs fit on the screen.
 func (s *screen) room() int { return max(1, s.height-6) }
 
-// verbs are the keys that do something to a job, which those that end in "?" ask about first.
+// verbs has the act of each key. If it ends in "?", the screen asks first.
 var verbs = map[string]string{"p": "pause", "r": "resume", "a": "abort?", "t": "retry", "u": "undo?"}
 
-// press takes in a key, and returns what it does.
+// press handles a key. It returns the act that the key starts, and whether the program quits.
 func (s *screen) press(key string) (does act, quits bool) {
 	switch {
 	case key == "ctrl+c":
@@ -159,7 +159,7 @@ func (s *screen) press(key string) (does act, quits bool) {
 	return act{}, false
 }
 
-// typeRate takes in a key of a rate.
+// typeRate handles a key while the user types a rate.
 func (s *screen) typeRate(key string) act {
 	switch {
 	case key == "esc":
@@ -173,7 +173,7 @@ func (s *screen) typeRate(key string) act {
 			return act{}
 		}
 		for _, j := range s.jobs {
-			if j.ID == does.job && j.status != nil { // what else it keeps to stays
+			if j.ID == does.job && j.status != nil { // the other limits stay
 				does.rate = j.status.Settings.Rate
 			}
 		}
@@ -202,7 +202,7 @@ var (
 	}
 )
 
-// A column of the list: narrow screens leave out those with a high rank.
+// A column is a column of the list. Narrow screens leave out the columns with the highest ranks.
 type column struct {
 	name  string
 	width int // at most
@@ -250,7 +250,7 @@ var columns = []column{
 	{"STARTED", 11, 5, true, func(j *topJob) string { return operator.Ago(j.Created, time.Now()) }},
 }
 
-// progressOf draws how far a job is.
+// progressOf draws a job's progress as a bar.
 func progressOf(j *topJob) string {
 	if j.status == nil || j.State.Ended() {
 		return ""
@@ -261,7 +261,7 @@ func progressOf(j *topJob) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", cells-full) + fmt.Sprintf("%4.0f%%", 100*about)
 }
 
-// fitting returns the columns for which there is room, as wide as what some jobs have in them.
+// fitting returns the columns that fit into a width. Each is as wide as its widest text.
 func fitting(width int, jobs []*topJob) []column {
 	for rank := 5; ; rank-- {
 		some := slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return c.rank > rank })
@@ -282,7 +282,7 @@ func fitting(width int, jobs []*topJob) []column {
 	}
 }
 
-// cell writes a text in a column.
+// cell returns a text, cut or filled to the width of its column.
 func (c column) cell(text string) string {
 	text = operator.Line(text, c.width)
 	space := strings.Repeat(" ", max(0, c.width-lipgloss.Width(text)))
@@ -292,7 +292,7 @@ func (c column) cell(text string) string {
 	return text + space + "  "
 }
 
-// draw writes the screen.
+// draw returns the screen as text.
 func (s *screen) draw() string {
 	head := strong.Render("scattermap top") + "  " + operator.Line(s.address, max(1, s.width-40))
 	counts := make(map[mapper.State]int)
@@ -317,7 +317,7 @@ func (s *screen) draw() string {
 	return strings.Join(lines, "\n")
 }
 
-// list writes the list of jobs.
+// list returns the lines of the list of jobs.
 func (s *screen) list() []string {
 	all := s.listed()
 	fit := fitting(s.width, all)
@@ -357,7 +357,7 @@ func (s *screen) list() []string {
 	return lines
 }
 
-// detail writes all about a job.
+// detail returns the lines with all details of a job.
 func (s *screen) detail(j *topJob) []string {
 	var b strings.Builder
 	if j.status != nil {
@@ -370,7 +370,7 @@ func (s *screen) detail(j *topJob) []string {
 	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
 }
 
-// foot writes what matters of the chosen job, or is asked, and the keys.
+// foot returns the last lines: a question, or a remark on the chosen job, and the keys.
 func (s *screen) foot() []string {
 	about := ""
 	switch job := s.job(); {

@@ -21,21 +21,21 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
-// A service is where the jobs are, and who asks.
+// A service is the jobs API of a service, and the login for it.
 type service struct {
 	address      string
 	tokenCommand string
 	reason       string
 
-	way   *login // that scattermap login is trying
+	way   *login // the login that scattermap login is trying
 	mutex sync.Mutex
-	token string // the last one
+	token string // the last token
 	from  string // where it comes from
 
-	straight straight // in place of a service, if its queue is named
+	straight straight // used instead of a service if the flag of its queue is set
 }
 
-// define defines the flags of a service.
+// define defines the flags that name a service.
 func (s *service) define(flags *pflag.FlagSet) {
 	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the `URL` of the service, with any path "+
 		"before /jobs; by default $SCATTERMAP_SERVICE, or the service of \"scattermap login\"")
@@ -46,7 +46,7 @@ func (s *service) define(flags *pflag.FlagSet) {
 		"\"scattermap login\", or from \"gcloud auth print-identity-token\" if you have not logged in")
 }
 
-// defineReason defines the flag of commands that change something.
+// defineReason defines the flag --reason, for commands that change something.
 func (s *service) defineReason(flags *pflag.FlagSet) {
 	flags.StringVar(&s.reason, "reason", "", "the `reason`, for the job's history and the log")
 }
@@ -54,8 +54,8 @@ func (s *service) defineReason(flags *pflag.FlagSet) {
 // callTime is how long a request may take.
 const callTime = time.Minute
 
-// call makes a request, with a body unless that is nil, and decodes the answer into v, unless that
-// is nil.
+// call makes a request, and decodes the answer into v. A nil body sends none, and a nil v ignores
+// the answer.
 func (s *service) call(ctx context.Context, method, path string, parameters url.Values, body, v any) error {
 	if err := checkPath(path); err != nil {
 		return err
@@ -99,8 +99,8 @@ func (s *service) callStraight(
 	return json.Unmarshal(text, v)
 }
 
-// callService calls the service's jobs API, again with another token if the one that was kept is
-// refused.
+// callService calls the service's jobs API. If the service refuses a stored token, callService
+// tries once more with a new one.
 func (s *service) callService(
 	ctx context.Context, method, path string, parameters url.Values, content []byte, v any,
 ) error {
@@ -176,13 +176,14 @@ func (s *service) send(
 	return answer.StatusCode, text, nil
 }
 
-// checkPath returns an error for a path below the list of jobs that is another one as a URL.
+// checkPath returns an error if a part of a path is no job's ID and no action. Such a part could
+// lead to another path of the API.
 func checkPath(path string) error {
 	if path == "" {
-		return nil // the list itself
+		return nil // the list of jobs
 	}
 	for segment := range strings.SplitSeq(path, "/") {
-		if !names.JobID(segment) { // what is done to a job has such a name, too
+		if !names.JobID(segment) { // names of actions have the form of IDs, too
 			return usageError(fmt.Errorf("%.110q is not the ID of a job (1 to 100 letters, digits, '-' and '_', "+
 				"and not __x__)", segment))
 		}
@@ -212,10 +213,10 @@ func (s *service) base() (*url.URL, error) {
 	return u, nil
 }
 
-// goPackage is how errors of the service start. It says nothing to people on a command line.
+// goPackage is the prefix of the service's errors. It tells nothing to the user of a command line.
 const goPackage = "mapper: "
 
-// refusalOf returns what an answer that is no success says.
+// refusalOf returns the error in an answer that is no success.
 func refusalOf(text []byte) error {
 	var answer struct {
 		Error string   `json:"error"`
@@ -238,11 +239,11 @@ func refusalOf(text []byte) error {
 	return naming(answer.Parts)
 }
 
-// refusal returns what an answer that is no success says, and what to do.
+// refusal returns the error in an answer that is no success, and what the user can do.
 func (s *service) refusal(code int, text []byte, sent proof) error {
 	refused := refusalOf(text)
 	said := refused.Error()
-	page := strings.HasPrefix(said, "<") // Cloud Run's, and not the service's
+	page := strings.HasPrefix(said, "<") // the answer is Cloud Run's, and not the service's
 	of, _ := claims.Of(sent.token)
 	switch code {
 	case http.StatusUnauthorized:

@@ -7,10 +7,10 @@ import (
 	"github.com/scattermap/scattermap/internal/setting/settingtest"
 )
 
-// TestErrorsNameFlags has every error about a setting name it as the command does, and none have a
-// name of Go or of JSON, but for what has no flag.
+// TestErrorsNameFlags checks that errors name settings by their flags. Only settings without a flag
+// have names of Go or JSON.
 func TestErrorsNameFlags(t *testing.T) {
-	newService(t, 100) // at 1 a second, so the first job runs all the time
+	newService(t, 100) // at 1 a second, so that the first job does not end
 	if _, stderr, code := command(t, "", words("start add-credit --kind Account --params '{\"Amount\": 1}' --id one "+
 		"--rate 1 --expected-workers 10")...); code != 0 {
 		t.Fatal(stderr)

@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// newSplits returns the command that says where a query can be cut into parts of about the same
-// size.
+// newSplits returns the command that cuts a query into parts of about the same size, and prints
+// where they start.
 func newSplits() *cobra.Command {
 	var db database
 	var q mapper.Query
@@ -93,7 +93,7 @@ func noEntities(q mapper.Query, db *database) error {
 	return fmt.Errorf("there is no entity of the kind %q in the namespace %q%s, %v", q.Kind, q.Namespace, with, db)
 }
 
-// hasEntities reports whether a query has any.
+// hasEntities reports whether a query has any entities.
 func hasEntities(ctx context.Context, client *datastore.Client, q mapper.Query) (bool, error) {
 	d, err := q.DatastoreQuery()
 	if err != nil {
@@ -125,7 +125,7 @@ func printSplits(w io.Writer, splits []mapper.Split, check bool) error {
 	return err
 }
 
-// begin returns the start of the i-th part.
+// begin returns the start of the i-th part as text.
 func begin(q mapper.Query, i int) string {
 	if i == 0 {
 		return "the beginning"

@@ -132,7 +132,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// wantWays checks what a comparison says as JSON, and that its text has the same notes.
+// wantWays checks the JSON of a comparison, and that its text has the same notes.
 func wantWays(t *testing.T, encoded, text string) {
 	t.Helper()
 	var c mapper.SplitsComparison

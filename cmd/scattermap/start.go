@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// jobFlags are the flags that say what a job would be like.
+// jobFlags are the flags with the query and the settings of a job, for starts and plans.
 type jobFlags struct {
 	query         mapper.Query
 	options       mapper.StartOptions
@@ -62,7 +62,8 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "allow a kind without entities")
 }
 
-// check completes the query, which may have to have a kind.
+// check parses the flags into the query. If kind is set, it returns an error for a query without a
+// kind.
 func (f *jobFlags) check(kind bool) error {
 	if kind && f.query.Kind == "" {
 		return usageError(errors.New("--kind is empty: name the kind of the entities"))
@@ -229,7 +230,7 @@ unless you add --execute. --kind is required, except with erase.`,
 	return c
 }
 
-// erasing asks whether to erase a namespace, or what params say.
+// erasing returns the question whether to erase a namespace, or the tenant that params name.
 func erasing(namespace, params string) string {
 	if namespace == "" {
 		return fmt.Sprintf("Erase everything with %s, in all kinds and namespaces and in the records of all jobs?",
@@ -239,8 +240,8 @@ func erasing(namespace, params string) string {
 		operator.Line(namespace, 100), operator.Line(params, 200))
 }
 
-// confirmNumber says how many entities a job that destroys something is over, and returns an error
-// unless that number is typed.
+// confirmNumber asks the service how many entities a job would destroy, and then asks the user to
+// type this number. It returns an error unless they do.
 func confirmNumber(c *cobra.Command, s *service, mapper, params string, f jobFlags) error {
 	est, err := f.plan(c, s, mapper, params, 0)
 	if err != nil {
@@ -262,7 +263,7 @@ func confirmNumber(c *cobra.Command, s *service, mapper, params string, f jobFla
 	return nil
 }
 
-// checkParams returns what is wrong with parameters, whatever mapper they are for.
+// checkParams returns an error if parameters are not valid JSON.
 func checkParams(params string) error {
 	if err := strictjson.Check([]byte(params)); err != nil {
 		return usageError(fmt.Errorf("--params is %.200q: %w (parameters are JSON, such as '{\"Amount\": 10}')", params,

@@ -21,17 +21,17 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A straight is what works on jobs without a service: on their database, and on their queue. It
-// answers as a service does.
+// A straight runs the jobs API in this process, on the jobs' database and queue. Commands use it
+// for jobs whose service they can't reach.
 type straight struct {
 	db             database
 	queue          string
 	target, sender string
 
-	handler http.Handler // nil: it was not opened yet
+	handler http.Handler // nil until the first call
 }
 
-// define defines its flags.
+// define defines the flags of the database and the queue.
 func (st *straight) define(flags *pflag.FlagSet) {
 	flags.StringVar(&st.queue, "straight", "",
 		"work on the database and on the queue of this `name` (projects/P/locations/L/queues/Q), without a service")
@@ -45,10 +45,10 @@ func (st *straight) define(flags *pflag.FlagSet) {
 		"with --straight, the service `account` whose tokens the tasks carry; by default none")
 }
 
-// taskless are the endings of paths by which no task is made, though they are posted to.
+// taskless lists the actions that create no task, although their requests are POSTs.
 var taskless = []string{"plan", "pause", "abort", "rate", "budget"}
 
-// open opens the database and the queue.
+// open opens the database and the queue, and makes the handler.
 func (st *straight) open(ctx context.Context, method, path string) error {
 	target := st.target
 	if target == "" {
@@ -56,7 +56,7 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 			return usageError(errors.New("with --straight, this command creates tasks: set --target to the URL of " +
 				"the service's handler, such as https://credit-123.europe-west1.run.app/mapper/"))
 		}
-		target = "http://nowhere.invalid/" // no task is made
+		target = "http://nowhere.invalid/" // the request creates no task
 	}
 	if st.handler != nil {
 		return nil
@@ -74,7 +74,7 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	if err != nil {
 		return usageError(fmt.Errorf("--straight, --target: %w", err))
 	}
-	log := slog.New(slog.DiscardHandler) // what fails is answered
+	log := slog.New(slog.DiscardHandler) // the answer has the error
 	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: prebuilt.Mappers(), Logger: log})
 	if err != nil {
 		return err
@@ -85,8 +85,8 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	return err
 }
 
-// A lastError is a log that keeps its last error, the cause of a failed request. The user of the
-// command line may see it.
+// A lastError is a log that keeps only its last error. It is the cause of a failed request, which
+// the handler hides, but the user of the command line may see it.
 type lastError struct {
 	slog.Handler
 	text string
@@ -104,7 +104,7 @@ func (l *lastError) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// shown returns a handler that tells what a request has failed of.
+// shown returns a handler that adds the last error to the answer of a failed request.
 func (l *lastError) shown(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a := &answered{header: make(http.Header), code: http.StatusOK}
@@ -117,7 +117,7 @@ func (l *lastError) shown(next http.Handler) http.Handler {
 	})
 }
 
-// An answered is an answer in memory.
+// An answered is an http.ResponseWriter that keeps the answer in memory.
 type answered struct {
 	header http.Header
 	code   int
@@ -128,7 +128,7 @@ func (a *answered) Header() http.Header         { return a.header }
 func (a *answered) WriteHeader(code int)        { a.code = code }
 func (a *answered) Write(b []byte) (int, error) { return a.body.Write(b) }
 
-// call makes a request of the handler, and returns its answer.
+// call passes a request to the handler, and returns the answer.
 func (st *straight) call(
 	ctx context.Context, method, path string, parameters url.Values, body io.Reader,
 ) (code int, text []byte, err error) {

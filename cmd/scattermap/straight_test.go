@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestStraight works on jobs without a service's API: on the database and the queue themselves. The
-// tasks are the service's.
+// TestStraight controls jobs without a service's jobs API, directly on the database and the queue.
+// The service runs the tasks.
 func TestStraight(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())

@@ -15,21 +15,21 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
-// A proof is the token that requests carry, and where it comes from.
+// A proof is the token that a request carries.
 type proof struct {
 	token string
-	from  string // as an error goes on after "the token"
+	from  string // where the token comes from, in words that follow "the token" in an error
 	kept  bool   // an earlier call or command made it, so the service may refuse it by now
 }
 
-// onThisMachine reports whether a service needs no token: nobody else reaches it.
+// onThisMachine reports whether a service is on this machine, where it needs no token.
 func onThisMachine(base *url.URL) bool {
 	ip := net.ParseIP(base.Hostname())
 	return base.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// prove returns the token for a service, and none if it is on this machine. If anew is set, it
-// makes a token even if one is kept.
+// prove returns the token for a service, or none if the service is on this machine. If anew is set,
+// it ignores stored tokens.
 func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, error) {
 	token := strings.TrimSpace(os.Getenv("SCATTERMAP_TOKEN"))
 	switch {
@@ -82,9 +82,9 @@ func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, e
 	return proof{token: token, from: s.from}, nil
 }
 
-// keep stores a login's new token. It reads the file again first: another command may have logged
-// in or out while gcloud made the token, and that stays. If the token can't be stored, the next
-// command asks gcloud again.
+// keep stores a login's new token. It first reads the file again, because another command may have
+// logged in or out while gcloud made the token. If the token can't be stored, the next command asks
+// gcloud again.
 func keep(base *url.URL, way *login) {
 	all, err := readLogins()
 	if err != nil {
@@ -96,8 +96,8 @@ func keep(base *url.URL, way *login) {
 	}
 }
 
-// gcloudToken has gcloud make a token for a service: of a service account that it impersonates, or
-// of its own account.
+// gcloudToken makes a token for a service by gcloud. The token is of the service account
+// impersonate, or of gcloud's own account if that is empty.
 func gcloudToken(ctx context.Context, base *url.URL, impersonate string) (token, from string, err error) {
 	audience := (&url.URL{Scheme: base.Scheme, Host: base.Host}).String() // SERVICE_URL has no path
 	command := []string{"gcloud", "auth", "print-identity-token"}
@@ -126,7 +126,7 @@ func gcloudToken(ctx context.Context, base *url.URL, impersonate string) (token,
 	return token, " of \"" + strings.Join(command, " ") + "\"", nil
 }
 
-// printed returns what a command prints.
+// printed runs a command, and returns its output.
 func printed(ctx context.Context, command []string) (string, error) {
 	out, err := exec.CommandContext(ctx, command[0], command[1:]...).Output()
 	if err != nil {

@@ -35,14 +35,14 @@ terminal.`,
 		m := &top{screen: screen{address: s.address, width: 80, height: 24}, service: &s, ctx: c.Context()}
 		first := m.load()
 		loaded, _ := first.(loadedMsg)
-		if loaded.err != nil { // before the screen changes, to show a wrong address or token
+		if loaded.err != nil { // show a wrong address or token before the screen changes
 			return loaded.err
 		}
 		m.take(loaded)
 		_, err := tea.NewProgram(m, tea.WithContext(c.Context()), tea.WithInput(c.InOrStdin()),
 			tea.WithOutput(out)).Run()
 		if err != nil && c.Context().Err() != nil {
-			return nil // it was told to end
+			return nil // the user has ended it
 		}
 		return err
 	}
@@ -50,42 +50,42 @@ terminal.`,
 }
 
 const (
-	topEvery     = 2 * time.Second // between two looks
-	mostStatuses = 20              // unfinished jobs whose status a list reads
+	topEvery     = 2 * time.Second // between two reads of the list
+	mostStatuses = 20              // the maximum of unfinished jobs whose status is read
 	atOnce       = 4               // reads at once
 )
 
-// A top is the program: its screen, and who asks the service.
+// A top is the program of the command top: the screen, and the service that it shows.
 type top struct {
 	screen
 	service *service
 	ctx     context.Context
 }
 
-// The messages of the program.
+// These are the messages that Update gets.
 type (
-	lookMsg   struct{} // it is time to look
+	lookMsg   struct{} // it is time to read the list
 	loadedMsg struct {
 		jobs []*topJob
 		at   time.Time
 		err  error
 	}
-	doneMsg struct { // a key has had its effect
+	doneMsg struct { // an act has ended
 		said string
 		err  error
 	}
 )
 
-// Init starts the first look.
+// Init waits for the first read of the list.
 func (m *top) Init() tea.Cmd { return later }
 
-// later has the program look in a while.
+// later waits for topEvery, and then asks for the next read of the list.
 func later() tea.Msg {
 	time.Sleep(topEvery)
 	return lookMsg{}
 }
 
-// Update takes in what has happened.
+// Update handles a message: a key, a new size, or the end of a call.
 func (m *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
@@ -99,7 +99,7 @@ func (m *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if m.said = msg.said; msg.err != nil {
 			m.said = inFlags(nil, msg.err).Error()
 		}
-		return m, func() tea.Msg { // at once, and not in place of the next look
+		return m, func() tea.Msg { // an extra read, besides the regular ones
 			loaded := m.load().(loadedMsg)
 			return freshMsg(loaded)
 		}
@@ -117,7 +117,7 @@ func (m *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// A freshMsg is a loadedMsg that no other look follows.
+// A freshMsg is a loadedMsg of an extra read: Update does not schedule another read after it.
 type freshMsg loadedMsg
 
 // View draws the screen.
@@ -128,7 +128,7 @@ func (m *top) View() tea.View {
 	return v
 }
 
-// load asks for the jobs, and for how those stand that have not ended.
+// load reads the list of jobs, and the statuses of those that have not ended.
 func (m *top) load() tea.Msg {
 	var page struct{ Jobs []mapper.JobInfo }
 	if err := m.service.call(m.ctx, http.MethodGet, "", nil, nil, &page); err != nil {
@@ -139,7 +139,7 @@ func (m *top) load() tea.Msg {
 	return msg
 }
 
-// standings returns the jobs of a list, with the statuses of the first unfinished ones.
+// standings returns the jobs of a list. It reads the statuses of the first unfinished ones.
 func standings(ctx context.Context, s *service, infos []mapper.JobInfo) (all []*topJob) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
@@ -153,7 +153,7 @@ func standings(ctx context.Context, s *service, infos []mapper.JobInfo) (all []*
 		asked++
 		group.Go(func() error {
 			status := new(mapper.Status)
-			// it may be gone by now
+			// the job may have been deleted
 			if err := s.call(ctx, http.MethodGet, info.ID, nil, nil, status); err == nil {
 				job.status = status
 				job.State = status.State
@@ -161,11 +161,11 @@ func standings(ctx context.Context, s *service, infos []mapper.JobInfo) (all []*
 			return nil
 		})
 	}
-	_ = group.Wait() // no function of it fails
+	_ = group.Wait() // its functions return no errors
 	return all
 }
 
-// do does what a key stands for.
+// do sends the request of an act.
 func (m *top) do(a act) doneMsg {
 	var body any
 	if a.verb == "rate" {

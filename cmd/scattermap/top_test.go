@@ -19,14 +19,14 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A screenOf is a terminal that a program writes to. It has all that was written.
+// A screenOf is a terminal to which a program writes. It keeps the whole output.
 type screenOf struct {
 	*os.File
 	mu    sync.Mutex
 	shown bytes.Buffer
 }
 
-// read reads what a terminal shows, until it closes.
+// read reads the output until the terminal closes.
 func (s *screenOf) read() {
 	b := make([]byte, 4096)
 	for {
@@ -111,7 +111,7 @@ func TestTop(t *testing.T) {
 	job("slower", func(s *mapper.Status) bool { return s.Settings.Rate.EntitiesPerSecond == 50 })
 	press("\r")
 	terminal.await(t, "Parameters:")
-	press("\ran") // asks, and takes no for an answer
+	press("\ran") // the screen asks, and the answer is no
 	press("p")
 	state(mapper.StatePaused)
 	press("ay")
@@ -139,7 +139,7 @@ func TestTop(t *testing.T) {
 	if file, err = pty.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
-	shown, _ := io.ReadAll(file) // it ends with an error, as the terminal closes
+	shown, _ := io.ReadAll(file) // the error says that the terminal was closed
 	failed := new(exec.ExitError)
 	if err := cmd.Wait(); !errors.As(err, &failed) || failed.ExitCode() != exitError ||
 		!strings.Contains(string(shown), "does not answer") || strings.Contains(string(shown), "\x1b[?1049h") {
@@ -190,8 +190,8 @@ func TestScreen(t *testing.T) {
 	}
 }
 
-// TestScreenRate types a rate for a job while the list moves below: it is that job's, and what else
-// the job keeps to stays.
+// TestScreenRate types a rate for a job while the list of jobs changes. The rate is set for that
+// job, and its other limits stay.
 func TestScreenRate(t *testing.T) {
 	job := func(id string, state mapper.State) *topJob {
 		j := &topJob{JobInfo: mapper.JobInfo{ID: id, State: state}}
@@ -202,7 +202,7 @@ func TestScreenRate(t *testing.T) {
 	}
 	s := &screen{width: 80, height: 24}
 	s.take(loadedMsg{jobs: []*topJob{job("a", mapper.StateRunning), job("b", mapper.StateRunning)}})
-	s.press("e") // hides those that have ended
+	s.press("e") // hides ended jobs
 	s.press("s")
 	s.press("5")
 	s.take(loadedMsg{jobs: []*topJob{job("b", mapper.StateRunning), job("a", mapper.StateSucceeded)}})

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestUndo undoes a job from the command line, and asks for undos that can't be had.
+// TestUndo undoes a job from the command line, and tries undos that are refused.
 func TestUndo(t *testing.T) {
 	newService(t, 300)
 	start := func(id string) {
@@ -21,7 +21,7 @@ func TestUndo(t *testing.T) {
 		typed string
 		args  []string
 		code  int
-		says  string // in one of the two
+		says  string // a part of one of the two outputs
 	}{
 		{"", []string{"undo", "two"}, 1, "nothing was done: --yes does it"},
 		{"n\n", []string{"undo", "two"}, 1,

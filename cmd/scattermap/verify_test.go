@@ -20,8 +20,8 @@ var count = mapper.Visit("count", func(_ context.Context, e *mapper.Entity[struc
 	return nil
 })
 
-// TestVerify runs a job, proves that it covered everything, and then takes a
-// record away: the proof names the gap.
+// TestVerify runs a job, and proves that it covered everything. Then it deletes a record, and the
+// proof names the gap.
 func TestVerify(t *testing.T) {
 	var handler http.Handler
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", Transport: emulator.HandlerTransport(
@@ -100,7 +100,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestVerifyArguments says which of them are wrong.
+// TestVerifyArguments checks the errors for wrong arguments.
 func TestVerifyArguments(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())

@@ -15,7 +15,7 @@ import (
 
 var writeWalk = flag.Bool("walk", false, "write what TestWalkthrough gets into docs/quickstart.md")
 
-// walkService is the program that serves what the page's commands work on.
+// walkService is the service on which the page's commands work.
 const walkService = "../../examples/quickstart"
 
 // startWalk builds and starts the program as a reader would, and returns the service's URL.
@@ -49,7 +49,7 @@ func startWalk(t *testing.T) (url string) {
 	return ""
 }
 
-// post does what the page does with curl, and returns the answer.
+// post sends the request that the page sends with curl, and returns the answer.
 func post(t *testing.T, service, path string) string {
 	t.Helper()
 	answer, err := http.Post(service+path, "", nil)
@@ -64,13 +64,13 @@ func post(t *testing.T, service, path string) string {
 	return string(text)
 }
 
-// varies is what differs from run to run in what commands print.
+// varies matches the lines of outputs that differ from run to run.
 var varies = regexp.MustCompile(`(?m)^(Pages|The plan|Takes|Cost|Rate|Started|Ended|Time ` +
 	`left|Progress|Queue|TIME|\d{4}-\d{2}-\d{2}).*$|\b(?:about )?[\d.,]+ ?(?:ms|s|min|h)( ` +
 	`ago)?\b|\b\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\b|"user-\d+"|^.*: running, .*$|\b[\d,]+ pages\b|^undo-\w+ ` +
 	`+(?:rehearsal:)?undo:.*$`)
 
-// postWith is how the page's commands to the ledger start.
+// postWith is the start of the page's commands that call the ledger.
 const postWith = "$ curl -X POST http://localhost:8080"
 
 // TestWalkthrough checks that the commands of docs/quickstart.md print what the page shows, and
@@ -117,11 +117,11 @@ func TestWalkthrough(t *testing.T) {
 			written = append(written, line)
 			out, errs, _ := command(t, "", shellWords(strings.TrimPrefix(line, "$ scattermap "))...)
 			for l := range strings.SplitSeq(strings.TrimRight(errs+out, "\n"), "\n") {
-				if !strings.Contains(l, ": running, ") { // how often that is said depends on the machine
+				if !strings.Contains(l, ": running, ") { // the number of these lines depends on the machine
 					printed = append(printed, strings.TrimRight(l, " "))
 				}
 			}
-		case inside: // what was printed before
+		case inside: // the previous output
 		default:
 			written = append(written, line)
 		}
@@ -129,7 +129,7 @@ func TestWalkthrough(t *testing.T) {
 	checkWalked(t, page, string(text), strings.Join(written, "\n")+"\n")
 }
 
-// checkWalked compares the page with what its commands have printed, or writes it again.
+// checkWalked compares the page with the outputs of its commands, or writes them to the page.
 func checkWalked(t *testing.T, page, text, got string) {
 	t.Helper()
 	if *writeWalk {
@@ -147,7 +147,7 @@ func checkWalked(t *testing.T, page, text, got string) {
 	}
 }
 
-// checkShown checks that the service has the Go code of a page.
+// checkShown checks that the Go code in a page is part of the service.
 func checkShown(t *testing.T, page string) {
 	t.Helper()
 	source, err := os.ReadFile(filepath.Join(walkService, "main.go"))
@@ -165,14 +165,14 @@ func checkShown(t *testing.T, page string) {
 	}
 }
 
-// steady returns the lines of a text without what differs from run to run, and the widths of
-// columns with it.
+// steady returns the lines of a text without the parts that differ from run to run, and without the
+// widths of columns.
 func steady(text string) []string {
 	text = regexp.MustCompile(` +`).ReplaceAllString(varies.ReplaceAllString(text, "…"), " ")
 	return strings.Split(text, "\n")
 }
 
-// shellWords splits a command line at its spaces, but for those between quotes.
+// shellWords splits a command line at spaces outside of quotes.
 func shellWords(s string) (all []string) {
 	for _, w := range regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`).FindAllString(s, -1) {
 		if w[0] == '\'' || w[0] == '"' {

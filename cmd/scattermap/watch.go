@@ -33,17 +33,17 @@ is paused. An interrupt ends the command, and not the job.`,
 	return c
 }
 
-// The times of a watcher: between two looks, and between two lines that say nothing but numbers.
+// These constants say how often the status is read and printed, and how long a service may fail.
 const (
 	lookEvery = time.Second
 	lineEvery = 10 * time.Second
-	patient   = time.Minute // for which a service may not answer, once it has
+	patient   = time.Minute // how long a service that has answered once may give no answer
 
-	fewFailures = 5 // in a row are tolerated, however long they take
+	fewFailures = 5 // fewer failed reads in a row never end the command
 )
 
-// follow shows how a job stands until it has ended or is paused. The format is the
-// last status's.
+// follow shows a job's progress until it has ended or is paused. Then it prints the status in the
+// given format.
 func follow(c *cobra.Command, s *service, id string, format *output) error {
 	job := new(mapper.Status)
 	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, job); err != nil {
@@ -53,8 +53,8 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 	if f, ok := c.ErrOrStderr().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		show, done = bar(f)
 	}
-	var failing time.Time // since when each look fails
-	failed := 0           // in a row
+	var failing time.Time // when the reads started to fail
+	failed := 0           // number of failed reads in a row
 	for show(job); job.State == mapper.StateRunning; {
 		select {
 		case <-c.Context().Done():
@@ -93,13 +93,14 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 	return err
 }
 
-// total returns how many entities a job has, about. It is never less than what is done.
+// total returns about how many entities a job has. The number is never less than those that are
+// done.
 func total(job *mapper.Status) int64 {
 	return max(1, job.Processed+job.Failures+max(0, job.Remaining))
 }
 
-// bar returns a function that shows a job's status by a bar, followed by why it is not faster, and
-// one that ends the bar.
+// bar returns two functions. The first one draws a job's status as a bar, with the reason why the
+// job is not faster. The second one ends the bar.
 func bar(f *os.File) (show func(*mapper.Status), done func()) {
 	b := progressbar.NewOptions64(1, progressbar.OptionSetWriter(f), progressbar.OptionSetItsString("entities"),
 		progressbar.OptionShowCount(),
@@ -116,20 +117,21 @@ func bar(f *os.File) (show func(*mapper.Status), done func()) {
 		b.Describe(what)
 		all := total(job)
 		if !job.State.Ended() {
-			all = max(all, job.Processed+job.Failures+1) // it is full when the job has ended
+			all = max(all, job.Processed+job.Failures+1) // the bar is full only when the job has ended
 		}
 		b.ChangeMax64(all)
 		_ = b.Set64(job.Processed + job.Failures) // a bar that can't be drawn does no harm
 	}, func() { _ = b.Finish() }
 }
 
-// plainLines returns what prints a line where something but the numbers has changed, or some time
-// has gone by.
+// plainLines returns a function that prints a job's status as a line. Less than lineEvery after a
+// line, it prints the next one only if the state, the phase, the bottleneck or the failures have
+// changed.
 func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 	var last mapper.Status
 	var printed time.Time
 	return func(job *mapper.Status) {
-		if job.State != mapper.StateRunning { // what is printed in the end says that
+		if job.State != mapper.StateRunning { // the final output says that
 			return
 		}
 		if job.State == last.State && job.Phase == last.Phase && job.Bottleneck == last.Bottleneck &&
@@ -141,7 +143,7 @@ func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 	}, func() {}
 }
 
-// sorted returns what a map has, by its keys.
+// sorted returns a map's entries in the order of the keys.
 func sorted(m map[string]int64) iter.Seq2[string, int64] {
 	return func(yield func(string, int64) bool) {
 		for _, key := range slices.Sorted(maps.Keys(m)) {

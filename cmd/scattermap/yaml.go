@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// toYAML writes JSON as YAML, in the order of its names, so that every reader gets the same values.
-// A reader of YAML 1.1 takes no and on for booleans, and 12:30:45 for a number. So a text is in
-// quotes unless it is certainly one.
+// toYAML converts JSON to YAML that every reader understands in the same way. The order of names
+// stays. A reader of YAML 1.1 takes no and on for booleans, and 12:30:45 for a number. So a text is
+// in quotes unless no reader can take it for something else.
 func toYAML(text []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -22,14 +22,14 @@ func toYAML(text []byte) ([]byte, error) {
 	return w.out.Bytes(), nil
 }
 
-// A yamlWriter writes values as they are read.
+// A yamlWriter reads JSON values, and writes each as YAML at once.
 type yamlWriter struct {
 	*json.Decoder
 	out bytes.Buffer
 }
 
-// value writes the next value after what introduces it; before stands before the first line of a
-// block.
+// value writes the next value. The text before introduces it: an indentation, and a name with its
+// colon or a dash. A value of one line follows on the same line.
 func (w *yamlWriter) value(depth int, before string) error {
 	token, err := w.Token()
 	if err != nil {
@@ -93,11 +93,11 @@ func (w *yamlWriter) block(open json.Delim, depth int, before string) error {
 	return err
 }
 
-// plainYAML are texts that are nothing else in any YAML: words of letters, digits and what is
-// between them.
+// plainYAML matches texts that need no quotes in any version of YAML: words of letters, digits and
+// a few signs. Exceptions are in wordsYAML.
 var plainYAML = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*$`)
 
-// wordsYAML are words that are something else than texts in a YAML.
+// wordsYAML are words that some version of YAML takes for booleans or null.
 var wordsYAML = map[string]bool{"y": true, "n": true, "yes": true, "no": true, "on": true, "off": true, "true": true,
 	"false": true, "null": true}
 
@@ -125,7 +125,8 @@ func yamlText(s string) string {
 	return string(append(b, '"'))
 }
 
-// yamlNumber writes a number with the point that a float has in every YAML.
+// yamlNumber returns a number as YAML. A float with an exponent gets a decimal point, because YAML
+// 1.1 requires one.
 func yamlNumber(s string) string {
 	mantissa, power, floats := strings.Cut(strings.ToLower(s), "e")
 	if !floats {

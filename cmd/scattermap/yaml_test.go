@@ -10,8 +10,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestYAML writes what a service may answer as YAML: a reader gets what the JSON has. Texts that
-// YAML 1.1 takes for something else are in quotes. The reader here, of YAML 1.2, would not notice.
+// TestYAML converts possible answers of a service to YAML, and checks that a reader gets the same
+// values. Texts that YAML 1.1 takes for something else are in quotes. The reader here is for YAML
+// 1.2, and would not notice.
 func TestYAML(t *testing.T) {
 	texts := []string{
 		"", " ", "a", "a b", "a  b", " a", "a ", "no", "No", "on", "OFF", "y", "N", "yes", "true", "Null", "~",
@@ -44,7 +45,7 @@ func TestYAML(t *testing.T) {
 	}
 	for _, s := range []string{"no", "No", "on", "OFF", "y", "N", "yes", "12:30:45", "2026-10-24", "0x1f", "1_000",
 		"=", "<<", "~", "190:20:30", "0o7", "07", "1e3"} {
-		text, _ := json.Marshal(s) // a string encodes
+		text, _ := json.Marshal(s) // strings have no errors
 		if out, err := toYAML(text); err != nil || !bytes.HasPrefix(out, []byte(`"`)) {
 			t.Errorf("%q is written as %s, %v, want quotes", s, out, err)
 		}
@@ -62,7 +63,8 @@ func TestYAML(t *testing.T) {
 	}
 }
 
-// TestIDs refuses IDs that a URL would take for something else, before anything is asked.
+// TestIDs checks that commands refuse IDs with a special meaning in a URL, before they send a
+// request.
 func TestIDs(t *testing.T) {
 	for _, id := range []string{"", ".", "..", "a/b", "a/../b", "%2e", "a?b", "a#b", "a b", "a\n", "ä", "__a__",
 		"../jobs", strings.Repeat("a", 101)} {

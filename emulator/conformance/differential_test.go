@@ -109,13 +109,14 @@ var dialects = map[string]dialect{
 	},
 }
 
-// A step is a call, with everything in its answer that has to be the same.
+// A step is a call, with the parts of its answer that must be the same.
 type step struct {
 	text string
 	run  func(*env) string
 }
 
-// sequence makes random steps: first mostly writes, then queries between writes.
+// sequence returns random steps. The first ones are mostly writes; then come queries between
+// writes.
 func sequence(rng *rand.Rand, d dialect) []step {
 	var steps []step
 	g := &generator{rng: rng, dialect: d}
@@ -163,7 +164,7 @@ func (e *env) keyOf(path []*pb.Key_PathElement) *pb.Key {
 	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: e.project}, Path: path}
 }
 
-// The names of properties that may be arrays, and of others.
+// These are the names of properties that may be arrays, and the names of others.
 var (
 	plain  = []string{"p", "q"}
 	arrays = []string{"m"}
@@ -291,8 +292,8 @@ func (g *generator) mutation() (string, []*pb.Key_PathElement, func(*env) *pb.Mu
 		}
 }
 
-// write is a commit of one mutation, or of several in a transaction. Without a transaction several
-// need not take effect together.
+// write returns a commit of one mutation, or of several in a transaction. Without a transaction,
+// several mutations need not take effect together.
 func (g *generator) write() step {
 	var texts []string
 	var makers []func(*env) *pb.Mutation
@@ -336,8 +337,8 @@ func committed(resp *pb.CommitResponse, err error) string {
 	return s
 }
 
-// transaction reads, writes, and commits or rolls back. Sometimes another client changes in between
-// what it has read.
+// transaction returns a step in which a transaction reads, writes, and commits or rolls back.
+// Sometimes another client changes the entities that it has read.
 func (g *generator) transaction() step {
 	read, back := g.key(), g.rng.IntN(4) == 0
 	path, properties := g.key(), g.entity()
@@ -406,7 +407,8 @@ func fullKey(k *pb.Key) string {
 	return s
 }
 
-// aggregation counts, sums up and averages, with or without a limit and an offset.
+// aggregation returns a step that counts, sums up and averages, with or without a limit and an
+// offset.
 func (g *generator) aggregation() step {
 	q, _ := g.filtered()
 	up := g.rng.IntN(3)

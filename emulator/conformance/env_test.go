@@ -102,7 +102,7 @@ func props(kv ...any) map[string]*pb.Value {
 	return m
 }
 
-// show writes a value, with an exclamation mark if it is not indexed.
+// show returns a value as text, with an exclamation mark if it is not indexed.
 func show(v *pb.Value) string {
 	if v.GetExcludeFromIndexes() {
 		return showPlain(v) + "!"
@@ -201,7 +201,7 @@ func remove(key *pb.Key) *pb.Mutation {
 	return &pb.Mutation{Operation: &pb.Mutation_Delete{Delete: key}}
 }
 
-// get shows an entity, or says that there is none.
+// get returns an entity as text, or that there is none.
 func (e *env) get(kind, name string) string {
 	e.Helper()
 	resp, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, Keys: []*pb.Key{e.name(kind, name)}})
@@ -220,7 +220,7 @@ func (e *env) keys(q *datastore.Query) string {
 	return e.results(q.KeysOnly())
 }
 
-// results runs a query, and shows the results: their names, and the values of a projection.
+// results runs a query, and returns the names of the results, and the values of a projection.
 func (e *env) results(q *datastore.Query) string {
 	e.Helper()
 	var all []string

@@ -80,10 +80,10 @@ func (c *recordedCall) String() string {
 	return fmt.Sprintf("%s %.600v", c.request.ProtoReflect().Descriptor().Name(), c.request)
 }
 
-// A replay sends recorded calls.
+// A replay sends the recorded calls.
 type replay struct {
 	env  *env
-	ours map[string][]byte // transactions and cursors, by production's
+	ours map[string][]byte // our transactions and cursors, by production's
 }
 
 // compare sends a recorded call, and returns how the answer differs.
@@ -148,7 +148,7 @@ func complete(request *pb.CommitRequest, answer *pb.CommitResponse) {
 	}
 }
 
-// learn notes which transactions and cursors of an answer stand for production's.
+// learn stores which of our transactions and cursors correspond to those in production's answer.
 func (r *replay) learn(theirs, ours proto.Message) {
 	switch theirs := theirs.(type) {
 	case *pb.BeginTransactionResponse:

@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// clientModules are the module with the Go client's tests, and the module that these tests use.
+// These are the module with the Go client's tests, and a module that these tests use.
 const (
 	clientModule  = "cloud.google.com/go/datastore"
 	supportModule = "cloud.google.com/go"

@@ -69,7 +69,7 @@ type world struct {
 	*env
 	rng *rand.Rand
 	g   *generator
-	// The last query, with its read time and answer.
+	// asked is the last query. Its read time and answer follow.
 	asked  *pb.Query
 	at     *timestamppb.Timestamp
 	answer []row
@@ -96,7 +96,7 @@ func (w *world) fill() {
 	}
 }
 
-// scalar returns a value, in half of the cases one of a few.
+// scalar returns a random value. In half of the cases it is one of a few.
 func (w *world) scalar() any {
 	if w.rng.IntN(2) == 0 {
 		return pick[any](w.rng, 0, 1, 2, 3, "x")
@@ -114,7 +114,7 @@ type row struct{ key, values, cursor string }
 // A refusal ends the comparison of a query that is refused.
 type refusal struct{ error }
 
-// A lateRefusal is the refusal of a query although an equivalent query was answered.
+// A lateRefusal says that a query was refused, although an equivalent query was answered.
 type lateRefusal string
 
 // list reads a query to its end.
@@ -202,7 +202,7 @@ func (w *world) name() string { return pick(w.rng, "p", "q", "n", "in.p", "m", "
 
 func (w *world) keyValue() *pb.Key { return &pb.Key{Path: w.g.key()} }
 
-// leaf is one condition.
+// leaf returns one condition.
 func (w *world) leaf() *pb.Filter {
 	switch w.rng.IntN(10) {
 	case 0:
@@ -217,7 +217,7 @@ func (w *world) leaf() *pb.Filter {
 
 func (w *world) equality() *pb.Filter { return filterOn(w.name(), pb.PropertyFilter_EQUAL, w.scalar()) }
 
-// part is one condition, or an OR of several.
+// part returns one condition, or an OR of several.
 func (w *world) part() *pb.Filter {
 	if w.rng.IntN(4) > 0 {
 		return w.leaf()
@@ -225,7 +225,7 @@ func (w *world) part() *pb.Filter {
 	return either(w.leaf(), and(w.leaf(), w.leaf()))
 }
 
-// wild makes a query that may have everything that the embedded Datastore supports.
+// wild returns a query that may use all features of the embedded Datastore.
 func (w *world) wild() *pb.Query {
 	q := &pb.Query{Kind: []*pb.KindExpression{{Name: "D"}}}
 	var filters []*pb.Filter
@@ -307,7 +307,7 @@ func (w *world) compare() (name, difference string) {
 	return name, relations[name](w)
 }
 
-// must lists a query that may not be refused, as an equivalent one was answered.
+// must lists a query that must not be refused, because an equivalent one was answered.
 func (w *world) must(text string, q *pb.Query, o *pb.ReadOptions) []row {
 	defer func() {
 		r := recover()
@@ -697,7 +697,7 @@ func (w *world) projected(q *pb.Query, name string) {
 	q.Projection = []*pb.Projection{{Property: &pb.PropertyReference{Name: name}}}
 }
 
-// gqlOf writes a query in GQL, with the values in bindings.
+// gqlOf returns a query in GQL, and puts the values into bindings.
 func gqlOf(q *pb.Query, bindings map[string]*pb.GqlQueryParameter) string {
 	name := func(p *pb.PropertyReference) string { return "`" + strings.ReplaceAll(p.Name, ".", "`.`") + "`" }
 	ops := map[pb.PropertyFilter_Operator]string{

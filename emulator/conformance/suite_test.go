@@ -39,7 +39,7 @@ type conformanceCase struct {
 
 // A difference is the other behaviour of one of Google's emulators.
 type difference struct {
-	got string // the result of run; "*": it varies; "?": it varies and may be the wanted one
+	got string // the result of run; "*" varies; "?" varies and may be the wanted result
 	why string
 }
 
@@ -80,7 +80,7 @@ func newEnv(t *testing.T, product string) *env {
 	return e
 }
 
-// connect connects an env to an address.
+// connect connects the env to an address.
 func (e *env) connect(addr string) {
 	t := e.T
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -91,8 +91,8 @@ func (e *env) connect(addr string) {
 	e.conn, e.raw = conn, pb.NewDatastoreClient(conn)
 }
 
-// empty returns an env with another database. All share one connection, and the client is closed
-// with it.
+// empty returns an env with another database. All envs share one connection, and the client is
+// closed with it.
 func (e env) empty(t *testing.T) *env {
 	e.T, e.project = t, googletest.Project()
 	var err error

@@ -92,7 +92,8 @@ func Start(ctx context.Context, p Product) (*Emulator, error) {
 	return l.startOn(ctx, p, freePort)
 }
 
-// startOn starts an emulator on the first free port of those that ports returns.
+// startOn starts an emulator on a port that ports returns. If the port is taken, it tries another
+// one.
 func (l launch) startOn(ctx context.Context, p Product, ports func() (string, error)) (*Emulator, error) {
 	jar, java, err := l.find(p)
 	if err != nil {
@@ -114,8 +115,8 @@ func (l launch) startOn(ctx context.Context, p Product, ports func() (string, er
 	return e, nil
 }
 
-// portAttempts is how many ports are tried. Somebody else may take a free port before the emulator
-// does.
+// portAttempts is the number of ports that startOn tries. Another process may take a free port
+// before the emulator does.
 const portAttempts = 3
 
 var errPortTaken = errors.New("its port was taken meanwhile")
@@ -131,8 +132,8 @@ func (l launch) start(ctx context.Context, p Product, jar, java, port string) (*
 	}
 	running, cancel := context.WithCancel(context.Background())
 	e := &Emulator{Product: p, Addr: "127.0.0.1:" + port, cancel: cancel, ended: make(chan struct{}), dir: dir}
-	// The emulators only know English messages. In the minutes that one runs, its second
-	// compiler would cost more than it gains: without it the same tests take half the CPU.
+	// The emulators only know English messages. The JVM's second compiler is off, because an emulator
+	// runs only for minutes: without that compiler the same tests take half the CPU time.
 	args := append([]string{"-Duser.language=en", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", jar, l.class},
 		l.args(port, dir)...)
 	started := make(chan error)
@@ -164,16 +165,16 @@ func (e *Emulator) run(cmd *exec.Cmd, started chan<- error) {
 	err := cmd.Start()
 	started <- err
 	if err == nil {
-		_ = cmd.Wait() // we end it by killing it
+		_ = cmd.Wait() // Close kills the process
 	}
 }
 
-// nowRunning is what both emulators print when they listen. Google's own command line waits for it,
-// too.
+// nowRunning is the text that both emulators print when they listen. Google's own command line
+// waits for it, too.
 const nowRunning = "is now running"
 
-// wait asks the emulator for its health until it answers. Before it says that it runs, whatever
-// answers at its port is somebody else.
+// wait waits until the emulator has printed nowRunning, and then until it answers. Before that
+// text, an answer at its port would come from another process.
 func (e *Emulator) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -282,7 +283,7 @@ func freePort() (string, error) {
 	return port, err
 }
 
-// lastLines keeps the end of what is written to it.
+// A lastLines is a writer that keeps only the end of its text.
 type lastLines struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -14,8 +14,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
 )
 
-// TestGoogleEndsWithItsTest starts each of Google's emulators for a test, and
-// checks that it is gone afterwards.
+// TestGoogleEndsWithItsTest starts each of Google's emulators for a test, and checks that its
+// process has ended afterwards.
 func TestGoogleEndsWithItsTest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
@@ -51,8 +51,7 @@ func TestGoogleEndsWithItsTest(t *testing.T) {
 	}
 }
 
-// TestGoogleNotInstalled checks what a machine without the emulators, or without
-// Java, says.
+// TestGoogleNotInstalled checks the errors on a machine without the emulators, or without Java.
 func TestGoogleNotInstalled(t *testing.T) {
 	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
@@ -60,7 +59,7 @@ func TestGoogleNotInstalled(t *testing.T) {
 			t.Setenv("HOME", t.TempDir())
 			t.Setenv("CLOUDSDK_ROOT_DIR", "")
 			t.Setenv("JAVA_HOME", "")
-			// The usual places are looked at, too: there Java is what is missing.
+			// Start also searches the usual folders. If it finds the emulator there, it lacks only Java.
 			if _, err := google.Start(context.Background(), p); !errors.Is(err, google.ErrNotInstalled) {
 				t.Errorf("error %v, want ErrNotInstalled", err)
 			}

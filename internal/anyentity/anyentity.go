@@ -20,7 +20,7 @@ var Names = []string{
 }
 
 // New returns an entity with up to twelve of the properties in [Names]. The caller may add others.
-// Plain leaves out values that Google's emulators refuse.
+// If plain is set, it leaves out values that Google's emulators refuse.
 func New(rng *rand.Rand, key *pb.Key, plain bool) *pb.Entity {
 	g := generator{rng, key, plain}
 	return &pb.Entity{Key: key, Properties: g.properties(0)}
@@ -45,7 +45,7 @@ func (g generator) properties(depth int) map[string]*pb.Value {
 	return all
 }
 
-// value returns a value nested in depth entities.
+// value returns a random value that is nested in depth entities.
 func (g generator) value(depth int) *pb.Value {
 	if g.IntN(5) == 0 {
 		list := new(pb.ArrayValue)

@@ -20,8 +20,8 @@ const Path = "jobs-api.schema.json"
 // A Schema is a JSON schema, or a part of one.
 type Schema map[string]any
 
-// Of returns a schema with a definition for each of the types, by name, and for the types of their
-// fields. meaning describes a field of a type.
+// Of returns a schema with a definition for each of the named types, and for the types of their
+// fields. The function meaning returns the description of a field.
 func Of(types map[string]reflect.Type, meaning func(t reflect.Type, field string) string) Schema {
 	m := maker{defs: make(map[string]any), meaning: meaning}
 	for _, name := range slices.Sorted(maps.Keys(types)) {
@@ -72,7 +72,7 @@ func (m maker) of(t reflect.Type) Schema {
 	return Schema{}
 }
 
-// object returns the schema of a struct. One with a name becomes a definition.
+// object returns the schema of a struct. A struct with a name becomes a definition.
 func (m maker) object(t reflect.Type) Schema {
 	name := t.String()
 	if t.Name() != "" {
@@ -107,7 +107,7 @@ func (m maker) object(t reflect.Type) Schema {
 	return Schema{"$ref": "#/$defs/" + name}
 }
 
-// Check returns an error if a JSON value is not as a definition of a schema says. The schema was
+// Check returns an error if a JSON value does not match a definition of a schema. The schema was
 // read from JSON.
 func Check(schema map[string]any, definition string, text []byte) error {
 	defs, _ := schema["$defs"].(map[string]any)

@@ -64,8 +64,8 @@ func run(folder string) error {
 	return nil
 }
 
-// read returns the files of a package, without its tests, and the names that each uses from each
-// other file.
+// read returns the files of a package, without its tests. For each pair of files it also returns
+// the names that the first one uses from the second.
 func read(folder string) (names []string, uses [][][]string, err error) {
 	set := token.NewFileSet()
 	paths, err := filepath.Glob(filepath.Join(folder, "*.go"))

@@ -43,8 +43,8 @@ type Cloud struct {
 	number   string
 	emulator *emulator.Emulator
 	queues   *cloudtasks.Client
-	conn     *grpc.ClientConn // to the embedded Datastore
-	folder   string           // of programs and builds
+	conn     *grpc.ClientConn // the connection to the embedded Datastore
+	folder   string           // the folder of programs and builds
 	host     *httptest.Server // of the programs
 	front    *front
 
@@ -82,7 +82,7 @@ type schedule struct {
 	code                                 int // of the last answer
 }
 
-// A policy is an alarm.
+// A policy is an alarm policy of Cloud Monitoring.
 type policy struct {
 	display, condition string
 	channels           []string
@@ -154,7 +154,8 @@ func (c *Cloud) install() error {
 	return nil
 }
 
-// Programs returns the folder of the programs. The command "go install" installs to it, too.
+// Programs returns the folder serves the programs' commands. The command "go install" installs to
+// it, too.
 func (c *Cloud) Programs() string { return filepath.Join(c.folder, "bin") }
 
 // Environment returns the environment of a shell that finds the programs first.
@@ -294,7 +295,7 @@ func (c *Cloud) do(ctx context.Context, cmd command) (reply, error) {
 	return reply{}, fmt.Errorf("%s: command not found", cmd.Name)
 }
 
-// needs returns an error unless some APIs are enabled.
+// needs returns an error unless the given APIs are enabled.
 func (c *Cloud) needs(apis ...string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

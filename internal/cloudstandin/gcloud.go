@@ -114,7 +114,7 @@ func message(err error) string {
 	return err.Error()
 }
 
-// format returns the values that --format=value(...) names, as gcloud prints them, or all values.
+// format returns values as gcloud prints them: those that --format=value(...) names, or else all.
 func format(call Call, values map[string]string) (string, error) {
 	asked, ok := strings.CutPrefix(call.Get("--format"), "value(")
 	if !ok {

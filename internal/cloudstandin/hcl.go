@@ -58,7 +58,8 @@ func readModule(folder string) (*module, error) {
 	return m, nil
 }
 
-// checkVariables checks that the given variables are declared, and that none is missing.
+// checkVariables checks that the given variables are declared, and that no declared one without a
+// default is missing.
 func (m *module) checkVariables(given []string) error {
 	for _, name := range given {
 		if m.blocks["var."+name] == nil {
@@ -211,7 +212,7 @@ func (i *instance) addressOf(t hcl.Traversal) string {
 	return strings.Join(parts[:min(n, len(parts))], ".")
 }
 
-// need resolves all references of expressions.
+// need resolves all references in expressions.
 func (i *instance) need(variables []hcl.Traversal) error {
 	for _, t := range variables {
 		address := i.addressOf(t)
@@ -333,7 +334,7 @@ func (i *instance) inner(b *hclsyntax.Block) (cty.Value, error) {
 	return cty.ObjectVal(outputs), err
 }
 
-// resource creates a resource: one, or several with count or for_each.
+// resource creates a resource, or several with count or for_each.
 func (i *instance) resource(address string, b *hclsyntax.Block) (cty.Value, error) {
 	if a := b.Body.Attributes["for_each"]; a != nil {
 		over, err := i.evaluate(a.Expr, nil)

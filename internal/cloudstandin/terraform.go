@@ -210,8 +210,8 @@ var mere = map[string]struct {
 	"null_resource":  {map[string]string{"id": "1"}, nil},
 }
 
-// grants are resources that give a member a role: the resource of the role, and the API that they
-// need.
+// grants are the resources that give a member a role. Each has the resource of the role, and the
+// API that it needs.
 var grants = map[string]struct {
 	on  func(*Cloud, object) string
 	api string

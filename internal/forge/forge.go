@@ -27,7 +27,7 @@ import (
 type Forger struct {
 	t         testing.TB
 	key       crypto.Signer
-	id        string // of its key
+	id        string // ID of the key
 	algorithm jose.SignatureAlgorithm
 	issuer    string
 	fetched   atomic.Int64
@@ -53,7 +53,7 @@ func IAP(t testing.TB) *Forger {
 	return &Forger{t: t, key: key, id: "iap", algorithm: jose.ES256, issuer: "https://cloud.google.com/iap"}
 }
 
-// Claims are changes of a valid token's claims: nil removes one.
+// Claims are changes of a valid token's claims. The value nil removes a claim.
 type Claims map[string]any
 
 // Token returns a token of an account for an audience. It is valid except for the changes.
@@ -119,7 +119,7 @@ func (f *Forger) Header(token string) http.Header {
 	return http.Header{authorization: {"Bearer " + token}}
 }
 
-// The headers of the two kinds of tokens.
+// These are the headers of the two kinds of tokens.
 const (
 	authorization = "Authorization"
 	assertion     = "X-Goog-Iap-Jwt-Assertion" // in the canonical form of [http.Header]

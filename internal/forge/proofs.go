@@ -10,7 +10,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// A Proof is what a request carries to prove its sender.
+// A Proof is a header with which a request tries to prove its sender.
 type Proof struct {
 	Name   string
 	Header http.Header

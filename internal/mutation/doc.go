@@ -3,10 +3,10 @@
 //
 // It parses the packages of [Targets], and makes mutants of them:
 //
-//   - each condition is negated, never true, always true, or lacks one of its operands
-//   - each comparison changes at its boundary
-//   - each effect is skipped
-//   - each step that may fail is left out
+//   - A condition is negated, never true, always true, or lacks one of its operands.
+//   - A comparison changes at its boundary.
+//   - An effect is skipped.
+//   - A step that may fail is left out.
 //
 // All mutants are in one binary, as building takes longer than running. An environment variable
 // says which one is on. Each test runs once without a mutant, and notes which mutants would have

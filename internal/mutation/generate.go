@@ -410,7 +410,8 @@ func (g *generator) onlyLogs(n *ast.IfStmt) bool {
 	return true
 }
 
-// step mutates a call whose error ends its function: the call is left out, as if it had succeeded.
+// step mutates a call whose error ends its function. The mutant leaves the call out, as if it had
+// succeeded.
 func (g *generator) step(s ast.Stmt) {
 	if s, ok := s.(*ast.AssignStmt); ok && len(s.Lhs) == 1 && len(s.Rhs) == 1 {
 		g.call(s.Rhs[0])
@@ -430,8 +431,8 @@ func (g *generator) call(e ast.Expr) {
 	g.edit(e.End(), e.End(), " })", true)
 }
 
-// constructsError reports whether a call only makes an error. A condition has decided about it
-// then.
+// constructsError reports whether a call only makes an error. Mutating it is useless, because an
+// earlier condition has decided that there is an error.
 func (g *generator) constructsError(call *ast.CallExpr) bool {
 	var id *ast.Ident
 	switch f := ast.Unparen(call.Fun).(type) {
@@ -468,8 +469,8 @@ func (g *generator) decision(e ast.Expr) {
 	}
 }
 
-// condition mutates a condition: it is negated, and either never true or without one of its
-// operands.
+// condition makes the mutants of a condition. One negates it. The others are never true, or lack
+// one of the operands.
 func (g *generator) condition(e ast.Expr, never bool, group token.Pos) {
 	if !g.isBool(e) {
 		return
@@ -509,7 +510,7 @@ func (g *generator) operands(e ast.Expr, group token.Pos) (n int) {
 	return n
 }
 
-// cases mutates the cases of a switch: each is never taken, or always.
+// cases makes two mutants of each case of a switch: it is never taken, or always.
 func (g *generator) cases(s *ast.SwitchStmt) {
 	for _, c := range s.Body.List {
 		for _, e := range c.(*ast.CaseClause).List {

@@ -24,7 +24,7 @@ import (
 	"github.com/scattermap/scattermap/internal/mutation/mutant"
 )
 
-// Suites are the packages whose tests look for mutants, by folder below the module's root.
+// Suites are the packages whose tests try to find mutants, by folder below the module's root.
 var Suites = []string{
 	"mapper", "mapper/protocol", "mapper/mappertest", "mapper/internal/record", "mapper/internal/ledger",
 	"mapper/internal/undolog", "mapper/internal/page", "mapper/internal/store", "mapper/internal/wire",
@@ -32,7 +32,7 @@ var Suites = []string{
 	"mapper/internal/lifecycle", "mapper/internal/executor", "export", "prebuilt",
 }
 
-// A Test is a test that looks for mutants, with its cost and its reach.
+// A Test is a test that tries to find mutants, with its time and the mutants that it reaches.
 type Test struct {
 	Binary, Dir, Name string
 	Args              []string // flags for the test
@@ -193,8 +193,8 @@ func (l *Lab) reach(ctx context.Context, t *Test, file string) (ran, error) {
 	return r, err
 }
 
-// A reached is the result of a test in the file: the hashes of the names of the mutants that would
-// make a difference in it.
+// A reached is the stored result of a test without a mutant. It has the hashes of the names of the
+// mutants that would make a difference in the test.
 type reached struct {
 	Test string
 	CPU  time.Duration
@@ -281,8 +281,8 @@ type Result struct {
 	CPU     time.Duration `json:"cpu,omitempty"`
 }
 
-// Try runs the tests that reach a mutant until one fails, in at most the given time. Tests that
-// have found its neighbours come first, and then the fastest.
+// Try runs the tests that reach a mutant until one fails, in at most the given time. First come the
+// tests that have found other mutants of the same function, and then the fastest tests.
 func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, error) {
 	res := Result{Mutant: m.Name(), Place: m.Place}
 	var tests []*Test
@@ -380,7 +380,7 @@ type limits struct{ cpu, wall time.Duration }
 
 // A ran is the result of a process of tests.
 type ran struct {
-	failed, late bool // late: it took too long
+	failed, late bool // late says that the process took too long
 	out          []byte
 	cpu          time.Duration
 	err          error // why it could not run, or failed

@@ -6,7 +6,8 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// Path writes a key's path so that names, IDs and the ends of elements can't be confused.
+// Path returns a key's path as text, in which names, IDs and the ends of elements can't be
+// confused.
 func Path(k *datastore.Key) string {
 	parent := ""
 	if k.Parent != nil {
@@ -18,7 +19,7 @@ func Path(k *datastore.Key) string {
 	return fmt.Sprintf("%s/%s,%d", parent, k.Kind, k.ID)
 }
 
-// Key writes a key, with its namespace if it has one.
+// Key returns a key's path as text, with its namespace if it has one.
 func Key(k *datastore.Key) string {
 	switch {
 	case k == nil:

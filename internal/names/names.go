@@ -24,8 +24,8 @@ func Ours(namespace, kind string) bool { return namespace == "" && strings.HasPr
 
 type owning struct{}
 
-// Owning returns the context of a start by scattermap itself. Its job may be over kinds of
-// scattermap's records.
+// Owning returns a context for a start by scattermap itself. A job that is started with it may be
+// over kinds of scattermap's records.
 func Owning(ctx context.Context) context.Context { return context.WithValue(ctx, owning{}, true) }
 
 // Owns reports whether Owning has made the context.
@@ -33,10 +33,10 @@ func Owns(ctx context.Context) bool { return ctx.Value(owning{}) != nil }
 
 var namespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`) // from the comment of the client's NewQuery
 
-// Namespace reports whether a namespace can have a name.
+// Namespace reports whether a text is a valid name of a namespace.
 func Namespace(s string) bool { return namespace.MatchString(s) && !Reserved(s) }
 
 var jobID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
 
-// JobID reports whether a job can have an ID.
+// JobID reports whether a text is a valid ID of a job.
 func JobID(id string) bool { return jobID.MatchString(id) && !Reserved(id) }

@@ -1,5 +1,5 @@
-// Package nightly is for tests that take long, and seldom find what others do not. They run only in
-// .ci/nightly.
+// Package nightly marks tests that run only in .ci/nightly, because they take long and seldom find
+// faults that other tests do not.
 package nightly
 
 import (
@@ -10,7 +10,7 @@ import (
 // Env is the environment variable that .ci/nightly sets.
 const Env = "SCATTERMAP_NIGHTLY"
 
-// Is reports whether .ci/nightly runs the test.
+// Is reports whether .ci/nightly runs this process.
 func Is() bool { return os.Getenv(Env) != "" }
 
 // Leave skips a test, unless .ci/nightly runs it.

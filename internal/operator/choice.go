@@ -94,7 +94,7 @@ func AddShare(q *mapper.Query, share, except string) error {
 	return nil
 }
 
-// NewID returns an ID for a job of a mapper, if the caller gave none.
+// NewID returns a new ID for a job of a mapper.
 func NewID(mapper string, rehearse bool) string {
 	if rehearse {
 		mapper += "-rehearsal"

@@ -1,4 +1,4 @@
-// Package operator has what the jobs API, the command line and the dashboard share. It decides who
-// is allowed what, which status code an error has, how texts choose a query, and how numbers and
-// times are written.
+// Package operator has the code that the jobs API, the command line and the dashboard share. It
+// checks who sends a request, and maps errors to status codes. It turns texts into queries, and
+// numbers and times into text.
 package operator

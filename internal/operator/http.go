@@ -41,9 +41,9 @@ func Allowed(
 			if advice := auth.Advice(err); advice != "" {
 				text += ": " + advice
 			}
-			w.Header().Set("WWW-Authenticate", "Bearer") // RFC 9110: a 401 names the proof that is wanted
+			w.Header().Set("WWW-Authenticate", "Bearer") // RFC 9110 requires this header with a 401
 		}
-		w.Header().Set("Connection", "close") // its body is not read
+		w.Header().Set("Connection", "close") // the request's body was not read
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 		refuse(w, code, text)
 	})
@@ -78,8 +78,8 @@ func Code(err error) int {
 	return http.StatusInternalServerError
 }
 
-// SafeCause says why a request failed, as far as that may be shown to its sender: nothing that
-// comes from an entity, or from the text of the database.
+// SafeCause returns why a request failed, in a text that its sender may see. The text contains
+// nothing from an entity, and no text of the database.
 func SafeCause(err error) string {
 	switch code := status.Code(err); {
 	case errors.Is(err, context.Canceled), code == codes.Canceled:

@@ -14,7 +14,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Grouped writes a number with its thousands separated.
+// Grouped returns a number with separated thousands, such as "12,000".
 func Grouped(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -23,7 +23,7 @@ func Grouped(n int64) string {
 	return s
 }
 
-// Counted writes a number of things, in singular or plural.
+// Counted returns a number and its noun, in singular or plural.
 func Counted(n int64, one, several string) string {
 	if n == 1 {
 		return "1 " + one
@@ -31,7 +31,7 @@ func Counted(n int64, one, several string) string {
 	return Grouped(n) + " " + several
 }
 
-// Ago writes how long ago a time was.
+// Ago returns how long ago a time was.
 func Ago(t, now time.Time) string {
 	d := now.Sub(t)
 	switch {
@@ -61,7 +61,7 @@ func Line(s string, most int) string {
 	return clean
 }
 
-// Number writes a number, which is -1 if it is unknown.
+// Number returns a number as text. The number -1 means unknown.
 func Number(n int64) string {
 	if n < 0 {
 		return "not known"
@@ -69,7 +69,7 @@ func Number(n int64) string {
 	return Grouped(n)
 }
 
-// Within writes a number with its bounds, if these differ.
+// Within returns a number, with its bounds if these differ.
 func Within(n int64, b mapper.Bounds) string {
 	switch {
 	case n < 0 || b.Min == b.Max:
@@ -80,8 +80,8 @@ func Within(n int64, b mapper.Bounds) string {
 	return fmt.Sprintf("about %s, between %s and %s", Grouped(n), Grouped(b.Min), Grouped(b.Max))
 }
 
-// Standing writes a job's state, and after a comma its phase if that says more: "running, queued".
-// Every surface shows it.
+// Standing returns a job's state, and after a comma its phase if that says more: "running, queued".
+// The command line shows this text.
 func Standing(state mapper.State, phase mapper.Phase) string {
 	if more := PhaseOf(state, phase); more != string(state) {
 		return string(state) + ", " + more
@@ -89,7 +89,7 @@ func Standing(state mapper.State, phase mapper.Phase) string {
 	return string(state)
 }
 
-// PhaseOf writes a job's phase, or its state if the phase says no more than that.
+// PhaseOf returns a job's phase, or its state if the phase says no more than that.
 func PhaseOf(state mapper.State, phase mapper.Phase) string {
 	switch phase {
 	case "", mapper.PhaseProcessing, mapper.PhasePaused, mapper.PhaseEnded:
@@ -101,7 +101,7 @@ func PhaseOf(state mapper.State, phase mapper.Phase) string {
 	return string(phase)
 }
 
-// Costs writes what a job has cost so far, and what it will have cost at its end.
+// Costs returns the cost of a job so far, and the expected cost at its end.
 func Costs(job *mapper.Status) string {
 	text := fmt.Sprintf("about $%.4f", job.Dollars)
 	switch {
@@ -113,7 +113,7 @@ func Costs(job *mapper.Status) string {
 	return fmt.Sprintf("%s so far, about $%.4f at its end", text, job.DollarsTotal)
 }
 
-// Needs writes how much a job needs to finish.
+// Needs returns the expected cost that a job still needs to finish.
 func Needs(job *mapper.Status) string {
 	if job.DollarsTotal < 0 {
 		return "how much it needs to finish is not known"
@@ -121,7 +121,7 @@ func Needs(job *mapper.Status) string {
 	return fmt.Sprintf("to finish, it needs about $%.4f more", job.DollarsTotal-job.Dollars)
 }
 
-// BudgetOf writes a budget; empty: there is none.
+// BudgetOf returns a budget as text, or "" if there is none.
 func BudgetOf(b mapper.Budget) string {
 	var parts []string
 	if b.Dollars > 0 {
@@ -133,7 +133,7 @@ func BudgetOf(b mapper.Budget) string {
 	return strings.Join(parts, " and ")
 }
 
-// Percent writes the progress of a job with its bounds.
+// Percent returns the progress of a job with its bounds.
 func Percent(p mapper.Progress) string {
 	if p.Fraction == 0 && p.FractionMin == 0 && p.FractionMax == 1 {
 		return "not known"
@@ -145,7 +145,7 @@ func Percent(p mapper.Progress) string {
 	return text
 }
 
-// Takes writes the remaining time of a job with its bounds.
+// Takes returns the remaining time of a job with its bounds.
 func Takes(p mapper.Progress) string {
 	switch least := Roughly(p.TimeLeftMin); {
 	case p.TimeLeft < 0 && p.TimeLeftMin <= 0:
@@ -161,7 +161,7 @@ func Takes(p mapper.Progress) string {
 		Roughly(p.TimeLeftMax))
 }
 
-// Roughly writes a duration with about two digits.
+// Roughly returns a duration with about two digits.
 func Roughly(d time.Duration) string {
 	switch {
 	case d < 100*time.Second:
@@ -174,7 +174,7 @@ func Roughly(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(math.Round(d.Hours()/24)))
 }
 
-// Sized writes the number of entities of a plan.
+// Sized returns the number of entities of a plan.
 func Sized(est *mapper.Estimate) string {
 	size := "about "
 	switch {

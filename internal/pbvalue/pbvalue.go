@@ -1,7 +1,7 @@
 // Package pbvalue converts between entities of Datastore's protocol and the Go client's form. The
-// client does not export its conversion. Its form has less: no meanings, one index flag for an
-// array, keys without projects. So [Of] after [Go] may lose something, and [Go] after [Of] does
-// not.
+// client does not export its conversion. Its form lacks some of the protocol's data: meanings, the
+// index flags of an array's elements, and the projects of keys. So [Of] after [Go] may lose
+// something, and [Go] after [Of] does not.
 package pbvalue
 
 import (
@@ -29,7 +29,8 @@ const keyField = "__key__"
 // with the entity that could be changed.
 func Properties(e *pb.Entity) []datastore.Property { return Some(e, nil) }
 
-// Some returns the properties whose names are wanted; nil: all.
+// Some returns the properties for whose names wanted returns true. If wanted is nil, it returns
+// all.
 func Some(e *pb.Entity, wanted func(name string) bool) []datastore.Property {
 	var all []datastore.Property
 	if wanted == nil {
@@ -91,7 +92,7 @@ func Entity(key *datastore.Key, properties []datastore.Property, unindexed bool)
 	e := &pb.Entity{Key: Key(key), Properties: make(map[string]*pb.Value, len(properties))}
 	for _, p := range properties {
 		if p.Name == keyField {
-			continue // the client does not send it
+			continue // the client does not send this field
 		}
 		if e.Properties[p.Name] != nil {
 			return nil, fmt.Errorf("property %q is there twice", p.Name)
@@ -132,7 +133,7 @@ func Key(k *datastore.Key) *pb.Key {
 // Datastore.
 const LongestIndexed = 1500
 
-// The first and the last time of the protocol.
+// These are the first and the last time that the protocol allows.
 var first, last = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Errors for values that no entity can have.
@@ -237,7 +238,7 @@ func ofList(all []any, noIndex bool) (*pb.Value, error) {
 	return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: list}}}, nil
 }
 
-// ofPointer converts what a pointer points to.
+// ofPointer converts the value that a pointer points to.
 func ofPointer(value any, noIndex bool) (*pb.Value, error) {
 	p := reflect.ValueOf(value)
 	switch {

@@ -1,6 +1,6 @@
-// Package setting makes errors that know which settings they are about. So each surface can use its
-// readers' names: a Go program the field, a request the JSON name, a command line the flag, and a
-// form the label.
+// Package setting makes errors that know which settings they are about. So each surface can use the
+// names that its readers know. A Go program uses the field, a request the JSON name, a command line
+// the flag, and a form the label.
 //
 // [Errorf] makes such an error. Its format has the settings by their Go names. Only formats are
 // searched for names, and never users' texts. [In] writes the error, and all errors that wrap it,
@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// A Name is the name of a setting in Go, such as StartOptions.PageSize, or of an act, such as
+// A Name is the Go name of a setting, such as StartOptions.PageSize, or of a method, such as
 // Job.Move. As an argument of [Errorf] it is replaced by the reader's name.
 type Name string
 
@@ -57,7 +57,7 @@ func (r renamed) in(call func(Name) string) string {
 	})
 }
 
-// An about is an error about settings.
+// An about is an error that Errorf has made.
 type about struct {
 	error
 

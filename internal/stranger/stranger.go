@@ -1,5 +1,5 @@
-// Package stranger is for requests from unknown senders: it refuses them, and shortens what a log
-// shows of them.
+// Package stranger handles requests from unknown senders. It refuses them, and shortens their texts
+// for a log.
 package stranger
 
 import (

@@ -45,7 +45,7 @@ func decode(text []byte, v any, nulls bool) error {
 	return check(text, reflect.TypeOf(v).Elem(), nulls)
 }
 
-// Check returns what is wrong with text, without knowing its type.
+// Check returns an error for text that Decode would refuse for every type.
 func Check(text []byte) error {
 	var raw json.RawMessage
 	return Decode(text, &raw)
@@ -62,7 +62,7 @@ func plain(err error) error {
 	return err
 }
 
-// check returns what is wrong with text that a type has decoded.
+// check returns an error for text that encoding/json has decoded into the type t, but not exactly.
 func check(text []byte, t reflect.Type, nulls bool) error {
 	if !utf8.Valid(text) {
 		return errors.New("it is not UTF-8")
@@ -72,7 +72,7 @@ func check(text []byte, t reflect.Type, nulls bool) error {
 	return (&reader{Decoder: d, text: text, nulls: nulls}).value("", t)
 }
 
-// A reader goes through valid JSON, beside the type that has decoded it.
+// A reader reads valid JSON again, and compares it with the type that has decoded it.
 type reader struct {
 	*json.Decoder
 	text  []byte
@@ -89,8 +89,8 @@ var (
 // A time has no contents, and accepts null as a missing value.
 func own(t reflect.Type) bool { return t != timeType && reflect.PointerTo(t).Implements(ownType) }
 
-// value reads the next value. A path leads to it, and t is its type; nil: the type of a value in a
-// type that decodes itself.
+// value reads the next value. Errors name it by its path. Its type is t; a nil t means that the
+// value is inside a type that decodes itself.
 func (r *reader) value(path string, t reflect.Type) error {
 	token, err := r.Token()
 	if err != nil {
@@ -242,7 +242,7 @@ func escaped(text []byte, at int) bool {
 	return n%2 == 1
 }
 
-// unitAt returns the UTF-16 unit that is escaped at a place in a text; 0: none.
+// unitAt returns the UTF-16 unit of the escape at a place in a text, or 0 if there is no escape.
 func unitAt(raw []byte, at int) uint64 {
 	if at+6 > len(raw) || raw[at] != '\\' || raw[at+1] != 'u' {
 		return 0
@@ -270,7 +270,7 @@ func shown(path string) string {
 	return fmt.Sprintf("%.200q", path)
 }
 
-// fieldType returns the type of the field for a name; nil: unknown.
+// fieldType returns the type of the field that a JSON name stands for, or nil if there is none.
 func fieldType(t reflect.Type, name string) (found reflect.Type) {
 	depth := 0
 	for _, f := range reflect.VisibleFields(t) {

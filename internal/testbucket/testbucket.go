@@ -24,7 +24,7 @@ type Bucket struct {
 	// Hook, if set, carries out a call. It runs the call's effect at any time, or never, and
 	// returns the result for the caller.
 	Hook func(*Call) error
-	// Lag returns how old a listing's view of a name is.
+	// Lag, if set, returns by how much time a listing's view of a name is late.
 	Lag func(key string) time.Duration
 
 	mu    sync.Mutex
@@ -42,11 +42,11 @@ type Call struct {
 	context.Context
 	Op     string // read, open, write, delete or list; open comes before the write's text is known
 	Key    string // for a list, the prefix
-	Text   []byte // of a write
+	Text   []byte // the text of a write
 	Effect func() error
 }
 
-// listed is how many names one call lists at most, as in Cloud Storage.
+// listed is the maximum of names that one call lists, as in Cloud Storage.
 const listed = 1000
 
 // Errors of calls.
@@ -123,7 +123,7 @@ func (b *Bucket) Put(key string, text []byte) {
 	b.blobs[key] = append(b.blobs[key], version{time.Now(), text})
 }
 
-// Get returns a blob, without a call; nil: there is none.
+// Get returns a blob without a call, or nil if there is none.
 func (b *Bucket) Get(key string) []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()

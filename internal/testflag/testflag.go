@@ -20,7 +20,7 @@ import (
 // Sequences is the number of random sequences of the differential test.
 var Sequences = flag.Int("sequences", 30, "how many random sequences of calls are compared")
 
-// Seeds is the number of seeds of tests of random worlds; 0: each test's own number.
+// Seeds is the number of seeds that [Simulate] tries. With 0 it tries each test's own number.
 var Seeds = flag.Int("seeds", 0, "how many seeds simulations try; 0: a few")
 
 // Comparisons is the number of pairs of answers that the metamorphic test compares.
@@ -85,8 +85,8 @@ func SideBySide(t *testing.T) {
 	}
 }
 
-// Patience is how long a test waits in real time for an event. It is no expectation, as the machine
-// may be busy. An event that comes never fails the test for its delay.
+// Patience is how long a test waits in real time for an event. It is long, because the machine may
+// be busy: a test fails only if the event does not come at all.
 const Patience = 5 * time.Minute
 
 // Rand returns a source of random numbers. A failing test shows its seed.

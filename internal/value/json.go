@@ -28,8 +28,8 @@ type typedValue struct {
 	Int   *number        `json:"int,omitempty"`
 }
 
-// A number is written as a number or as text, as some programs write 5.0 as 5, and others have no
-// large integers.
+// A number is a JSON number, or a text with a number. Some programs write 5.0 as 5, and others have
+// no large integers.
 type number string
 
 // UnmarshalJSON implements json.Unmarshaler.

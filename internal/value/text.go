@@ -46,8 +46,8 @@ func Type(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// Text writes a value. Different values have different texts, which show the type. It uses GQL's
-// forms where they exist: null, true, 5, 5.0, "5", BLOB("…") in web-safe base64,
+// Text returns a value as text. Different values have different texts, which show the type. It uses
+// GQL's forms where they exist: null, true, 5, 5.0, "5", BLOB("…") in web-safe base64,
 // DATETIME("2026-10-24T00:00:00Z"), and KEY(NAMESPACE("acme"), Account, 5).
 //
 // Other forms are KEY(PROJECT("other"), DATABASE("second"), Account, 5) for a [Foreign] key, NaN,

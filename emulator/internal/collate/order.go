@@ -1,8 +1,8 @@
 // Package collate turns keys and values into bytes whose order is Datastore's order.
 //
-// Such bytes are called an ordered form. Comparing two forms as bytes compares what they stand for.
-// No form is a prefix of another, so forms can be concatenated. For descending order they can be
-// inverted.
+// Such bytes are called an ordered form. Two forms compare, as bytes, in the same way as their keys
+// or values. No form is a prefix of another, so forms can be concatenated. For descending order
+// they can be inverted.
 package collate
 
 import (

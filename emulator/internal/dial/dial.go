@@ -20,7 +20,7 @@ func Insecure(endpoint string) []option.ClientOption {
 	}
 }
 
-// Versions is mapper.ClientOption.
+// Versions returns [mapper.ClientOption].
 func Versions() option.ClientOption {
 	return option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept.Unary))
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/query"
 )
 
-// aggregate returns the aggregations of a query's rows, and how many index entries they came from.
+// aggregate returns the aggregations of a query's rows, and the number of index entries that it has
+// read for them.
 func (db *database) aggregate(
 	ctx context.Context, q *query.Query, tallies []*query.Tally, o *pb.ReadOptions,
 ) (resp *pb.RunAggregationQueryResponse, entries int64, err error) {

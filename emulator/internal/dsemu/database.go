@@ -26,15 +26,15 @@ type database struct {
 	lastCommit   int64         // microseconds
 	log          []change      // changes that a read may not have seen, oldest first
 	trimmed      int           // number of changes at the start of log that trim is done with
-	forgotten    int64         // time before which versions were dropped to save memory; no read sees them
-	scans        map[int64]int // number of scans, by the time that they see
+	forgotten    int64         // older versions were dropped to save memory; reads of earlier times are refused
+	scans        map[int64]int // number of running scans, by the time whose state they read
 	transactions map[string]*transaction
-	expiredAt    time.Time      // when expired transactions were last looked for
+	expiredAt    time.Time      // when expire last ran
 	trimmedAt    time.Time      // when trim last forgot something
 	lastID       *atomic.Uint64 // of transactions; shared by the server's databases, so that no ID comes twice
 	closed       bool           // by a reset
 	ids          *rand.Rand
-	reservedIDs  map[string]bool // IDs of keys that may not be allocated
+	reservedIDs  map[string]bool // reserved IDs, which allocate does not use
 }
 
 // A change says that a commit wrote a record.
@@ -125,7 +125,8 @@ func (db *database) needed() int64 {
 	return h
 }
 
-// scan keeps the versions that a query sees until the caller calls end.
+// scan registers a query that reads the state of a time. Until the caller calls end, the database
+// keeps all versions that the query sees.
 func (db *database) scan(at int64) (end func()) {
 	db.scans[at]++
 	return func() {
@@ -135,8 +136,8 @@ func (db *database) scan(at int64) (end func()) {
 	}
 }
 
-// The limits of one step of trim: in changes without an old version to drop, and in changes with
-// one.
+// These are the limits of one step of trim. A step handles up to trimChanges changes, and up to
+// trimVersions that have an old version to drop.
 const (
 	trimChanges  = 1024
 	trimVersions = 64
@@ -175,8 +176,8 @@ func (db *database) trim(now time.Time) (more bool) {
 	return more
 }
 
-// tidy trims until there is nothing to forget. It locks the database for short times, so that
-// others get their turn in between.
+// tidy calls trim until there is nothing more to forget. It locks the database for short times, so
+// that others get their turn in between.
 func (db *database) tidy() {
 	for more := true; more; {
 		db.mu.Lock()

@@ -17,9 +17,9 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestDescriptionsInPieces makes each reserved kind as a whole, in pieces of some entities, and for
-// spans of keys, and checks that all are the same. Namespaces and kinds may be empty, deleted or of
-// odd names, and other calls wait meanwhile.
+// TestDescriptionsInPieces describes each reserved kind as a whole, in pieces, and for spans of
+// keys. It checks that all have the same entities. Namespaces and kinds may be empty, deleted or
+// have odd names. Meanwhile other calls wait.
 func TestDescriptionsInPieces(t *testing.T) {
 	rng := testflag.Rand(t)
 	for range 20 {
@@ -97,8 +97,8 @@ func TestDescriptionsInPieces(t *testing.T) {
 	}
 }
 
-// describePieces describes a span in pieces of at least a number of entities, and checks that no
-// entity comes twice.
+// describePieces describes a span in pieces of at least most entities, and checks that no entity
+// comes twice.
 func describePieces(t *testing.T, db *database, ns, name string, in metadata.Span, most int) map[string]string {
 	t.Helper()
 	got := make(map[string]string)
@@ -130,7 +130,7 @@ func propertiesOf(k *store.Kind) map[string]string {
 	return found
 }
 
-// writing is a pause that lets others write.
+// A writing is a [query.Pause] that calls write in each pause.
 type writing struct{ write func() }
 
 func (w writing) Wanted() bool { return true }

@@ -18,11 +18,11 @@ type cost struct {
 	reads      int64 // billed reads
 	small      int64 // billed small operations
 	documents  int64 // documents that were read
-	scanned    int64 // index entries that were looked at
-	aggregated int64 // of these, entries that are billed as they were aggregated
+	scanned    int64 // index entries that were read
+	aggregated int64 // entries among scanned that are billed because they were aggregated
 }
 
-// metrics adds a cost to a plan.
+// metrics returns the metrics of a query: its plan and its cost.
 func (c cost) metrics(plan *pb.PlanSummary, took time.Duration) *pb.ExplainMetrics {
 	count := func(n int64) *structpb.Value { return structpb.NewStringValue(strconv.FormatInt(n, 10)) }
 	var least int64 // the amount billed for a query that reads nothing

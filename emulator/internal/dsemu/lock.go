@@ -9,10 +9,10 @@ import (
 
 // With pessimistic concurrency a transaction has a shared lock on everything that it has read. Each
 // commit waits for the other transactions that have read the entities that it changes. A query
-// locks its result: also entities that would join or leave it.
+// locks its whole result, including entities that would join or leave it.
 //
 // There is no queue. Readers go on while a commit waits, and enough of them can make it wait until
-// it is aborted. It is not documented whether production is fairer.
+// it is aborted. Google does not document whether production is fairer.
 
 // maxLockWait is how long a commit waits before it is aborted. Google's Firestore emulator waits
 // longer than 20 s.

@@ -29,15 +29,15 @@ type draftSet struct {
 	db     *database
 	byID   map[string]*draft
 	order  []*draft
-	atomic bool  // of a transaction: it may change an entity more than once
+	atomic bool  // the commit is of a transaction, which may change an entity more than once
 	at     int64 // commit time
 }
 
 // An applied is the result of one mutation.
 type applied struct {
 	draft      *draft
-	completed  bool // the key got an ID
-	conflict   bool // a conflict: the mutation was left out
+	completed  bool // the mutation's key got an ID
+	conflict   bool // the mutation had a conflict, and was left out
 	transforms []*pb.Value
 }
 
@@ -57,7 +57,7 @@ func (a applied) result(at int64) *pb.MutationResult {
 	return r
 }
 
-// A mutation is a well-formed mutation.
+// A mutation is a mutation of a request that check has accepted.
 type mutation struct {
 	*pb.Mutation
 	operation string
@@ -66,7 +66,8 @@ type mutation struct {
 	completed bool // its key got an ID
 }
 
-// check checks what does not depend on stored entities, so that a bad request is always refused.
+// check checks the parts of a mutation that do not depend on stored entities. So a bad request is
+// always refused, whatever is stored.
 func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	c := mutation{Mutation: m}
 	switch op := m.GetOperation().(type) {
@@ -230,8 +231,8 @@ func (s *draftSet) versions() ([]store.Version, error) {
 	return versions, nil
 }
 
-// indexUpdates estimates the index entries that a commit writes: one for each value, and one for
-// the key.
+// indexUpdates estimates the number of index entries that a commit writes. It counts one for each
+// value, and one for each key.
 func (s *draftSet) indexUpdates() int32 {
 	n := 0
 	for _, d := range s.order {

@@ -52,8 +52,8 @@ func shape(t *testing.T, db *database, property string, descending bool) *query.
 	return q
 }
 
-// TestScanPauses writes while a query is scanned. The write happens during the scan, and the
-// results do not show it.
+// TestScanPauses makes a write while a query is scanned. The write takes effect during the scan,
+// and the results do not contain it.
 func TestScanPauses(t *testing.T) {
 	const n = 20000
 	s, db := filled(t, n)
@@ -309,7 +309,7 @@ func TestConflictsFoundWithPauses(t *testing.T) {
 		change := func(i int) {
 			turn++
 			if conflicts(i) {
-				write(3000+turn, seen, 200, unseen) // this one conflicts
+				write(3000+turn, seen, 200, unseen) // this write conflicts
 			} else {
 				write(100000+turn, unseen, 0, 0)
 			}

@@ -14,7 +14,8 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// How many records, and how many of their values, are indexed without unlocking the database.
+// These are the largest numbers of records and of values that are indexed without unlocking the
+// database.
 const (
 	fewRecords = 256
 	fewValues  = 4096
@@ -31,7 +32,7 @@ func (db *database) prepare(ctx context.Context, q *query.Query) (release func()
 		}
 	}
 	if model.Reserved(q.Kind) {
-		return release, nil // its kind is made for the query
+		return release, nil // the query's kind exists only for this query
 	}
 	for settled := false; !settled; {
 		settled = true // false once the database was unlocked: other indexes may be gone then
@@ -127,9 +128,9 @@ type pace struct {
 }
 
 const (
-	restFor   = 50 * time.Microsecond // about two turns, with the time to wake up
+	restFor   = 50 * time.Microsecond // as long as about two turns, including the time to wake up
 	restWhile = 100 * time.Millisecond
-	restUntil = 40 * time.Second // after it the build does not rest; most clients wait for a minute
+	restUntil = 40 * time.Second // after this time the build does not rest, because most clients give up after a minute
 )
 
 func (p *pace) rest() {
@@ -144,8 +145,8 @@ func (p *pace) rest() {
 	}
 }
 
-// boundIndexes drops indexes that have not been used for a while, if all together take too much
-// memory.
+// boundIndexes drops indexes that have not been used for a while, if all indexes together take too
+// much memory.
 func (db *database) boundIndexes() {
 	for db.totals.Indexes > db.opts.IndexMemory && store.DropUnused(&db.totals, db.allKinds) {
 	}

@@ -21,14 +21,15 @@ import (
 // up to 4 MiB. Production defers the rest of a lookup, too.
 const maxResponse = 4<<20 - 64<<10
 
-// A view is the time that a read sees, and the transaction that remembers the read, if any.
+// A view has the time whose state a read sees. If the read is in a transaction that remembers it,
+// the view also has the transaction.
 type view struct {
 	at    int64
 	tx    *transaction
 	begun []byte // ID of the transaction, if this read started it
 }
 
-// view resolves a read's options. The caller has locked the database.
+// view returns the view for a read's options. The caller has locked the database.
 func (db *database) view(o *pb.ReadOptions, now time.Time) (view, error) {
 	if db.closed {
 		return view{}, errClosed
@@ -122,7 +123,7 @@ func (db *database) lookup(keys []model.Key, req *pb.LookupRequest) (*pb.LookupR
 	return resp, nil
 }
 
-// keepMasked keeps only those properties of a result that a mask names.
+// keepMasked removes the properties of a result that a mask does not name.
 func keepMasked(r *pb.EntityResult, v store.Version, paths []string) error {
 	properties, err := entity.Mask(nil, v.Properties(), paths)
 	if err != nil {
@@ -202,8 +203,8 @@ func (db *database) runQuery(
 	return &pb.RunQueryResponse{Batch: batch, Transaction: view.begun}, nil
 }
 
-// remember makes the transaction remember a query as read to its end. Once it is known how far it
-// was read, the caller narrows that. Others may go on meanwhile.
+// remember makes the transaction remember that it has read a query to its end. After the scan, the
+// caller narrows that to the part that was really read. Other calls may commit in between.
 func (v view) remember(q *query.Query) *scanned {
 	seen := &scanned{query: q}
 	if v.tx != nil {
@@ -240,7 +241,7 @@ func (db *database) scanRows(q *query.Query, at int64, visit func(query.Row) boo
 	}
 }
 
-// stored returns the kinds of a query that have records.
+// stored returns the kinds with records that a query reads.
 func (db *database) stored(q *query.Query) []*store.Kind {
 	if q.Kind != "" {
 		if k := db.kind(q.Namespace, q.Kind); k != nil {

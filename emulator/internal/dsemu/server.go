@@ -27,7 +27,7 @@ type Options struct {
 	Pessimistic bool          // transactions lock the entities that they read
 	Indexes     *indexes.Set  // the indexes that queries may need; nil: any query is served
 
-	VersionMemory int64 // bytes of old versions in each database, which only reads of the past see
+	VersionMemory int64 // bytes of old versions in each database, seen only by reads of the past
 	IndexMemory   int64 // bytes of indexes in each database
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// How long a transaction lives, from the limits page of Datastore.
+// These constants say how long a transaction lives. They are from the limits page of Datastore.
 const (
 	maxTransactionAge  = 270 * time.Second
 	maxTransactionIdle = 60 * time.Second
@@ -45,7 +45,7 @@ type transaction struct {
 type scanned struct {
 	query   *query.Query
 	to      string // sort key of the last result seen; empty: read to its end
-	checked int64  // time of the last change that is known not to affect it
+	checked int64  // changes up to this time do not affect it
 }
 
 var (
@@ -110,8 +110,8 @@ func (tx *transaction) expired(now time.Time) bool {
 	return now.Sub(tx.begun) > maxTransactionAge || now.Sub(tx.used) > maxTransactionIdle
 }
 
-// expireEvery is how often expired transactions are looked for. There may be thousands, as clients
-// do not end those that only read.
+// expireEvery is the time between two searches for expired transactions. There may be thousands,
+// because clients do not end transactions that only read.
 const expireEvery = time.Second
 
 // expire ends the transactions that have expired.
@@ -133,13 +133,13 @@ func (db *database) end(tx *transaction) {
 	tx.release()
 }
 
-// abort makes it impossible to do anything with a transaction but roll it back.
+// abort marks a transaction as aborted: only a rollback is possible then.
 func (tx *transaction) abort() {
 	tx.aborted = true
 	tx.release()
 }
 
-// release wakes those that wait for the transaction.
+// release wakes the commits that wait for the transaction.
 func (tx *transaction) release() {
 	tx.keys, tx.queries = nil, nil
 	select {
@@ -177,8 +177,8 @@ func (tx *transaction) checked() int64 {
 	return at
 }
 
-// conflicts reports whether a change affects what the transaction's queries have seen. Later
-// changes of the same record are looked at separately.
+// conflicts reports whether a change affects what the transaction's queries have seen. The caller
+// checks later changes of the same record separately.
 func (tx *transaction) conflicts(c change) bool {
 	key := c.record.Last.Key()
 	before, existed := c.record.At(tx.snapshot)
@@ -202,8 +202,8 @@ const checkAtOnce = 64
 func (db *database) checkEarly(tx *transaction) {
 	open := func() bool { return !db.closed && !tx.aborted && db.transactions[tx.id] == tx && len(tx.queries) > 0 }
 	// If others write faster than this checks, some changes remain for the commit.
-	var at int64  // all queries were checked up to this time
-	var begun int // number of changes after it that were checked, too
+	var at int64  // the changes up to this time were checked for all queries
+	var begun int // number of checked changes after at
 	for most := 2*len(db.log) + checkAtOnce; most > 0 && open(); most -= checkAtOnce {
 		if now := tx.checked(); now != at {
 			at, begun = now, 0 // the transaction made another query meanwhile

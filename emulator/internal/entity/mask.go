@@ -10,8 +10,8 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// Mask returns before with the properties that the paths name taken from after: replaced, or
-// removed if after lacks them.
+// Mask returns the properties before with some of them replaced. It takes the properties that the
+// paths name from after, and removes those that after lacks.
 func Mask(before, after map[string]*pb.Value, paths []string) (map[string]*pb.Value, error) {
 	result := make(map[string]*pb.Value, len(before))
 	maps.Copy(result, before)

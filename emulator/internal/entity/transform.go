@@ -17,7 +17,7 @@ import (
 // MaxTransforms is the maximum of transforms of one entity in a commit.
 const MaxTransforms = 500
 
-// CheckTransforms checks what does not depend on the transformed properties.
+// CheckTransforms checks the parts of transforms that do not depend on the stored properties.
 func CheckTransforms(db model.Database, transforms []*pb.PropertyTransform) error {
 	for _, t := range transforms {
 		names, err := splitPath(t.GetProperty())

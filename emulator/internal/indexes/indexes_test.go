@@ -79,7 +79,7 @@ indexes:
 		if ok {
 			continue
 		}
-		// The recommended index serves it.
+		// The recommended index serves the query.
 		added, err := Parse([]byte("indexes:\n" + missing.String()))
 		if err != nil {
 			t.Errorf("%s: the recommended index does not parse: %v\n%s", name, err, missing)

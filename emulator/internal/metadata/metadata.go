@@ -45,9 +45,10 @@ type Database struct {
 // A Span is a range of keys by their paths. It includes From, and excludes To unless that is empty.
 type Span struct{ From, To string }
 
-// Describe returns entities of a reserved kind at a time: the first ones in a span. It returns at
-// least most of them if there are as many, and none if the kind is unknown. If there may be more,
-// next is where they start. The caller has locked the database; it is unlocked in pauses.
+// Describe returns the first entities in a span of a reserved kind, in the state of the time at. If
+// there are enough, it returns at least most entities. If the kind is unknown, it returns none. If
+// there may be more, next is where they start. The caller has locked the database; it is unlocked
+// in pauses.
 func (db *Database) Describe(namespace, name string, at int64, in Span, most int) (k *store.Kind, next string) {
 	d := &description{
 		db: db, namespace: namespace, at: at, in: in, most: most, kind: store.NewKind(name, new(store.Totals)),
@@ -99,7 +100,7 @@ type description struct {
 	kind      *store.Kind
 	next      string // where the next call continues
 	ended     bool   // the span's end was reached
-	looked    int    // entities and names looked at since the last look for waiting callers
+	looked    int    // work since the last check for waiting callers, in entities and names
 }
 
 // first returns the name with which the span starts, or one before it.
@@ -163,8 +164,8 @@ func statName(kind, name string) *pb.Key_PathElement {
 // callers.
 const pauseEvery = 64
 
-// look counts work: one for an entity or name, more for what takes longer. It reports whether it
-// has paused for others.
+// look counts work, where an entity or a name is 1, and slower steps are more. After pauseEvery it
+// pauses if callers wait, and reports that.
 func (d *description) look(work int) (paused bool) {
 	if d.looked += work; d.looked < pauseEvery {
 		return false
@@ -272,7 +273,7 @@ func (d *description) properties() {
 	})
 }
 
-// represent notes the names and representations of indexed properties.
+// represent adds the names and representations of indexed properties to forms.
 func represent(forms map[string]map[string]bool, prefix string, properties map[string]*pb.Value) {
 	for name, v := range properties {
 		values := []*pb.Value{v}

@@ -19,7 +19,7 @@ type Meter struct {
 	usage billing.Usage
 }
 
-// Usage returns what was counted so far.
+// Usage returns the operations that were counted so far.
 func (m *Meter) Usage() billing.Usage {
 	m.mu.Lock()
 	defer m.mu.Unlock()

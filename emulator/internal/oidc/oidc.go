@@ -63,9 +63,9 @@ func (s *Signer) Sign(email, audience string, now time.Time) (string, error) {
 	return jwt.Signed(signer).Claims(claims).Claims(account).Serialize()
 }
 
-// How long deliveries share a token, and how many tokens are kept: a signature takes about a
-// millisecond. Every token is valid for half an hour when it is sent, which is the longest time of
-// a delivery.
+// Deliveries share tokens, because a signature takes about a millisecond. These constants say for
+// how long, and how many tokens are kept. Every token is valid for half an hour when it is sent,
+// which is the longest time of a delivery.
 const (
 	tokenReuse = 30 * time.Minute
 	maxTokens  = 1000
@@ -97,8 +97,8 @@ func (s *Signer) Token(email, audience string, now time.Time) (string, error) {
 	return text, nil
 }
 
-// AccessToken returns a text in the place of an OAuth access token. Nobody can check it, as only
-// Google can check real ones. It is the same for the same account and scope.
+// AccessToken returns a text that stands for an OAuth access token. No receiver can verify it,
+// because only Google can verify real ones. It is the same for the same account and scope.
 func AccessToken(email, scope string) string {
 	if scope == "" {
 		scope = "https://www.googleapis.com/auth/cloud-platform" // the documented default

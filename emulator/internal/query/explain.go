@@ -34,7 +34,7 @@ func (q *Query) Summary() *pb.PlanSummary {
 	return summary
 }
 
-// describeIndex writes an index with the keys at its end, as in (a ASC, __name__ ASC).
+// describeIndex returns an index as text, with the keys at its end: (a ASC, __name__ ASC).
 func describeIndex(x indexes.Index) string {
 	properties := x.Properties
 	if !slices.ContainsFunc(properties, func(p indexes.Property) bool { return p.Name == model.KeyProperty }) {

@@ -28,7 +28,7 @@ type conjunction struct {
 	ancestral bool        // the ancestor is in that index, too
 }
 
-// A wanted is the forms that the equalities on one property require, in order.
+// A wanted has the sorted forms that the equalities on one property require.
 type wanted struct {
 	property string
 	forms    []string
@@ -76,8 +76,8 @@ type condition struct {
 	property, form string
 }
 
-// An interval is what the inequalities on one property require: a form that is at least lo, below
-// hi unless that is empty, and not one of the excluded.
+// An interval is the condition of all inequalities on one property. They require a form that is at
+// least lo, below hi unless hi is empty, and none of the excluded forms.
 type interval struct {
 	property string
 	lo, hi   string
@@ -223,7 +223,7 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 	return result, nil
 }
 
-// and returns the conjunction of two, with the given equalities.
+// and returns the conjunction of c and o, with the given equalities.
 func (c *conjunction) and(o *conjunction, equal []condition) *conjunction {
 	both := &conjunction{
 		lo: max(c.lo, o.lo), hi: lower(c.hi, o.hi), ranged: c.ranged || o.ranged, ancestor: max(c.ancestor, o.ancestor),

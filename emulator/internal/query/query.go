@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A Query is a checked request: all that a scan needs, in ordered forms.
+// A Query is a checked request. It has all that a scan needs, in ordered forms.
 //
 // Its results are rows: see [Query.Rows]. There is one for each entity that satisfies one of the
 // conjunctions, or, in a projection, one for each combination of values.
@@ -37,7 +37,7 @@ type Query struct {
 	// order of these.
 	chosen  int
 	indexes []indexes.Index // the indexes that serve the query
-	Scanned int64           // index entries that were looked at
+	Scanned int64           // index entries that were read
 	print   uint32          // identifies the query in its cursors
 }
 
@@ -45,7 +45,7 @@ func unimplemented(what string) error {
 	return status.Errorf(codes.Unimplemented, "the embedded Datastore does not serve %s", what)
 }
 
-// Options are what queries depend on besides the request.
+// Options are the settings of a database on which all queries depend.
 type Options struct {
 	Scatter int          // one entity in this many has __scatter__
 	Indexes *indexes.Set // the indexes that queries may need; nil: any query is served

@@ -21,8 +21,8 @@ type Row struct {
 	Values  map[string]*pb.Value // of a projection
 }
 
-// Rows appends the rows of a version of a record, ignoring cursors: none if it is no result. If a
-// sort key is given, it appends only the row with that key.
+// Rows appends the rows of a version of a record to dst. It ignores cursors. If the version is no
+// result, there are no rows. If a sort key is given, it appends only the row with that key.
 //
 // An entity is one row. It sorts by the least of a property's values that the filter allows, or by
 // the greatest in descending order. In a projection it has a row for each combination of the values

@@ -41,9 +41,9 @@ func (q *Query) Needs() []Need {
 	return all
 }
 
-// Narrow makes the query need an index over fewer equalities. It is called if an entity has too
-// many values, given in counts, of the definition's properties. It reports whether there is such an
-// index.
+// Narrow makes the query need an index over fewer equalities. The caller calls it if an entity has
+// too many values of the definition's properties; counts has their numbers. It reports whether
+// there is such an index.
 func (n Need) Narrow(counts []int) bool { return n.query.narrow(n.of, counts) }
 
 // ByKey reports whether the results come in ascending key order. If so, it returns the paths
@@ -127,7 +127,7 @@ type merge struct {
 	sources []*source
 	byRow   byRow // nil before the first row
 	pause   Pause
-	looked  int // entries since the last look for waiting callers
+	looked  int // work since the last check for waiting callers, in entries
 }
 
 func (m *merge) add(s *source) {
@@ -141,7 +141,8 @@ func (m *merge) close() {
 	}
 }
 
-// look counts work, one for an entry and more for what takes longer, and pauses if others wait.
+// look counts work, where an entry is 1, and slower steps are more. After pauseEvery it pauses if
+// callers wait.
 func (m *merge) look(work int) {
 	if m.looked += work; m.looked < pauseEvery {
 		return
@@ -210,7 +211,7 @@ type source struct {
 	iter   store.Iterator
 	down   bool
 	keys   bool                     // rows depend only on keys
-	first  bool                     // the iterator's current entry is still to be looked at
+	first  bool                     // the iterator's current entry was not read yet
 	paused bool                     // after a pause, the iterator has to find its entry again
 	entry  string                   // the entry before the pause
 	rows   []Row                    // of the last entry
@@ -264,7 +265,7 @@ func (s *source) resume(next string) {
 	}
 }
 
-// peek makes the next row known, if there is one.
+// peek reads ahead to the next row, and reports whether there is one.
 func (s *source) peek() bool {
 	q := s.query
 	for s.next == len(s.rows) && s.first {

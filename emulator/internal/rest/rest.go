@@ -112,7 +112,7 @@ type call struct {
 	pageSize     int32
 }
 
-// read decodes the body.
+// read decodes the body of a call.
 func (c call) read(m proto.Message) error {
 	text, err := io.ReadAll(c.body)
 	if err != nil {
@@ -218,7 +218,8 @@ func createTask(ctx context.Context, c call) (proto.Message, error) {
 	return c.client.CreateTask(ctx, req)
 }
 
-// errNoURL is the error for clients that rely on Firebase's own emulators to know a function's URL.
+// errNoURL is the error for a task without a URL. Clients create such tasks if they rely on
+// Firebase's own emulators, which know the URLs of functions.
 var errNoURL = status.Error(codes.InvalidArgument, "the task has no URL. "+
 	"Firebase's Admin SDK sends none to an emulator, "+
 	"as Firebase's own knows where the function is. Here the option uri of enqueue says it: "+
@@ -261,7 +262,7 @@ func httpStatus(c codes.Code) int {
 	return http.StatusInternalServerError
 }
 
-// codeName spells a code as Google's JSON does: NOT_FOUND.
+// codeName returns the name of a code in Google's JSON, such as NOT_FOUND.
 func codeName(c codes.Code) string {
 	var b strings.Builder
 	for i, r := range c.String() {

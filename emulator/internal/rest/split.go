@@ -9,14 +9,15 @@ import (
 	"time"
 )
 
-// preface is the start of what a gRPC client sends. No HTTP/1.1 client sends it.
+// preface is the first text that a gRPC client sends. No HTTP/1.1 client sends it.
 const preface = "PRI * HTTP/2.0"
 
 // prefaceTime is how long a connection may take to send its first bytes.
 const prefaceTime = 10 * time.Second
 
-// Split splits the connections of a listener: the gRPC ones, and the others. The caller has to
-// accept from both listeners. Closing the first one closes the listener.
+// Split splits a listener into two. The first one accepts the gRPC connections, and the second one
+// all others. The caller has to accept from both listeners. Closing the first one closes the
+// listener.
 func Split(l net.Listener) (grpc, other net.Listener) {
 	s := &split{Listener: l, ended: make(chan struct{})}
 	a := &half{split: s, conns: make(chan net.Conn), closed: make(chan struct{}), owner: true}
@@ -104,7 +105,7 @@ func (h *half) Accept() (net.Conn, error) {
 	}
 }
 
-// begun is a connection that has already read its first bytes.
+// begun is a connection whose first bytes were already read. Read returns them first.
 type begun struct {
 	net.Conn
 	rest io.Reader

@@ -11,7 +11,7 @@ import (
 // that was taken changes meanwhile, the change is noted and applied later. In the end the index
 // equals one that has existed all the time. No query scans it before.
 type Build struct {
-	Done chan struct{} // closed when the index is in place, or given up
+	Done chan struct{} // closed when the index is in place, or the build has ended without it
 
 	kind    *Kind
 	index   *index
@@ -32,8 +32,8 @@ type update struct {
 const (
 	takeAtOnce = 64 // versions
 	restEvery  = 24
-	fewUpdates = 32  // this number is applied with the database locked
-	maxRepeats = 100 // after it all are, so that steady writes can't delay the build for ever
+	fewUpdates = 32  // up to this number of updates are applied with the database locked
+	maxRepeats = 100 // after this number of rounds all are, so that steady writes can't delay the build for ever
 )
 
 // Build starts the build of an index. The caller has locked the database.
@@ -43,7 +43,7 @@ func (k *Kind) Build(d Definition) *Build {
 	return b
 }
 
-// Building returns the build of an index that is under way, or nil.
+// Building returns the running build of an index, or nil.
 func (k *Kind) Building(d Definition) *Build {
 	if i := slices.IndexFunc(k.builds, func(b *Build) bool { return slices.Equal(b.index.definition, d) }); i >= 0 {
 		return k.builds[i]
@@ -102,14 +102,14 @@ func (b *Build) Work(rest func()) {
 	clear(b.batch)
 }
 
-// End ends a build. If its index is not in place, the build is given up. The caller has locked the
-// database.
+// End ends a build. If its index is not in place, the kind stays without it. The caller has locked
+// the database.
 func (b *Build) End() {
 	b.kind.builds = slices.DeleteFunc(b.kind.builds, func(other *Build) bool { return other == b })
 	close(b.Done)
 }
 
-// note notes a change of a record that was already taken.
+// note stores a change of a record that was already taken, to be applied later.
 func (b *Build) note(r *Record, u update) {
 	if b.all || r.Path <= b.taken {
 		b.noted = append(b.noted, u)

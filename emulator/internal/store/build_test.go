@@ -57,7 +57,7 @@ func TestBuildBesideWrites(t *testing.T) {
 	for range 5 {
 		var totals, others Totals
 		k, whole := NewKind("K", &totals), NewKind("K", &others)
-		whole.Entries(d) // exists from the start, and is held
+		whole.Entries(d) // this index exists from the start, and is held
 		seed, at := rng.Uint64(), int64(0)
 		mine, theirs := rand.New(rand.NewPCG(seed, 0)), rand.New(rand.NewPCG(seed, 0))
 		type written struct{ a, b *Record }

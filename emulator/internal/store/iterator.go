@@ -5,7 +5,7 @@ import "github.com/tidwall/btree"
 // An Iterator goes over a map of records, or over an index. After a write it has to be renewed, and
 // to seek again.
 type Iterator interface {
-	Seek(key string) bool // to the first one at or above it
+	Seek(key string) bool // goes to the first key at or above key
 	Last() bool
 	Next() bool
 	Prev() bool
@@ -39,8 +39,8 @@ func (k *Kind) Keys() Iterator { return &keyIterator{k.Records.Iter(), &k.Record
 // Scattered goes over the records that have __scatter__, in its order.
 func (k *Kind) Scattered() Iterator { return &keyIterator{k.scatter.Iter(), &k.scatter} }
 
-// Hold keeps an index until the caller calls let. If an entity does not fit into it, Hold also
-// returns that entity's number of values of each of the definition's properties.
+// Hold prevents an index from being dropped until the caller calls let. If an entity does not fit
+// into it, Hold also returns that entity's number of values of each of the definition's properties.
 func (k *Kind) Hold(d Definition) (let func(), counts []int) {
 	idx := k.index(d)
 	k.totals.use(idx)

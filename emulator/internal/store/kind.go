@@ -16,7 +16,7 @@ type Kind struct {
 	Records btree.Map[string, *Record] // by ordered key
 	scatter btree.Map[string, *Record] // by scatter value and ordered key
 	indexes []*index                   // built at their first use
-	builds  []*Build                   // of further indexes, under way
+	builds  []*Build                   // running builds of further indexes
 	totals  *Totals
 }
 
@@ -148,8 +148,9 @@ func (k *Kind) drop(which func(*index) bool) {
 
 // DropUnused drops one index of some kinds, and reports whether it did. It does not drop the one
 // used last, or one that a query holds. It drops the least recently used one if the others were
-// used many times since, and otherwise any one. Always dropping the least recent would be wrong if
-// queries use a few more shapes in turn than there is memory for: that one is needed next.
+// used many times since, and otherwise any one. If queries need, in turn, a few more indexes than
+// fit into the memory, the least recently used one is needed next. So it is not always the one to
+// drop.
 func DropUnused(t *Totals, kinds func(yield func(*Kind) bool)) bool {
 	var of, ofOldest *Kind
 	var chosen, oldest *index

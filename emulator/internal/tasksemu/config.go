@@ -59,9 +59,9 @@ func completeQueue(config *pb.Queue, unlimited bool) (*pb.Queue, error) {
 	return config, nil
 }
 
-// completeRetries does the same for the retries of a queue or a task. By its documentation
-// production cuts durations to seconds, but its default of 100 ms is not cut. Here no duration is
-// cut.
+// completeRetries returns the retry settings of a queue or a task with defaults for unset ones.
+// According to the documentation, production cuts durations to seconds, but the default of 100 ms
+// contradicts that. Here no duration is cut.
 func completeRetries(c *pb.RetryConfig, field string) (*pb.RetryConfig, error) {
 	if c == nil {
 		c = new(pb.RetryConfig)
@@ -107,7 +107,8 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// outputOnly are fields of a queue that an update does not change, even if its mask names them.
+// outputOnly are the fields of a queue that an update leaves unchanged, even if its mask names
+// them.
 var outputOnly = map[protoreflect.Name]bool{"name": true, "state": true, "purge_time": true}
 
 // updateQueue returns a queue's settings with the fields of change that a mask names, or all if it
@@ -131,7 +132,7 @@ func updateQueue(old, change *pb.Queue, mask *fieldmaskpb.FieldMask) (*pb.Queue,
 }
 
 // copyField copies one field, given by its path, from one message to another of the same type. If
-// it is unset, it becomes unset.
+// the field is unset in from, it becomes unset in to.
 func copyField(to, from protoreflect.Message, path string) {
 	name, rest := protoreflect.Name(path), ""
 	for i := range path {

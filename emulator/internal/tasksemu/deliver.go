@@ -19,13 +19,13 @@ type delivery struct {
 	copy   task
 	config *pb.Queue
 	begun  time.Time
-	forced bool // by RunTask
+	forced bool // started by RunTask
 }
 
 // An outcome is the result of an attempt. The zero value stands for no attempt.
 type outcome struct {
-	httpStatus int       // of the answer; 0: there was none
-	code       code.Code // if there was no answer: why
+	httpStatus int       // status of the answer; 0: there was no answer
+	code       code.Code // the reason if there was no answer
 	retryAfter time.Duration
 }
 
@@ -90,7 +90,7 @@ func (q *queue) deliver(ctx context.Context, d *delivery) {
 	switch {
 	case result.success():
 		q.remove(t, now)
-	case t.running > 0: // another delivery is under way, and decides
+	case t.running > 0: // the other delivery decides
 	case exhausted(retries, t.dispatches, now.Sub(t.first)) || due.Sub(t.created) >= retention:
 		q.remove(t, now)
 	default:
@@ -99,7 +99,7 @@ func (q *queue) deliver(ctx context.Context, d *delivery) {
 	}
 }
 
-// unwait takes a task from among the waiting ones. The caller has locked the queue.
+// unwait removes a task from the waiting tasks. The caller has locked the queue.
 func (q *queue) unwait(t *task) {
 	if t.place >= 0 {
 		q.waiting.remove(t)

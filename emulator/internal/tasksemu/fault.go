@@ -13,13 +13,13 @@ type Faults interface {
 	// Pick returns the index of the task to dispatch next, of n waiting tasks (n > 0). 0 is the
 	// task that is due first; the others are in no order.
 	Pick(n int) int
-	// Hold returns for how long a due task is held back; 0: not at all.
+	// Hold returns how long a due task is held back, or 0.
 	Hold() time.Duration
 	// Delivery returns the faults of one delivery.
 	Delivery() Delivery
 }
 
-// A Delivery is the faults of one delivery. The zero value means none.
+// A Delivery has the faults of one delivery. The zero value has none.
 type Delivery struct {
 	// Twin delivers the same attempt a second time while the first runs, TwinAfter its start. Again
 	// does so after the first was answered. The second answer is ignored.
@@ -27,7 +27,7 @@ type Delivery struct {
 	TwinAfter, AgainAfter time.Duration
 	// Lost drops the answer.
 	Lost bool
-	// Cut ends the request CutAfter its start. If it was answered by then, the answer is dropped.
+	// Cut ends the request CutAfter its start. If the answer has arrived by then, it is dropped.
 	Cut      bool
 	CutAfter time.Duration
 }
@@ -48,14 +48,14 @@ func (s *Server) send(ctx context.Context, e *era, d *delivery) outcome {
 	return result
 }
 
-// repeat makes an attempt once more, after a while.
+// repeat makes an attempt once more, after the time after.
 func (s *Server) repeat(ctx context.Context, d *delivery, after time.Duration) {
 	if sleep(ctx, after) {
 		s.attempt(ctx, d)
 	}
 }
 
-// cutOff makes an attempt whose answer may not arrive.
+// cutOff makes an attempt whose answer is lost if the fault cuts it off.
 func (s *Server) cutOff(ctx context.Context, d *delivery, fault Delivery) outcome {
 	cut := ctx
 	if fault.Cut {

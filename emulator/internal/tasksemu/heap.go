@@ -38,8 +38,8 @@ func (h *taskHeap) Pop() any {
 	return t
 }
 
-// take removes a task that is due: the one at a place in the heap if it is due, or else its nearest
-// due ancestor. The first task has to be due.
+// take removes a due task, and returns it. That is the task at a place in the heap, or its nearest
+// due ancestor if that task is not due. The first task must be due.
 func (h *taskHeap) take(place int, now time.Time) *task {
 	for (*h)[place].at.After(now) {
 		place = (place - 1) / 2

@@ -62,7 +62,7 @@ func (o *operations) forget(now time.Time) {
 	o.ages = o.ages[n:]
 }
 
-// operate does a batch. If its request was seen before, it returns the first one's operation.
+// operate runs a batch. If the request is repeated, operate returns the operation of the first one.
 func (s *Server) operate(kind, queue, requestID string, batch func() *operation) (*longrunningpb.Operation, error) {
 	op := &operation{
 		name:  fmt.Sprintf("%s/operations/%016x", locationOf(queue), rand.Uint64()),

@@ -18,11 +18,11 @@ import (
 // tombstoneAge is how long the name of a removed task stays taken.
 const tombstoneAge = 24 * time.Hour
 
-// A queue delivers its tasks.
+// A queue has the tasks of one queue, and delivers them.
 type queue struct {
 	server *Server
 	era    *era
-	wake   chan struct{} // sent to when a task or a place for a delivery has appeared
+	wake   chan struct{} // gets a value when a task was added, or when another delivery may start
 	closed chan struct{} // closed when the queue is deleted
 
 	mu         sync.Mutex

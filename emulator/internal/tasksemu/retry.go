@@ -30,8 +30,8 @@ func backoff(c *pb.RetryConfig, attempt int) time.Duration {
 	return min(d, longest)
 }
 
-// exhausted reports whether a failed task is given up: when both its attempts and its time are used
-// up. Without a limit of one, the other decides alone.
+// exhausted reports whether a failed task gets no more attempts, because both its attempts and its
+// time are used up. If only one of the two has a limit, that one decides alone.
 func exhausted(c *pb.RetryConfig, attempts int, age time.Duration) bool {
 	longest := c.MaxRetryDuration.AsDuration()
 	if c.MaxAttempts < 0 {
@@ -40,8 +40,8 @@ func exhausted(c *pb.RetryConfig, attempts int, age time.Duration) bool {
 	return attempts >= int(c.MaxAttempts) && age >= longest
 }
 
-// retryAfter returns the time that the header Retry-After of an answer asks for, in seconds or as a
-// date; 0: none.
+// retryAfter returns the wait that an answer's header Retry-After asks for, in seconds or as a
+// date. It returns 0 if there is none.
 func retryAfter(header string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second

@@ -81,7 +81,7 @@ type authorization interface {
 	GetOidcToken() *pb.OidcToken
 }
 
-// checkTarget checks the changes that a queue makes to its tasks' requests.
+// checkTarget checks the settings by which a queue changes its tasks' requests.
 func checkTarget(t *pb.HttpTarget) error {
 	if t == nil {
 		return nil
@@ -126,8 +126,9 @@ func targetHeaders(t *pb.HttpTarget) map[string]string {
 	return headers
 }
 
-// overrideURL changes a task's URL by its queue's settings. In the mode IF_NOT_EXISTS a part is
-// changed only if the task's URL lacks it. The URL always has a scheme and a host.
+// overrideURL returns a task's URL with the changes that its queue's settings make. In the mode
+// IF_NOT_EXISTS a part is changed only if the task's URL lacks it. The URL always has a scheme and
+// a host.
 func overrideURL(text string, o *pb.UriOverride) string {
 	u, err := url.Parse(text)
 	if err != nil || o == nil {

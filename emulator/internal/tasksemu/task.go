@@ -29,9 +29,9 @@ type task struct {
 	created time.Time
 	size    int
 
-	deadline time.Duration // of one delivery
+	deadline time.Duration // longest time of one delivery
 	due      time.Time     // schedule_time
-	at       time.Time     // dispatch time: due, or later by a fault
+	at       time.Time     // dispatch time; equals due, unless a fault has delayed it
 	held     bool          // a fault has held it back since its last delivery
 	number   uint64        // order of arrival among the queue's waiting tasks
 	place    int           // index in the heap of waiting tasks, or -1
@@ -43,10 +43,10 @@ type task struct {
 	executions int
 	first      time.Time
 	last       attempt
-	previous   outcome // of the last attempt that ended
+	previous   outcome // outcome of the last attempt that has ended
 }
 
-// An attempt is what a task shows of an attempt.
+// An attempt has the times and the status of an attempt, which a task shows.
 type attempt struct {
 	due, begun, ended time.Time
 	status            *status.Status

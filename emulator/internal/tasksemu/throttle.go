@@ -17,14 +17,14 @@ const (
 	throttleLowest  = 6 // number of halvings
 )
 
-// A throttle is how far a queue has slowed down for its handler.
+// A throttle says how much a queue has slowed down for its handler.
 type throttle struct {
 	halvings int
 	changed  time.Time // time of the last halving or doubling
 	until    time.Time // nothing is dispatched before this time
 }
 
-// overloads reports whether an answer slows the whole queue down.
+// overloads reports whether an answer with this status slows the whole queue down.
 func overloads(httpStatus int) bool {
 	return httpStatus == http.StatusTooManyRequests || httpStatus == http.StatusServiceUnavailable
 }
@@ -51,7 +51,7 @@ func (t throttle) at(now time.Time) throttle {
 	return t
 }
 
-// share returns the remaining part of the queue's rate.
+// share returns the factor of the queue's rate, at most 1.
 func (t throttle) share() float64 { return 1 / float64(int(1)<<t.halvings) }
 
 // next returns how long the share stays the same, without further answers; 0: for ever.

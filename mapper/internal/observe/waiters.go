@@ -9,7 +9,7 @@ type waiters struct {
 }
 
 // Awaits returns a channel that is closed when this process changes the state of a job. The caller
-// calls stop when it no longer waits. A nil Observer changes nothing.
+// calls stop when it no longer waits. With a nil Observer the channel is never closed.
 func (ob *Observer) Awaits(job string) (changed <-chan struct{}, stop func()) {
 	if ob == nil {
 		return nil, func() {}

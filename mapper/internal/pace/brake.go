@@ -70,8 +70,9 @@ type answers struct{ asked, refused float64 }
 // share returns the share of refused calls.
 func (a answers) share() float64 { return a.refused / max(1, a.asked) }
 
-// tooMany reports whether significantly more than 4% of calls were refused: it allows for one
-// standard deviation. So the total, including the calls before each cut, stays below 5%.
+// tooMany reports whether the service refused more than 4% of the calls, by more than one standard
+// deviation. So the share of refused calls of a whole job stays below 5%, even with the calls
+// before each cut of the rate.
 func (a answers) tooMany() bool {
 	const most = 0.04
 	return a.refused > most*a.asked+math.Sqrt(most*a.asked)
@@ -110,7 +111,8 @@ const (
 // single entities. That is so if more than 10 calls failed, and more than 5%.
 func TooMany(failed, calls int) bool { return failed > 10 && failed*20 > calls }
 
-// A Pass allows one run of the function. Its zero value is for a run that has not asked yet.
+// A Pass is the brake's permission for one run of the function. The zero Pass belongs to a run that
+// has not asked the brake yet.
 type Pass struct {
 	waits  bool
 	turn   float64 // number of calls ahead of it

@@ -265,7 +265,8 @@ type narrowing struct {
 	accepted bool // the function has succeeded on a part
 }
 
-// note records the outcome of a part.
+// note records the outcome of one call of the function, for the entities of hands. The error whole
+// is the call's own, and nil if the call has succeeded.
 func (n *narrowing) note(hands []*hand, whole error) {
 	switch {
 	case whole == nil:

@@ -171,8 +171,9 @@ func (m merger) twins(old []*pb.Value, before []any, kept []bool, flags bool) bo
 	return false
 }
 
-// unlike reports whether two stored elements that were saved alike differ in a way that must be
-// kept. The flags argument says that the kept one gets a new index flag anyway.
+// unlike compares two stored elements of the same value: Go's client saves both as saved. It
+// reports whether they differ in something that the merge must keep. If flags is set, it ignores
+// their index flags, because the element that stays gets a new one.
 func (m merger) unlike(a, b *pb.Value, saved any, flags bool) bool {
 	if same(a, b) || flags && same(flagged(a, false), flagged(b, false)) {
 		return false

@@ -44,8 +44,8 @@ func (s Piece) Until(end *keyspace.Position) []*keyspace.Position {
 	return slices.Clip(s.Samples[:i])
 }
 
-// Even returns how many entities a page should have so that the piece's last page is not small: at
-// most twice the usual size.
+// Even returns how many entities a page should have, so that the piece's last page is not small.
+// The usual number is size. The result is at most twice that, and at most most.
 func (s Piece) Even(size, most int64) int64 {
 	n := max(1, s.Estimate/size)
 	return max(size, min((s.Estimate+n-1)/n, 2*size, most))
