@@ -1,6 +1,7 @@
 package export
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -42,11 +43,7 @@ func (w *avroWriters) of(n *avro.SchemaNode, t reflect.Type) (avroWriter, error)
 	if known := w.named[n.Type]; known != nil {
 		n = known
 	} else if n.Name != "" {
-		full := n.Name
-		if n.Namespace != "" {
-			full = n.Namespace + "." + n.Name
-		}
-		w.named[n.Name], w.named[full] = n, n
+		w.named[n.Name] = n // an inferred schema has no namespaces
 	}
 	kind := t.Kind()
 	if leaf := avroLeaf(n, t); leaf != nil {
@@ -321,17 +318,17 @@ func (w *avroWriters) ofMap(n *avro.SchemaNode, t reflect.Type) (avroWriter, err
 	}, err
 }
 
-// sortedKeys returns the keys of a map in a stable order.
+// sortedKeys returns the keys of a map, which are texts or integers, in a stable order.
 func sortedKeys(v reflect.Value) []reflect.Value {
 	keys := v.MapKeys()
 	slices.SortFunc(keys, func(a, b reflect.Value) int {
 		switch {
-		case a.Kind() == reflect.String:
-			return strings.Compare(a.String(), b.String())
-		case a.CanInt() && a.Int() < b.Int(), a.CanUint() && a.Uint() < b.Uint(), a.CanFloat() && a.Float() < b.Float():
-			return -1
+		case a.CanInt():
+			return cmp.Compare(a.Int(), b.Int())
+		case a.CanUint():
+			return cmp.Compare(a.Uint(), b.Uint())
 		}
-		return 1
+		return strings.Compare(a.String(), b.String())
 	})
 	return keys
 }

@@ -60,7 +60,7 @@ func (x *Export[P]) sweepParts(ctx context.Context, file int64, s stage) error {
 	for i := range int64(256) {
 		if i*int64(min(s.Files, 256))/256 == file {
 			folder := s.place().parts() + strconv.FormatInt(256+i, 16)[1:] + "/"
-			group.Go(func() error { return deleteAll(ctx, x.bucket, folder, nil) })
+			group.Go(func() error { return deleteAll(ctx, x.bucket, folder, keepNone) })
 		}
 	}
 	return group.Wait()
@@ -74,8 +74,10 @@ const (
 	listed        = 1000
 )
 
+func keepNone(string) bool { return false }
+
 // deleteAll deletes all blobs with a prefix, except those for whose rest of the name keep returns
-// true. A nil keep keeps none.
+// true.
 func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(name string) bool) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(deletesAtOnce)
@@ -87,7 +89,7 @@ func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep fun
 		if err != nil {
 			return errors.Join(group.Wait(), fmt.Errorf("list %s: %w", prefix, err))
 		}
-		if keep == nil || !keep(strings.TrimPrefix(found.Key, prefix)) {
+		if !keep(strings.TrimPrefix(found.Key, prefix)) {
 			group.Go(func() error { return remove(ctx, bucket, found.Key) })
 		}
 	}
@@ -160,7 +162,7 @@ func (x *Export[P]) announce(ctx context.Context, s stage, m *Manifest) error {
 
 // tidyDirectly deletes blobs that are no files, for an export that an older build has started.
 func (x *Export[P]) tidyDirectly(ctx context.Context, s stage) error {
-	if err := deleteAll(ctx, x.bucket, s.place().parts(), nil); err != nil {
+	if err := deleteAll(ctx, x.bucket, s.place().parts(), keepNone); err != nil {
 		return err
 	}
 	return dropClaim(ctx, x.bucket, s.place())
