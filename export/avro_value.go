@@ -106,20 +106,20 @@ func avroLeaf(n *avro.SchemaNode, t reflect.Type) avroWriter {
 	case n.Type == "bytes" && kind == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
 		return func(b []byte, v reflect.Value, _ int) ([]byte, error) { return appendBytes(b, v.Bytes()), nil }
 	case n.Type == "fixed":
-		return avroFixed(n.Size, t)
+		return avroFixed(n, t)
 	}
 	return nil
 }
 
 // avroFixed returns the writer of a fixed number of bytes.
-func avroFixed(size int, t reflect.Type) avroWriter {
+func avroFixed(n *avro.SchemaNode, t reflect.Type) avroWriter {
 	switch {
-	case t == avroDuration:
+	case n.LogicalType == "duration" && t == avroDuration:
 		return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
 			text := v.Interface().(avro.Duration).Bytes()
 			return append(b, text[:]...), nil
 		}
-	case t.Kind() == reflect.Array && t.Elem().Kind() == reflect.Uint8 && t.Len() == size:
+	case t.Kind() == reflect.Array && t.Elem().Kind() == reflect.Uint8 && t.Len() == n.Size:
 		return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
 			for i := range v.Len() {
 				b = append(b, byte(v.Index(i).Uint()))
@@ -151,7 +151,7 @@ func avroNumber(logical string, t reflect.Type) func(v reflect.Value) (int64, er
 		}
 	case what == "time" && t == durationType:
 		return func(v reflect.Value) (int64, error) { return timeOfDay(time.Duration(v.Int()), unit) }
-	case t == timeType || t == durationType:
+	case t == durationType:
 		return nil
 	}
 	number := func(v reflect.Value) (int64, error) { return v.Int(), nil } //nolint:unparam // others may fail
