@@ -33,7 +33,7 @@ func TestSlowBucket(t *testing.T) {
 				return c.Effect()
 			}
 			bucket := s.Open()
-			x := newExport(bucket, nil)
+			x := newExport(bucket, &export.Options{Files: 2})
 			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 				putOrders(t, w.Client)
 				run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},

@@ -19,6 +19,8 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"gocloud.dev/gcerrors"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/export"
@@ -37,6 +39,14 @@ type deployed struct {
 // once.
 func runAsked(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body string) int, test func(t *testing.T,
 	client *datastore.Client, d *deployed)) {
+	t.Helper()
+	runWith(t, mappers, ask, nil, test)
+}
+
+// runWith is runAsked with an interceptor of the engine's calls of the database. The test's own
+// client does not have it.
+func runWith(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body string) int,
+	intercept grpc.UnaryClientInterceptor, test func(t *testing.T, client *datastore.Client, d *deployed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var handler http.Handler
@@ -64,9 +74,16 @@ func runAsked(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body stri
 		queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/",
 			&tasks.Options{InsecureSkipVerify: true})
 		must(err)
+		served := client
+		if intercept != nil {
+			served, err = em.DatastoreClient(t.Context(), "test", mapper.ClientOption(),
+				option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept)))
+			must(err)
+			t.Cleanup(func() { served.Close() })
+		}
 		d := new(deployed)
 		d.deploy = func(mappers []mapper.AnyMapper) {
-			d.Engine, err = mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: mappers,
+			d.Engine, err = mapper.NewEngine(served, queue, &mapper.EngineOptions{Mappers: mappers,
 				Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 			must(err)
 			handler = d.Handler()
