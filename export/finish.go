@@ -20,33 +20,34 @@ import (
 func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFile], s stage) error {
 	client := mapper.EngineFromContext(ctx).Client()
 	var names []string
-	flush := func() error {
-		group, within := errgroup.WithContext(ctx)
-		group.SetLimit(deletesAtOnce)
-		keys := make([]*datastore.Key, len(names))
-		for i, name := range names { // listings may not show them yet
-			keys[i] = datastore.NameKey(partKind, entityName(s.Run, name), nil)
-			group.Go(func() error { return remove(within, x.bucket, s.place().part(name)) })
-		}
-		names = nil
-		if err := group.Wait(); err != nil {
-			return err
-		}
-		return client.DeleteMulti(ctx, keys)
-	}
 	err := eachPart(ctx, client, s.Run, stretch{From: e.Value.From, To: e.Value.To}, func(name string, _ part) error {
-		if names = append(names, name); len(names) == 500 {
-			return flush()
-		}
+		names = append(names, name)
 		return nil
 	})
-	if err == nil && len(names) > 0 {
-		err = flush()
-	}
 	if err != nil {
-		return fmt.Errorf("delete the parts: %w", err)
+		return err
+	}
+	for some := range slices.Chunk(names, 500) {
+		if err := x.deleteNamed(ctx, client, s, some); err != nil {
+			return fmt.Errorf("delete the parts: %w", err)
+		}
 	}
 	return x.sweepParts(ctx, e.Value.Index, s)
+}
+
+// deleteNamed deletes parts, and then their records.
+func (x *Export[P]) deleteNamed(ctx context.Context, client *datastore.Client, s stage, names []string) error {
+	group, within := errgroup.WithContext(ctx)
+	group.SetLimit(deletesAtOnce)
+	keys := make([]*datastore.Key, len(names))
+	for i, name := range names { // listings may not show them yet
+		keys[i] = datastore.NameKey(partKind, entityName(s.Run, name), nil)
+		group.Go(func() error { return remove(within, x.bucket, s.place().part(name)) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return client.DeleteMulti(ctx, keys)
 }
 
 // sweepParts deletes parts that no commit has recorded, in a file's share of the folders of parts.
