@@ -20,6 +20,7 @@ type parquetFormat[R any] struct {
 	write   parquetWriter
 	codec   compress.Codec
 	rev     string
+	group   int64 // rowGroupBytes
 }
 
 // Limits of a group of rows: its rows, and about its bytes before compression. A group is in memory
@@ -43,7 +44,7 @@ func parquetEncoding[R any](c Compression) (p *parquetFormat[R], err error) {
 			err = fmt.Errorf("%v has no Parquet schema: %v", t, r)
 		}
 	}()
-	p = &parquetFormat[R]{schema: parquet.SchemaOf(new(R)), codec: parquetCodecs[c]}
+	p = &parquetFormat[R]{schema: parquet.SchemaOf(new(R)), codec: parquetCodecs[c], group: rowGroupBytes}
 	w := new(parquetWriters)
 	if p.write, err = w.of(p.schema, t); err != nil {
 		return nil, err
@@ -111,7 +112,7 @@ func (p *parquetFormat[R]) join(w io.Writer, _ File, next func() (io.ReadCloser,
 		if err != nil {
 			return err
 		}
-		if buffered += n; buffered >= rowGroupBytes {
+		if buffered += n; buffered >= p.group {
 			if err := out.Flush(); err != nil {
 				return err
 			}

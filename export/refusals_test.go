@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"cloud.google.com/go/datastore"
@@ -232,6 +233,51 @@ func TestRefusedCalls(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestRefusedLateRetry retries a failed entity after the files are written. The call that looks for
+// that is refused once. The entity does not get a part that is in no file.
+func TestRefusedLateRetry(t *testing.T) {
+	s, r := testbucket.New(), &refuser{refuses: func(string) bool { return false }}
+	s.Hook = r.bucket
+	var mended atomic.Bool
+	x := must(export.New("orders", s.Open(), func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (line,
+		error) {
+		if e.Value.N == 3 && !mended.Load() {
+			return line{}, mapper.Permanent(errors.New("three"))
+		}
+		return line(e.Value), nil
+	}, &export.Options{AllowFailures: true}))
+	runWith(t, x.Mappers(), once, r.database, func(t *testing.T, client *datastore.Client, d *deployed) {
+		putFew(t, client, 40)
+		run := startFew(t, d, x, false)
+		m, err := run.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := s.Names()
+		mended.Store(true)
+		looked := 0
+		r.mu.Lock()
+		r.refuses = func(call string) bool {
+			if call == "Lookup ScattermapJob orders-join" {
+				looked++
+			}
+			return call == "Lookup ScattermapJob orders-join" && looked == 1
+		}
+		r.mu.Unlock()
+		if err := run.Jobs()[0].Retry(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := run.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "start another one") {
+			t.Errorf("%v, want an error that says what to do", err)
+		}
+		if after := s.Names(); !slices.Equal(after, before) || looked < 2 {
+			t.Errorf("in the bucket are %q, and before %q; it was looked for %d times", after, before, looked)
+		}
+		wantNoRecords(t, client)
+		checkFiles(t, s, folder, m)
+	})
 }
 
 // refuseEach repeats an operation. Each time, a later one of its calls is refused, except those of

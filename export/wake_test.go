@@ -35,6 +35,16 @@ type deployed struct {
 	deploy func(mappers []mapper.AnyMapper)
 }
 
+// noPanics is the output of a test. A line about a panic fails it, although its page is repeated.
+type noPanics struct{ t *testing.T }
+
+func (n noPanics) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("panic")) {
+		n.t.Errorf("%s", line)
+	}
+	return n.t.Output().Write(line)
+}
+
 // runAsked runs a test in a bubble. For each delivery the test returns how often to carry it out at
 // once.
 func runAsked(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body string) int, test func(t *testing.T,
@@ -84,7 +94,7 @@ func runWith(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body strin
 		d := new(deployed)
 		d.deploy = func(mappers []mapper.AnyMapper) {
 			d.Engine, err = mapper.NewEngine(served, queue, &mapper.EngineOptions{Mappers: mappers,
-				Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+				Logger: slog.New(slog.NewTextHandler(noPanics{t}, nil))})
 			must(err)
 			handler = d.Handler()
 		}
