@@ -47,6 +47,10 @@ func TestColumnNames(t *testing.T) {
 	refusedIn[dashes](t, nil)
 	wantFile(t, JSONLines, dashes{1, 2, 3, 4, 5}, `{"-":2,"b-1.:2":4}`+"\n")
 	wantFile(t, CSV, dashes{1, 2, 3, 4, 5}, "-,d\r\n2,4\r\n")
+	type other struct {
+		A int `json:"-,omitempty"`
+	}
+	wantFile(t, JSONLines, other{1}, `{"-":1}`+"\n")
 	type quoted struct {
 		A int `json:"a'b"`
 	}
@@ -340,6 +344,36 @@ func TestOwnJSON(t *testing.T) {
 	type flags struct{ B []bool }
 	wantFile(t, JSONLines, flags{[]bool{true}}, `{"B":[true]}`+"\n")
 	wantFile[any](t, JSONLines, nil, "null\n")
+}
+
+// TestCompressions checks that files have the compression that the options say.
+func TestCompressions(t *testing.T) {
+	type record struct{ A string }
+	text := strings.Repeat("abc", 1000)
+	for _, format := range []Format{JSONLines, JSON, CSV, Avro, Parquet} {
+		for compression, magic := range map[Compression]string{
+			Uncompressed: "", Gzip: "\x1f\x8b", Zstd: "\x28\xb5\x2f\xfd",
+		} {
+			file, err := fileOf(Options{Format: format, Compression: compression}, record{text})
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case compression == Uncompressed:
+				if !strings.Contains(file, text) {
+					t.Errorf("%s: the text is not in the file", format)
+				}
+				continue
+			case format == Avro:
+				magic = map[Compression]string{Gzip: "deflate", Zstd: "zstandard"}[compression]
+			case format == Parquet:
+				magic = "PAR1"
+			}
+			if !strings.Contains(file, magic) || len(file) > 1000 && format != Parquet { // it has bounds, too
+				t.Errorf("%s %s: a text of %d bytes takes %d", format, compression, len(text), len(file))
+			}
+		}
+	}
 }
 
 // TestQuotedCells quotes a cell of CSV if a reader would take it for another one.

@@ -73,6 +73,51 @@ func TestRowGroups(t *testing.T) {
 	}
 }
 
+// TestFullRowGroups breaks the writing of a file whose parts have more rows than a group. The join
+// returns the error.
+func TestFullRowGroups(t *testing.T) {
+	p, err := parquetEncoding[oneField](Uncompressed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := make([]any, rowGroup/4)
+	for i := range rows {
+		if rows[i], err = p.encode(oneField{int64(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	part, err := p.part(rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	join := func(w io.Writer) error {
+		n := 0
+		return p.join(w, File{}, func() (io.ReadCloser, error) {
+			if n++; n > 5 {
+				return nil, io.EOF
+			}
+			return io.NopCloser(bytes.NewReader(part)), nil
+		})
+	}
+	var file bytes.Buffer
+	if err := join(&file); err != nil {
+		t.Fatal(err)
+	}
+	f, err := parquet.OpenFile(bytes.NewReader(file.Bytes()), int64(file.Len()))
+	if err != nil || len(f.RowGroups()) != 2 || f.RowGroups()[0].NumRows() != rowGroup {
+		t.Errorf("%v, want two groups, the first of %d rows", err, rowGroup)
+	}
+	calls := &pipe{1 << 30}
+	if err := join(calls); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 1<<30 - calls.left {
+		if err := join(&pipe{n}); !errors.Is(err, errPipe) {
+			t.Errorf("%v after %d writes, want an error", err, n)
+		}
+	}
+}
+
 // TestNoParquetSchema refuses types for which package parquet has no schema.
 func TestNoParquetSchema(t *testing.T) {
 	type tagged struct {

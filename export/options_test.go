@@ -91,6 +91,13 @@ func TestOptionLimits(t *testing.T) {
 			t.Errorf("%+v: %v, want ErrInvalidArgument", c.o, err)
 		}
 	}
+	for params, want := range map[string]string{"x": "no letter may be x", "y": "y has no text"} {
+		wantRefused(t, x.Write(t.Context(), &export.Run{ID: "r"}, 0, letters{params}), want)
+	}
+	for files, want := range map[int]string{-1: "-1 files, want 0 to 3", 4: "4 files, want 0 to 3"} {
+		wantRefused(t, x.Write(t.Context(), &export.Run{ID: "r"}, files, letters{"x"}), want)
+	}
+	wantRefused(t, x.Write(t.Context(), &export.Run{ID: "r"}, 3, letters{"x"}), "no letter may be x")
 	if _, err := x.Start(t.Context(), nil, mapper.Query{Kind: "Order"}, letters{}, nil); err == nil ||
 		!strings.Contains(err.Error(), "there is no engine") {
 		t.Errorf("without options: %v", err)

@@ -82,6 +82,7 @@ var avroPairs = map[string][]string{
 	`{"type":"map","values":"long"}`: {"map[string]int64"},
 	`["null","long"]`:                {"*int64", "**int64"},
 	`["long","null"]`:                nil,
+	`["string","long"]`:              nil,
 	`["null"]`:                       nil,
 	`["null","long","string"]`:       nil,
 	`{"type":"record","name":"r","fields":[{"name":"A","type":"long"}]}`: {"export.oneField"},
