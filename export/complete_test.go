@@ -137,8 +137,8 @@ func errorOf(text string) error {
 	return errors.New(text)
 }
 
-// TestFieldsBesideMethods refuses a type whose text or JSON is that of an embedded field if that
-// would leave out other values. It finds the field whose method Go calls.
+// TestFieldsBesideMethods refuses a type that has the text or JSON of an embedded field if that would
+// leave out other values. It finds the field whose method Go calls.
 func TestFieldsBesideMethods(t *testing.T) {
 	const jsonl, jsons, csv, avro = JSONLines, JSON, CSV, Avro
 	texts, js := []Format{jsonl, jsons, csv, avro}, []Format{jsonl, jsons}

@@ -19,7 +19,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestOlderEnds runs the last steps of an export that an older build has begun, with its files
+// TestOlderEnds runs the last steps of an export that an older build has started, with its files
 // directly in the folder. It succeeds or is discarded, and no error is lost.
 func TestOlderEnds(t *testing.T) {
 	s := stage{Export: "e", Run: runA, Folder: "f"}

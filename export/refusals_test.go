@@ -23,7 +23,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// errDenied is the error of a refused call. No client repeats it by itself.
+// errDenied is the error of a refused call. No client repeats such a call.
 var errDenied = status.Error(codes.PermissionDenied, "the caller lacks a role")
 
 // A refuser refuses calls of an export's bucket and database.
@@ -121,7 +121,7 @@ func oncePerCall(seen map[string]bool) func(call string) bool {
 	}
 }
 
-// putFew puts some orders, of which some have no record.
+// putFew puts some orders. Some of them have no record.
 func putFew(t *testing.T, client *datastore.Client, n int) {
 	t.Helper()
 	keys, all := make([]*datastore.Key, n), make([]order, n)
@@ -235,6 +235,29 @@ func TestRefusedCalls(t *testing.T) {
 	}
 }
 
+// TestEachRefusedCall refuses one call of an export, and each in its turn. At the end, all is as
+// without that.
+func TestEachRefusedCall(t *testing.T) {
+	o := &export.Options{Files: 2}
+	want, _ := testRefused(t, o, &refuser{refuses: func(string) bool { return false }})
+	for k := range 200 {
+		n, refused := 0, ""
+		got, m := testRefused(t, o, &refuser{refuses: func(call string) bool {
+			if n++; n == k+1 {
+				refused = call
+			}
+			return n == k+1
+		}})
+		if refused == "" {
+			return
+		}
+		if !slices.Equal(got, want) || m.Records != 36 || m.Coverage == nil {
+			t.Errorf("after %s was refused, the manifest is %+v, and in the bucket are %q, want %q", refused, m, got, want)
+		}
+	}
+	t.Error("it makes more than 200 calls")
+}
+
 // TestRefusedLateRetry retries a failed entity after the files are written. The call that looks for
 // that is refused once. The entity does not get a part that is in no file.
 func TestRefusedLateRetry(t *testing.T) {
@@ -280,8 +303,8 @@ func TestRefusedLateRetry(t *testing.T) {
 	})
 }
 
-// refuseEach repeats an operation. Each time, a later one of its calls is refused, except those of
-// which helps is a part. The operation fails and says so. At last it succeeds.
+// refuseEach repeats an operation. Each time, a later one of its calls is refused. Calls whose names
+// contain helps are not. The operation fails and says so. At last it succeeds.
 func refuseEach(t *testing.T, r *refuser, helps string, do func(ctx context.Context) error) {
 	t.Helper()
 	ctx := context.WithValue(t.Context(), operatorKey{}, true)
