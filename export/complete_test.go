@@ -376,6 +376,18 @@ func TestCompressions(t *testing.T) {
 	}
 }
 
+// TestFrames checks what is around and between records.
+func TestFrames(t *testing.T) {
+	if file, err := fileOf(Options{Format: JSON}, 1, 2, 3); err != nil || file != "[\n1,\n2,\n3\n]\n" {
+		t.Errorf("%q, %v", file, err)
+	}
+	none := func(File) (head, tail string) { return "", "" }
+	file, err := fileOf(Options{Format: JSON, Compression: Gzip, Wrap: none}, 1)
+	if members := strings.Count(file, "\x1f\x8b"); err != nil || members != 1 {
+		t.Errorf("a file of one part has %d members, %v", members, err)
+	}
+}
+
 // TestQuotedCells quotes a cell of CSV if a reader would take it for another one.
 func TestQuotedCells(t *testing.T) {
 	type cells struct{ A, B string }

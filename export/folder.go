@@ -112,7 +112,7 @@ func (r *Run) checkOld(ctx context.Context, folder string) error {
 		}
 		other := &Run{ID: c.Export, engine: r.engine, bucket: r.bucket}
 		switch err := other.load(ctx, ""); {
-		case err == nil && other.place == place{above, c.Run, true}:
+		case other.place == place{above, c.Run, true}:
 			return fmt.Errorf("%w: an older build has begun export %q in the folder %q, and its end may delete what "+
 				"else is there: wait for its end, discard it, or choose another folder",
 				mapper.ErrInvalidArgument, c.Export, above)

@@ -99,6 +99,8 @@ func TestOlderFolders(t *testing.T) {
 			"of an export elsewhere with parts": {claim("none", "x"), true, "are parts of export \"none\""},
 			"of an export of this build":        {claim(first.ID, first.place.run), false, ""},
 			"of an ID that is used again":       {claim(first.ID, "x"), false, ""},
+			"of such an ID with parts":          {claim(first.ID, "x"), true, "are parts of export"},
+			"of nobody":                         {nil, true, ""},
 			"damaged":                           {[]byte("no JSON"), false, "read whose the folder"},
 		} {
 			folder := "of " + name

@@ -79,6 +79,7 @@ func TestOptionLimits(t *testing.T) {
 		{export.StartOptions{Folder: "a/"}, "", `"a/"`},
 		{export.StartOptions{Folder: "_a"}, "", `"_a"`},
 		{export.StartOptions{Folder: "a\x1f"}, "", `control characters`},
+		{export.StartOptions{Folder: "\x1fa"}, "", `control characters`},
 		{export.StartOptions{Folder: "a\x7f"}, "", `control characters`},
 		{export.StartOptions{Folder: "a\x00"}, "", `control characters`},
 		{export.StartOptions{}, "y", "y has no text"},
