@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"reflect"
 
 	"github.com/klauspost/compress/flate"
@@ -16,8 +15,7 @@ import (
 // blocks of its parts.
 type avroFormat struct {
 	frames
-	schema *avro.Schema
-	codec  ocf.Codec
+	codec ocf.Codec
 }
 
 // avroSync ends each block of a file. The specification wants a random value for each file, so that
@@ -38,51 +36,28 @@ func avroEncoding[R any](c Compression) (coder, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &avroFormat{schema: schema}
+	a := new(avroFormat)
 	switch c {
 	case Gzip:
 		a.codec = ocf.NopCloser(ocf.DeflateCodec(flate.DefaultCompression))
 	case Zstd:
-		codec, err := ocf.ZstdCodec(nil, nil)
-		if err != nil {
-			return nil, err
-		}
-		a.codec = ocf.NopCloser(codec)
+		a.codec = ocf.NopCloser(ocf.MustZstdCodec(nil, nil))
 	case Uncompressed:
 	}
-	a.frames = frames{ext: ".avro", head: a.header, line: func(record any) ([]byte,
-		error) {
-		return write(nil, addressable(record), 0)
-	}}
-	return a, nil
-}
-
-// header returns the start of a file.
-func (a *avroFormat) header(File) ([]byte, error) {
-	var b bytes.Buffer
-	w, err := ocf.NewWriter(&b, a.schema, ocf.WithCodec(a.codec), ocf.WithSyncMarker(avroSync))
-	if err != nil {
-		return nil, err
-	}
-	err = w.Close()
-	return b.Bytes(), err
+	var header bytes.Buffer
+	_, err = ocf.NewWriter(&header, schema, ocf.WithCodec(a.codec), ocf.WithSyncMarker(avroSync))
+	a.frames = frames{ext: ".avro", head: func(File) string { return header.String() },
+		line: func(record any) ([]byte, error) { return write(nil, addressable(record), 0) }}
+	return a, err
 }
 
 func (a *avroFormat) part(encoded []any) ([]byte, error) {
-	records, err := a.frames.part(encoded)
-	if err != nil {
-		return nil, err
-	}
+	records := a.lines(encoded)
+	var err error
 	if a.codec != nil {
-		if records, err = a.codec.Compress(records); err != nil {
-			return nil, err
-		}
+		records, err = a.codec.Compress(records)
 	}
 	block := binary.AppendVarint(nil, int64(len(encoded)))
 	block = binary.AppendVarint(block, int64(len(records)))
-	return append(append(block, records...), avroSync[:]...), nil
-}
-
-func (a *avroFormat) join(w io.Writer, f File, next func() (io.ReadCloser, error)) error {
-	return a.frames.join(w, f, next)
+	return append(append(block, records...), avroSync[:]...), err
 }

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -43,11 +44,7 @@ func (w *avroWriters) of(n *avro.SchemaNode, t reflect.Type) (avroWriter, error)
 	if known := w.named[n.Type]; known != nil {
 		n = known
 	} else if n.Name != "" {
-		full := n.Name
-		if n.Namespace != "" {
-			full = n.Namespace + "." + n.Name
-		}
-		w.named[n.Name], w.named[full] = n, n
+		w.named[n.Name] = n // an inferred schema has no namespaces
 	}
 	kind := t.Kind()
 	if leaf := avroLeaf(n, t); leaf != nil {
@@ -110,20 +107,20 @@ func avroLeaf(n *avro.SchemaNode, t reflect.Type) avroWriter {
 	case n.Type == "bytes" && kind == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
 		return func(b []byte, v reflect.Value, _ int) ([]byte, error) { return appendBytes(b, v.Bytes()), nil }
 	case n.Type == "fixed":
-		return avroFixed(n.Size, t)
+		return avroFixed(n, t)
 	}
 	return nil
 }
 
 // avroFixed returns the writer of a fixed number of bytes.
-func avroFixed(size int, t reflect.Type) avroWriter {
+func avroFixed(n *avro.SchemaNode, t reflect.Type) avroWriter {
 	switch {
-	case t == avroDuration:
+	case n.LogicalType == "duration" && t == avroDuration:
 		return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
 			text := v.Interface().(avro.Duration).Bytes()
 			return append(b, text[:]...), nil
 		}
-	case t.Kind() == reflect.Array && t.Elem().Kind() == reflect.Uint8 && t.Len() == size:
+	case t.Kind() == reflect.Array && t.Elem().Kind() == reflect.Uint8 && t.Len() == n.Size:
 		return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
 			for i := range v.Len() {
 				b = append(b, byte(v.Index(i).Uint()))
@@ -155,7 +152,7 @@ func avroNumber(logical string, t reflect.Type) func(v reflect.Value) (int64, er
 		}
 	case what == "time" && t == durationType:
 		return func(v reflect.Value) (int64, error) { return timeOfDay(time.Duration(v.Int()), unit) }
-	case t == timeType || t == durationType:
+	case t == durationType:
 		return nil
 	}
 	number := func(v reflect.Value) (int64, error) { return v.Int(), nil } //nolint:unparam // others may fail
@@ -322,17 +319,17 @@ func (w *avroWriters) ofMap(n *avro.SchemaNode, t reflect.Type) (avroWriter, err
 	}, err
 }
 
-// sortedKeys returns the keys of a map in a stable order.
+// sortedKeys returns the keys of a map, which are texts or integers, in a stable order.
 func sortedKeys(v reflect.Value) []reflect.Value {
 	keys := v.MapKeys()
 	slices.SortFunc(keys, func(a, b reflect.Value) int {
 		switch {
-		case a.Kind() == reflect.String:
-			return strings.Compare(a.String(), b.String())
-		case a.CanInt() && a.Int() < b.Int(), a.CanUint() && a.Uint() < b.Uint(), a.CanFloat() && a.Float() < b.Float():
-			return -1
+		case a.CanInt():
+			return cmp.Compare(a.Int(), b.Int())
+		case a.CanUint():
+			return cmp.Compare(a.Uint(), b.Uint())
 		}
-		return 1
+		return strings.Compare(a.String(), b.String())
 	})
 	return keys
 }

@@ -20,20 +20,25 @@ func TestSlowBucket(t *testing.T) {
 		t.Run(fmt.Sprint("pages of ", c.page), func(t *testing.T) {
 			s := testbucket.New()
 			var mu sync.Mutex
-			calls := make(map[string]int)
+			calls, now, most := make(map[string]int), make(map[string]int), make(map[string]int)
 			s.Hook = func(c *testbucket.Call) error {
 				if strings.Contains(c.Key, "/_parts/") || c.Op == "list" {
 					mu.Lock()
 					calls[c.Op]++
+					now[c.Op]++
+					most[c.Op] = max(most[c.Op], now[c.Op])
 					mu.Unlock()
-					if c.Op == "read" || c.Op == "delete" {
+					if c.Op == "read" || c.Op == "delete" || c.Op == "list" {
 						time.Sleep(time.Second)
 					}
+					mu.Lock()
+					now[c.Op]--
+					mu.Unlock()
 				}
 				return c.Effect()
 			}
 			bucket := s.Open()
-			x := newExport(bucket, nil)
+			x := newExport(bucket, &export.Options{Files: 2})
 			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 				putOrders(t, w.Client)
 				run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
@@ -50,6 +55,11 @@ func TestSlowBucket(t *testing.T) {
 				parts := calls["write"]
 				if calls["list"] != c.lists || calls["read"] != parts || calls["delete"] != parts {
 					t.Errorf("the calls are %v, want %d listings, and %d reads and deletions", calls, c.lists, parts)
+				}
+				for op, limit := range map[string]int{"read": 64, "delete": 64, "list": 16} {
+					if most[op] > 2*limit { // of two files
+						t.Errorf("%d calls of %s were made at once, want at most %d", most[op], op, 2*limit)
+					}
 				}
 				mu.Unlock()
 				checkRecords(t, bucket, m)

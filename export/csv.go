@@ -41,7 +41,7 @@ func csvEncoding[R any](s squeezer) (*frames, error) {
 		names = append(names, cell{f.column, true})
 	}
 	return &frames{squeezer: s, ext: ".csv", rev: secondRevision,
-		head: func(File) ([]byte, error) { return csvLine(names), nil },
+		head: func(File) string { return string(csvLine(names)) },
 		line: func(record any) ([]byte, error) {
 			v := addressable(record)
 			cells := make([]cell, len(fields))

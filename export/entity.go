@@ -47,10 +47,7 @@ func NewEntities(name string, bucket *blob.Bucket, o *Options) (*Export[mapper.N
 	}
 	return New(name, bucket, func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.NoParams) (Row, error) {
 		text, err := Entity{Key: e.Key, Stored: e.Stored()}.MarshalJSON()
-		if err != nil {
-			return Row{}, mapper.Permanent(err)
-		}
-		return Row{e.Key.Encode(), string(text)}, nil
+		return Row{e.Key.Encode(), string(text)}, err
 	}, o)
 }
 

@@ -301,10 +301,10 @@ func (x *Export[P]) Start(
 		return fail(fmt.Errorf("%w: %w", mapper.ErrInvalidArgument, err))
 	}
 	run := &Run{ID: opts.ID, Folder: folder, engine: e, bucket: x.bucket, allow: x.opts.AllowFailures}
-	for first := true; ; first = false {
-		known, err := run.find(ctx, x.name)
-		if err != nil {
-			return fail(err)
+	for range 2 { // a concurrent start of the ID may be first, with a run of its own
+		var known bool
+		if known, err = run.find(ctx, x.name); err != nil {
+			break
 		}
 		p := startParams[P]{Export: run.ID, Run: run.place.run, Folder: folder, Files: files, Params: params,
 			Hold: o.Hold}
@@ -315,11 +315,11 @@ func (x *Export[P]) Start(
 		if err == nil {
 			return run, nil
 		}
-		// A concurrent start of the ID may have been first, with a run of its own.
-		if known || !first || !errors.Is(err, mapper.ErrIDTaken) {
-			return fail(err)
+		if known || !errors.Is(err, mapper.ErrIDTaken) {
+			break
 		}
 	}
+	return fail(err)
 }
 
 // ByNameParams are the parameters of an export that is started by the name of its first mapper, for

@@ -111,7 +111,7 @@ func embeds(tag, column string, t reflect.Type) bool {
 func nameable(f reflect.StructField, inner reflect.Type, tag, column, options string) error {
 	named := f.Anonymous && inner.Kind() == reflect.Struct && column != "" && (tag == "json" || tag == "avro")
 	switch {
-	case f.Anonymous && tag == "parquet" && inner.Kind() != reflect.Struct:
+	case f.Anonymous && tag == "parquet":
 		return errors.New("a type that is embedded and is no struct has no column: give it a name")
 	case f.IsExported():
 		return nil
@@ -191,9 +191,6 @@ func (e *valueError) Unwrap() error { return e.err }
 // inside adds a field, or an element of a list or map, to the path of an error. It hides keys of
 // maps, because they may be private data.
 func inside(where string, err error) error {
-	if err == nil {
-		return nil
-	}
 	inner, ok := err.(*valueError) //nolint:errorlint // only our own, unwrapped
 	switch {
 	case !ok:

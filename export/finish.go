@@ -20,33 +20,34 @@ import (
 func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFile], s stage) error {
 	client := mapper.EngineFromContext(ctx).Client()
 	var names []string
-	flush := func() error {
-		group, within := errgroup.WithContext(ctx)
-		group.SetLimit(deletesAtOnce)
-		keys := make([]*datastore.Key, len(names))
-		for i, name := range names { // listings may not show them yet
-			keys[i] = datastore.NameKey(partKind, entityName(s.Run, name), nil)
-			group.Go(func() error { return remove(within, x.bucket, s.place().part(name)) })
-		}
-		names = nil
-		if err := group.Wait(); err != nil {
-			return err
-		}
-		return client.DeleteMulti(ctx, keys)
-	}
 	err := eachPart(ctx, client, s.Run, stretch{From: e.Value.From, To: e.Value.To}, func(name string, _ part) error {
-		if names = append(names, name); len(names) == 500 {
-			return flush()
-		}
+		names = append(names, name)
 		return nil
 	})
-	if err == nil && len(names) > 0 {
-		err = flush()
-	}
 	if err != nil {
-		return fmt.Errorf("delete the parts: %w", err)
+		return err
+	}
+	for some := range slices.Chunk(names, 500) {
+		if err := x.deleteNamed(ctx, client, s, some); err != nil {
+			return fmt.Errorf("delete the parts: %w", err)
+		}
 	}
 	return x.sweepParts(ctx, e.Value.Index, s)
+}
+
+// deleteNamed deletes parts, and then their records.
+func (x *Export[P]) deleteNamed(ctx context.Context, client *datastore.Client, s stage, names []string) error {
+	group, within := errgroup.WithContext(ctx)
+	group.SetLimit(deletesAtOnce)
+	keys := make([]*datastore.Key, len(names))
+	for i, name := range names { // listings may not show them yet
+		keys[i] = datastore.NameKey(partKind, entityName(s.Run, name), nil)
+		group.Go(func() error { return remove(within, x.bucket, s.place().part(name)) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return client.DeleteMulti(ctx, keys)
 }
 
 // sweepParts deletes parts that no commit has recorded, in a file's share of the folders of parts.
@@ -60,7 +61,7 @@ func (x *Export[P]) sweepParts(ctx context.Context, file int64, s stage) error {
 	for i := range int64(256) {
 		if i*int64(min(s.Files, 256))/256 == file {
 			folder := s.place().parts() + strconv.FormatInt(256+i, 16)[1:] + "/"
-			group.Go(func() error { return deleteAll(ctx, x.bucket, folder, nil) })
+			group.Go(func() error { return deleteAll(ctx, x.bucket, folder, keepNone) })
 		}
 	}
 	return group.Wait()
@@ -74,8 +75,10 @@ const (
 	listed        = 1000
 )
 
+func keepNone(string) bool { return false }
+
 // deleteAll deletes all blobs with a prefix, except those for whose rest of the name keep returns
-// true. A nil keep keeps none.
+// true.
 func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(name string) bool) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(deletesAtOnce)
@@ -87,7 +90,7 @@ func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep fun
 		if err != nil {
 			return errors.Join(group.Wait(), fmt.Errorf("list %s: %w", prefix, err))
 		}
-		if keep == nil || !keep(strings.TrimPrefix(found.Key, prefix)) {
+		if !keep(strings.TrimPrefix(found.Key, prefix)) {
 			group.Go(func() error { return remove(ctx, bucket, found.Key) })
 		}
 	}
@@ -160,7 +163,7 @@ func (x *Export[P]) announce(ctx context.Context, s stage, m *Manifest) error {
 
 // tidyDirectly deletes blobs that are no files, for an export that an older build has started.
 func (x *Export[P]) tidyDirectly(ctx context.Context, s stage) error {
-	if err := deleteAll(ctx, x.bucket, s.place().parts(), nil); err != nil {
+	if err := deleteAll(ctx, x.bucket, s.place().parts(), keepNone); err != nil {
 		return err
 	}
 	return dropClaim(ctx, x.bucket, s.place())

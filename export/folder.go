@@ -63,18 +63,17 @@ type claim struct {
 	Run    string `json:"run"`
 }
 
-// readClaim reads the claim of a folder, and returns nil if there is none.
-func readClaim(ctx context.Context, bucket *blob.Bucket, folder string) (*claim, error) {
+// readClaim reads the claim of a folder. It returns a zero claim if there is none, or an error.
+func readClaim(ctx context.Context, bucket *blob.Bucket, folder string) (c claim, err error) {
 	text, err := bucket.ReadAll(ctx, folder+"/"+StartedName)
 	if gcerrors.Code(err) == gcerrors.NotFound {
-		return nil, nil
+		return claim{}, nil
 	}
-	c := new(claim)
 	if err == nil {
-		err = json.Unmarshal(text, c)
+		err = json.Unmarshal(text, &c)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read whose the folder %q is: %w", folder, err)
+		return claim{}, fmt.Errorf("read whose the folder %q is: %w", folder, err)
 	}
 	return c, nil
 }
@@ -82,7 +81,7 @@ func readClaim(ctx context.Context, bucket *blob.Bucket, folder string) (*claim,
 // dropClaim deletes the claim of a run.
 func dropClaim(ctx context.Context, bucket *blob.Bucket, p place) error {
 	c, err := readClaim(ctx, bucket, p.folder)
-	if err != nil || c == nil || c.Run != p.run {
+	if c.Run != p.run {
 		return err
 	}
 	return remove(ctx, bucket, p.folder+"/"+StartedName)
@@ -108,12 +107,12 @@ func (r *Run) checkOld(ctx context.Context, folder string) error {
 		if err != nil {
 			return err
 		}
-		if c == nil {
+		if c == (claim{}) {
 			continue
 		}
 		other := &Run{ID: c.Export, engine: r.engine, bucket: r.bucket}
 		switch err := other.load(ctx, ""); {
-		case err == nil && other.place == place{above, c.Run, true}:
+		case other.place == place{above, c.Run, true}:
 			return fmt.Errorf("%w: an older build has begun export %q in the folder %q, and its end may delete what "+
 				"else is there: wait for its end, discard it, or choose another folder",
 				mapper.ErrInvalidArgument, c.Export, above)

@@ -38,7 +38,7 @@ type coder interface {
 	join(w io.Writer, f File, next func() (io.ReadCloser, error)) error
 	// extra returns about how many bytes a file has besides its parts, and how many more each part
 	// takes in a file.
-	extra(f File) (file, part int64, err error)
+	extra(f File) (file, part int64)
 	// extension returns the extension of files' names.
 	extension() string
 	// revision changes when a build writes other values for the same records. A file never has
@@ -55,8 +55,8 @@ type frames struct {
 	line  func(record any) ([]byte, error) // one record
 	ends  string                           // after each record
 	apart string                           // between two records
-	head  func(f File) ([]byte, error)
-	tail  func(f File) ([]byte, error)
+	head  func(f File) string
+	tail  func(f File) string
 	ext   string
 	rev   string
 }
@@ -65,36 +65,30 @@ func (e *frames) revision() string { return e.rev }
 
 func (e *frames) extension() string { return e.ext + e.squeezer.extension() }
 
-func (e *frames) extra(f File) (file, part int64, err error) {
-	for _, of := range []func(File) ([]byte, error){e.head, e.tail} {
-		text, err := e.frame(of, f)
-		if err != nil {
-			return 0, 0, err
-		}
-		file += int64(len(text))
-	}
-	between, err := e.frame(e.between, f)
-	return file, int64(len(between)), err
+func (e *frames) extra(f File) (file, part int64) {
+	return int64(len(e.frame(e.head, f)) + len(e.frame(e.tail, f))), int64(len(e.frame(e.between, f)))
 }
 
-func (e *frames) between(File) ([]byte, error) { return []byte(e.apart), nil }
+func (e *frames) between(File) string { return e.apart }
 
-// frame returns the text of a file's head or tail as a compressed frame, or nothing if the text is
-// empty.
-func (e *frames) frame(of func(File) ([]byte, error), f File) ([]byte, error) {
+// frame returns a text as a compressed frame, or nothing if the text is empty.
+func (e *frames) frame(of func(File) string, f File) []byte {
 	if of == nil {
-		return nil, nil
+		return nil
 	}
-	text, err := of(f)
-	if err != nil || len(text) == 0 {
-		return nil, err
+	text := of(f)
+	if text == "" {
+		return nil
 	}
-	return e.squeeze(text)
+	return e.squeeze([]byte(text))
 }
 
 func (e *frames) encode(record any) (any, error) { return e.line(record) }
 
-func (e *frames) part(encoded []any) ([]byte, error) {
+func (e *frames) part(encoded []any) ([]byte, error) { return e.squeeze(e.lines(encoded)), nil }
+
+// lines returns encoded records, with separators between them.
+func (e *frames) lines(encoded []any) []byte {
 	size := len(encoded) * (len(e.apart) + len(e.ends))
 	for _, line := range encoded {
 		size += len(line.([]byte))
@@ -106,49 +100,38 @@ func (e *frames) part(encoded []any) ([]byte, error) {
 		}
 		all = append(append(all, line.([]byte)...), e.ends...)
 	}
-	return e.squeeze(all)
+	return all
 }
 
 func (e *frames) join(w io.Writer, f File, next func() (io.ReadCloser, error)) error {
 	empty := true
-	frame := func(of func(File) ([]byte, error)) error {
-		text, err := e.frame(of, f)
-		if err != nil {
-			return err
-		}
+	write := func(text []byte) error {
 		empty = empty && len(text) == 0
-		_, err = w.Write(text)
+		_, err := w.Write(text)
 		return err
 	}
-	if err := frame(e.head); err != nil {
+	if err := write(e.frame(e.head, f)); err != nil {
 		return err
 	}
 	for first := true; ; first = false {
 		part, err := next()
 		if errors.Is(err, io.EOF) {
-			if err := frame(e.tail); err != nil || !empty {
+			if err := write(e.frame(e.tail, f)); err != nil || !empty {
 				return err
 			}
-			text, err := e.squeeze(nil) // an empty file is not valid gzip
-			if err == nil {
-				_, err = w.Write(text)
-			}
-			return err
+			return write(e.squeeze(nil)) // an empty file is not valid gzip
 		}
 		if err != nil {
 			return err
 		}
 		empty = false
 		if !first {
-			err = frame(e.between)
+			err = write(e.frame(e.between, f))
 		}
 		if err == nil {
 			_, err = io.Copy(w, part)
 		}
-		if closing := part.Close(); err == nil {
-			err = closing
-		}
-		if err != nil {
+		if err = errors.Join(err, part.Close()); err != nil {
 			return err
 		}
 	}
@@ -190,6 +173,6 @@ func jsonEncoding(s squeezer, line func(any) ([]byte, error), rev string, wrap f
 		wrap = func(File) (head, tail string) { return "[\n", "\n]\n" }
 	}
 	return &frames{squeezer: s, line: line, apart: ",\n", ext: ".json", rev: rev,
-		head: func(f File) ([]byte, error) { head, _ := wrap(f); return []byte(head), nil },
-		tail: func(f File) ([]byte, error) { _, tail := wrap(f); return []byte(tail), nil }}
+		head: func(f File) string { head, _ := wrap(f); return head },
+		tail: func(f File) string { _, tail := wrap(f); return tail }}
 }

@@ -64,14 +64,6 @@ func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) erro
 	if err := x.plan(ctx, r.engine, status, s); err != nil {
 		return fail(x.orDiscarded(ctx, s, err))
 	}
-	next, err := nextStage(ctx, r.engine, s, joinSuffix)
-	if err == nil && next != nil && next.Plan != s.Plan {
-		err = fmt.Errorf("%w: its files are written already, with other numbers or parameters",
-			mapper.ErrIDTaken)
-	}
-	if err != nil {
-		return fail(err)
-	}
 	return nil
 }
 
@@ -82,15 +74,11 @@ func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, er
 	if err != nil {
 		return stage{}, nil, err
 	}
-	var p startParams[json.RawMessage]
-	if err := json.Unmarshal(status.Params, &p); err != nil {
-		return stage{}, nil, fmt.Errorf("the job's parameters: %w", err)
-	}
+	p, err := paramsOf(status, x.name)
 	s := stage{Export: r.ID, Run: p.Run, Folder: p.Folder, Files: p.Files, Params: p.Params, Layout: p.Layout,
 		Coding: p.Coding}
 	switch {
-	case status.Mapper != x.name:
-		err = fmt.Errorf("%w: it is a job of %q", mapper.ErrIDTaken, status.Mapper)
+	case err != nil:
 	case p.Run != r.place.run:
 		err = fmt.Errorf("%w: the ID is that of another run, %s", mapper.ErrIDTaken, p.Run)
 	case !p.Hold:

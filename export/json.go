@@ -221,9 +221,6 @@ func (c *jsonChecks) ofList(t reflect.Type, addr bool) (func(c *jsonChecks, v re
 		}
 	}
 	k, err := c.of(jsonType{t.Elem(), addr || t.Kind() == reflect.Slice})
-	if err != nil || plain(t.Elem()) {
-		return nil, err
-	}
 	return func(c *jsonChecks, v reflect.Value) error {
 		for i := range v.Len() {
 			if err := k.run(c, v.Index(i)); err != nil {
@@ -231,7 +228,7 @@ func (c *jsonChecks) ofList(t reflect.Type, addr bool) (func(c *jsonChecks, v re
 			}
 		}
 		return nil
-	}, nil
+	}, err
 }
 
 // ofMethod returns the check of a type that encodes itself with a method: MarshalJSON or
@@ -249,9 +246,7 @@ func (c *jsonChecks) ofMethod(t reflect.Type, method string) (func(c *jsonChecks
 	}
 	var inner *jsonCheck
 	if len(r.index) > 0 && (r.from == timeType || r.from == rawType || r.from.Kind() == reflect.Interface) {
-		if inner, err = c.of(jsonType{r.from, false}); err != nil {
-			return nil, err
-		}
+		inner, err = c.of(jsonType{r.from, false})
 	}
 	return func(c *jsonChecks, v reflect.Value) error {
 		if v.Kind() == reflect.Pointer && v.IsNil() {
@@ -277,7 +272,7 @@ func (c *jsonChecks) ofMethod(t reflect.Type, method string) (func(c *jsonChecks
 			err = errText
 		}
 		return err
-	}, nil
+	}, err
 }
 
 func (c *jsonChecks) ofMap(t reflect.Type) (func(c *jsonChecks, v reflect.Value) error, error) {
@@ -303,9 +298,8 @@ func (c *jsonChecks) ofMap(t reflect.Type) (func(c *jsonChecks, v reflect.Value)
 	return func(c *jsonChecks, v reflect.Value) error {
 		seen := make(map[string]bool)
 		for each := v.MapRange(); each.Next(); {
-			name := ""
-			switch {
-			case texts:
+			name := each.Key().String() // a number's is a placeholder
+			if texts {
 				text, there, err := textOf(each.Key(), "json")
 				switch {
 				case errors.Is(err, errText):
@@ -320,8 +314,6 @@ func (c *jsonChecks) ofMap(t reflect.Type) (func(c *jsonChecks, v reflect.Value)
 					return errSameKey
 				}
 				seen[name] = true
-			case key.Kind() == reflect.String:
-				name = each.Key().String()
 			}
 			if !utf8.ValidString(name) {
 				return errTextKey
@@ -346,7 +338,7 @@ func (c *jsonChecks) ofStruct(t reflect.Type, addr bool) (func(c *jsonChecks, v 
 	checks := make([]*jsonCheck, len(fields))
 	for i, f := range fields {
 		_, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if slices.Contains(strings.Split(options, ","), "omitzero") && f.Type.Kind() != reflect.Interface &&
+		if slices.Contains(strings.Split(options, ","), "omitzero") &&
 			(f.Type.Implements(zeroMethod) || reflect.PointerTo(f.Type).Implements(zeroMethod)) {
 			if _, err := routeOf(f.Type, "IsZero", "json"); err != nil {
 				return nil, fmt.Errorf("field %s of %v: %w", goName(t, f.Index), t, err)
@@ -375,13 +367,6 @@ func (c *jsonChecks) ofStruct(t reflect.Type, addr bool) (func(c *jsonChecks, v 
 		}
 		return nil
 	}, nil
-}
-
-// plain reports whether all values of a type are written unchanged.
-func plain(t reflect.Type) bool {
-	p := reflect.PointerTo(t)
-	return (t.Kind() == reflect.Bool || t.Kind() >= reflect.Int && t.Kind() <= reflect.Uintptr) &&
-		!p.Implements(jsonMarshaler) && !p.Implements(textMarshaler)
 }
 
 func checkRaw(_ *jsonChecks, v reflect.Value) error {

@@ -20,6 +20,7 @@ type parquetFormat[R any] struct {
 	write   parquetWriter
 	codec   compress.Codec
 	rev     string
+	group   int64 // rowGroupBytes
 }
 
 // These constants limit the rows of a group, and roughly its bytes before compression. A group is
@@ -28,6 +29,10 @@ const (
 	rowGroup      = 20_000
 	rowGroupBytes = 64 << 20
 )
+
+var parquetCodecs = map[Compression]compress.Codec{
+	Uncompressed: &parquet.Uncompressed, Gzip: &parquet.Gzip, Zstd: &parquet.Zstd,
+}
 
 func parquetEncoding[R any](c Compression) (p *parquetFormat[R], err error) {
 	t := reflect.TypeFor[R]()
@@ -39,7 +44,7 @@ func parquetEncoding[R any](c Compression) (p *parquetFormat[R], err error) {
 			err = fmt.Errorf("%v has no Parquet schema: %v", t, r)
 		}
 	}()
-	p = &parquetFormat[R]{schema: parquet.SchemaOf(new(R)), codec: &parquet.Uncompressed}
+	p = &parquetFormat[R]{schema: parquet.SchemaOf(new(R)), codec: parquetCodecs[c], group: rowGroupBytes}
 	w := new(parquetWriters)
 	if p.write, err = w.of(p.schema, t); err != nil {
 		return nil, err
@@ -51,19 +56,12 @@ func parquetEncoding[R any](c Compression) (p *parquetFormat[R], err error) {
 	if len(p.schema.Columns()) == 0 {
 		return nil, fmt.Errorf("%v has no fields that %q could write", t, Parquet)
 	}
-	switch c {
-	case Gzip:
-		p.codec = &parquet.Gzip
-	case Zstd:
-		p.codec = &parquet.Zstd
-	case Uncompressed:
-	}
 	return p, nil
 }
 
 // extra leaves room for the footer, which has about 200 bytes for each column of a group.
-func (p *parquetFormat[R]) extra(File) (file, part int64, err error) {
-	return int64(1000 + 200*len(p.schema.Columns())), 0, nil
+func (p *parquetFormat[R]) extra(File) (file, part int64) {
+	return int64(1000 + 200*len(p.schema.Columns())), 0
 }
 
 func (*parquetFormat[R]) extension() string { return ".parquet" }
@@ -114,7 +112,7 @@ func (p *parquetFormat[R]) join(w io.Writer, _ File, next func() (io.ReadCloser,
 		if err != nil {
 			return err
 		}
-		if buffered += n; buffered >= rowGroupBytes {
+		if buffered += n; buffered >= p.group {
 			if err := out.Flush(); err != nil {
 				return err
 			}

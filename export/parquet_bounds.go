@@ -19,7 +19,7 @@ func boundsOf(schema *parquet.Schema) (*parquet.Schema, []parquet.WriterOption) 
 	root := boundedNode{schema, boundedFields(schema)}
 	var options []parquet.WriterOption
 	for _, path := range schema.Columns() {
-		if leaf, there := schema.Lookup(path...); there && isFixed(leaf.Node) && !bytesInOrder(leaf.Node) {
+		if leaf, _ := schema.Lookup(path...); isFixed(leaf.Node) && !bytesInOrder(leaf.Node) {
 			options = append(options, parquet.SkipPageBounds(path...), parquet.SkipPageStatistics(path...))
 		}
 	}

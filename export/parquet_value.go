@@ -1,13 +1,13 @@
 package export
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"math/big"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -62,7 +62,7 @@ func (w *parquetWriters) of(n parquet.Node, t reflect.Type) (parquetWriter, erro
 	}
 	switch logicalOf(n).(type) {
 	case *format.ListType:
-		if t.Kind() != reflect.Slice || len(n.Fields()) != 1 || len(n.Fields()[0].Fields()) != 1 {
+		if t.Kind() != reflect.Slice {
 			return nil, cannot(n, t)
 		}
 		inner, err := w.of(n.Fields()[0].Fields()[0], t.Elem())
@@ -139,8 +139,7 @@ func repeatedWriter(inner parquetWriter) parquetWriter {
 }
 
 func (w *parquetWriters) ofMap(n parquet.Node, t reflect.Type) (parquetWriter, error) {
-	pairs := n.Fields()
-	if t.Kind() != reflect.Map || len(pairs) != 1 || len(pairs[0].Fields()) != 2 {
+	if t.Kind() != reflect.Map {
 		return nil, cannot(n, t)
 	}
 	switch t.Key().Kind() {
@@ -149,17 +148,15 @@ func (w *parquetWriters) ofMap(n parquet.Node, t reflect.Type) (parquetWriter, e
 	default:
 		return nil, fmt.Errorf("%v has keys that are no texts and no numbers", t)
 	}
-	key, err := w.of(pairs[0].Fields()[0], t.Key())
+	pair := n.Fields()[0].Fields()
+	key, err := w.of(pair[0], t.Key())
 	if err != nil {
 		return nil, err
 	}
-	value, err := w.of(pairs[0].Fields()[1], t.Elem())
+	value, err := w.of(pair[1], t.Elem())
 	return func(row [][]parquet.Value, l parquetLevels, v reflect.Value) error {
 		if !v.IsValid() || v.Len() == 0 {
-			if err := key(row, l, reflect.Value{}); err != nil {
-				return err
-			}
-			return value(row, l, reflect.Value{})
+			return errors.Join(key(row, l, reflect.Value{}), value(row, l, reflect.Value{}))
 		}
 		l.depth++
 		l.definition++
@@ -450,7 +447,7 @@ func parquetFixed(n parquet.Node, t reflect.Type) func(v reflect.Value) ([]byte,
 				return nil, err
 			}
 			n := new(big.Int).SetBytes(b)
-			if len(b) > 0 && b[0] >= 0x80 {
+			if b[0] >= 0x80 {
 				n.Sub(n, new(big.Int).Lsh(big.NewInt(1), uint(8*len(b))))
 			}
 			return b, checkDigits(n, int(logical.Precision))
@@ -463,13 +460,5 @@ func uuidBytes(v reflect.Value) ([]byte, error) {
 	if !isUUID(v.String()) {
 		return nil, errUUID
 	}
-	digits, b := strings.ReplaceAll(v.String(), "-", ""), make([]byte, 16)
-	for i := range b {
-		n, err := strconv.ParseUint(digits[2*i:2*i+2], 16, 8)
-		if err != nil {
-			return nil, errUUID
-		}
-		b[i] = byte(n)
-	}
-	return b, nil
+	return hex.DecodeString(strings.ReplaceAll(v.String(), "-", ""))
 }

@@ -3,6 +3,7 @@ package export
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -15,6 +16,12 @@ func TestEven(t *testing.T) {
 	for range 300 {
 		n, files := rng.IntN(300), 1+rng.IntN(20)
 		parts, total, largest := randomSizes(rng, n)
+		if rng.IntN(10) == 0 { // no entity has a record
+			total, largest = 0, 0
+			for i := range parts {
+				parts[i].records, parts[i].bytes = 0, 0
+			}
+		}
 		all := even(parts, files)
 		sum := stretch{}
 		seen := 0
@@ -53,6 +60,12 @@ func TestEven(t *testing.T) {
 func randomSizes(rng *rand.Rand, n int) (parts []size, total, largest int64) {
 	for i := range n {
 		p := size{fmt.Sprintf("%04x", i*7+1), 1 + rng.Int64N(500), 1 + rng.Int64N(10_000)}
+		switch rng.IntN(5) {
+		case 0: // all entities of the page were skipped: the part has at most a compressed nothing
+			p.records, p.bytes = 0, 20*rng.Int64N(2)
+		case 1:
+			p.records = 0
+		}
 		parts = append(parts, p)
 		total, largest = total+p.bytes, max(largest, p.bytes)
 	}
@@ -108,6 +121,21 @@ func TestTiles(t *testing.T) {
 		f = files[i]
 		f.To += "0"
 		broken("another end", f)
+		f = files[i]
+		f.Index++
+		broken("another number", f)
+		f.Index -= 2
+		broken("another number", f)
+		f = files[i]
+		f.Plan = "other"
+		broken("another plan", f)
+		old := slices.Clone(files) // of an older build, which records no names
+		for j := range old {
+			old[j].Name = ""
+		}
+		if err := checkTiles(of, old); err != nil {
+			t.Errorf("files without names: %v", err)
+		}
 		if f = files[i]; n > 1 {
 			f.Name = files[(i+1)%n].Name
 			broken("the name of another", f)

@@ -44,16 +44,25 @@ func (r *Run) load(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	var params startParams[json.RawMessage]
-	if err := json.Unmarshal(status.Params, &params); err != nil {
-		return fmt.Errorf("the job's parameters: %w", err)
-	}
-	if name != "" && status.Mapper != name {
-		return fmt.Errorf("%w: it is a job of %q", mapper.ErrIDTaken, status.Mapper)
+	params, err := paramsOf(status, name)
+	if err != nil {
+		return err
 	}
 	r.place = place{params.Folder, params.Run, params.Layout == 0}
 	r.Folder = params.Folder
 	return nil
+}
+
+// paramsOf returns the parameters of an export's first job. If the name is not empty, the error is
+// mapper.ErrIDTaken for a job of another mapper.
+func paramsOf(status *mapper.Status, name string) (p startParams[json.RawMessage], err error) {
+	if name != "" && status.Mapper != name {
+		return p, fmt.Errorf("%w: it is a job of %q", mapper.ErrIDTaken, status.Mapper)
+	}
+	if err := json.Unmarshal(status.Params, &p); err != nil {
+		return p, fmt.Errorf("the job's parameters: %w", err)
+	}
+	return p, nil
 }
 
 // find reads the run of the first job if the job exists. Otherwise it makes a new run, which is
@@ -94,8 +103,7 @@ func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 			return nil, fmt.Errorf("export %s: %w", r.ID, err)
 		}
 		switch {
-		case status.State == mapper.StateSucceeded || status.State == mapper.StateSucceededWithFailures && i == 0 &&
-			r.allow:
+		case r.succeeded(i, status):
 			continue
 		case status.State == mapper.StateSucceededWithFailures:
 			stopped = fmt.Errorf("export %s: job %s has failed on %d entities: see its Failures, and Retry it", r.ID,
@@ -115,11 +123,15 @@ func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 		return m, nil
 	case stopped != nil:
 		return nil, stopped
-	case m == nil:
-		return nil, fmt.Errorf("export %s: its jobs have succeeded, and no manifest in the folder %q is that of "+
-			"its run %s: has somebody deleted it?", r.ID, r.Folder, r.place.run)
 	}
-	return nil, fmt.Errorf("export %s: it was discarded", r.ID)
+	return nil, fmt.Errorf("export %s: its jobs have succeeded, and no manifest in the folder %q is that of its run "+
+		"%s: has somebody deleted it?", r.ID, r.Folder, r.place.run)
+}
+
+// succeeded reports whether the job of a stage has done all that the next stage needs.
+func (r *Run) succeeded(stage int, status *mapper.Status) bool {
+	return status.State == mapper.StateSucceeded ||
+		status.State == mapper.StateSucceededWithFailures && stage == 0 && r.allow
 }
 
 // awaitJob waits for a job. If follows is set, another job starts it, so it may not exist for a
@@ -155,10 +167,11 @@ func (r *Run) Discard(ctx context.Context) error {
 	if decided != nil && !decided.Discarded {
 		return fail(succeeded)
 	}
-	done := 0
-	for _, job := range r.Jobs() {
+	done := true
+	for i, job := range r.Jobs() {
 		status, err := job.Status(ctx)
 		if errors.Is(err, mapper.ErrNoSuchJob) {
+			done = false
 			break
 		}
 		if err != nil {
@@ -167,11 +180,11 @@ func (r *Run) Discard(ctx context.Context) error {
 		if !status.State.Ended() {
 			return fail(fmt.Errorf("%w: job %s is %s: abort it first", mapper.ErrWrongState, job.ID, status.State))
 		}
-		if status.State == mapper.StateSucceeded || status.State == mapper.StateSucceededWithFailures && r.allow {
-			done++
+		if !r.succeeded(i, status) {
+			done = false
 		}
 	}
-	if done == len(r.Jobs()) { // its manifest was deleted
+	if done { // its manifest was deleted
 		return fail(succeeded)
 	}
 	// Everything read so far may have changed. The mark decides that the run does not succeed.
@@ -203,7 +216,7 @@ func (r *Run) Discard(ctx context.Context) error {
 func (r *Run) deleteBlobs(ctx context.Context) error {
 	if r.place.direct {
 		c, err := readClaim(ctx, r.bucket, r.Folder)
-		if err != nil || c == nil || c.Run != r.place.run {
+		if c.Run != r.place.run {
 			return err
 		}
 	}

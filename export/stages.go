@@ -63,8 +63,14 @@ func (x *Export[P]) plan(ctx context.Context, e *mapper.Engine, status *mapper.S
 	if status.Failures > 0 && !x.opts.AllowFailures {
 		return nil // a retry calls it again
 	}
-	if begun, err := stageBegun(ctx, e, s, joinSuffix); begun || err != nil {
+	next, err := nextStage(ctx, e, s, joinSuffix)
+	switch {
+	case err != nil:
 		return err
+	case next != nil && next.Plan != s.Plan:
+		return fmt.Errorf("%w: its files are written already, with other numbers or parameters", mapper.ErrIDTaken)
+	case next != nil:
+		return nil
 	}
 	if err := s.place().wasDiscarded(ctx, x.bucket); err != nil {
 		return err
@@ -91,8 +97,7 @@ func (x *Export[P]) plan(ctx context.Context, e *mapper.Engine, status *mapper.S
 	return startStage(ctx, e, x.joins, joinSuffix, s)
 }
 
-// hasBegun reports whether the next stage's job exists. Then an earlier attempt has started it, and
-// its inputs may be deleted.
+// hasBegun reports whether the next stage's job exists.
 func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool, error) {
 	var job datastore.PropertyList
 	err := client.Get(ctx, mapper.JobKey(next), &job)
@@ -102,14 +107,9 @@ func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool,
 	return err == nil, err
 }
 
-// stageBegun is hasBegun, with an error if the next stage's job belongs to another run. Then this
-// attempt is late, or another export had the ID.
-func stageBegun(ctx context.Context, e *mapper.Engine, s stage, suffix string) (bool, error) {
-	next, err := nextStage(ctx, e, s, suffix)
-	return next != nil && err == nil, err
-}
-
-// nextStage returns the parameters of the next stage's job, or nil if there is none.
+// nextStage returns the parameters of the next stage's job, or nil if there is none. If there is
+// one, an earlier attempt has started it, and its inputs may be deleted. If it belongs to another
+// run, it returns an error: this attempt is late, or another export had the ID.
 func nextStage(ctx context.Context, e *mapper.Engine, s stage, suffix string) (*stage, error) {
 	status, err := e.Job(s.Export + suffix).Status(ctx)
 	if errors.Is(err, mapper.ErrNoSuchJob) {
@@ -172,10 +172,7 @@ func putFiles(
 func (x *Export[P]) stretches(
 	ctx context.Context, client *datastore.Client, s stage, counters map[string]int64,
 ) ([]stretch, error) {
-	perFile, perPart, err := x.coder.extra(x.file(s, 0))
-	if err != nil {
-		return nil, err
-	}
+	perFile, perPart := x.coder.extra(x.file(s, 0))
 	most := x.opts.FileBytes - perFile
 	if counters[partsCounter] > exactParts {
 		n := numberOf(counters[bytesCounter]+perPart*counters[partsCounter], 0, most/10*9, s.Files)
@@ -183,7 +180,7 @@ func (x *Export[P]) stretches(
 	}
 	var parts []size
 	total, largest := int64(0), int64(0)
-	err = eachPart(ctx, client, s.Run, stretch{}, func(name string, p part) error {
+	err := eachPart(ctx, client, s.Run, stretch{}, func(name string, p part) error {
 		parts = append(parts, size{name, p.Records, p.Bytes + perPart})
 		total, largest = total+p.Bytes+perPart, max(largest, p.Bytes+perPart)
 		return nil
@@ -247,7 +244,7 @@ func (x *Export[P]) list(ctx context.Context, d *mapper.Completion, s stage) err
 		return nil // a retry calls it again
 	}
 	e := mapper.EngineFromContext(ctx)
-	if begun, err := stageBegun(ctx, e, s, deleteSuffix); begun || err != nil {
+	if next, err := nextStage(ctx, e, s, deleteSuffix); next != nil || err != nil {
 		return err
 	}
 	if err := s.place().wasDiscarded(ctx, x.bucket); err != nil {

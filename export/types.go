@@ -125,7 +125,7 @@ func (s schemed) checkStruct(t reflect.Type, above []reflect.Type) error {
 // checkValue checks the type of a field or element. The tag is empty if the field's tag does not
 // reach it.
 func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []reflect.Type) error {
-	if at := slices.Index(above, t); at >= 0 && t.Kind() != reflect.Struct && s.circular && hasStruct(above[at:]) {
+	if at := slices.Index(above, t); at >= 0 && s.circular && hasStruct(above[at:]) {
 		return nil // it is under check: a recursive type
 	}
 	if len(above) > 100 || t.Kind() != reflect.Struct && slices.Contains(above, t) {
@@ -161,7 +161,7 @@ func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []refle
 
 // checkPrecise returns an error for a type that would lose precision, unless its tag keeps it.
 func (s schemed) checkPrecise(t reflect.Type, tag reflect.StructTag, above []reflect.Type) error {
-	_, options, tagged := strings.Cut(tag.Get(s.tag), ",")
+	_, options, _ := strings.Cut(tag.Get(s.tag), ",")
 	for _, say := range s.precise[t].says {
 		if slices.ContainsFunc(strings.Split(options, ","), func(o string) bool {
 			return o == say || strings.HasPrefix(o, say) && strings.ContainsAny(say, "-(")
@@ -169,7 +169,7 @@ func (s schemed) checkPrecise(t reflect.Type, tag reflect.StructTag, above []ref
 			return nil
 		}
 	}
-	if (tag == "" && !tagged || tag == nested) && inList(above) {
+	if (tag == "" || tag == nested) && inList(above) {
 		return fmt.Errorf("no tag says the precision of a %v here, and part of it would be lost: put it into a "+
 			"struct of its own", t)
 	}

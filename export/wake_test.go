@@ -19,6 +19,8 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"gocloud.dev/gcerrors"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/export"
@@ -33,10 +35,28 @@ type deployed struct {
 	deploy func(mappers []mapper.AnyMapper)
 }
 
+// noPanics is the output of a test. A line about a panic fails it, although its page is repeated.
+type noPanics struct{ t *testing.T }
+
+func (n noPanics) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("panic")) {
+		n.t.Errorf("%s", line)
+	}
+	return n.t.Output().Write(line)
+}
+
 // runAsked runs a test in a bubble. For each delivery the test returns how often to carry it out at
 // once.
 func runAsked(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body string) int, test func(t *testing.T,
 	client *datastore.Client, d *deployed)) {
+	t.Helper()
+	runWith(t, mappers, ask, nil, test)
+}
+
+// runWith is runAsked with an interceptor of the engine's calls of the database. The test's own
+// client does not have it.
+func runWith(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body string) int,
+	intercept grpc.UnaryClientInterceptor, test func(t *testing.T, client *datastore.Client, d *deployed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var handler http.Handler
@@ -64,10 +84,17 @@ func runAsked(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body stri
 		queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/",
 			&tasks.Options{InsecureSkipVerify: true})
 		must(err)
+		served := client
+		if intercept != nil {
+			served, err = em.DatastoreClient(t.Context(), "test", mapper.ClientOption(),
+				option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept)))
+			must(err)
+			t.Cleanup(func() { served.Close() })
+		}
 		d := new(deployed)
 		d.deploy = func(mappers []mapper.AnyMapper) {
-			d.Engine, err = mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: mappers,
-				Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+			d.Engine, err = mapper.NewEngine(served, queue, &mapper.EngineOptions{Mappers: mappers,
+				Logger: slog.New(slog.NewTextHandler(noPanics{t}, nil))})
 			must(err)
 			handler = d.Handler()
 		}

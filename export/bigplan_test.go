@@ -1,0 +1,123 @@
+package export
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/testbucket"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+)
+
+type numbered struct{ N int64 }
+
+func define(t *testing.T, o Options) *Export[mapper.NoParams] {
+	t.Helper()
+	x, err := New("numbers", testbucket.New().Open(),
+		func(_ context.Context, e *mapper.Entity[numbered], _ mapper.NoParams) (numbered, error) {
+			return e.Value, nil
+		}, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// TestPlannedFiles plans files from the records of parts, up to the limits of their size and number.
+// More than 100,000 parts are not read.
+func TestPlannedFiles(t *testing.T) {
+	none := define(t, Options{})
+	mappertest.Run(t, none.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+		s := stage{Export: "e", Run: runA, Folder: "f", Layout: layoutRuns}
+		var keys []*datastore.Key
+		var parts []part
+		for i := range 4 {
+			keys = append(keys, datastore.NameKey(partKind, entityName(runA, fmt.Sprintf("%d", i)), nil))
+			parts = append(parts, part{Records: 10, Bytes: 100})
+		}
+		if _, err := w.Client.PutMulti(t.Context(), keys, parts); err != nil {
+			t.Fatal(err)
+		}
+		counted := func(parts, bytes int64) map[string]int64 {
+			return map[string]int64{partsCounter: parts, bytesCounter: bytes}
+		}
+		for name, c := range map[string]struct {
+			o        Options
+			files    int
+			counters map[string]int64
+			want     string // number of files, or the error
+		}{
+			"one of the largest size":  {Options{FileBytes: 400}, 1, counted(4, 400), "1"},
+			"one byte too large":       {Options{FileBytes: 399}, 1, counted(4, 400), "would have 400 bytes"},
+			"two":                      {Options{FileBytes: 200}, 2, counted(4, 400), "2"},
+			"as many as allowed":       {Options{FileBytes: 200, MaxFiles: 4}, 0, counted(4, 400), "4"},
+			"more than allowed":        {Options{FileBytes: 200, MaxFiles: 3}, 0, counted(4, 400), "Options.MaxFiles is 3"},
+			"fewer counted":            {Options{}, 0, counted(3, 300), "there are 4 parts, and 3 were counted"},
+			"more counted":             {Options{}, 0, counted(5, 500), "there are 4 parts, and 5 were counted"},
+			"all are read":             {Options{}, 0, counted(exactParts, 1), "there are 4 parts, and 100000 were counted"},
+			"too many to read":         {Options{FileBytes: 1000}, 0, counted(exactParts+1, 9000), "10"},
+			"too many, in given files": {Options{}, 7, counted(exactParts+1, 9000), "7"},
+			"too many files": {Options{FileBytes: 1000, MaxFiles: 9}, 0, counted(exactParts+1, 9000),
+				"Options.MaxFiles is 9"},
+		} {
+			x := define(t, c.o)
+			s := s
+			s.Files = c.files
+			all, err := x.stretches(t.Context(), w.Client, s, c.counters)
+			if err == nil && fmt.Sprint(len(all)) != c.want || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %d files, %v, want %s", name, len(all), err, c.want)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if all, err := none.stretches(ctx, w.Client, s, counted(4, 400)); err == nil {
+			t.Errorf("the parts can't be read, and %d files are planned", len(all))
+		}
+		if proof, err := coverage(w.WithEngine(t.Context()), stage{Export: "e", Parts: exactParts}); err == nil {
+			t.Errorf("%+v for a job that does not exist", proof)
+		}
+		if proof, err := coverage(w.WithEngine(t.Context()), stage{Export: "e", Parts: exactParts + 1}); err != nil ||
+			proof != nil {
+			t.Errorf("%+v, %v for an export of more parts than are read", proof, err)
+		}
+	})
+}
+
+// TestEstimate checks that an estimate has the operations and the cost for parts.
+func TestEstimate(t *testing.T) {
+	x := define(t, Options{})
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+		var keys []*datastore.Key
+		for i := range 300 {
+			keys = append(keys, datastore.IDKey("Number", int64(i+1), nil))
+		}
+		if _, err := w.Client.PutMulti(t.Context(), keys, make([]numbered, len(keys))); err != nil {
+			t.Fatal(err)
+		}
+		q, o := mapper.Query{Kind: "Number"}, &mapper.PlanOptions{StartOptions: mapper.StartOptions{PageSize: 10}}
+		job, err := x.parts.Plan(t.Context(), w.Engine, q, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := x.Plan(t.Context(), w.Engine, q, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := job.Usage
+		want.Writes, want.Reads, want.Deletes = want.Writes+job.Pages, want.Reads+3*job.Pages, want.Deletes+job.Pages
+		if job.Pages < 30 || fmt.Sprint(all.Usage) != fmt.Sprint(want) || all.Dollars != w.Engine.Prices().Dollars(want) {
+			t.Errorf("%+v for %v, want %+v", all, all.Dollars, want)
+		}
+		if few, err := x.Plan(t.Context(), w.Engine, q, nil); err != nil || few.Pages >= job.Pages {
+			t.Errorf("without options: %+v, %v", few, err)
+		}
+		if est, err := x.Plan(t.Context(), w.Engine, mapper.Query{}, nil); err == nil ||
+			!strings.Contains(err.Error(), `export: plan "numbers"`) {
+			t.Errorf("of no kind: %+v, %v", est, err)
+		}
+	})
+}

@@ -1,0 +1,134 @@
+package export
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/parquet-go/parquet-go"
+)
+
+// TestRowGroups ends a group of rows as soon as it has as many bytes as it may. So a task's memory is
+// limited. Until then, parts are joined into one group.
+func TestRowGroups(t *testing.T) {
+	type record struct{ A string }
+	p, err := parquetEncoding[record](Uncompressed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row, err := p.encode(record{strings.Repeat("a", 1000)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	part, err := p.part([]any{row})
+	if err != nil {
+		t.Fatal(err)
+	}
+	size, err := p.add(p.writer(io.Discard), io.NopCloser(bytes.NewReader(part)))
+	if err != nil || size < 1000 {
+		t.Fatalf("a part has %d bytes, %v", size, err)
+	}
+	join := func(w io.Writer) error {
+		n := 0
+		return p.join(w, File{}, func() (io.ReadCloser, error) {
+			if n++; n > 5 {
+				return nil, io.EOF
+			}
+			return io.NopCloser(bytes.NewReader(part)), nil
+		})
+	}
+	for most, want := range map[int64][]int64{
+		size: {1, 1, 1, 1, 1}, size + 1: {2, 2, 1}, 2 * size: {2, 2, 1}, 2*size + 1: {3, 2}, 1 << 30: {5},
+	} {
+		p.group = most
+		var file bytes.Buffer
+		if err := join(&file); err != nil {
+			t.Fatal(err)
+		}
+		f, err := parquet.OpenFile(bytes.NewReader(file.Bytes()), int64(file.Len()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int64
+		for _, g := range f.RowGroups() {
+			got = append(got, g.NumRows())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("groups of up to %d bytes have %v rows, want %v", most, got, want)
+		}
+	}
+	p.group = size
+	calls := &pipe{1 << 30}
+	if err := join(calls); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 1<<30 - calls.left {
+		if err := join(&pipe{n}); !errors.Is(err, errPipe) {
+			t.Errorf("%v after %d writes, want an error", err, n)
+		}
+	}
+}
+
+// TestFullRowGroups breaks the writing of a file whose parts have more rows than a group. The join
+// returns the error.
+func TestFullRowGroups(t *testing.T) {
+	p, err := parquetEncoding[oneField](Uncompressed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := make([]any, rowGroup/4)
+	for i := range rows {
+		if rows[i], err = p.encode(oneField{int64(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	part, err := p.part(rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	join := func(w io.Writer) error {
+		n := 0
+		return p.join(w, File{}, func() (io.ReadCloser, error) {
+			if n++; n > 5 {
+				return nil, io.EOF
+			}
+			return io.NopCloser(bytes.NewReader(part)), nil
+		})
+	}
+	var file bytes.Buffer
+	if err := join(&file); err != nil {
+		t.Fatal(err)
+	}
+	f, err := parquet.OpenFile(bytes.NewReader(file.Bytes()), int64(file.Len()))
+	if err != nil || len(f.RowGroups()) != 2 || f.RowGroups()[0].NumRows() != rowGroup {
+		t.Errorf("%v, want two groups, the first of %d rows", err, rowGroup)
+	}
+	calls := &pipe{1 << 30}
+	if err := join(calls); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 1<<30 - calls.left {
+		if err := join(&pipe{n}); !errors.Is(err, errPipe) {
+			t.Errorf("%v after %d writes, want an error", err, n)
+		}
+	}
+}
+
+// TestNoParquetSchema refuses types for which package parquet has no schema.
+func TestNoParquetSchema(t *testing.T) {
+	type tagged struct {
+		A int `parquet:",uuid"`
+	}
+	refusedIn[tagged](t, []Format{Parquet}, "export.tagged has no Parquet schema")
+	type none struct {
+		A int `parquet:"-"`
+	}
+	refusedIn[none](t, []Format{Parquet}, "export.none has no fields")
+	if fmt.Sprint(parquetCodecs[Gzip], parquetCodecs[Zstd], parquetCodecs[Uncompressed]) != "GZIP ZSTD UNCOMPRESSED" {
+		t.Error("compressions have other codecs")
+	}
+}

@@ -1,0 +1,389 @@
+package export
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/big"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+)
+
+// fileOf writes a file of one part with some records.
+func fileOf[R any](o Options, records ...R) (string, error) {
+	c, err := coderOf[R](&o)
+	if err != nil {
+		return "", err
+	}
+	var all []any
+	for _, r := range records {
+		encoded, err := c.encode(r)
+		if err != nil {
+			return "", err
+		}
+		all = append(all, encoded)
+	}
+	part, err := c.part(all)
+	if err != nil {
+		return "", err
+	}
+	parts := [][]byte{part}
+	var file bytes.Buffer
+	err = c.join(&file, File{Of: 1}, func() (io.ReadCloser, error) {
+		if len(parts) == 0 {
+			return nil, io.EOF
+		}
+		next := parts[0]
+		parts = parts[1:]
+		return io.NopCloser(bytes.NewReader(next)), nil
+	})
+	return file.String(), err
+}
+
+// A limited is a value that a format holds, or the error that it gets.
+type limited struct {
+	format Format
+	record func() error
+	want   string // part of the error; empty: it is written
+}
+
+func recordOf[R any](format Format, want string, record R) limited {
+	return limited{format, func() error { _, err := fileOf(Options{Format: format}, record); return err }, want}
+}
+
+func (l limited) check(t *testing.T) {
+	t.Helper()
+	switch err := l.record(); {
+	case l.want == "" && err != nil:
+		t.Errorf("%s: %v, want that it is written", l.format, err)
+	case l.want != "" && (err == nil || !strings.Contains(err.Error(), l.want)):
+		t.Errorf("%s: %v, want an error with %q", l.format, err, l.want)
+	}
+}
+
+// TestIntegerLimits writes the least and the greatest number of each column of integers, and refuses
+// the next ones.
+func TestIntegerLimits(t *testing.T) {
+	try := func(n parquet.Node, v any, stored int64, in bool) {
+		t.Helper()
+		write, err := new(parquetWriters).of(n, reflect.TypeOf(v))
+		if err != nil {
+			t.Fatal(err)
+		}
+		row := make([][]parquet.Value, 1)
+		err = write(row, parquetLevels{}, addressable(v))
+		if (err == nil) != in || err != nil && !strings.Contains(err.Error(), "out of the range of its column") {
+			t.Errorf("%T %v in %v: %v, want that it fits: %t", v, v, n.Type(), err, in)
+		}
+		if err != nil {
+			return
+		}
+		if got := row[0][0]; n.Type().Kind() == parquet.Int64 && got.Int64() != stored ||
+			n.Type().Kind() == parquet.Int32 && got.Int32() != int32(stored) {
+			t.Errorf("%T %v in %v is %v", v, v, n.Type(), got)
+		}
+	}
+	for _, bits := range []int{8, 16, 32, 64} {
+		signed, unsigned := parquet.Int(bits), parquet.Uint(bits)
+		least, most := int64(math.MinInt64)>>(64-bits), int64(math.MaxInt64)>>(64-bits)
+		greatest := uint64(math.MaxUint64) >> (64 - bits)
+		for _, v := range []int64{least, least + 1, -1, 0, most - 1, most} {
+			try(signed, v, v, true)
+			try(unsigned, v, v, v >= 0)
+		}
+		try(signed, uint64(most), most, true)
+		try(signed, uint64(most)+1, 0, false)
+		try(signed, greatest, 0, false)
+		try(unsigned, uint64(0), 0, true)
+		try(unsigned, greatest, int64(greatest), true)
+		if bits < 64 {
+			try(signed, least-1, 0, false)
+			try(signed, most+1, 0, false)
+			try(unsigned, int64(greatest), int64(greatest), true)
+			try(unsigned, int64(greatest)+1, 0, false)
+			try(unsigned, greatest+1, 0, false)
+		}
+	}
+}
+
+// TestTimeLimits writes the first and last times and times of day of each tag, and refuses the next
+// ones.
+func TestTimeLimits(t *testing.T) {
+	type days struct {
+		T time.Time `avro:",date" parquet:",date"`
+	}
+	day := func(n int64) time.Time { return time.Unix(n*86400, 0) }
+	type took struct {
+		D time.Duration `avro:",time-millis" parquet:",time(millisecond)"`
+	}
+	type millis struct {
+		N int32 `avro:",time-millis" parquet:",time(millisecond)"`
+	}
+	type micros struct {
+		N int64 `avro:",time-micros" parquet:",time(microsecond)"`
+	}
+	type text struct{ T time.Time }
+	zone := func(seconds int) time.Time {
+		return time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("", seconds))
+	}
+	year := func(n int) time.Time { return time.Date(n, 1, 2, 3, 4, 5, 0, time.UTC) }
+	const day1, noDate = 24 * time.Hour, "no date"
+	for _, format := range []Format{Avro, Parquet} {
+		for _, c := range []limited{
+			recordOf(format, "", days{day(0)}), recordOf(format, "", days{day(-1)}),
+			recordOf(format, noDate, days{day(0).Add(1)}), recordOf(format, noDate, days{day(0).Add(time.Second)}),
+			recordOf(format, "", days{day(math.MaxInt32)}), recordOf(format, "", days{day(math.MinInt32)}),
+			recordOf(format, "32 bits of days", days{day(math.MaxInt32 + 1)}),
+			recordOf(format, "32 bits of days", days{day(math.MinInt32 - 1)}),
+			recordOf(format, "", took{0}), recordOf(format, "no time of day", took{-time.Millisecond}),
+			recordOf(format, "", took{day1 - time.Millisecond}), recordOf(format, "no time of day", took{day1}),
+			recordOf(format, "", millis{0}), recordOf(format, "time of day in milliseconds", millis{-1}),
+			recordOf(format, "", millis{86_399_999}), recordOf(format, "time of day in milliseconds", millis{86_400_000}),
+			recordOf(format, "", micros{86_399_999_999}),
+			recordOf(format, "time of day in microseconds", micros{86_400_000_000}),
+		} {
+			c.check(t)
+		}
+	}
+	for _, format := range []Format{JSONLines, CSV} {
+		for _, c := range []limited{
+			recordOf(format, "", text{year(0)}), recordOf(format, "", text{year(9999)}),
+			recordOf(format, "0 to 9999", text{year(-1)}), recordOf(format, "0 to 9999", text{year(10000)}),
+			recordOf(format, "", text{zone(86400 - 60)}), recordOf(format, "", text{zone(60 - 86400)}),
+			recordOf(format, "by a day", text{zone(86400)}), recordOf(format, "by a day", text{zone(-86400)}),
+			recordOf(format, "by a day", text{zone(30)}),
+		} {
+			c.check(t)
+		}
+	}
+}
+
+// TestUUIDs accepts texts that are UUIDs, and refuses others.
+func TestUUIDs(t *testing.T) {
+	type ids struct {
+		ID string `avro:",uuid" parquet:",uuid"`
+	}
+	for text, want := range map[string]string{
+		"01234567-89ab-cdef-ABCD-EF0123456789":  "",
+		"01234567-89ab-cdef-ABCD-EF012345678":   "no UUID",
+		"01234567-89ab-cdef-ABCD-EF01234567890": "no UUID",
+		"01234567-89ab-cdef-ABCD-EF012345678g":  "no UUID",
+		"01234567-89ab-cdef-ABCD-EF012345678-":  "no UUID",
+		"0123456-789ab-cdef-ABCD-EF0123456789":  "no UUID",
+		"0123456789ab0cdef0ABCD0EF01234567890":  "no UUID",
+		"":                                      "no UUID",
+	} {
+		recordOf(Avro, want, ids{text}).check(t)
+		recordOf(Parquet, want, ids{text}).check(t)
+	}
+	file, err := fileOf(Options{Format: Parquet}, ids{"01234567-89ab-cdef-ABCD-EF0123456789"})
+	if err != nil || !strings.Contains(file, "\x01\x23\x45\x67\x89\xab\xcd\xef\xab\xcd\xef\x01\x23\x45\x67\x89") {
+		t.Errorf("the bytes of the UUID are not in the file, %v", err)
+	}
+}
+
+// TestDecimalLimits writes numbers of as many digits as the tag says, and refuses more.
+func TestDecimalLimits(t *testing.T) {
+	node := parquet.Decimal(1, 4, parquet.FixedLenByteArrayType(2))
+	write, err := new(parquetWriters).of(node, bytesType)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"\x00\x00": "", "\x27\x0f": "", "\xd8\xf1": "", // 0, 9999, -9999
+		"\x27\x10": "4 digits", "\xd8\xf0": "4 digits", "\x80\x00": "4 digits", "\x7f\xff": "4 digits",
+		"\x00": "has 1 bytes, and its column 2", "\x00\x00\x00": "has 3 bytes, and its column 2", "": "has 0 bytes",
+	} {
+		err := write(make([][]parquet.Value, 1), parquetLevels{}, addressable([]byte(text)))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%x: %v, want %q", text, err, want)
+		}
+	}
+	type rats struct {
+		R *big.Rat `avro:",decimal(3,1)"`
+	}
+	for n, want := range map[int64]string{999: "", -999: "", 0: "", 1000: "3 digits", -1000: "3 digits"} {
+		recordOf(Avro, want, rats{big.NewRat(n, 10)}).check(t)
+	}
+	recordOf(Avro, "1 digits after the point", rats{big.NewRat(1, 100)}).check(t)
+}
+
+// TestJSONNumbers accepts a json.Number that is a number, and refuses others. encoding/json
+// writes 0 for an empty one.
+func TestJSONNumbers(t *testing.T) {
+	type record struct{ N json.Number }
+	for _, text := range []string{"0", "9", "-1", "1.5e+10"} {
+		recordOf(JSONLines, "", record{json.Number(text)}).check(t)
+	}
+	for _, text := range []string{"", " 1", "1 ", "1\n", "01", "+1", "-", "--1", "1a", "true", "null", `"1"`, "{}",
+		"[1]"} {
+		recordOf(JSONLines, "field N: it is a json.Number that is no number", record{json.Number(text)}).check(t)
+	}
+}
+
+// TestInvalidText refuses text that is not valid UTF-8, wherever it is in a record.
+func TestInvalidText(t *testing.T) {
+	const bad = "\xff"
+	type raws struct {
+		R json.RawMessage `parquet:",json"`
+	}
+	type lists struct {
+		L []string `parquet:",list"`
+	}
+	type named struct {
+		A string `csv:"a\xff" parquet:"a\xff" json:"-" avro:"-"`
+	}
+	for _, c := range []limited{
+		recordOf(JSONLines, "field R: it is a text", raws{json.RawMessage(`"` + bad + `"`)}),
+		recordOf(Parquet, "field R: it is a text", raws{json.RawMessage(`"` + bad + `"`)}),
+		recordOf(JSONLines, "", raws{}), recordOf(JSONLines, "field R: it is a json.RawMessage", raws{json.RawMessage{}}),
+		recordOf(Avro, "field L[1]: it is a text", lists{[]string{"", bad}}),
+		recordOf(Parquet, "field L[1]: it is a text", lists{[]string{"", bad}}),
+		recordOf(JSONLines, "field L[1]: it is a text", lists{[]string{"", bad}}),
+		recordOf(CSV, "field A of export.named: its name is not valid UTF-8", named{}),
+		recordOf(Parquet, "field A of export.named: its name is not valid UTF-8", named{}),
+	} {
+		c.check(t)
+	}
+}
+
+// TestSortedKeys checks that maps are written in the order of their keys, so that a record always
+// has the same bytes.
+func TestSortedKeys(t *testing.T) {
+	check := func(got []reflect.Value, want string) {
+		t.Helper()
+		var keys []any
+		for _, key := range got {
+			keys = append(keys, key.Interface())
+		}
+		if s := fmt.Sprint(keys...); s != want {
+			t.Errorf("%s, want %s", s, want)
+		}
+	}
+	for range 20 { // maps have a random order
+		check(sortedKeys(reflect.ValueOf(map[string]int{"b": 1, "a": 1, "10": 1, "9": 1})), "109ab")
+		check(sortedKeys(reflect.ValueOf(map[int8]int{10: 1, -3: 1, 9: 1, 0: 1})), "-3 0 9 10")
+		check(sortedKeys(reflect.ValueOf(map[uint64]int{math.MaxUint64: 1, 1 << 63: 1, 9: 1, 10: 1})),
+			"9 10 9223372036854775808 18446744073709551615")
+	}
+}
+
+// TestMostColumns refuses a Parquet schema of more columns than package parquet can count.
+func TestMostColumns(t *testing.T) {
+	last := &parquetWriters{columns: parquet.MaxColumnIndex}
+	if _, err := last.of(parquet.Int(64), reflect.TypeFor[int64]()); err != nil {
+		t.Errorf("the last column: %v", err)
+	}
+	if _, err := last.of(parquet.Int(64), reflect.TypeFor[int64]()); err == nil ||
+		!strings.Contains(err.Error(), fmt.Sprint("more than ", parquet.MaxColumnIndex, " columns")) {
+		t.Errorf("one more: %v", err)
+	}
+}
+
+// TestDeepTypes accepts types that are nested 100 levels deep, and refuses deeper ones.
+func TestDeepTypes(t *testing.T) {
+	deep := reflect.TypeFor[int]()
+	for range 100 {
+		deep = reflect.SliceOf(deep)
+	}
+	if err := ofAvro.checkValue(deep, "", nil); err != nil {
+		t.Errorf("100 levels: %v", err)
+	}
+	if err := ofAvro.checkValue(reflect.SliceOf(deep), "", nil); err == nil ||
+		!strings.Contains(err.Error(), "nested too deeply") {
+		t.Errorf("101 levels: %v", err)
+	}
+}
+
+// A pipe fails after some calls of Write or Read.
+type pipe struct{ left int }
+
+var errPipe = errors.New("the pipe is broken")
+
+func (p *pipe) Write(b []byte) (int, error) {
+	if p.left--; p.left < 0 {
+		return 0, errPipe
+	}
+	return len(b), nil
+}
+
+// brokenPart is a part that can't be read, or not closed.
+type brokenPart struct {
+	io.Reader
+	err error
+}
+
+func (b brokenPart) Close() error { return b.err }
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errPipe }
+
+// TestBrokenJoins breaks the writing and reading of a file at each call. The join returns the error,
+// so that no file lacks a part of its records.
+func TestBrokenJoins(t *testing.T) {
+	type record struct{ A string }
+	for _, format := range []Format{JSONLines, JSON, CSV, Avro, Parquet} {
+		for _, compression := range []Compression{Uncompressed, Gzip} {
+			c, err := coderOf[record](&Options{Format: format, Compression: compression})
+			if err != nil {
+				t.Fatal(err)
+			}
+			encoded, err := c.encode(record{"a"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			part, err := c.part([]any{encoded})
+			if err != nil {
+				t.Fatal(err)
+			}
+			join := func(w io.Writer, broken int, how func() (io.ReadCloser, error)) error {
+				n := 0
+				return c.join(w, File{Of: 1}, func() (io.ReadCloser, error) {
+					switch n++; {
+					case n == broken:
+						return how()
+					case n > 3:
+						return nil, io.EOF
+					}
+					return brokenPart{bytes.NewReader(part), nil}, nil
+				})
+			}
+			calls := &pipe{1 << 30}
+			if err := join(calls, 0, nil); err != nil {
+				t.Fatal(err)
+			}
+			for n := range 1<<30 - calls.left {
+				if err := join(&pipe{n}, 0, nil); !errors.Is(err, errPipe) {
+					t.Errorf("%s %s: %v after %d writes, want an error", format, compression, err, n)
+				}
+			}
+			for name, how := range map[string]func() (io.ReadCloser, error){
+				"opened": func() (io.ReadCloser, error) { return nil, errPipe },
+				"read":   func() (io.ReadCloser, error) { return brokenPart{failing{}, nil}, nil },
+				"closed": func() (io.ReadCloser, error) { return brokenPart{bytes.NewReader(part), errPipe}, nil },
+			} {
+				for n := 1; n <= 3; n++ {
+					if err := join(io.Discard, n, how); !errors.Is(err, errPipe) {
+						t.Errorf("%s %s: part %d can't be %s, and the error is %v", format, compression, n, name, err)
+					}
+				}
+			}
+			if format == Parquet {
+				err := join(io.Discard, 2, func() (io.ReadCloser, error) {
+					return brokenPart{strings.NewReader("no Parquet"), nil}, nil
+				})
+				if err == nil {
+					t.Error("a part that is no Parquet file is joined")
+				}
+			}
+		}
+	}
+}
