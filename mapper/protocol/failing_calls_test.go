@@ -37,7 +37,7 @@ func TestEachCallFails(t *testing.T) {
 		for _, s := range stories {
 			for _, lose := range []bool{false, true} {
 				for at := int(seed % sparse); ; at += sparse {
-					failed := true
+					failed := false // also if -run leaves the subtest out
 					name := fmt.Sprintf("%s/call %d, answer lost %t", s.name, at, lose)
 					ok := t.Run(name, func(t *testing.T) {
 						synctest.Test(t, func(t *testing.T) { failed = tell(t, s, &failing{at: at, lose: lose}) })
