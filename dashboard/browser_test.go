@@ -441,7 +441,8 @@ func TestWidths(t *testing.T) {
 			if page != "" || width < 1024 {
 				continue
 			}
-			if of(b, chromedp.Evaluate[bool](`(s => s.scrollWidth > s.clientWidth)(document.querySelector(".scroll"))`)) {
+			const wide = `(s => s.scrollWidth > s.clientWidth)(document.querySelector(".scroll"))`
+			if of(b, chromedp.Evaluate[bool](wide)) {
 				t.Errorf("%d wide: the list has to be moved sideways", width)
 			}
 		}

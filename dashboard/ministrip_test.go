@@ -39,7 +39,8 @@ func TestCells(t *testing.T) {
 				marked++
 			}
 		}
-		if len(cells) != miniCells || len(marks) != miniCells || len(states) == 1 && (len(seen) != 1 || !seen[picture.Done]) {
+		if len(cells) != miniCells || len(marks) != miniCells ||
+			len(states) == 1 && (len(seen) != 1 || !seen[picture.Done]) {
 			t.Fatalf("%d cells of states %v, of ranges with %v", len(cells), seen, states)
 		}
 		if marked > failed || failed > 0 && marked == 0 {
@@ -68,9 +69,11 @@ func TestReasons(t *testing.T) {
 		row  row
 		want string
 	}{
-		{row{JobInfo: mapper.JobInfo{ID: "j", State: mapper.StateFailed, Error: "job j: range " + id + ": 403 Forbidden"}},
+		{row{JobInfo: mapper.JobInfo{ID: "j", State: mapper.StateFailed,
+			Error: "job j: range " + id + ": 403 Forbidden"}},
 			"403 Forbidden"},
-		{row{JobInfo: mapper.JobInfo{ID: "j", State: mapper.StateFailed, Error: "the page of range " + id + " is lost"}},
+		{row{JobInfo: mapper.JobInfo{ID: "j", State: mapper.StateFailed,
+			Error: "the page of range " + id + " is lost"}},
 			"the page of a range is lost"},
 		{row{JobInfo: mapper.JobInfo{ID: "j", State: mapper.StateSucceeded, UndoneBy: "undo-j"}},
 			"undone, or being undone, by undo-j"},

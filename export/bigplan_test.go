@@ -121,3 +121,26 @@ func TestEstimate(t *testing.T) {
 		}
 	})
 }
+
+// TestEstimatedPages checks that an estimate counts the pages that an export has by default.
+func TestEstimatedPages(t *testing.T) {
+	for _, c := range []struct{ fileBytes, pages int64 }{{0, 3}, {largePages, 3}, {largePages - 1, 6}} {
+		x := define(t, Options{FileBytes: c.fileBytes})
+		mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+			for from := int64(1); from < 3000; from += 500 {
+				var keys []*datastore.Key
+				for id := range int64(500) {
+					keys = append(keys, datastore.IDKey("Number", from+id, nil))
+				}
+				if _, err := w.Client.PutMulti(t.Context(), keys, make([]numbered, len(keys))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			est, err := x.Plan(t.Context(), w.Engine, mapper.Query{Kind: "Number"},
+				&mapper.PlanOptions{StartOptions: mapper.StartOptions{ExpectedWorkers: 1}})
+			if err != nil || est.Pages != c.pages {
+				t.Errorf("files of %d bytes: %+v, %v, want %d pages", c.fileBytes, est, err, c.pages)
+			}
+		})
+	}
+}

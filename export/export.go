@@ -257,6 +257,14 @@ type StartOptions struct {
 // A page's entities have up to about 4 MiB, and its part is never split.
 const largePages = 64 << 20
 
+// pageSize returns a wanted number of entities in a page or, if that is 0, the default.
+func (x *Export[P]) pageSize(wanted int) int {
+	if wanted == 0 && x.opts.FileBytes >= largePages {
+		return 1000
+	}
+	return wanted
+}
+
 // Start starts an export of the entities of a query, and returns without waiting for it. If there
 // is an export of that ID already, it returns that export. Errors are as for [mapper.Mapper.Start].
 // With a Query.ReadTime the export is a snapshot of that time. A nil o has all defaults.
@@ -271,9 +279,7 @@ func (x *Export[P]) Start(
 	}
 	opts := o.StartOptions
 	opts.AllowOverlap = true // an export only reads
-	if opts.PageSize == 0 && x.opts.FileBytes >= largePages {
-		opts.PageSize = 1000
-	}
+	opts.PageSize = x.pageSize(opts.PageSize)
 	if opts.ID == "" {
 		opts.ID = newID()
 	}
@@ -394,6 +400,7 @@ func (x *Export[P]) Plan(
 	if o != nil {
 		opts = *o
 	}
+	opts.PageSize = x.pageSize(opts.PageSize)
 	est, err := x.parts.Plan(ctx, e, q, &opts)
 	if err != nil {
 		return nil, fmt.Errorf("export: plan %q: %w", x.name, err)

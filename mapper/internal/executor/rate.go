@@ -136,7 +136,9 @@ var errStopped = errors.New("the job no longer runs")
 
 // refuseCalls returns the refusal of calls that the function may not make for now.
 func refuseCalls(why string) error {
-	return fault.Refusal{Summary: "the function has to wait for its calls", Cause: errors.New(why), Later: true, Own: true}
+	return fault.Refusal{
+		Summary: "the function has to wait for its calls", Cause: errors.New(why), Later: true, Own: true,
+	}
 }
 
 // awaitRate waits until the job's rate allows what waits at the turnstile. All processes reserve

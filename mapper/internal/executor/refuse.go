@@ -160,8 +160,8 @@ func (d *delivery) showLater(ctx context.Context, cause error, own bool) {
 		level, text = slog.LevelInfo, "a page waits for its calls"
 	}
 	d.x.Log.LogAttrs(ctx, level, text, slog.String("job", d.job.ID),
-		slog.String("mapper", d.job.Mapper), slog.String("range", d.record.ID), slog.String("cause", fault.Summary(cause)),
-		slog.Time("not_before", d.record.NotBefore))
+		slog.String("mapper", d.job.Mapper), slog.String("range", d.record.ID),
+		slog.String("cause", fault.Summary(cause)), slog.Time("not_before", d.record.NotBefore))
 	if d.job.Trouble == "" && !own {
 		d.showTrouble(ctx, "pages wait for a service, and go on when it accepts calls: "+
 			fault.Brief(fault.Text(cause)))
