@@ -65,7 +65,7 @@ func TestKindsOfJobs(t *testing.T) {
 	}
 	w.url = w.serve(t, nil) // a new dashboard has nothing in its cache
 	for at, want := range map[string][]string{
-		"job?id=undo-done": {"299 entities restored", "1 left as they are", "left?id=undo-done", "the undo of <a",
+		"job?id=undo-done": {"299 entities restored", "1 not restored", "left?id=undo-done", "the undo of <a",
 			"stand-held"},
 		"left?id=undo-done": {"/Account,7", "changed"},
 		"job?id=done":       {"Undone by the job undo-done", "undo-done"},

@@ -117,11 +117,11 @@ func many(t *testing.T, w *world) {
 func undone(t *testing.T, w *world) {
 	w.putAccounts(t, 6_000)
 	w.run(t, "spring-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40})
-	var keys []*datastore.Key
-	for i := range 100 {
-		keys = append(keys, accountKey(int64(i+1)))
+	keys, all := make([]*datastore.Key, 100), make([]account, 100)
+	for i := range keys {
+		keys[i], all[i] = accountKey(int64(i+1)), account{-1}
 	}
-	if _, err := w.client.PutMulti(t.Context(), keys, make([]account, len(keys))); err != nil {
+	if _, err := w.client.PutMulti(t.Context(), keys, all); err != nil {
 		t.Fatal(err)
 	}
 	u, err := w.engine.Job("spring-credit").Undo(mapper.WithReason(mapper.WithCaller(t.Context(), "ann@example.com"),

@@ -100,8 +100,8 @@ func undoing(s *status) (tone, text, next string) {
 func paused(s *status, history []mapper.HistoryEntry) (tone, text, next string) {
 	switch s.Phase {
 	case mapper.PhaseOverBudget:
-		return trial, sentence(s.Phase) + ": " + s.Error, "Resume it to allow the same amount again, or set " +
-			"another budget first: " + operator.Needs(s.Status) + "."
+		return held, sentence(s.Phase) + ": " + s.Error, "Set a budget that is enough, and resume it: " +
+			operator.Needs(s.Status) + ". If you only resume it, it may spend the same amount again."
 	case mapper.PhaseTooManyFailures:
 		return trial, sentence(s.Phase) + ": " + s.Error,
 			"See the failures. When their cause is mended, resume the job and retry them."

@@ -76,7 +76,7 @@ func TestStanding(t *testing.T) {
 		"paused by nobody known": {mapper.Status{Phase: mapper.PhasePaused}, ann[:1], held, "Paused", "Resume"},
 		"draining": {mapper.Status{Phase: mapper.PhaseDraining, Bottleneck: "paused by ann; pages finish"}, ann, held,
 			"Draining: paused by ann: lunch; pages finish", "Wait"},
-		"budget": {mapper.Status{Phase: mapper.PhaseOverBudget, Error: "paused by its budget of $1"}, nil, trial,
+		"budget": {mapper.Status{Phase: mapper.PhaseOverBudget, Error: "paused by its budget of $1"}, nil, held,
 			"Over budget: paused by its budget of $1", "the same amount again"},
 		"too many failures": {mapper.Status{Phase: mapper.PhaseTooManyFailures, Error: "1001 failures"}, nil,
 			trial, "Too many failures: 1001 failures", "retry"},
@@ -143,9 +143,9 @@ func TestUndone(t *testing.T) {
 		tone, text, next string
 		badge            string
 	}{
-		{ended, good, "Undone by the job u: 9 entities restored, 0 deleted that the job had put, 0 left as they are",
+		{ended, good, "Undone by the job u: 9 entities restored, 0 new ones deleted, 0 not restored",
 			"Nothing to do.", "undone"},
-		{left, held, "Undone by the job u: 9 entities restored, 0 deleted that the job had put, 3 left as they are",
+		{left, held, "Undone by the job u: 9 entities restored, 0 new ones deleted, 3 not restored",
 			"why", "undone"},
 		{mapper.Status{State: mapper.StateRunning, Phase: mapper.PhaseQueued,
 			Progress: mapper.Progress{FractionMin: 0.5, Fraction: 0.5, FractionMax: 0.5}}, held,

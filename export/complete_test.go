@@ -39,20 +39,20 @@ func wantFile[R any](t *testing.T, format Format, record R, want string) {
 func TestColumnNames(t *testing.T) {
 	type dashes struct {
 		A int `json:"-" csv:"-" avro:"-" parquet:"-"`
-		B int `json:"-," csv:"-," avro:"B" parquet:"B"`
+		B int `json:"-," csv:"-," avro:"B" parquet:"B"` //nolint:staticcheck // the tag is what the test is about
 		C int `json:"-" csv:"-,omitempty" avro:"-" parquet:"-"`
 		D int `json:"b-1.:2" csv:"d" avro:"d" parquet:"d"`
-		e int //nolint:unused // nobody sees it
+		e int
 	}
 	refusedIn[dashes](t, nil)
 	wantFile(t, JSONLines, dashes{1, 2, 3, 4, 5}, `{"-":2,"b-1.:2":4}`+"\n")
 	wantFile(t, CSV, dashes{1, 2, 3, 4, 5}, "-,d\r\n2,4\r\n")
 	type other struct {
-		A int `json:"-,omitempty"`
+		A int `json:"-,omitempty"` //nolint:staticcheck // the tag is what the test is about
 	}
 	wantFile(t, JSONLines, other{1}, `{"-":1}`+"\n")
 	type quoted struct {
-		A int `json:"a'b"`
+		A int `json:"a'b"` //nolint:staticcheck // the tag is what the test is about
 	}
 	refusedIn[quoted](t, []Format{JSONLines, JSON}, "field A of export.quoted", "characters that encoding/json")
 	refusedIn[int](t, []Format{CSV, Avro, Parquet}, "int")
@@ -71,25 +71,25 @@ func TestColumnNames(t *testing.T) {
 }
 
 type (
-	textOnly  struct{ n int }
-	jsonOnly  struct{ n int }
+	textOnly  struct{ n int } //nolint:unused // only its type matters
+	jsonOnly  struct{ n int } //nolint:unused // only its type matters
 	jsonOther = brokenP
 	basic     string //nolint:unused // it is embedded
 	deep1     struct{ time.Time }
 	deep2     struct{ deep1 }
-	shallow   struct{ n int }
+	shallow   struct{ n int } //nolint:unused // only its type matters
 
 	selfish struct { // embeds itself
-		*selfish
+		*selfish //nolint:unused // only its type matters
 		time.Time
 	}
 	me struct {
-		*me
-		N int
+		*me //nolint:unused // only its type matters
+		N   int
 	}
 	hiddenMe struct {
-		*hiddenMe
-		n int //nolint:unused // nobody sees it
+		*hiddenMe     //nolint:unused // only its type matters
+		n         int //nolint:unused // nobody sees it
 	}
 	nodes  struct{ Kids []nodes }
 	forest struct{ L []nodes }

@@ -192,9 +192,9 @@ func Undoes(job *mapper.Status) bool { return strings.Contains(job.Mapper, "undo
 // Undone describes the result of an undo.
 func Undone(job *mapper.Status) string {
 	n := func(name string) string { return Grouped(job.Counters[name]) }
-	form := "%s entities restored, %s deleted that the job had put, %s left as they are"
+	form := "%s entities restored, %s new ones deleted, %s not restored"
 	if strings.HasPrefix(job.Mapper, "rehearsal:") {
-		form = "it would restore %s entities, delete %s that the job had put, and leave %s as they are"
+		form = "it would restore %s entities, delete %s new ones, and not restore %s"
 	}
 	return fmt.Sprintf(form, n("restored"), n("removed"), n("left"))
 }

@@ -234,7 +234,7 @@ func allKeys(w *world, kind string) []*datastore.Key {
 	return keys
 }
 
-// restored checks that the entities are those of an earlier moment, besides those that the undo
+// restored checks that the entities are as at an earlier moment, besides those that the undo
 // lists. It lists at most a number.
 func (s *telling) restored(before map[string]string, undo *mapper.Job, most int) {
 	s.Helper()
@@ -312,7 +312,7 @@ var stories = []story{
 		time.Sleep(time.Hour)
 		job := s.begun(meddler, mapper.StartOptions{ID: "j", FailureLimit: -1})
 		time.Sleep(3 * 24 * time.Hour)
-		s.restored(before, s.undo(job), 8) // of which the state just before the job is not known
+		s.restored(before, s.undo(job), 8) // their states just before the job are not known
 	}},
 	{"records that are kept for a time", mappersOf(addCredit), func(s *telling) {
 		keys := names(20)

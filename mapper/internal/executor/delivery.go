@@ -121,7 +121,7 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 func (d *delivery) runAndLeave(ctx context.Context, known *cachedJob) (checks bool, err error) {
 	job, ended := d.job.Ref(), false
 	defer func() { // also if the delivery panics
-		last := false
+		var last bool
 		if checks, last = d.x.cache.leave(known, ended); last {
 			d.x.giveBackIdle(ctx, job, known)
 		}
