@@ -107,7 +107,8 @@ func pick[T namer](t *testing.T, all []T, name string) T {
 // choose others:
 //
 //	go test ./bench -run TestMakespan -v -timeout 24h -args -entities 1000000 -workers 100
-//	go test ./bench -run TestMakespan -v -timeout 24h -args -entities 200000 -keys values,namespaces -filters none,1%
+//	go test ./bench -run TestMakespan -v -timeout 24h -args -entities 200000 \
+//	    -keys values,namespaces -filters none,1%
 func TestMakespan(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out makespans")

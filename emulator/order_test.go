@@ -139,8 +139,8 @@ func TestValueOrder(t *testing.T) {
 				}
 			}
 			all := datastore.NewQuery("V")
-			// Equal values have a second order, because the emulators order them differently in a descending
-			// order.
+			// Equal values have a second order, because the emulators order them differently in a
+			// descending order.
 			queries := []*datastore.Query{all.Order("p"), all.Order("-p").Order("__key__")}
 			for _, v := range values {
 				if _, isArray := v.([]any); isArray {

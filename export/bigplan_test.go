@@ -51,14 +51,16 @@ func TestPlannedFiles(t *testing.T) {
 			counters map[string]int64
 			want     string // number of files, or the error
 		}{
-			"one of the largest size":  {Options{FileBytes: 400}, 1, counted(4, 400), "1"},
-			"one byte too large":       {Options{FileBytes: 399}, 1, counted(4, 400), "would have 400 bytes"},
-			"two":                      {Options{FileBytes: 200}, 2, counted(4, 400), "2"},
-			"as many as allowed":       {Options{FileBytes: 200, MaxFiles: 4}, 0, counted(4, 400), "4"},
-			"more than allowed":        {Options{FileBytes: 200, MaxFiles: 3}, 0, counted(4, 400), "Options.MaxFiles is 3"},
-			"fewer counted":            {Options{}, 0, counted(3, 300), "there are 4 parts, and 3 were counted"},
-			"more counted":             {Options{}, 0, counted(5, 500), "there are 4 parts, and 5 were counted"},
-			"all are read":             {Options{}, 0, counted(exactParts, 1), "there are 4 parts, and 100000 were counted"},
+			"one of the largest size": {Options{FileBytes: 400}, 1, counted(4, 400), "1"},
+			"one byte too large":      {Options{FileBytes: 399}, 1, counted(4, 400), "would have 400 bytes"},
+			"two":                     {Options{FileBytes: 200}, 2, counted(4, 400), "2"},
+			"as many as allowed":      {Options{FileBytes: 200, MaxFiles: 4}, 0, counted(4, 400), "4"},
+			"more than allowed": {Options{FileBytes: 200, MaxFiles: 3}, 0, counted(4, 400),
+				"Options.MaxFiles is 3"},
+			"fewer counted": {Options{}, 0, counted(3, 300), "there are 4 parts, and 3 were counted"},
+			"more counted":  {Options{}, 0, counted(5, 500), "there are 4 parts, and 5 were counted"},
+			"all are read": {Options{}, 0, counted(exactParts, 1),
+				"there are 4 parts, and 100000 were counted"},
 			"too many to read":         {Options{FileBytes: 1000}, 0, counted(exactParts+1, 9000), "10"},
 			"too many, in given files": {Options{}, 7, counted(exactParts+1, 9000), "7"},
 			"too many files": {Options{FileBytes: 1000, MaxFiles: 9}, 0, counted(exactParts+1, 9000),
@@ -109,7 +111,8 @@ func TestEstimate(t *testing.T) {
 		}
 		want := job.Usage
 		want.Writes, want.Reads, want.Deletes = want.Writes+job.Pages, want.Reads+3*job.Pages, want.Deletes+job.Pages
-		if job.Pages < 30 || fmt.Sprint(all.Usage) != fmt.Sprint(want) || all.Dollars != w.Engine.Prices().Dollars(want) {
+		if job.Pages < 30 || fmt.Sprint(all.Usage) != fmt.Sprint(want) ||
+			all.Dollars != w.Engine.Prices().Dollars(want) {
 			t.Errorf("%+v for %v, want %+v", all, all.Dollars, want)
 		}
 		if few, err := x.Plan(t.Context(), w.Engine, q, nil); err != nil || few.Pages >= job.Pages {

@@ -145,7 +145,8 @@ func TestTimeLimits(t *testing.T) {
 			recordOf(format, "", took{0}), recordOf(format, "no time of day", took{-time.Millisecond}),
 			recordOf(format, "", took{day1 - time.Millisecond}), recordOf(format, "no time of day", took{day1}),
 			recordOf(format, "", millis{0}), recordOf(format, "time of day in milliseconds", millis{-1}),
-			recordOf(format, "", millis{86_399_999}), recordOf(format, "time of day in milliseconds", millis{86_400_000}),
+			recordOf(format, "", millis{86_399_999}),
+			recordOf(format, "time of day in milliseconds", millis{86_400_000}),
 			recordOf(format, "", micros{86_399_999_999}),
 			recordOf(format, "time of day in microseconds", micros{86_400_000_000}),
 		} {
@@ -243,7 +244,8 @@ func TestInvalidText(t *testing.T) {
 	for _, c := range []limited{
 		recordOf(JSONLines, "field R: it is a text", raws{json.RawMessage(`"` + bad + `"`)}),
 		recordOf(Parquet, "field R: it is a text", raws{json.RawMessage(`"` + bad + `"`)}),
-		recordOf(JSONLines, "", raws{}), recordOf(JSONLines, "field R: it is a json.RawMessage", raws{json.RawMessage{}}),
+		recordOf(JSONLines, "", raws{}),
+		recordOf(JSONLines, "field R: it is a json.RawMessage", raws{json.RawMessage{}}),
 		recordOf(Avro, "field L[1]: it is a text", lists{[]string{"", bad}}),
 		recordOf(Parquet, "field L[1]: it is a text", lists{[]string{"", bad}}),
 		recordOf(JSONLines, "field L[1]: it is a text", lists{[]string{"", bad}}),

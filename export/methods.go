@@ -54,8 +54,8 @@ func routeBelow(t reflect.Type, method string, above []reflect.Type) route {
 	return best
 }
 
-// declares reports whether a struct declares a method, which it has, itself. The compiler generates the methods
-// that come from embedded fields.
+// declares reports whether a struct declares a method, which it has, itself. The compiler generates
+// the methods that come from embedded fields.
 func declares(t reflect.Type, method string) bool {
 	m, there := t.MethodByName(method)
 	if !there {
@@ -189,7 +189,8 @@ type textRoute struct {
 var textRoutes sync.Map // of textKey: textRoute
 
 // textOf returns the text of a value whose type has a text method, and whether there is one; nil
-// has none. If only pointers have the method, the value has an address. If the method is a time's, it returns an error if the text would be another time.
+// has none. If only pointers have the method, the value has an address. If the method is a time's,
+// it returns an error if the text would be another time.
 func textOf(v reflect.Value, tag string) (text []byte, there bool, err error) {
 	for v.Kind() == reflect.Interface && !v.IsNil() {
 		v = v.Elem()

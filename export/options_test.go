@@ -67,7 +67,8 @@ func TestOptionLimits(t *testing.T) {
 	}{
 		{export.StartOptions{}, "", "there is no engine"},
 		{export.StartOptions{StartOptions: mapper.StartOptions{ID: long}}, "", "there is no engine"},
-		{export.StartOptions{StartOptions: mapper.StartOptions{ID: long + "i"}}, "", "the ID has 91 bytes, want up to 90"},
+		{export.StartOptions{StartOptions: mapper.StartOptions{ID: long + "i"}}, "",
+			"the ID has 91 bytes, want up to 90"},
 		{export.StartOptions{Files: 3}, "", "there is no engine"},
 		{export.StartOptions{Files: 4}, "", "StartOptions.Files is 4, want 0 to 3"},
 		{export.StartOptions{Files: -1}, "", "StartOptions.Files is -1, want 0 to 3"},

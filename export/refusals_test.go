@@ -90,7 +90,8 @@ func (r *refuser) database(
 		}
 	case *pb.RunQueryRequest:
 		for _, kind := range req.GetQuery().GetKind() {
-			about = append(about, fmt.Sprint(kind.GetName(), req.GetQuery().GetFilter(), req.GetQuery().GetStartCursor()))
+			about = append(about, fmt.Sprint(kind.GetName(), req.GetQuery().GetFilter(),
+				req.GetQuery().GetStartCursor()))
 		}
 	case *pb.CommitRequest:
 		for _, m := range req.Mutations {
@@ -252,7 +253,8 @@ func TestEachRefusedCall(t *testing.T) {
 			return
 		}
 		if !slices.Equal(got, want) || m.Records != 36 || m.Coverage == nil {
-			t.Errorf("after %s was refused, the manifest is %+v, and in the bucket are %q, want %q", refused, m, got, want)
+			t.Errorf("after %s was refused, the manifest is %+v, and in the bucket are %q, want %q", refused, m, got,
+				want)
 		}
 	}
 	t.Error("it makes more than 200 calls")

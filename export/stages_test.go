@@ -280,7 +280,8 @@ func TestOtherBuildWritesNothing(t *testing.T) {
 					t.Errorf("%+v, want an error", m)
 				}
 				status, err := run.Jobs()[stage].Status(t.Context())
-				if text := fmt.Sprintf("%+v, %v", status, err); !strings.Contains(text, `"jsonl", and this build has "csv/2"`) {
+				if text := fmt.Sprintf("%+v, %v", status, err); !strings.Contains(text,
+					`"jsonl", and this build has "csv/2"`) {
 					t.Errorf("the status is %s, want an error that names both formats", text)
 				}
 				if left := s.Names(); len(left) != names {

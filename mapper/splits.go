@@ -81,7 +81,8 @@ type SplitsWay struct {
 	// Way is one of:
 	//
 	//   - "lexicographic": the key space between the first and the last key is cut into equal parts
-	//   - "scatter": one sampled key (__scatter__) for each part is read, and the cuts are at these keys
+	//   - "scatter": one sampled key (__scatter__) for each part is read, and the cuts are at these
+	//     keys
 	//   - "oversampled": 32 sampled keys for each part are read, and the cuts are at every 32nd key
 	//   - "splits": as [Splits] cuts it
 	Way string `json:"way"`

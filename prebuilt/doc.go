@@ -5,7 +5,8 @@
 //	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: mappers})
 //
 //	scattermap start count --kind Account --params '{"by": "country"}'
-//	scattermap start set --kind Account --params '{"property": "plan", "value": "free"}' --filter 'plan IS NULL'
+//	scattermap start set --kind Account --params '{"property": "plan", "value": "free"}' \
+//	    --filter 'plan IS NULL'
 //	scattermap start check --kind Account --params '{"condition": "Balance >= 0"}'
 //
 // A caller who may start jobs of such a service may also overwrite and delete its entities. The

@@ -59,7 +59,8 @@ func TestGoogleNotInstalled(t *testing.T) {
 			t.Setenv("HOME", t.TempDir())
 			t.Setenv("CLOUDSDK_ROOT_DIR", "")
 			t.Setenv("JAVA_HOME", "")
-			// Start also searches the usual folders. If it finds the emulator there, it lacks only Java.
+			// Start also searches the usual folders. If it finds the emulator there, it lacks only
+			// Java.
 			if _, err := google.Start(context.Background(), p); !errors.Is(err, google.ErrNotInstalled) {
 				t.Errorf("error %v, want ErrNotInstalled", err)
 			}

@@ -267,7 +267,9 @@ var stories = []story{
 		}
 		s.calmly(func() { s.wantBalances(keys, 10) })
 		s.verify(job)
-		for _, o := range []mapper.CleanUpOptions{{ExpireAfter: time.Hour}, {IncludeFailures: true}, {IncludeJob: true}} {
+		for _, o := range []mapper.CleanUpOptions{
+			{ExpireAfter: time.Hour}, {IncludeFailures: true}, {IncludeJob: true},
+		} {
 			gone := func() bool {
 				_, err := job.Status(s.Context())
 				return o.IncludeJob && errors.Is(err, mapper.ErrNoSuchJob)

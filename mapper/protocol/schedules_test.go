@@ -494,7 +494,8 @@ func TestScheduleRefused(t *testing.T) {
 			mapper.Query{Kind: "Leaf"}, math.NaN(), nil); !errors.Is(err, mapper.ErrInvalidArgument) {
 			t.Errorf("a tick with parameters that have no JSON: %v", err)
 		}
-		if _, err := mapper.NewEngine(w.Client, w.Engine.Queue(), &mapper.EngineOptions{Mappers: []mapper.AnyMapper{nightly},
+		if _, err := mapper.NewEngine(w.Client, w.Engine.Queue(), &mapper.EngineOptions{
+			Mappers:   []mapper.AnyMapper{nightly},
 			Schedules: []mapper.AnySchedule{mapper.NewSchedule(strings.Repeat("s", 70), nightly, mapper.OverlapSkip)},
 		}); err != nil {
 			t.Errorf("a schedule with the longest name: %v", err)

@@ -290,7 +290,8 @@ func TestCensus(t *testing.T) {
 			*done.Sample.Census != test.census || done.Waiting != first {
 			t.Errorf("%s: %+v", test.name, done.Totals)
 		}
-		if done.Sample.Scale != test.scale || done.Sample.LeftScale != test.leftScale || len(done.Sample.Open) != test.open {
+		if done.Sample.Scale != test.scale || done.Sample.LeftScale != test.leftScale ||
+			len(done.Sample.Open) != test.open {
 			t.Errorf("%s: scales %v and %v, %d open", test.name, done.Sample.Scale, done.Sample.LeftScale,
 				len(done.Sample.Open))
 		}

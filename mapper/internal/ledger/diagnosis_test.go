@@ -65,8 +65,8 @@ func TestDiagnosis(t *testing.T) {
 			return append(all, &record.Range{ID: "!nobody's", Start: whole[7].Start, End: whole[7].End})
 		}, []string{
 			"range !nobody's has no parent",
-			"at " + fmt.Sprint(whole[7].Start) + ` the ranges ["` + whole[8].ID + `"] end, and the ranges ["!nobody's" "` +
-				whole[7].ID + `"] start`,
+			"at " + fmt.Sprint(whole[7].Start) + ` the ranges ["` + whole[8].ID +
+				`"] end, and the ranges ["!nobody's" "` + whole[7].ID + `"] start`,
 			"at " + fmt.Sprint(whole[7].End) + ` the ranges ["!nobody's" "` + whole[7].ID +
 				`"] end, and the ranges ["` + whole[6].ID + `"] start`,
 		}},

@@ -104,8 +104,8 @@ func TestReadsOfRecords(t *testing.T) {
 				last = 1
 			}
 			if s.calls != last {
-				t.Errorf("damaged %v, read %d fails, cleaned up before %d: %d reads, want %d", damaged, s.fails, s.cleans,
-					s.calls, last)
+				t.Errorf("damaged %v, read %d fails, cleaned up before %d: %d reads, want %d", damaged, s.fails,
+					s.cleans, s.calls, last)
 			}
 			if err == nil && (len(l.Problems) > 0) != damaged {
 				t.Errorf("damaged %v: %q", damaged, l.Problems)
@@ -143,13 +143,15 @@ func (s *lister) KeysDigest(_ context.Context, q query.Query, _, end *keyspace.P
 func TestComparison(t *testing.T) {
 	j := &record.Job{ID: "j", Query: []byte(`{"kind":"K"}`)}
 	of := func(end int64) *record.Range {
-		return &record.Range{ID: fmt.Sprint("r", end), State: record.Done, End: at(end), Entities: 10, Keys: []byte("k")}
+		return &record.Range{ID: fmt.Sprint("r", end), State: record.Done, End: at(end), Entities: 10,
+			Keys: []byte("k")}
 	}
 	pending, alone := of(1), of(2)
 	pending.State, alone.Alone = record.Pending, true
 	s := &shelf{job: j, ranges: []*record.Range{pending, alone, of(3), of(4), of(5), of(6)}}
 	src := &lister{
-		n:    map[string]int64{fmt.Sprint(at(3)): 10, fmt.Sprint(at(4)): 9, fmt.Sprint(at(5)): 11, fmt.Sprint(at(6)): 10},
+		n: map[string]int64{fmt.Sprint(at(3)): 10, fmt.Sprint(at(4)): 9, fmt.Sprint(at(5)): 11,
+			fmt.Sprint(at(6)): 10},
 		keys: map[string]string{fmt.Sprint(at(3)): "k", fmt.Sprint(at(4)): "k", fmt.Sprint(at(5)): "k"},
 	}
 	found, err := OfEntities(t.Context(), s, src, j, noon)

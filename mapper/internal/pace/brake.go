@@ -11,10 +11,10 @@ import (
 
 // A Brake slows the calls of a job's function in one process while a service refuses calls
 // because there are too many. It counts calls in windows. If more than 4% of a window's calls
-// were refused, beyond chance, the new rate is 90% of the accepted calls' rate. The rate rests there for five
-// windows. Then it grows, faster with each window without a cut. If a much lower rate does not
-// lower the share of refused calls, the rate is not the cause. The brake is then released for
-// five minutes.
+// were refused, beyond chance, the new rate is 90% of the accepted calls' rate. The rate rests
+// there for five windows. Then it grows, faster with each window without a cut. If a much lower
+// rate does not lower the share of refused calls, the rate is not the cause. The brake is then
+// released for five minutes.
 //
 // Only calls of a service count: runs that take about as long as other calls, or that were
 // refused. A function that returns at once has called no service.

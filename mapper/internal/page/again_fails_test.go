@@ -126,8 +126,8 @@ func TestEndsWhileItWaits(t *testing.T) {
 				o, err := p.Run(ctx)
 				if !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != 30*time.Second ||
 					calls.Load() > c.calls*int64(max(1, atOnce)) || calls.Load() < c.calls {
-					t.Errorf("it waits for %s, %d at once: %d calls, %+v, %v, after %v", name, atOnce, calls.Load(), o, err,
-						time.Since(begun))
+					t.Errorf("it waits for %s, %d at once: %d calls, %+v, %v, after %v", name, atOnce, calls.Load(), o,
+						err, time.Since(begun))
 				}
 			})
 		}

@@ -47,7 +47,9 @@ func TestLookAhead(t *testing.T) {
 			}
 			return []*datastore.Key{keyOf(10 * key.ID)}, nil
 		}, want: "[]"},
-		{name: "none", keys: func(*datastore.Key, *pb.Entity) ([]*datastore.Key, error) { return nil, nil }, want: "[]"},
+		{name: "none", keys: func(*datastore.Key, *pb.Entity) ([]*datastore.Key, error) {
+			return nil, nil
+		}, want: "[]"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			k := kindOf(1, 2, 3)
@@ -141,7 +143,8 @@ func TestClosedMeanwhile(t *testing.T) {
 		v.close()
 		return k.get(keys, records...)
 	}
-	if _, err := v.Look(t.Context(), []*datastore.Key{keyOf(7)}); !errors.Is(err, errClosed) || len(o.known.stamps) > 0 {
+	if _, err := v.Look(t.Context(), []*datastore.Key{keyOf(7)}); !errors.Is(err, errClosed) ||
+		len(o.known.stamps) > 0 {
 		t.Errorf("%v, %v is known", err, o.known.stamps)
 	}
 	v = &view{outcome: o, get: k.get}

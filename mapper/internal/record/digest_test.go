@@ -22,9 +22,9 @@ func TestSealsOfOlderBuilds(t *testing.T) {
 	var empty Range
 	full := Range{Job: "j", Incarnation: "i", ID: "r", State: Done, Start: at(10),
 		End: &keyspace.Position{Namespace: "eu", Kind: "Order", Valued: true, Value: 2.5, Key: order}, Namespace: "eu",
-		Kind: "Order", Failed: "j", Error: "no", Keys: []byte("k"), Counters: []byte("{}"), Single: []byte("s"), Depth: 1,
-		Children: 2, Retries: 3, Recorded: 4, Refusals: 5, Entities: 6, Processed: 7, Unsharded: 8, Alone: true, Full: true,
-		Created: rounded, Done: rounded.Add(time.Hour)}
+		Kind: "Order", Failed: "j", Error: "no", Keys: []byte("k"), Counters: []byte("{}"), Single: []byte("s"),
+		Depth: 1, Children: 2, Retries: 3, Recorded: 4, Refusals: 5, Entities: 6, Processed: 7, Unsharded: 8,
+		Alone: true, Full: true, Created: rounded, Done: rounded.Add(time.Hour)}
 	written := full
 	written.Written = 9
 	single := full.SingleSum()

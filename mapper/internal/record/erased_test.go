@@ -38,7 +38,8 @@ func acts(t *testing.T, h History) (all [][3]string) {
 // times and actions stay.
 func TestRedact(t *testing.T) {
 	job := Job{ID: "j", Query: []byte(`{"kind":"Account"}`), Params: []byte(`{"name":"alice"}`), Undo: "undo-alice",
-		Closing: []byte(`{}`), Error: "no mail to alice", Trouble: "alice is busy", RetryOf: "no mail", History: history(
+		Closing: []byte(`{}`), Error: "no mail to alice", Trouble: "alice is busy", RetryOf: "no mail",
+		History: history(
 			Act{What: "paused", By: "ann", Why: "alice complained"}, Act{What: "resumed", By: "alice"},
 			Act{What: "undone by job undo-3"}, Act{What: "moved to alice"})}
 	sum := Totals{Processed: 5, Counters: map[string]int64{"alice": 2},
@@ -94,14 +95,16 @@ func TestRedactTexts(t *testing.T) {
 		fails   bool
 	}{
 		{"nothing of it", Job{History: history(Act{What: "paused", By: "bob", Why: "x"}), Error: "no bob", Trouble: "t",
-			RetryOf: "r", Totals: other}, Job{History: history(Act{What: "paused", By: "bob", Why: "x"}), Error: "no bob",
-			Trouble: "t", RetryOf: "r", Totals: other}, false, false},
+			RetryOf: "r", Totals: other},
+			Job{History: history(Act{What: "paused", By: "bob", Why: "x"}), Error: "no bob", Trouble: "t",
+				RetryOf: "r", Totals: other}, false, false},
 		{"nothing at all", Job{}, Job{}, false, false},
 		{"a reason", Job{History: history(Act{What: "paused", By: "bob", Why: "alice"}, Act{What: "resumed"})},
 			Job{History: history(Act{What: "paused", By: "bob", Why: "(erased)"}, Act{What: "resumed"})}, true, false},
 		{"an action", Job{History: history(Act{What: "undone by job alice"})},
 			Job{History: history(Act{What: "(erased)"})}, true, false},
-		{"an operator", Job{History: history(Act{By: "alice"})}, Job{History: history(Act{By: "(erased)"})}, true, false},
+		{"an operator", Job{History: history(Act{By: "alice"})},
+			Job{History: history(Act{By: "(erased)"})}, true, false},
 		{"a history that can't be read", Job{History: History("?")}, Job{}, true, false},
 		{"an error", Job{Error: "no alice"}, Job{Error: "(erased)"}, true, false},
 		{"an error, and others' counters", Job{Error: "no alice", Totals: other},

@@ -152,7 +152,9 @@ func TestCheckState(t *testing.T) {
 // TestTotalsBefore checks that a job which retries its failures has the numbers of its success, and
 // that damaged totals are no numbers.
 func TestTotalsBefore(t *testing.T) {
-	for before, want := range map[string]int64{"": 0, `{"processed":5}`: 5, `{"processed":5`: 0, `{"processed":"5"}`: 0} {
+	for before, want := range map[string]int64{
+		"": 0, `{"processed":5}`: 5, `{"processed":5`: 0, `{"processed":"5"}`: 0,
+	} {
 		got := (&Job{Before: []byte(before)}).TotalsBefore()
 		if (got != nil) != (want > 0) || got != nil && got.Processed != want {
 			t.Errorf("%s: %+v", before, got)

@@ -61,8 +61,9 @@ func TestUndoneStays(t *testing.T) {
 		job  Job
 		want error
 	}{
-		"a job that is undone":               {Job{State: Failed, Undo: "undo-j"}, ErrState},
-		"a job that deletes its own records": {Job{State: Paused, Cleaning: "{}", Cleaned: true, Closing: []byte("{}")}, nil},
+		"a job that is undone": {Job{State: Failed, Undo: "undo-j"}, ErrState},
+		"a job that deletes its own records": {Job{State: Paused, Cleaning: "{}", Cleaned: true,
+			Closing: []byte("{}")}, nil},
 	} {
 		j := c.job
 		if err := j.Resume(0, noon); !errors.Is(err, c.want) || err != nil && !reflect.DeepEqual(j, c.job) {

@@ -113,8 +113,8 @@ func TestSubjectValues(t *testing.T) {
 			true},
 		{"one of a filter", number, JobKind, "query",
 			[]byte(`{"filters":[{"property":"t","op":"in","value":[1,4711]}]}`), true},
-		{"another filter", number, JobKind, "query", []byte(`{"filters":[{"property":"tenant","op":"=","value":4712}]}`),
-			false},
+		{"another filter", number, JobKind, "query",
+			[]byte(`{"filters":[{"property":"tenant","op":"=","value":4712}]}`), false},
 		{"the property of a filter", number, JobKind, "query",
 			[]byte(`{"filters":[{"property":"of.4711","op":"=","value":1}]}`), true},
 		{"filters of another build", number, JobKind, "query", []byte(`{"filters":{"tenant":4711}}`), true},
@@ -127,7 +127,8 @@ func TestSubjectValues(t *testing.T) {
 		{"the key of a query", number, JobKind, "query", []byte(`{"ancestor":"` + id.Encode() + `"}`), true},
 		{"a count", number, JobKind, "totals", []byte(`{"processed":4711,"counters":{"n":4711}}`), false},
 		{"the name of a namespace", number, JobKind, "totals", []byte(`{"spaces":{"4711/Account":{"p":1}}}`), true},
-		{"the name of a number", Subject{Words: []string{"processed"}}, JobKind, "totals", []byte(`{"processed":5}`), false},
+		{"the name of a number", Subject{Words: []string{"processed"}}, JobKind, "totals",
+			[]byte(`{"processed":5}`), false},
 		{"when somebody acted", moment, JobKind, "history", []byte(`[{"at":"2026-11-26T00:00:00Z","what":"paused"}]`),
 			false},
 		{"names of others", number, JobKind, "totals",
@@ -218,7 +219,8 @@ func TestWholeWords(t *testing.T) {
 		next := string([]byte{byte(b)})
 		want := !strings.Contains("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", next)
 		if alice.InText("alice"+next) != want || alice.InText(next+"alice") != want {
-			t.Errorf("next to %q: found before %v, after %v", next, alice.InText("alice"+next), alice.InText(next+"alice"))
+			t.Errorf("next to %q: found before %v, after %v", next, alice.InText("alice"+next),
+				alice.InText(next+"alice"))
 		}
 	}
 	if alice.InText("") {

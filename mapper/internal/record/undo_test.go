@@ -19,7 +19,8 @@ func TestUndone(t *testing.T) {
 		"a rehearsal of an undo": {Job{ID: "undo-j", Mapper: "rehearsal:undo:touch", Params: of},
 			Ref{"j", "i"}, false, false},
 		"a job with the same parameters": {Job{ID: "undo-j", Mapper: "touch", Params: of}, Ref{}, false, false},
-		"an undo that can't be read":     {Job{ID: "undo-j", Mapper: "undo:touch", Params: []byte("{")}, Ref{}, false, false},
+		"an undo that can't be read": {Job{ID: "undo-j", Mapper: "undo:touch", Params: []byte("{")},
+			Ref{}, false, false},
 		"an undo of an earlier job": {Job{ID: "undo-j", Mapper: "undo:touch", Params: []byte(`{"Job":"j",` +
 			`"Incarnation":"h"}`)},
 			Ref{"j", "h"}, true, false},

@@ -191,7 +191,8 @@ func TestSlotOfALaterJob(t *testing.T) {
 func TestCreated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
-		j := &record.Job{ID: "j", Mapper: "m", Query: []byte(`{"kind":"K"}`), State: record.Running, Created: time.Now()}
+		j := &record.Job{ID: "j", Mapper: "m", Query: []byte(`{"kind":"K"}`), State: record.Running,
+			Created: time.Now()}
 		j.Incarnate(1)
 		if err := st.Create(t.Context(), j, record.First{}, func(*datastore.Transaction) error {
 			time.Sleep(time.Second)

@@ -68,7 +68,8 @@ func TestFailedCalls(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, st Store, j *record.Job) operation{
 		"list batches": func(_ *testing.T, _ Store, j *record.Job) operation {
 			return func(ctx context.Context, st Store) error {
-				return st.EachBatch(ctx, Batches(j.Ref(), "", ""), func(*datastore.Key, *record.Batch) error { return nil })
+				return st.EachBatch(ctx, Batches(j.Ref(), "", ""),
+					func(*datastore.Key, *record.Batch) error { return nil })
 			}
 		},
 		"expire batches": func(t *testing.T, st Store, j *record.Job) operation {

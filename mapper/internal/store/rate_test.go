@@ -78,7 +78,9 @@ func TestEndDraft(t *testing.T) {
 			if _, err := st.client.Put(t.Context(), key, new(record.RateClock)); err != nil {
 				t.Fatal(err)
 			}
-			if err := st.Transact(t.Context(), func(tx *datastore.Transaction) error { return EndDraft(tx, j) }); err != nil {
+			if err := st.Transact(t.Context(), func(tx *datastore.Transaction) error {
+				return EndDraft(tx, j)
+			}); err != nil {
 				t.Fatal(err)
 			}
 			err := st.client.Get(t.Context(), key, new(record.RateClock))

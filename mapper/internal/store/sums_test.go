@@ -265,7 +265,8 @@ func TestKeepDraft(t *testing.T) {
 				}
 				kept, err := st.KeepDraft(t.Context(), j, c.keep(j), c.use)
 				if err != nil || (kept != nil) != c.kept || kept != nil &&
-					(kept.Ledger.Ranges != c.want || kept.Link != 2 || !kept.Kept.Equal(time.Now().Truncate(time.Microsecond))) {
+					(kept.Ledger.Ranges != c.want || kept.Link != 2 ||
+						!kept.Kept.Equal(time.Now().Truncate(time.Microsecond))) {
 					t.Errorf("%+v, %v", kept, err)
 				}
 				stored, err := st.LoadDraft(t.Context(), j)

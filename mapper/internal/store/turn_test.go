@@ -384,7 +384,8 @@ func TestTicksOfOlderBuilds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		old := &record.Schedule{Tick: tick(3), Outcome: record.TickQueued, Run: j.ID, Queued: []byte("what"), Waits: tick(3)}
+		old := &record.Schedule{Tick: tick(3), Outcome: record.TickQueued, Run: j.ID, Queued: []byte("what"),
+			Waits: tick(3)}
 		if _, err := st.client.Put(t.Context(), record.ScheduleKey("s"), old); err != nil {
 			t.Fatal(err)
 		}

@@ -174,7 +174,10 @@ func TestUndoneChanges(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			st, j, _ := undone(t, c.j, func(u *record.Job) { u.State = c.u })
-			_, err := st.UpdateJob(t.Context(), j.Ref(), func(j *record.Job) (bool, error) { c.change(j); return true, nil })
+			_, err := st.UpdateJob(t.Context(), j.Ref(), func(j *record.Job) (bool, error) {
+				c.change(j)
+				return true, nil
+			})
 			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, record.ErrState) ||
 				!strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%s: %v, want %q", c.name, err, c.want)

@@ -33,7 +33,8 @@ func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
 			looks = append(looks, at.Truncate(time.Microsecond))
 			continue
 		}
-		// An entity that was there at that time was there at one of these minutes, too, or only for seconds.
+		// An entity that was there at that time was there at one of these minutes, too, or only for
+		// seconds.
 		minute := at.Truncate(time.Minute)
 		looks = append(looks, minute, minute.Add(time.Minute))
 	}

@@ -113,7 +113,8 @@ func TestRoom(t *testing.T) {
 	w := &Wrote{Own: Keys{Hashes: name[:2*MaxKeys]}, Others: keysOfAllSorts()}
 	got, err := Decode(w.Encode())
 	if err != nil || !slices.Equal(got.Own.Hashes, w.Own.Hashes) || len(got.Others) != 0 || got.Lost != 5 {
-		t.Errorf("many hashes: %d bytes, %d others and %d lost, %v", len(got.Own.Hashes), len(got.Others), got.Lost, err)
+		t.Errorf("many hashes: %d bytes, %d others and %d lost, %v", len(got.Own.Hashes), len(got.Others), got.Lost,
+			err)
 	}
 }
 

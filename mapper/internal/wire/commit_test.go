@@ -257,7 +257,8 @@ func TestRefused(t *testing.T) {
 		{"it is there", []Condition{none, version}, false, codes.AlreadyExists, codes.Aborted},
 		{"it is missing", []Condition{version, none}, false, codes.NotFound, codes.Aborted},
 		{"it may not", []Condition{version}, false, codes.PermissionDenied, codes.PermissionDenied},
-		{"it is there, and nothing was asked", []Condition{none, free}, false, codes.AlreadyExists, codes.AlreadyExists},
+		{"it is there, and nothing was asked", []Condition{none, free}, false, codes.AlreadyExists,
+			codes.AlreadyExists},
 		{"it is there, and it is no transaction", []Condition{version}, true, codes.AlreadyExists, codes.AlreadyExists},
 	} {
 		v := &Versions{alone: c.alone}
