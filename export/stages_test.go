@@ -166,20 +166,9 @@ func TestHeldStates(t *testing.T) {
 				return run
 			}
 			run := start()
-			refused := func(x *export.Export[mapper.NoParams], run *export.Run, is error, want string) {
-				t.Helper()
-				n, err := x.Count(t.Context(), run)
-				if err == nil || is != nil && !errors.Is(err, is) || !strings.Contains(err.Error(), want) {
-					t.Errorf("Count: %d, %v, want an error with %q", n, err, want)
-				}
-				err = x.Write(t.Context(), run, 0, mapper.NoParams{})
-				if err == nil || is != nil && !errors.Is(err, is) || !strings.Contains(err.Error(), want) {
-					t.Errorf("Write: %v, want an error with %q", err, want)
-				}
-			}
-			refused(other, run, mapper.ErrIDTaken, `it is a job of "orders"`)
+			wantHeldRefused(t, other, run, mapper.ErrIDTaken, `it is a job of "orders"`)
 			if !allow {
-				refused(x, run, mapper.ErrWrongState, "has failed on 1 entities")
+				wantHeldRefused(t, x, run, mapper.ErrWrongState, "has failed on 1 entities")
 				broken.Store(false)
 				if err := run.Jobs()[0].Retry(t.Context(), nil); err != nil {
 					t.Fatal(err)
@@ -211,17 +200,31 @@ func TestHeldStates(t *testing.T) {
 			}
 			jobs := run.Jobs()
 			clean(jobs[1])
-			refused(x, run, nil, "there are 0 parts, and ")
+			wantHeldRefused(t, x, run, nil, "there are 0 parts, and ")
 			clean(jobs[0], jobs[2])
 			start()
-			refused(x, run, mapper.ErrIDTaken, "the ID is that of another run")
+			wantHeldRefused(t, x, run, mapper.ErrIDTaken, "the ID is that of another run")
 			aborted := must(x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
 				&export.StartOptions{StartOptions: mapper.StartOptions{ID: "aborted", PageSize: 10}, Hold: true}))
 			if err := aborted.Jobs()[0].Abort(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			refused(x, aborted, mapper.ErrWrongState, "job aborted is aborted")
+			wantHeldRefused(t, x, aborted, mapper.ErrWrongState, "job aborted is aborted")
 		})
+	}
+}
+
+// wantHeldRefused checks that Count and Write of a held export each return an error that contains
+// want, and that wraps is, unless that is nil.
+func wantHeldRefused(t *testing.T, x *export.Export[mapper.NoParams], run *export.Run, is error, want string) {
+	t.Helper()
+	n, err := x.Count(t.Context(), run)
+	if err == nil || is != nil && !errors.Is(err, is) || !strings.Contains(err.Error(), want) {
+		t.Errorf("Count: %d, %v, want an error with %q", n, err, want)
+	}
+	err = x.Write(t.Context(), run, 0, mapper.NoParams{})
+	if err == nil || is != nil && !errors.Is(err, is) || !strings.Contains(err.Error(), want) {
+		t.Errorf("Write: %v, want an error with %q", err, want)
 	}
 }
 

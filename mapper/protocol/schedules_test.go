@@ -425,11 +425,10 @@ func TestOneRunGoesOn(t *testing.T) {
 }
 
 // TestScheduleRefused checks that impossible schedules are refused with an error that names the
-// cause.
+// cause. A name of 70 letters is possible.
 func TestScheduleRefused(t *testing.T) {
 	t.Parallel()
-	floats := mapper.Update("floats", func(context.Context, *mapper.Entity[leaf], float64) error { return nil })
-	mappertest.Run(t, []mapper.AnyMapper{nightly, floats}, nil, func(t *testing.T, w *mappertest.Env) {
+	mappertest.Run(t, []mapper.AnyMapper{nightly}, nil, func(t *testing.T, w *mappertest.Env) {
 		other := mapper.Update("other", func(context.Context, *mapper.Entity[leaf], string) error { return nil })
 		for want, s := range map[string]*mapper.Schedule[string]{
 			`"a b"`:             mapper.NewSchedule("a b", nightly, mapper.OverlapSkip),
@@ -463,6 +462,22 @@ func TestScheduleRefused(t *testing.T) {
 				t.Errorf("an engine with the schedules %v: %v", all, err)
 			}
 		}
+		if _, err := mapper.NewEngine(w.Client, w.Engine.Queue(), &mapper.EngineOptions{
+			Mappers:   []mapper.AnyMapper{nightly},
+			Schedules: []mapper.AnySchedule{mapper.NewSchedule(strings.Repeat("s", 70), nightly, mapper.OverlapSkip)},
+		}); err != nil {
+			t.Errorf("a schedule with the longest name: %v", err)
+		}
+	})
+}
+
+// TestTickRefused checks that ticks are refused without an engine, with an impossible time, with
+// parameters that have no JSON, and with an ID. Where runs may wait, a tick is refused if the engine
+// does not advance the schedule.
+func TestTickRefused(t *testing.T) {
+	t.Parallel()
+	floats := mapper.Update("floats", func(context.Context, *mapper.Entity[leaf], float64) error { return nil })
+	mappertest.Run(t, []mapper.AnyMapper{nightly, floats}, nil, func(t *testing.T, w *mappertest.Env) {
 		// Without an engine that advances schedules, nothing would start waiting runs.
 		for _, overlap := range []mapper.Overlap{mapper.OverlapQueue, mapper.OverlapReplace} {
 			s := mapper.NewSchedule("elsewhere", nightly, overlap)
@@ -493,12 +508,6 @@ func TestScheduleRefused(t *testing.T) {
 		if _, err := mapper.NewSchedule("floats", floats, mapper.OverlapSkip).Tick(t.Context(), w.Engine, midnight,
 			mapper.Query{Kind: "Leaf"}, math.NaN(), nil); !errors.Is(err, mapper.ErrInvalidArgument) {
 			t.Errorf("a tick with parameters that have no JSON: %v", err)
-		}
-		if _, err := mapper.NewEngine(w.Client, w.Engine.Queue(), &mapper.EngineOptions{
-			Mappers:   []mapper.AnyMapper{nightly},
-			Schedules: []mapper.AnySchedule{mapper.NewSchedule(strings.Repeat("s", 70), nightly, mapper.OverlapSkip)},
-		}); err != nil {
-			t.Errorf("a schedule with the longest name: %v", err)
 		}
 		if _, err := s.Tick(t.Context(), w.Engine, midnight, mapper.Query{Kind: "Leaf"}, "",
 			&mapper.StartOptions{ID: "mine"}); !errors.Is(err, mapper.ErrInvalidArgument) {

@@ -194,8 +194,10 @@ func TestCallsAgain(t *testing.T) {
 // it go on.
 func TestCallsAfterRefused(t *testing.T) {
 	const refused, calls = 20, 30
+	refusals := map[any]int64{int64(refused): 10, int64(refused + 1): 5} // by entity, its calls before
 	for _, again := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
+			t.Logf("again %v", again)
 			k := kindOf(idsTo(60)...)
 			made, ended := make(map[int64]int), false
 			var mu sync.Mutex
@@ -222,7 +224,8 @@ func TestCallsAfterRefused(t *testing.T) {
 					return nil
 				}
 				id, wait := ctx.Value(idKey{}), time.Second
-				if id == int64(refused) || id == int64(refused+1) {
+				last, refuses := refusals[id]
+				if refuses {
 					wait -= time.Millisecond
 				}
 				select {
@@ -230,7 +233,7 @@ func TestCallsAfterRefused(t *testing.T) {
 					return ctx.Err()
 				case <-time.After(wait):
 				}
-				if mu.Lock(); id == int64(refused) && before == 10 || id == int64(refused+1) && before == 5 {
+				if mu.Lock(); refuses && before == last {
 					defer mu.Unlock()
 					ended = id == int64(refused)
 					return errNoCall
@@ -253,21 +256,22 @@ func TestCallsAfterRefused(t *testing.T) {
 			if err != nil || o.Reached != refused-1 {
 				t.Fatalf("%+v, %v", o, err)
 			}
-			for id := range int64(60) {
-				want := calls
-				switch id++; {
-				case id == refused:
-					want = 10
-				case id > 40:
-					want = 0
-				case id > refused:
-					want = 5
-				}
-				if n := made[id]; n > want || id < refused && n < want {
-					t.Errorf("again %v: %d has made %d calls, want %d", again, id, n, want)
-				}
-			}
+			checkCalls(t, made, 1, refused-1, calls, calls)
+			checkCalls(t, made, refused, refused, 0, 10)
+			checkCalls(t, made, refused+1, 40, 0, 5)
+			checkCalls(t, made, 41, 60, 0, 0)
 		})
+	}
+}
+
+// checkCalls checks that each of the entities from first to last has made between least and most
+// calls.
+func checkCalls(t *testing.T, made map[int64]int, first, last int64, least, most int) {
+	t.Helper()
+	for id := first; id <= last; id++ {
+		if n := made[id]; n < least || n > most {
+			t.Errorf("%d has made %d calls, want %d to %d", id, n, least, most)
+		}
 	}
 }
 

@@ -306,11 +306,17 @@ func TestCommitStores(t *testing.T) {
 			t.Errorf("child %d: pages of %d, %d bytes, %v", i, c.PageSize, c.EntitySize, c.Pace)
 		}
 	}
-	if r.Entities != 2 || string(r.Keys) != string(KeysDigest(o.Done)) || r.Processed != 2 || r.Written != 3 ||
-		r.Calls != 4 || r.Conflicts != 5 || r.Ran != 6 || r.Yielded != 7 || !r.Full || string(r.Counters) != "c" ||
-		string(r.Wrote) != "w" || r.Unsharded != 3 || r.LeftOf != "j" || r.ExamplesOf != "j" || r.Pace != time.Second ||
-		string(r.Seal) != string(r.Digest()) {
-		t.Errorf("%+v", r)
+	got := fmt.Sprintf("%d entities, %d processed, %d written, %d calls, %d conflicts, %d ran, %d yielded, full %v, "+
+		"counters %s, wrote %s, %d unsharded, left of %s, examples of %s, pace %v",
+		r.Entities, r.Processed, r.Written, r.Calls, r.Conflicts, r.Ran, r.Yielded, r.Full,
+		r.Counters, r.Wrote, r.Unsharded, r.LeftOf, r.ExamplesOf, r.Pace)
+	const want = "2 entities, 2 processed, 3 written, 4 calls, 5 conflicts, 6 ran, 7 yielded, full true, " +
+		"counters c, wrote w, 3 unsharded, left of j, examples of j, pace 1s"
+	if got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	if string(r.Keys) != string(KeysDigest(o.Done)) || string(r.Seal) != string(r.Digest()) {
+		t.Errorf("the digests of %+v", r)
 	}
 }
 

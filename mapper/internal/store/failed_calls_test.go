@@ -55,17 +55,53 @@ func (f *refuser) made() int {
 	return f.calls
 }
 
+// An operation calls the database. A preparation stores what its operation needs, beside the running
+// job j.
+type (
+	operation   = func(context.Context, Store) error
+	preparation = func(t *testing.T, st Store, j *record.Job) operation
+)
+
+// becoming returns an operation that changes the state of a job.
+func becoming(ref record.Ref, state record.JobState) operation {
+	return func(ctx context.Context, st Store) error {
+		_, err := st.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) { j.State = state; return true, nil })
+		return err
+	}
+}
+
+// refuseEach refuses each call of the database that the operations make, one at a time. An operation
+// must return the error.
+func refuseEach(t *testing.T, operations map[string]preparation) {
+	t.Helper()
+	for name, prepare := range operations {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := new(refuser)
+				st := newStore(t, &emulator.Options{Interceptor: f.intercept})
+				do := prepare(t, st, run(t, st, "j", nil))
+				for call := 1; ; call++ {
+					f.refuse(call)
+					err := do(t.Context(), st)
+					if f.made() < call {
+						if err != nil || call == 1 {
+							t.Errorf("with nothing refused, and %d calls: %v", call-1, err)
+						}
+						return
+					}
+					if status.Code(err) != codes.PermissionDenied {
+						t.Fatalf("call %d is refused, and the error is %v", call, err)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestFailedCalls refuses each call of the database that an operation makes, one at a time. The
 // operation must return the error: nothing that it could not read or write is taken for granted.
 func TestFailedCalls(t *testing.T) {
-	set := func(ref record.Ref, state record.JobState) func(context.Context, Store) error {
-		return func(ctx context.Context, st Store) error {
-			_, err := st.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) { j.State = state; return true, nil })
-			return err
-		}
-	}
-	type operation = func(context.Context, Store) error
-	for name, prepare := range map[string]func(t *testing.T, st Store, j *record.Job) operation{
+	refuseEach(t, map[string]preparation{
 		"list batches": func(_ *testing.T, _ Store, j *record.Job) operation {
 			return func(ctx context.Context, st Store) error {
 				return st.EachBatch(ctx, Batches(j.Ref(), "", ""),
@@ -134,7 +170,7 @@ func TestFailedCalls(t *testing.T) {
 			}
 		},
 		"change a job": func(_ *testing.T, _ Store, j *record.Job) operation {
-			return set(record.Ref{ID: j.ID}, record.Paused)
+			return becoming(record.Ref{ID: j.ID}, record.Paused)
 		},
 		"change a job once": func(_ *testing.T, _ Store, j *record.Job) operation {
 			return func(ctx context.Context, st Store) error {
@@ -157,7 +193,7 @@ func TestFailedCalls(t *testing.T) {
 		},
 		"set a job running": func(t *testing.T, st Store, j *record.Job) operation {
 			becomes(t, st, j, record.Paused)
-			return set(j.Ref(), record.Running)
+			return becoming(j.Ref(), record.Running)
 		},
 		"set a run running": func(t *testing.T, st Store, j *record.Job) operation {
 			becomes(t, st, j, record.Succeeded)
@@ -171,7 +207,7 @@ func TestFailedCalls(t *testing.T) {
 				t.Fatal(err)
 			}
 			becomes(t, st, second, record.Succeeded)
-			return set(first.Ref(), record.Running)
+			return becoming(first.Ref(), record.Running)
 		},
 		"clean up an undone job": func(t *testing.T, st Store, _ *record.Job) operation {
 			of := run(t, st, "of", func(j *record.Job) {
@@ -215,6 +251,13 @@ func TestFailedCalls(t *testing.T) {
 				return st.Forestall(ctx, record.Ref{ID: "k", Incarnation: "i"}, time.Now())
 			}
 		},
+	})
+}
+
+// TestFailedCallsOfTicks refuses each call of the database that an operation on a schedule's ticks
+// makes, one at a time. The operation must return the error.
+func TestFailedCallsOfTicks(t *testing.T) {
+	refuseEach(t, map[string]preparation{
 		"let a tick wait": func(*testing.T, Store, *record.Job) operation {
 			return func(ctx context.Context, st Store) error {
 				tu := turns(st, false)
@@ -273,7 +316,7 @@ func TestFailedCalls(t *testing.T) {
 				st = When(st, func(tx *datastore.Transaction) error {
 					return turns(st, true).Replaces(tx, tick(2), first.Ref())
 				})
-				return set(first.Ref(), record.Aborted)(ctx, st)
+				return becoming(first.Ref(), record.Aborted)(ctx, st)
 			}
 		},
 		"refuse a tick": func(t *testing.T, st Store, _ *record.Job) operation {
@@ -288,26 +331,5 @@ func TestFailedCalls(t *testing.T) {
 				return err
 			}
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := new(refuser)
-				st := newStore(t, &emulator.Options{Interceptor: f.intercept})
-				do := prepare(t, st, run(t, st, "j", nil))
-				for call := 1; ; call++ {
-					f.refuse(call)
-					err := do(t.Context(), st)
-					if f.made() < call {
-						if err != nil || call == 1 {
-							t.Errorf("with nothing refused, and %d calls: %v", call-1, err)
-						}
-						return
-					}
-					if status.Code(err) != codes.PermissionDenied {
-						t.Fatalf("call %d is refused, and the error is %v", call, err)
-					}
-				}
-			})
-		})
-	}
+	})
 }

@@ -298,21 +298,29 @@ func TestKeepDraft(t *testing.T) {
 	}
 }
 
-// TestLiveTotals estimates the rest of a job with 1,000 ranges. A few ranges have most of the rest.
-func TestLiveTotals(t *testing.T) {
+// largeAndSmall stores a job with 1,000 ranges, five of which have most of the rest, and beside it a
+// job with eight.
+func largeAndSmall(t *testing.T) (st Store, large, small *record.Job) {
+	t.Helper()
+	st = newStore(t, nil)
+	large = run(t, st, "j", nil)
+	putRanges(t, st, large, 1000, func(i int, r *record.Range) {
+		if i > 5 {
+			r.Processed = 10
+			r.Finish(time.Now())
+			return
+		}
+		r.Estimate, r.Exact = 100_000, true
+	})
+	small = run(t, st, "small", func(j *record.Job) { j.Beside = true })
+	putRanges(t, st, small, 7, nil)
+	return st, large, small
+}
+
+// TestTotalsOfSmallJob checks that the totals of a job with few ranges are added up, not estimated.
+func TestTotalsOfSmallJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		st := newStore(t, nil)
-		j := run(t, st, "j", nil)
-		putRanges(t, st, j, 1000, func(i int, r *record.Range) {
-			if i > 5 {
-				r.Processed = 10
-				r.Finish(time.Now())
-				return
-			}
-			r.Estimate, r.Exact = 100_000, true
-		})
-		small := run(t, st, "small", func(j *record.Job) { j.Beside = true })
-		putRanges(t, st, small, 7, nil)
+		st, _, small := largeAndSmall(t)
 		if sum, estimated, err := st.LiveTotals(t.Context(), small); err != nil || estimated || sum.Ranges != 8 ||
 			sum.Sample.Census != nil {
 			t.Errorf("a small job: %+v, %v, %v", sum, estimated, err)
@@ -320,6 +328,14 @@ func TestLiveTotals(t *testing.T) {
 		if sum, estimated, err := st.SampleTotals(t.Context(), small); err != nil || estimated || sum.Ranges != 8 {
 			t.Errorf("a sample of a small job: %+v, %v, %v", sum, estimated, err)
 		}
+	})
+}
+
+// TestLiveTotals estimates the rest of a job with 1,000 ranges. A few ranges have most of the rest.
+// Once the job has ended, what a clean-up has recorded takes the place of the estimate.
+func TestLiveTotals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, j, _ := largeAndSmall(t)
 		sum, estimated, err := st.LiveTotals(t.Context(), j)
 		if err != nil || !estimated || sum.Sample.Left != 500_000 || sum.Sample.LeftScale != 1 {
 			t.Errorf("%+v, %v, %v", sum.Sample, estimated, err)
