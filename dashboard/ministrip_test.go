@@ -53,8 +53,8 @@ func TestCells(t *testing.T) {
 	}
 }
 
-// TestMiniWithoutPlaces checks the strips of jobs whose ranges are not known: a job without ranges
-// and a failed one have none, and a strip of counts shows one failure among 100,000 entities.
+// TestMiniWithoutPlaces checks the strips of jobs whose ranges are not known. A job without ranges
+// has none, nor has a failed one. A strip of counts shows one failure among 100,000 entities.
 func TestMiniWithoutPlaces(t *testing.T) {
 	if m := miniOf(new(picture.Picture), new(mapper.Status)); m != nil {
 		t.Errorf("a picture without ranges: %+v", m)

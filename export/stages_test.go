@@ -141,11 +141,14 @@ func TestManifestDeleted(t *testing.T) {
 func TestHeldStates(t *testing.T) {
 	for _, allow := range []bool{false, true} {
 		bucket := testbucket.New().Open()
-		var broken atomic.Bool
+		var broken, slow atomic.Bool
 		broken.Store(true)
 		held := func(name string) *export.Export[mapper.NoParams] {
 			return must(export.New(name, bucket, func(_ context.Context, e *mapper.Entity[order],
 				_ mapper.NoParams) (line, error) {
+				if slow.Load() {
+					time.Sleep(time.Minute)
+				}
 				if e.Value.N == 3 && broken.Load() {
 					return line{}, mapper.Permanent(errors.New("three"))
 				}
@@ -204,12 +207,14 @@ func TestHeldStates(t *testing.T) {
 			clean(jobs[0], jobs[2])
 			start()
 			wantHeldRefused(t, x, run, mapper.ErrIDTaken, "the ID is that of another run")
+			slow.Store(true)
 			aborted := must(x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
 				&export.StartOptions{StartOptions: mapper.StartOptions{ID: "aborted", PageSize: 10}, Hold: true}))
 			if err := aborted.Jobs()[0].Abort(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			wantHeldRefused(t, x, aborted, mapper.ErrWrongState, "job aborted is aborted")
+			slow.Store(false)
 		})
 	}
 }

@@ -479,8 +479,9 @@ func TestEndAtOnce(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: a.intercept}}, addCredit)
 		w.putAccounts(names(1000))
 		w.wait(w.start(10, &mapper.StartOptions{PageSize: 10}))
-		if a.touched.Load() > 0 || a.read.Load() != int64(w.count(record.RangeKind, "id")) {
-			t.Errorf("%d requests are about drafts, and %d records were read", a.touched.Load(), a.read.Load())
+		// Two deliveries that end at the same time may both look whether the job is complete.
+		if n := int64(w.count(record.RangeKind, "id")); a.touched.Load() > 0 || a.read.Load() > 2*n {
+			t.Errorf("%d requests are about drafts, and %d records were read of %d", a.touched.Load(), a.read.Load(), n)
 		}
 	})
 }

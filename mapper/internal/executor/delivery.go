@@ -208,38 +208,6 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 	return d.page(ctx)
 }
 
-// enter takes the delivery's place inside the gate, unless it has one already. If exclusive is set,
-// the place is exclusive. If the job has stopped meanwhile, the range is stopped.
-func (d *delivery) enter(ctx context.Context, exclusive bool) (standing, error) {
-	waited := false
-	if d.place.Leave == nil || exclusive && !d.place.Exclusive {
-		d.leave()
-		var err error
-		if d.place, err = d.x.Gate.Enter(ctx, exclusive); err != nil {
-			return ours, fmt.Errorf("wait for other tasks: %w", err)
-		}
-		waited = d.place.Waited
-	}
-	if waited || d.turn.begun {
-		job, err := d.x.Store.LoadJob(ctx, d.job.Ref())
-		if err != nil {
-			return ours, err
-		}
-		if job.State != record.Running {
-			return stopped, nil
-		}
-	}
-	return ours, nil
-}
-
-// leave gives up the delivery's place inside the gate, if it has one.
-func (d *delivery) leave() {
-	if d.place.Leave != nil {
-		d.place.Leave()
-	}
-	d.place = gate.Place{}
-}
-
 // page processes one page of a pending range.
 func (d *delivery) page(ctx context.Context) (standing, error) {
 	d.turn.pageAt, d.turn.late = time.Now(), false

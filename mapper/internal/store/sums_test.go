@@ -298,8 +298,8 @@ func TestKeepDraft(t *testing.T) {
 	}
 }
 
-// largeAndSmall stores a job with 1,000 ranges, five of which have most of the rest, and beside it a
-// job with eight.
+// largeAndSmall stores a job with 1,000 ranges, and beside it a job with eight. Five ranges of the
+// large one have most of its entities.
 func largeAndSmall(t *testing.T) (st Store, large, small *record.Job) {
 	t.Helper()
 	st = newStore(t, nil)
