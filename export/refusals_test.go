@@ -91,7 +91,7 @@ func (r *refuser) database(
 	case *pb.RunQueryRequest:
 		for _, kind := range req.GetQuery().GetKind() {
 			about = append(about, fmt.Sprint(kind.GetName(), req.GetQuery().GetFilter(),
-				req.GetQuery().GetStartCursor()))
+				string(req.GetQuery().GetStartCursor())))
 		}
 	case *pb.CommitRequest:
 		for _, m := range req.Mutations {

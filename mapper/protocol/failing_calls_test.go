@@ -32,6 +32,7 @@ const sparse = 15
 // call of Datastore fails: the database refuses it, or carries it out and the answer is lost. Each
 // story then ends as if nothing had happened.
 func TestEachCallFails(t *testing.T) {
+	testflag.Sequential(t)
 	testflag.Simulate(t, 1, 1, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
 		for _, s := range stories {

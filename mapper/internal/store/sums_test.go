@@ -298,7 +298,7 @@ func TestKeepDraft(t *testing.T) {
 	}
 }
 
-// largeAndSmall stores a job with 1,000 ranges, and beside it a job with eight. Five ranges of the
+// largeAndSmall stores a job with 1,000 ranges, and beside it a job with eight. Six ranges of the
 // large one have most of its entities.
 func largeAndSmall(t *testing.T) (st Store, large, small *record.Job) {
 	t.Helper()
