@@ -1,6 +1,7 @@
 package protocol_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +75,9 @@ func (h *history) intercept(
 			key = given
 		}
 		k := pbkey.Of(key)
-		h.writes[k.String()], h.keys[k.String()] = append(h.writes[k.String()], write{by, at}), k
+		writes := append(h.writes[k.String()], write{by, at})
+		slices.SortFunc(writes, func(a, b write) int { return cmp.Compare(a.version, b.version) }) // answers overtake
+		h.writes[k.String()], h.keys[k.String()] = writes, k
 	}
 	return resp, err
 }
