@@ -25,8 +25,8 @@ import (
 )
 
 // sparse is the distance between the calls that fail in the worlds of one seed. So that many seeds
-// in a row make every call fail, as .ci/nightly does.
-const sparse = 15
+// in a row make every call fail.
+const sparse = 30
 
 // TestEachCallFails tells stories of jobs and of the people who control them. In each world one
 // call of Datastore fails: the database refuses it, or carries it out and the answer is lost. Each
