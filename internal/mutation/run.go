@@ -90,6 +90,7 @@ func Build(ctx context.Context, root, dir string, targets []Target, suites []str
 // simulations are random tests, with the number of seeds on which each runs.
 var simulations = map[string]int{
 	"TestSimulation": 12, "TestUndoSimulation": 4, "TestRingSimulation": 4, "TestEraseSimulation": 2, "TestStorm": 2,
+	"TestEachCallFails": 30,
 }
 
 const seedsAtOnce = 2
