@@ -173,7 +173,7 @@ func TestFieldsBesideMethods(t *testing.T) {
 		A twoDepths `parquet:"-"`
 		N int
 	}
-	refusedIn[r4](t, texts, "that of its embedded field shallow, so its field deep2 would be left out")
+	refusedIn[r4](t, texts, "from its embedded field shallow, so its field deep2 would be left out")
 	type shallowFirst struct {
 		shallow
 		deep2
@@ -182,7 +182,7 @@ func TestFieldsBesideMethods(t *testing.T) {
 		A shallowFirst `parquet:"-"`
 		N int
 	}
-	refusedIn[r5](t, texts, "that of its embedded field shallow, so its field deep2 would be left out")
+	refusedIn[r5](t, texts, "from its embedded field shallow, so its field deep2 would be left out")
 	type ambiguous struct { // has no method IsZero
 		zero1
 		zero2
@@ -200,7 +200,7 @@ func TestFieldsBesideMethods(t *testing.T) {
 		A pointed `json:",omitzero" csv:"-" avro:"-" parquet:"-"`
 		N int
 	}
-	refusedIn[r7](t, js, "the IsZero of", "its field B would be left out")
+	refusedIn[r7](t, js, "gets its IsZero from", "its field B would be left out")
 	type r8 struct {
 		A holdsPtr `csv:"-" avro:"-" parquet:"-"`
 		N int

@@ -132,8 +132,7 @@ func (x *Export[P]) succeed(ctx context.Context, d *mapper.Completion, s stage) 
 // unless it was discarded.
 func (x *Export[P]) decide(ctx context.Context, s stage) (*Manifest, error) {
 	if s.Layout == 0 {
-		return nil, mapper.Permanent(fmt.Errorf("no manifest in the folder %q is that of run %s: has somebody "+
-			"deleted it?",
+		return nil, mapper.Permanent(fmt.Errorf("the folder %q has no manifest of run %s: has somebody deleted it?",
 			s.Folder, s.Run))
 	}
 	m, err := x.manifest(ctx, s)

@@ -136,8 +136,8 @@ func (r *Run) checkOld(ctx context.Context, folder string) error {
 func checkFolder(folder string) error {
 	for element := range strings.SplitSeq(folder, "/") {
 		if runFolder.MatchString(element) {
-			return fmt.Errorf("the folder %q is in that of a run, %q, in which its export deletes what it does not "+
-				"know", folder, element)
+			return fmt.Errorf("the folder %q is inside %q, the folder of a run: its export deletes what it "+
+				"does not know there", folder, element)
 		}
 	}
 	return checkPath("the folder", folder)

@@ -62,6 +62,12 @@ func TestRowGroups(t *testing.T) {
 		}
 	}
 	p.group = size
+	breakEachWrite(t, join)
+}
+
+// breakEachWrite checks that a join returns the error of each of its writes.
+func breakEachWrite(t *testing.T, join func(io.Writer) error) {
+	t.Helper()
 	calls := &pipe{1 << 30}
 	if err := join(calls); err != nil {
 		t.Fatal(err)
@@ -107,15 +113,7 @@ func TestFullRowGroups(t *testing.T) {
 	if err != nil || len(f.RowGroups()) != 2 || f.RowGroups()[0].NumRows() != rowGroup {
 		t.Errorf("%v, want two groups, the first of %d rows", err, rowGroup)
 	}
-	calls := &pipe{1 << 30}
-	if err := join(calls); err != nil {
-		t.Fatal(err)
-	}
-	for n := range 1<<30 - calls.left {
-		if err := join(&pipe{n}); !errors.Is(err, errPipe) {
-			t.Errorf("%v after %d writes, want an error", err, n)
-		}
-	}
+	breakEachWrite(t, join)
 }
 
 // TestNoParquetSchema refuses types for which package parquet has no schema.

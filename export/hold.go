@@ -80,7 +80,7 @@ func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, er
 	switch {
 	case err != nil:
 	case p.Run != r.place.run:
-		err = fmt.Errorf("%w: the ID is that of another run, %s", mapper.ErrIDTaken, p.Run)
+		err = fmt.Errorf("%w: the ID belongs to another run, %s", mapper.ErrIDTaken, p.Run)
 	case !p.Hold:
 		err = setting.Errorf("%w: it was not started with StartOptions.Hold, so it writes its files by itself",
 			mapper.ErrWrongState)

@@ -123,7 +123,7 @@ func TestPromotedMethods(t *testing.T) {
 		A product `json:",omitzero" csv:"-" avro:"-" parquet:"-"`
 		N int
 	}
-	refusedBy[r11](t, js, "the IsZero of", "its field B would be left out")
+	refusedBy[r11](t, js, "gets its IsZero from", "its field B would be left out")
 
 	type fits struct {
 		A deepTime `parquet:"-"`

@@ -124,8 +124,8 @@ func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 	case stopped != nil:
 		return nil, stopped
 	}
-	return nil, fmt.Errorf("export %s: its jobs have succeeded, and no manifest in the folder %q is that of its run "+
-		"%s: has somebody deleted it?", r.ID, r.Folder, r.place.run)
+	return nil, fmt.Errorf("export %s: its jobs have succeeded, and the folder %q has no manifest of its run %s: "+
+		"has somebody deleted it?", r.ID, r.Folder, r.place.run)
 }
 
 // succeeded reports whether the job of a stage has done all that the next stage needs.

@@ -120,7 +120,7 @@ func nextStage(ctx context.Context, e *mapper.Engine, s stage, suffix string) (*
 		err = json.Unmarshal(status.Params, next)
 	}
 	if err == nil && next.Run != s.Run {
-		err = mapper.Permanent(fmt.Errorf("job %s is that of another run, %q: clean it up, and resume this one",
+		err = mapper.Permanent(fmt.Errorf("job %s belongs to another run, %q: clean it up, and resume this one",
 			status.ID, next.Run))
 	}
 	return next, err

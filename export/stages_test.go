@@ -206,7 +206,7 @@ func TestHeldStates(t *testing.T) {
 			wantHeldRefused(t, x, run, nil, "there are 0 parts, and ")
 			clean(jobs[0], jobs[2])
 			start()
-			wantHeldRefused(t, x, run, mapper.ErrIDTaken, "the ID is that of another run")
+			wantHeldRefused(t, x, run, mapper.ErrIDTaken, "the ID belongs to another run")
 			slow.Store(true)
 			aborted := must(x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
 				&export.StartOptions{StartOptions: mapper.StartOptions{ID: "aborted", PageSize: 10}, Hold: true}))

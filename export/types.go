@@ -89,7 +89,7 @@ func (s schemed) checkName(t reflect.Type) error {
 		return fmt.Errorf("%v is of a generic type, whose name %q can't have: declare a type of it, such as "+
 			"`type Name %s[…]`", t, s.format, name[:strings.Index(name, "[")])
 	case slices.Contains(avroTypes, name):
-		return fmt.Errorf("the name of %v is that of one of the types of %q: give it another one", t, s.format)
+		return fmt.Errorf("the name of %v is also the name of a type of %q: give it another one", t, s.format)
 	}
 	return fmt.Errorf("the name of %v has characters that %q does not take: its names have letters of ASCII, digits "+
 		"and _, and begin with no digit", t, s.format)

@@ -311,7 +311,7 @@ func TestOthersStage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if m, err := run.Wait(t.Context()); err == nil || !strings.Contains(err.Error(),
-			`job orders-join is that of another run, "another": clean it up`) {
+			`job orders-join belongs to another run, "another": clean it up`) {
 			t.Errorf("%+v, %v, want an error that says what to do", m, err)
 		}
 	})

@@ -181,7 +181,7 @@ func (s *Schedule[P]) check(e *Engine, t tick) error {
 		return fmt.Errorf("the tick is at %v, which is more than %v from now: all that come before it would be skipped",
 			t.At.Format(time.RFC3339), mostAhead)
 	case t.Options.ID != "":
-		return setting.Errorf("StartOptions.ID is %q, and the ID of a run is that of its tick: %s", t.Options.ID,
+		return setting.Errorf("StartOptions.ID is %q, but a run has the ID of its tick: %s", t.Options.ID,
 			s.JobID(t.At))
 	}
 	return nil
