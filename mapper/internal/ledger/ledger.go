@@ -165,7 +165,7 @@ func (l *Ledger) checkDone(r *record.Range) {
 	case r.Begun != "" || r.Done.IsZero():
 		l.Problem("range %s is done, at %v, and delivery %q has started it and not ended", r.ID, r.Done, r.Begun)
 	case r.Processed < 0 || failures < 0 || r.Processed+failures > r.Entities:
-		l.Problem("range %s had %d entities, of which %d were processed, and %d failed", r.ID, r.Entities, r.Processed,
+		l.Problem("range %s had %d entities, but %d were processed, and %d failed", r.ID, r.Entities, r.Processed,
 			failures)
 	case r.Written < 0 || r.Written > r.Processed:
 		l.Problem("range %s has written %d of the %d entities that it has processed", r.ID, r.Written, r.Processed)

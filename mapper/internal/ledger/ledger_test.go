@@ -99,7 +99,7 @@ func TestDamagedRecords(t *testing.T) {
 			r.Start = &keyspace.Position{}
 		}, "and names none"},
 		"a failure that was processed": {alone, func(r *record.Range) { r.Processed = 1 },
-			"had 1 entities, of which 1 were processed, and 1 failed"},
+			"had 1 entities, but 1 were processed, and 1 failed"},
 		"pending after the end": {rest, func(r *record.Range) {
 			r.State, r.Open = record.Pending, "j"
 		}, "and 1 ranges are pending"},
@@ -109,10 +109,10 @@ func TestDamagedRecords(t *testing.T) {
 		"done at no time": {rest, func(r *record.Range) { r.Done = time.Time{} }, "has started it and not ended"},
 		"fewer processed than none": {rest, func(r *record.Range) {
 			r.Processed, r.Written = -1, -1
-		}, "had 3 entities, of which -1"},
+		}, "had 3 entities, but -1"},
 		"fewer failures than none": {rest, func(r *record.Range) { r.Retries = -1; r.Children = 0 },
 			"and -1 failed"},
-		"more than there were":        {rest, func(r *record.Range) { r.Processed = 4 }, "had 3 entities, of which 4"},
+		"more than there were":        {rest, func(r *record.Range) { r.Processed = 4 }, "had 3 entities, but 4"},
 		"fewer written than none":     {rest, func(r *record.Range) { r.Written = -1 }, "has written -1"},
 		"more written than processed": {rest, func(r *record.Range) { r.Written = 4 }, "has written 4"},
 		"fewer processed": {rest, func(r *record.Range) {
