@@ -91,10 +91,12 @@ func routeOf(t reflect.Type, method, tag string) (route, error) {
 			name := goName(t, append(slices.Clip(r.index[:depth]), j))
 			switch left := leftOut(at.Field(j), tag); {
 			case j == i && left:
-				return r, fmt.Errorf("%[2]v gets its %[1]s from its embedded field %[3]s, which its tag says to leave out: "+
+				return r, fmt.Errorf("%[2]v gets its %[1]s from its embedded field %[3]s, which its tag "+
+					"says to leave out: "+
 					"give the embedded field a name", method, t, from)
 			case j != i && !left:
-				return r, fmt.Errorf("%[2]v gets its %[1]s from its embedded field %[3]s, so its field %[4]s would be left out: "+
+				return r, fmt.Errorf("%[2]v gets its %[1]s from its embedded field %[3]s, so its field %[4]s "+
+					"would be left out: "+
 					"give the embedded field a name, or %[2]v its own %[1]s", method, t, from, name)
 			}
 		}
