@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -41,6 +42,7 @@ type view struct {
 	Rates        chart            `json:"-"`
 	Busy         chart            `json:"-"`
 	Tree         []branch         `json:"-"`
+	Alone        int64            `json:"-"` // number of ranges that Tree leaves out: those of a single entity
 	Notable      []ranged         `json:"-"`
 	Verbs        []verb           `json:"-"`
 	Logs         string           `json:"-"`
@@ -144,6 +146,11 @@ func (s *server) view(st, undo *mapper.Status, p *picture.Picture, chosen pictur
 	v.Rates = chartOf(v.Series, func(m picture.Moment) float64 { return m.Rate })
 	v.Busy = chartOf(v.Series, func(m picture.Moment) float64 { return m.Busy })
 	v.Tree = branches(v.Levels)
+	for i := range p.Ranges {
+		if r := &p.Ranges[i]; r.Alone {
+			v.Alone += int64(math.Round(r.Weight))
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(shown.Counters)) {
 		v.Counters = append(v.Counters, counter{name, shown.Counters[name]})
 	}

@@ -65,7 +65,11 @@ func (s *server) statusOf(from *mapper.Status) (v status, err error) {
 func (s *server) actsOf(from []mapper.HistoryEntry) []mapper.HistoryEntry {
 	all := []mapper.HistoryEntry{}
 	for _, a := range from {
-		a.Reason = s.redact(TextReason, a.Reason)
+		kind := TextReason
+		if a.Action == string(mapper.StateFailed) {
+			kind = TextError
+		}
+		a.Reason = s.redact(kind, a.Reason)
 		all = append(all, a)
 	}
 	return all

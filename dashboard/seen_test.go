@@ -54,6 +54,12 @@ func TestRedact(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	w.uploads.Store(60) // the next one fails
+	w.upload(t, "broken")
+	_, failed := get(t, w.url+"job?id=broken&format=json", "")
+	if !strings.Contains(failed, `"action":"failed","reason":"hidden-error"`) {
+		t.Errorf("the history of a failed job does not have its error redacted as an error: %s", failed)
+	}
 	texts := everyPage(t, w)
 	for at, text := range texts {
 		if strings.Contains(text, secret) {

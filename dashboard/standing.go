@@ -144,7 +144,10 @@ func running(s *status, now time.Time) (tone, text, next string) {
 		if limit := s.Settings.FailureLimit; limit > 0 {
 			text += fmt.Sprintf("; above %s it pauses", operator.Grouped(int64(limit)))
 		}
-		if tone = trial; next == nothingToDo {
+		if tone == good {
+			tone = held
+		}
+		if next == nothingToDo {
 			next = "See their causes below. Leave them if they are expected. Otherwise mend the cause, and then " +
 				"retry them. A pause stops more."
 		}

@@ -67,10 +67,10 @@ func TestStanding(t *testing.T) {
 		"finishing": {mapper.Status{Phase: mapper.PhaseFinishing, Bottleneck: "all is done"}, nil, good,
 			"Finishing: all is done", "Nothing"},
 		"failing": {mapper.Status{Phase: mapper.PhaseProcessing, Failures: 1,
-			Settings: mapper.StartOptions{FailureLimit: 1000}}, nil, trial,
+			Settings: mapper.StartOptions{FailureLimit: 1000}}, nil, held,
 			"Running at 0 entities/s. It has 1 failure; above 1,000 it pauses", "causes"},
 		"failing, and queued": {mapper.Status{Phase: mapper.PhaseQueued, Failures: 2, Bottleneck: "it waits"}, nil,
-			trial, "Queued: it waits. It has 2 failures", "other jobs"},
+			held, "Queued: it waits. It has 2 failures", "other jobs"},
 		"paused": {mapper.Status{Phase: mapper.PhasePaused}, ann, held, "Paused by ann: lunch", "Resume"},
 
 		"paused by nobody known": {mapper.Status{Phase: mapper.PhasePaused}, ann[:1], held, "Paused", "Resume"},

@@ -40,6 +40,7 @@ var words = template.FuncMap{
 	"share":   func(f float64) string { return fmt.Sprintf("%.0f%%", 100*f) },
 	"bar":     barOf,
 	"done":    func(p mapper.Progress) string { return strings.TrimPrefix(barOf(p).Says, "progress ") },
+	"pieces":  pieces,
 	"query":   query,
 	"since":   func(t, from time.Time) string { return span(t.Sub(from)) },
 	"halves":  func(s string) []string { return strings.SplitN(s, ", ", 2) },

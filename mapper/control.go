@@ -275,9 +275,10 @@ func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 }
 
 // History returns who did what to the job, when and why, the oldest entry first. It has starts,
-// pauses, resumes, aborts, retries, moves, clean-ups, changes of the rate, and pauses by the job's
-// limits. Each change and its entry commit in one transaction. Calls without an effect, and changes
-// by older builds, have no entries. The job keeps its last 100 entries, up to 64 KiB.
+// pauses, resumes, aborts, retries, moves, clean-ups, changes of the rate, pauses by the job's
+// limits, and each end of the job. Each change and its entry commit in one transaction. Calls
+// without an effect, and changes by older builds, have no entries. The job keeps its last 100
+// entries, up to 64 KiB.
 func (j *Job) History(ctx context.Context) ([]HistoryEntry, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {

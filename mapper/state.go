@@ -37,7 +37,8 @@ func WithCaller(ctx context.Context, who string) context.Context { return observ
 // such as [Job.Pause]. The log, [Job.History] and [StateChange].Reason show up to 500 bytes of it.
 func WithReason(ctx context.Context, why string) context.Context { return observe.WithWhy(ctx, why) }
 
-// A HistoryEntry is a change of a job by a caller or by one of the job's limits: see [Job.History].
+// A HistoryEntry is a change of a job by a caller or by one of the job's limits, or the job's end:
+// see [Job.History].
 type HistoryEntry struct {
 	Time   time.Time `json:"time"`
 	Action string    `json:"action"`           // such as "started", "paused" or "its failures are retried"

@@ -46,6 +46,7 @@ func (js *Jobs) EndSmall(ctx context.Context, job *record.Job) (ended bool) {
 	if err := next.Succeed(l.Totals, time.Now()); err != nil {
 		return false
 	}
+	next.NoteEnd()
 	err = js.Store.Replace(ctx, &next)
 	switch status.Code(err) {
 	case codes.Aborted, codes.FailedPrecondition, codes.NotFound: // somebody else has changed or ended it
@@ -205,6 +206,7 @@ func (js *Jobs) end(
 				j.Fail(fault.Text(incomplete), false, time.Now())
 			}
 		}
+		j.NoteEnd()
 		s, said = step{from, j}, why
 		if err := store.EndDraft(tx, j); err != nil {
 			return err

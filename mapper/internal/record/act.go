@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// An Act is an entry of a job's history: somebody controlled the job, or a limit paused it.
+// An Act is an entry of a job's history: somebody controlled the job, a limit paused it, or it
+// ended.
 type Act struct {
 	At   time.Time `json:"at"`
 	What string    `json:"what"`
@@ -23,6 +24,11 @@ const (
 
 // A History is the last 100 acts on a job, as JSON of at most 64 KiB. Older acts are dropped.
 type History []byte
+
+// NoteEnd adds the end of a job to its history, with the error if it failed.
+func (j *Job) NoteEnd() {
+	j.History = j.History.With(Act{At: j.Ended, What: string(j.State), Why: j.Error, To: j.State})
+}
 
 // Acts returns the acts, the oldest one first.
 func (h History) Acts() (acts []Act, err error) {

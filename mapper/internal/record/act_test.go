@@ -2,6 +2,7 @@ package record
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -47,5 +48,26 @@ func TestActsBound(t *testing.T) {
 	if acts, err := History(nil).With(Act{At: at}).Acts(); err != nil || acts[0].At.Location() != time.UTC ||
 		!acts[0].At.Equal(at.Truncate(time.Microsecond)) {
 		t.Errorf("the time of an act: %v, %v", acts, err)
+	}
+}
+
+// TestNoteEnd checks the entry for the end of a job, and that a job which fails again has two.
+func TestNoteEnd(t *testing.T) {
+	at := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	j := Job{History: History(nil).With(Act{At: at, What: "started", By: "ann", To: Running})}
+	j.Fail("the table is read-only", false, at.Add(time.Minute))
+	j.NoteEnd()
+	if err := j.Succeed(Totals{Failures: 1}, at.Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	j.NoteEnd()
+	got, err := j.History.Acts()
+	want := []Act{
+		{At: at, What: "started", By: "ann", To: Running},
+		{At: at.Add(time.Minute), What: "failed", Why: "the table is read-only", To: Failed},
+		{At: at.Add(time.Hour), What: "succeeded with failures", To: SucceededWithFailures},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 }
