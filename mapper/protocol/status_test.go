@@ -485,7 +485,7 @@ func wantHistory(t *testing.T, job *mapper.Job, want ...string) {
 }
 
 // TestHistory lets operators control a job. Each act is in the history once, with its actor and
-// reason. An act without effect is not.
+// reason, and so is the job's end. An act without effect is not.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -530,6 +530,7 @@ func TestHistory(t *testing.T) {
 				Reason: "too fast", State: mapper.StateRunning},
 			{Action: "paused", By: "bob@example.com", State: mapper.StatePaused},
 			{Action: "resumed", State: mapper.StateRunning},
+			{Action: "succeeded", State: mapper.StateSucceeded},
 			{Action: "cleaned up", By: "ann@example.com", Reason: "the spring credit", State: mapper.StateSucceeded},
 		}
 		if !slices.Equal(acts, want) {
