@@ -27,7 +27,8 @@ type standing struct {
 	Next string
 }
 
-// A piece is a part of a standing's text. If Range is set, the part is a link to that range.
+// A piece is a part of the text about a job. If Range is set, the page shows the part as a link to
+// that range.
 type piece struct{ Text, Range string }
 
 var (

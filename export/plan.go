@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// A stretch is a half-open interval of the names of parts, which are hashes, with the sums of its
-// parts.
+// A stretch is the parts whose names are in a half-open interval. Records and Bytes are the sums of
+// these parts. The names are hashes.
 type stretch struct {
 	From, To       string // an empty To is the end
 	Records, Bytes int64

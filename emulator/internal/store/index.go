@@ -11,8 +11,9 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A Definition defines an index: the properties of equalities, and then the orders of a query. An
-// entity that lacks one of them is not in the index.
+// A Definition defines an index: first the properties that queries compare for equality, which are
+// marked Equal, and then the orders. An entity that lacks one of these properties is not in the
+// index.
 type Definition []Order
 
 // AncestorProperty stands in a definition for an entity and each of its ancestors.
@@ -29,7 +30,7 @@ func (d Definition) String() string {
 	return strings.Join(names, ", ")
 }
 
-// Orders returns the definition without the orders that a query can do without.
+// Orders returns the orders of the definition, without its equalities.
 func (d Definition) Orders() Definition {
 	return slices.DeleteFunc(slices.Clone(d), func(o Order) bool { return o.Equal })
 }

@@ -38,7 +38,8 @@ func IsFatal(err error) bool {
 	return errors.As(err, new(fatalError)) || errors.As(err, &r) && r.Final
 }
 
-// Permanent marks an error of a function if another attempt would fail in the same way.
+// Permanent marks an error. The function's author says by it that another attempt would fail in the
+// same way.
 func Permanent(err error) error {
 	if err == nil {
 		return nil

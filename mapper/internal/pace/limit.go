@@ -18,7 +18,8 @@ type Limit struct {
 	Ramp              bool    `json:"ramp,omitempty"`
 }
 
-// A Need is what a number of entities take of a rate.
+// A Need says how many entities, writes and calls some work counts as, under a [Limit]. The numbers
+// of a limit have the same type.
 type Need struct{ Entities, Writes, Calls float64 }
 
 // times returns the need of n times as many entities.

@@ -27,7 +27,7 @@ type Meter struct {
 	each float64 // how often recent runs of the function have waited for calls; 0: none has
 }
 
-// NewMeter returns a meter without a reservation.
+// NewMeter returns a meter that has reserved nothing of the rate yet.
 func NewMeter() *Meter {
 	m := &Meter{turn: make(chan struct{}, 1)}
 	m.known.Store(new(Queue))

@@ -384,10 +384,10 @@ var errSharded = errors.New("the property that the job is sharded by must have o
 var ErrNewer = errors.New("a newer version has started the job, and this one does not know all of it. Deploy the " +
 	"newer version, or abort the job")
 
-// Of returns the query of a job. It returns [ErrNewer] if this build does not know all of the
-// query, or something else that the job needs. This build would process other entities, or process
-// them in another way. A build that adds such a setting must name it in [record.Job.Needs] of the
-// jobs that use it.
+// Of returns the query of a job. It returns [ErrNewer] if a newer build has stored a part of the
+// query, or a setting, that this build does not know. Otherwise this build would process other
+// entities, or process them in another way. If you add a setting with such an effect, name it in
+// [record.Job.Needs] of the jobs that use it.
 func Of(j *record.Job) (Query, error) {
 	var q Query
 	if len(j.Needs) > 0 {

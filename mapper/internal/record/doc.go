@@ -2,6 +2,7 @@
 // is made, cut, retried and ended, how a job goes on and ends, and when a process is taken for
 // dead.
 //
-// A transition is a method that changes a record in memory. Packages executor and lifecycle carry
-// it out, in transactions of package store. Package ledger adds the records up.
+// A transition is a method that changes a record in memory. Package executor stores it in the
+// conditional commit of a page, package lifecycle in transactions. Package ledger adds the records
+// up.
 package record

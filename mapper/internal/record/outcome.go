@@ -92,7 +92,7 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	if n := len(o.Done); n > 0 && !r.Contains(o.Done[n-1]) {
 		return nil, f, ErrOverlap
 	}
-	children = append(children, r.fail(o, &f, now)...)
+	children = append(children, r.isolate(o, &f, now)...)
 	r.Entities, r.Keys = int64(len(o.Done)), KeysDigest(o.Done)
 	r.Processed, r.Written, r.Conflicts = o.Processed, o.Written, o.Conflicts
 	r.Calls += o.Calls // runs without effect may have announced some before
@@ -165,9 +165,9 @@ func (r *Range) rest(o Outcome, now time.Time) *Range {
 	return child
 }
 
-// fail gives each failed entity a child of its own: first the entities to retry, then the final
+// isolate gives each failed entity a child of its own: first the entities to retry, then the final
 // failures. A range with only a single entity records the failure itself.
-func (r *Range) fail(o Outcome, f *Follow, now time.Time) (children []*Range) {
+func (r *Range) isolate(o Outcome, f *Follow, now time.Time) (children []*Range) {
 	f.Waits = make(map[string]time.Time)
 	var singles tally.Sum
 	single := func(e Failure) *Range {

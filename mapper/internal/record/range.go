@@ -259,10 +259,10 @@ func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (
 	return last
 }
 
-// patience is how long a range waits for a service that answers "later". After that each such
+// longestOutage is how long a range waits for a service that answers "later". After that each such
 // answer is a failed attempt. So a job survives an outage of the service, and a job whose function
 // always answers "later" ends.
-const patience = time.Hour
+const longestOutage = time.Hour
 
 // Later gives the range another task after a delay, because the service that the function calls
 // refuses calls at present. It does not count as an attempt.
@@ -274,9 +274,9 @@ func (r *Range) Later(delay time.Duration, now time.Time) {
 	r.Generation++
 }
 
-// Impatient reports whether the service has answered "later" for as long as patience allows.
+// Impatient reports whether the service has answered "later" for as long as longestOutage allows.
 func (r *Range) Impatient(now time.Time) bool {
-	return !r.LaterFrom.IsZero() && now.Sub(r.LaterFrom) >= patience
+	return !r.LaterFrom.IsZero() && now.Sub(r.LaterFrom) >= longestOutage
 }
 
 // Postpone gives the range another task. The task is due when the range's deaths are certain, but

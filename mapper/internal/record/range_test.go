@@ -218,7 +218,7 @@ func TestLater(t *testing.T) {
 	for i, c := range []struct {
 		after     time.Duration
 		impatient bool
-	}{{0, false}, {patience - 1, false}, {patience, true}, {2 * patience, true}} {
+	}{{0, false}, {longestOutage - 1, false}, {longestOutage, true}, {2 * longestOutage, true}} {
 		now := rounded.Add(c.after)
 		if r.Later(time.Minute, now); !r.LaterFrom.Equal(rounded) || r.Impatient(now) != c.impatient ||
 			!r.NotBefore.Equal(now.Add(time.Minute).Truncate(time.Microsecond)) || r.Generation != int64(i+1) ||

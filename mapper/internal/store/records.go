@@ -63,7 +63,8 @@ func SliceOfIDs(i int64) (from, to string) {
 	return strconv.FormatInt(i, SlicesOfIDs), to
 }
 
-// EachRecord calls f for each record of a job, for all slices in parallel.
+// EachRecord calls f for each record of a job. It reads all slices of the IDs in parallel, so calls
+// of f overlap.
 func (st Store) EachRecord(ctx context.Context, job record.Ref, f func(*record.Range) error) error {
 	return inSlices(ctx, job, func(ctx context.Context, i int) error {
 		from, to := SliceOfIDs(int64(i))
