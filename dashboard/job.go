@@ -42,7 +42,7 @@ type view struct {
 	Rates        chart            `json:"-"`
 	Busy         chart            `json:"-"`
 	Tree         []branch         `json:"-"`
-	Alone        int64            `json:"-"` // number of ranges that Tree leaves out: those of a single entity
+	Alone        int64            `json:"-"` // number of ranges of a single entity, which Tree leaves out
 	Notable      []ranged         `json:"-"`
 	Verbs        []verb           `json:"-"`
 	Logs         string           `json:"-"`
