@@ -57,7 +57,7 @@ type turn struct {
 	pageAt   time.Time      // when the page started
 	used     *billing.Usage // what the page has used; nil: it was not committed
 	reached  int            // the number of entities in the committed page
-	yielded  time.Duration  // how long the page has waited for its slot, see giveWay
+	yielded  time.Duration  // how long the page of a background job has waited, see giveWay
 	grant    pace.Grant     // the page's part of the job's rate; zero: the job has no rate
 	ran      time.Duration  // how long the functions have run on the page, with their waits
 
@@ -201,7 +201,7 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 		if n := d.record.Died(time.Now()); d.record.Alone && n >= record.MaxDeaths {
 			return d.condemn(ctx, n)
 		}
-		if d.record.Doomed() || (d.record.Alone || d.record.Solo) && d.turn.queued.RetryCount >= patience {
+		if d.record.Doomed() || (d.record.Alone || d.record.Solo) && d.turn.queued.RetryCount >= maxRedeliveries {
 			return d.postpone(ctx)
 		}
 	}
@@ -259,7 +259,7 @@ func (d *delivery) plan(ctx context.Context) (p planner.Plan, s standing, err er
 
 // admit waits until the job's rate allows the page, and reserves the page's cost in the budget. If
 // the rate allows fewer entities than planned, admit shortens the page. The caller calls settle
-// after the page.
+// after the page; further calls have no effect.
 func (d *delivery) admit(ctx context.Context, p *planner.Plan) (settle func(), s standing, err error) {
 	settle, d.turn.used, d.turn.grant = func() {}, nil, pace.Grant{}
 	if len(d.job.Rate) > 0 && !d.record.Solo {

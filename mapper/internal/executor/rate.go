@@ -204,7 +204,7 @@ func (x *Executor) reserve(job *record.Job, clock *datastore.Key) pace.Reserve {
 			if !fault.Contended(err) {
 				return begin, q, err
 			}
-			if err := rest(ctx, min(tries, 6)); err != nil {
+			if err := backOff(ctx, min(tries, 6)); err != nil {
 				return begin, q, err
 			}
 		}

@@ -113,10 +113,10 @@ func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause faul
 	return ours, err
 }
 
-// yield moves the only entity of a page to a range of its own, because other clients change it all
+// setApart moves the only entity of a page to a range of its own, because other clients change it all
 // the time. So it does not hold up the entities after it. The entity is retried later, and becomes
 // a failure after its last attempt.
-func (d *delivery) yield(ctx context.Context, p planner.Plan) (standing, error) {
+func (d *delivery) setApart(ctx context.Context, p planner.Plan) (standing, error) {
 	f := record.Failure{At: p.At[0], Err: errHot, Attempts: 1 + d.record.RefusalsIn(d.job)}
 	if d.record.Alone && !f.Last(d.job.Backoff().Attempts) {
 		return ours, fault.Refusal{Summary: "other clients change an entity all the time", Cause: errHot}
@@ -197,7 +197,7 @@ func (d *delivery) refused(ctx context.Context, p planner.Plan, s standing, err 
 	case errors.As(err, refusal) && len(p.At) == 1:
 		return d.recordCulprit(ctx, p, *refusal)
 	case contended && len(p.At) == 1:
-		return d.yield(ctx, p)
+		return d.setApart(ctx, p)
 	case n > 1 && (errors.As(err, refusal) || contended || errors.As(err, batch)):
 		return d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 			r.Narrow(n)

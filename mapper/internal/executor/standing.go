@@ -43,9 +43,9 @@ type fencedError struct {
 
 func (fencedError) Error() string { return "the range is not as this delivery knows it" }
 
-// lose takes over the record of a range that is done or was changed by another delivery. It sets
+// takeOver takes over the record of a range that is done or was changed by another delivery. It sets
 // beaten if this delivery has not done the range.
-func (d *delivery) lose(stands fencedError) {
+func (d *delivery) takeOver(stands fencedError) {
 	if stands.standing == done || stands.standing == changed {
 		d.record = stands.found
 		d.turn.beaten = stands.standing == done && !slices.ContainsFunc(d.turn.finished, d.record.Done.Equal)

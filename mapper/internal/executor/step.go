@@ -44,14 +44,15 @@ type step struct {
 // A call can set conditions only on entities that it writes. If the step guards other entities,
 // apply reads and commits in a transaction. It does the same if the database returns no versions.
 //
-// If the answer to a commit is lost, the error may be any. Then the record decides: if another
-// delivery has done or cut the range, this delivery takes over the record that it finds.
+// If the answer to a commit is lost, the error may be any. Then the record decides. If it is done at
+// a time that this delivery has tried to commit, its own commit took effect. If another delivery
+// has done or cut the range, this delivery takes over the record that it finds.
 func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 	refused := false
 	for idle, tries := 0, 0; ; {
 		if refused && s.locks { // wait: the other client may finish meanwhile
 			if tries++; tries > 1 {
-				if err := rest(ctx, tries); err != nil {
+				if err := backOff(ctx, tries); err != nil {
 					return ours, err
 				}
 			}
@@ -67,7 +68,7 @@ func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 			return ours, lookup
 		}
 		if stands.standing != ours {
-			d.lose(stands)
+			d.takeOver(stands)
 			return stands.standing, nil
 		}
 		if err := t.final(err); err != nil {
@@ -82,7 +83,7 @@ func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 			if idle++; idle == store.Attempts {
 				return ours, fault.AsCommitRefusal(err)
 			}
-			if err := rest(ctx, idle); err != nil {
+			if err := backOff(ctx, idle); err != nil {
 				return ours, err
 			}
 		}
@@ -121,10 +122,10 @@ func conflicts(err error) bool {
 	return errors.Is(err, datastore.ErrConcurrentTransaction) || fault.Contended(err)
 }
 
-// rest waits before retry n after a conflict, because the database does not say how long to wait.
+// backOff waits before retry n after a conflict, because the database does not say how long to wait.
 // The limit is 10 ms, doubled n times, but at most a second. The wait is a random time between half
 // of the limit and the limit, as in the client library.
-func rest(ctx context.Context, n int) error {
+func backOff(ctx context.Context, n int) error {
 	most := min(10*time.Millisecond<<n, time.Second)
 	select {
 	case <-ctx.Done():

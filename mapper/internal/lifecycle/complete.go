@@ -52,7 +52,7 @@ func (js *Jobs) EndSmall(ctx context.Context, job *record.Job) (ended bool) {
 	case codes.Aborted, codes.FailedPrecondition, codes.NotFound: // somebody else has changed or ended it
 		return false
 	}
-	return js.settle(ctx, step{job.State, &next}, "", err) == nil
+	return js.settle(ctx, transition{job.State, &next}, "", err) == nil
 }
 
 // Complete enqueues the task that ends a job, if no range of the job is open. A task does it
@@ -180,10 +180,10 @@ func (js *Jobs) fail(ctx context.Context, job *record.Job, reason error, besides
 func (js *Jobs) end(
 	ctx context.Context, job *record.Job, cause string, change func(*datastore.Transaction, *record.Job) error,
 ) error {
-	var s step
+	var s transition
 	said := cause
 	err := js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
-		s = step{}
+		s = transition{}
 		j, err := store.GetJob(tx, job.Ref())
 		if err != nil {
 			return err
@@ -207,7 +207,7 @@ func (js *Jobs) end(
 			}
 		}
 		j.NoteEnd()
-		s, said = step{from, j}, why
+		s, said = transition{from, j}, why
 		if err := store.EndDraft(tx, j); err != nil {
 			return err
 		}

@@ -161,9 +161,9 @@ type change func(*record.Job) (changed bool, err error)
 // Change changes the record of a job. It adds an entry to the job's history, with the cause, the
 // caller and his reason. It also informs the observer.
 func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f change) (*record.Job, error) {
-	var s step
+	var s transition
 	job, err := js.Store.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) {
-		s = step{from: j.State}
+		s = transition{from: j.State}
 		changed, err := f(j)
 		if changed && err == nil {
 			s.to = j
@@ -188,8 +188,8 @@ func actOf(ctx context.Context, what string, job *record.Job) record.Act {
 	return record.Act{At: time.Now(), What: what, By: observe.By(ctx), Why: observe.Why(ctx), To: job.State}
 }
 
-// A step is a change of a job's state in a transaction.
-type step struct {
+// A transition is a change of a job's state in a transaction.
+type transition struct {
 	from record.JobState
 	to   *record.Job // nil: nothing is committed
 }
@@ -197,7 +197,7 @@ type step struct {
 // settle reports a change of a job's state to the observer after its transaction, which returned
 // err. The answer to the commit may be lost: then settle reads the record to see whether it took
 // effect.
-func (js *Jobs) settle(ctx context.Context, s step, cause string, err error) error {
+func (js *Jobs) settle(ctx context.Context, s transition, cause string, err error) error {
 	if s.to == nil || s.to.State == s.from {
 		return err
 	}
