@@ -26,9 +26,9 @@ const guestServers = 50
 // have 20 entities: their commits take as long as commits of 500 entities at 0.6 ms each.
 const perWrite = 15 * time.Millisecond
 
-// A busy is a Datastore that becomes slow under load. It has a number of servers, each with one call
-// at a time, and a queue of calls, first come, first served. How long a server is busy with a call
-// is log-normal, as latencies of services are: the 99th percentile is five times the median.
+// A busy is a Datastore that becomes slow under load. It has a number of servers, each with one
+// call at a time, and a queue of calls, first come, first served. How long a server is busy with a
+// call is log-normal, as latencies of services are: the 99th percentile is five times the median.
 type busy struct {
 	servers *semaphore.Weighted
 	vary    emulator.Latency
@@ -159,8 +159,8 @@ func runGuest(t *testing.T, row guestRow) (got guestFigures) {
 	return got
 }
 
-// BenchmarkGuest runs a job beside a foreground client, on a Datastore that becomes slow under load,
-// in virtual time. The foreground makes lookups at random times, which take 30% or 60% of the
+// BenchmarkGuest runs a job beside a foreground client, on a Datastore that becomes slow under
+// load, in virtual time. The foreground makes lookups at random times, which take 30% or 60% of the
 // servers' time. Its latencies are measured alone, and from the second minute of a job that never
 // waits or that is a background job. Its metrics are:
 //

@@ -18,10 +18,10 @@ var addBatch = mapper.UpdateBatches("add-batch", 100,
 		return nil
 	})
 
-// BenchmarkTogether runs an Update over 200,000 entities whose function takes no time: with one call
-// of a page at a time, with 50 at once, and with batches of 100. It reports this process's CPU time
-// and allocations for each entity, and the largest heap of a further run with pages of 500, after a
-// garbage collection. The emulators are another process on the same machine.
+// BenchmarkTogether runs an Update over 200,000 entities whose function takes no time: with one
+// call of a page at a time, with 50 at once, and with batches of 100. It reports this process's CPU
+// time and allocations for each entity, and the largest heap of a further run with pages of 500,
+// after a garbage collection. The emulators are another process on the same machine.
 //
 //	go test ./bench -run '^$' -bench Together -benchtime 3x
 func BenchmarkTogether(b *testing.B) {

@@ -18,8 +18,8 @@ const (
 	miniMark   = 6 // of failed entities, at the bottom
 )
 
-// A miniStrip is the strip of a job in a list: cells of the same number of entities, in the order of
-// the key space.
+// A miniStrip is the strip of a job in a list: cells of the same number of entities, in the order
+// of the key space.
 type miniStrip struct {
 	Width, Height int
 	Paths         []miniPath

@@ -62,7 +62,8 @@ func TestRecipes(t *testing.T) {
 	}
 }
 
-// TestNightlyExport checks that an example of package export runs the handler of the page of exports.
+// TestNightlyExport checks that an example of package export runs the handler of the page of
+// exports.
 func TestNightlyExport(t *testing.T) {
 	tested, err := os.ReadFile("../export/nightly_test.go")
 	if err != nil {

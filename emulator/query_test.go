@@ -262,8 +262,8 @@ func TestLargeResults(t *testing.T) {
 	if err := client.GetMulti(t.Context(), keys, found); err != nil {
 		t.Errorf("lookup: %v", err)
 	}
-	// These entities have the largest size. Few of them fit into an answer, which must not exceed the
-	// client's limit.
+	// These entities have the largest size. Few of them fit into an answer, which must not exceed
+	// the client's limit.
 	for _, k := range keys[:5] {
 		if _, err := client.Put(t.Context(), k, &page{make([]byte, 1048572-100)}); err != nil {
 			t.Fatal(err)

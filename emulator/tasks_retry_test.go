@@ -111,8 +111,8 @@ func TestSlowDown(t *testing.T) {
 	}{
 		// 10 tasks are delivered at once, then 90 at 10 a second.
 		{500, 9 * time.Second},
-		// The rate is halved to 5 a second. After 10 s, at task 50, it is doubled again, so the rest
-		// takes 5 s.
+		// The rate is halved to 5 a second. After 10 s, at task 50, it is doubled again, so the
+		// rest takes 5 s.
 		{503, 15 * time.Second}, {429, 15 * time.Second},
 	} {
 		t.Run(fmt.Sprint(c.answer), func(t *testing.T) {

@@ -27,8 +27,8 @@ func define(t *testing.T, o Options) *Export[mapper.NoParams] {
 	return x
 }
 
-// TestPlannedFiles plans files from the records of parts, up to the limits of their size and number.
-// More than 100,000 parts are not read.
+// TestPlannedFiles plans files from the records of parts, up to the limits of their size and
+// number. More than 100,000 parts are not read.
 func TestPlannedFiles(t *testing.T) {
 	none := define(t, Options{})
 	mappertest.Run(t, none.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {

@@ -34,8 +34,8 @@ func wantFile[R any](t *testing.T, format Format, record R, want string) {
 	}
 }
 
-// TestColumnNames writes columns under the names of their tags, and leaves out only fields whose tag
-// says so.
+// TestColumnNames writes columns under the names of their tags, and leaves out only fields whose
+// tag says so.
 func TestColumnNames(t *testing.T) {
 	type dashes struct {
 		A int `json:"-" csv:"-" avro:"-" parquet:"-"`
@@ -137,8 +137,8 @@ func errorOf(text string) error {
 	return errors.New(text)
 }
 
-// TestFieldsBesideMethods refuses a type that has the text or JSON of an embedded field if that would
-// leave out other values. It finds the field whose method Go calls.
+// TestFieldsBesideMethods refuses a type that has the text or JSON of an embedded field if that
+// would leave out other values. It finds the field whose method Go calls.
 func TestFieldsBesideMethods(t *testing.T) {
 	const jsonl, jsons, csv, avro = JSONLines, JSON, CSV, Avro
 	texts, js := []Format{jsonl, jsons, csv, avro}, []Format{jsonl, jsons}

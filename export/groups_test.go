@@ -12,8 +12,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// TestRowGroups ends a group of rows as soon as it has as many bytes as it may. So a task's memory is
-// limited. Until then, parts are joined into one group.
+// TestRowGroups ends a group of rows as soon as it has as many bytes as it may. So a task's memory
+// is limited. Until then, parts are joined into one group.
 func TestRowGroups(t *testing.T) {
 	type record struct{ A string }
 	p, err := parquetEncoding[record](Uncompressed)

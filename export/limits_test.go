@@ -68,8 +68,8 @@ func (l limited) check(t *testing.T) {
 	}
 }
 
-// TestIntegerLimits writes the least and the greatest number of each column of integers, and refuses
-// the next ones.
+// TestIntegerLimits writes the least and the greatest number of each column of integers, and
+// refuses the next ones.
 func TestIntegerLimits(t *testing.T) {
 	try := func(n parquet.Node, v any, stored int64, in bool) {
 		t.Helper()
@@ -328,8 +328,8 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errPipe }
 
-// TestBrokenJoins breaks the writing and reading of a file at each call. The join returns the error,
-// so that no file lacks a part of its records.
+// TestBrokenJoins breaks the writing and reading of a file at each call. The join returns the
+// error, so that no file lacks a part of its records.
 func TestBrokenJoins(t *testing.T) {
 	type record struct{ A string }
 	for _, format := range []Format{JSONLines, JSON, CSV, Avro, Parquet} {

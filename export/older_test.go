@@ -68,8 +68,8 @@ func TestOlderEnds(t *testing.T) {
 	}
 }
 
-// TestOlderFolders starts exports in folders that older builds have claimed. A start is refused only
-// if the other export may still delete what is there.
+// TestOlderFolders starts exports in folders that older builds have claimed. A start is refused
+// only if the other export may still delete what is there.
 func TestOlderFolders(t *testing.T) {
 	b := testbucket.New()
 	x := define(t, Options{})

@@ -305,8 +305,8 @@ func TestRefusedLateRetry(t *testing.T) {
 	})
 }
 
-// refuseEach repeats an operation. Each time, a later one of its calls is refused. Calls whose names
-// contain helps are not. The operation fails and says so. At last it succeeds.
+// refuseEach repeats an operation. Each time, a later one of its calls is refused. Calls whose
+// names contain helps are not. The operation fails and says so. At last it succeeds.
 func refuseEach(t *testing.T, r *refuser, helps string, do func(ctx context.Context) error) {
 	t.Helper()
 	ctx := context.WithValue(t.Context(), operatorKey{}, true)

@@ -106,8 +106,8 @@ func TestDiscardAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestManifestDeleted deletes the manifest of an export that has succeeded. Wait and Discard say so,
-// and delete nothing else.
+// TestManifestDeleted deletes the manifest of an export that has succeeded. Wait and Discard say
+// so, and delete nothing else.
 func TestManifestDeleted(t *testing.T) {
 	s := testbucket.New()
 	x := newExport(s.Open(), &export.Options{Files: 2})
@@ -254,8 +254,8 @@ func TestHeldByOtherBuild(t *testing.T) {
 	})
 }
 
-// TestOtherBuildWritesNothing deploys a build with another format while parts are written, and while
-// files are joined. It writes neither.
+// TestOtherBuildWritesNothing deploys a build with another format while parts are written, and
+// while files are joined. It writes neither.
 func TestOtherBuildWritesNothing(t *testing.T) {
 	for stage, job := range []string{`"orders"`, `"orders-join"`} {
 		t.Run(job, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestPageSizes checks the size of pages: up to 1,000 entities if files are large, and as many as the
-// caller says.
+// TestPageSizes checks the size of pages: up to 1,000 entities if files are large, and as many as
+// the caller says.
 func TestPageSizes(t *testing.T) {
 	small := define(t, Options{FileBytes: largePages - 1})
 	mappertest.Run(t, small.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {

@@ -43,8 +43,8 @@ func (p *Page[R]) Delete(key *datastore.Key) { p.attempt.Delete(key) }
 
 // AwaitCall announces a call of an outside service, as [Entity.AwaitCall] does. After an error, the
 // page is retried as a whole later, and no attempt counts. If the function has already made calls,
-// or needs more than the rate can give, the page is retried with half of its entities. The wait does
-// not count for the function's limit of 30 s.
+// or needs more than the rate can give, the page is retried with half of its entities. The wait
+// does not count for the function's limit of 30 s.
 func (p *Page[R]) AwaitCall(ctx context.Context) error { return p.attempt.AwaitCalls(ctx, 1) }
 
 // AwaitCalls is [Page.AwaitCall] for n calls.

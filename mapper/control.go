@@ -181,10 +181,10 @@ type CleanUpOptions struct {
 	// its ID returns this job.
 	IncludeJob bool `json:"job,omitempty"`
 
-	// ExpireAfter, if not 0, marks the records instead of deleting them. Their property "expires" is
-	// set to the time of the clean-up plus ExpireAfter. Time-to-live policies on the kinds
-	// ScattermapJob, ScattermapRange and ScattermapUndoBatch then delete them. Without such policies
-	// they stay. Defaults to 0: they are deleted.
+	// ExpireAfter, if not 0, marks the records instead of deleting them. Their property "expires"
+	// is set to the time of the clean-up plus ExpireAfter. Time-to-live policies on the kinds
+	// ScattermapJob, ScattermapRange and ScattermapUndoBatch then delete them. Without such
+	// policies they stay. Defaults to 0: they are deleted.
 	ExpireAfter time.Duration `json:"expire_ns,omitempty"`
 }
 

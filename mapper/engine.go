@@ -61,9 +61,9 @@ type EngineOptions struct {
 	// reliably, use a finalizer ([Mapper.WithFinalizer]).
 	OnStateChange func(ctx context.Context, c StateChange)
 
-	// Schedules are the engine's schedules. The engine starts their waiting runs. With [OverlapQueue],
-	// a run that is due may wait for the end of a job. The engine starts it when any job ends or
-	// pauses in this process, and in [Engine.ReviveJobs].
+	// Schedules are the engine's schedules. The engine starts their waiting runs. With
+	// [OverlapQueue], a run that is due may wait for the end of a job. The engine starts it when
+	// any job ends or pauses in this process, and in [Engine.ReviveJobs].
 	Schedules []AnySchedule
 
 	// MeterProvider and TracerProvider receive the metrics and traces of docs/telemetry.md. They

@@ -110,10 +110,10 @@ var (
 // StartOptions are the settings of a job. The zero value has all defaults. In JSON, a duration is a
 // number of nanoseconds, and its name ends with "_ns".
 type StartOptions struct {
-	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not with "__" at both its start and
-	// its end. If a job with the ID exists, in any state, a start with the same mapper, query and
-	// parameters returns it, and does not change its settings. With other arguments the error is
-	// [ErrIDTaken]. Defaults to a new random ID, so that every start is another job.
+	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not with "__" at both its start
+	// and its end. If a job with the ID exists, in any state, a start with the same mapper, query
+	// and parameters returns it, and does not change its settings. With other arguments the error
+	// is [ErrIDTaken]. Defaults to a new random ID, so that every start is another job.
 	ID string `json:"id,omitempty"`
 
 	// DryRun makes the job a rehearsal: the function of an [Update] runs, but its changes are not

@@ -51,11 +51,11 @@ type Query struct {
 	// be "<", "<=", ">" or ">=".
 	ShardBy string `json:"shard_by,omitempty"`
 
-	// ReadTime makes a job of a [Visit] read the state of all entities at that time. For an [Update]
-	// the start is refused. Datastore keeps the last hour, at any microsecond. With point-in-time
-	// recovery it also keeps whole minutes of the last seven days. If ReadTime becomes too old while
-	// the job runs, the job fails and can't be resumed. So for a long job, turn on point-in-time
-	// recovery, and set ReadTime to a whole minute.
+	// ReadTime makes a job of a [Visit] read the state of all entities at that time. For an
+	// [Update] the start is refused. Datastore keeps the last hour, at any microsecond. With
+	// point-in-time recovery it also keeps whole minutes of the last seven days. If ReadTime
+	// becomes too old while the job runs, the job fails and can't be resumed. So for a long job,
+	// turn on point-in-time recovery, and set ReadTime to a whole minute.
 	ReadTime time.Time `json:"read_time,omitzero"`
 
 	// KeysOnly makes the job read only keys, which costs less. The function gets the key and a zero
@@ -66,8 +66,8 @@ type Query struct {
 	// reads its entities, at the usual cost, to check the filters before it deletes them.
 	//
 	// If all inequalities of an Update are on one property, and Start and End are not set, ShardBy
-	// defaults to that property. So a job can delete entities that are older than a given time without
-	// a composite index.
+	// defaults to that property. So a job can delete entities that are older than a given time
+	// without a composite index.
 	KeysOnly bool `json:"keys_only,omitempty"`
 }
 

@@ -25,14 +25,14 @@ type Rate struct {
 	// the job's own records. 0 and [Unlimited] are no limit.
 	WritesPerSecond float64 `json:"writes,omitempty"`
 
-	// CallsPerSecond is how many calls of an outside service the function makes in a second at most,
-	// if it announces each one by [Entity.AwaitCall]. 0 and [Unlimited] are no limit.
+	// CallsPerSecond is how many calls of an outside service the function makes in a second at
+	// most, if it announces each one by [Entity.AwaitCall]. 0 and [Unlimited] are no limit.
 	CallsPerSecond float64 `json:"calls,omitempty"`
 
 	// Ramp starts the job at 500 entities and 500 writes a second, and multiplies the rate by 1.5
 	// every five minutes: 500, 750, 1125 and so on. It restarts when the job is resumed, or when
-	// [Job.SetRate] turns it on. Datastore's best practices recommend such a ramp for a new kind. The
-	// other limits apply as well.
+	// [Job.SetRate] turns it on. Datastore's best practices recommend such a ramp for a new kind.
+	// The other limits apply as well.
 	Ramp bool `json:"ramp,omitempty"`
 }
 

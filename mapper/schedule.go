@@ -292,8 +292,8 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 	return nil, fmt.Errorf("other jobs start and end too often to decide this tick, so call again: %w", err)
 }
 
-// replaces reports whether the run of a tick replaces the job that prevents the run. It replaces only
-// the schedule's last run.
+// replaces reports whether the run of a tick replaces the job that prevents the run. It replaces
+// only the schedule's last run.
 func (s *Schedule[P]) replaces(waits store.WaitsError) bool {
 	return s.overlap == OverlapReplace && waits.Run.ID != "" && waits.Held.ID == ""
 }
@@ -402,9 +402,9 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	return nil
 }
 
-// apart returns a context without the engine that a function or finalizer finds in it. The task that
-// ends a job may start the run of a tick that waits. That start is the schedule's own, and not one
-// that the job's finalizer makes.
+// apart returns a context without the engine that a function or finalizer finds in it. The task
+// that ends a job may start the run of a tick that waits. That start is the schedule's own, and not
+// one that the job's finalizer makes.
 func apart(ctx context.Context) context.Context {
 	return context.WithValue(ctx, engineKey{}, (*Engine)(nil))
 }

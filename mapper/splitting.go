@@ -14,9 +14,9 @@ type Splitting struct {
 	// static sharding. Set First and FanOut together.
 	FanOut int `json:"fan_out,omitempty"`
 
-	// With Bisect, the FanOut ranges into which a task cuts its rest are equal parts of the key space,
-	// no matter where entities are. In a job with ShardBy they are equal intervals of values. First
-	// must be 1, and FanOut at least 2.
+	// With Bisect, the FanOut ranges into which a task cuts its rest are equal parts of the key
+	// space, no matter where entities are. In a job with ShardBy they are equal intervals of
+	// values. First must be 1, and FanOut at least 2.
 	Bisect bool `json:"bisect,omitempty"`
 }
 

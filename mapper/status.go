@@ -81,8 +81,8 @@ type Status struct {
 
 	// processed entities that an [Update] has changed or deleted
 	Written int64 `json:"written"`
-	// calls that the function has announced by [Entity.AwaitCall], for committed pages, also in runs
-	// that had to be repeated; calls of lost deliveries are missing
+	// calls that the function has announced by [Entity.AwaitCall], for committed pages, also in
+	// runs that had to be repeated; calls of lost deliveries are missing
 	Calls int64 `json:"calls"`
 	// how often the function of an [Update] ran again because others had changed an entity
 	Conflicts int64            `json:"conflicts"`
@@ -92,8 +92,8 @@ type Status struct {
 	// ranges for which a task was enqueued
 	Tasks      int64 `json:"tasks"`
 	OpenRanges int64 `json:"open"` // ranges that are not done
-	// the greatest depth of a range: the first range has depth 0, and a range that was cut off another
-	// one has that one's depth plus one
+	// the greatest depth of a range: the first range has depth 0, and a range that was cut off
+	// another one has that one's depth plus one
 	MaxDepth int64 `json:"depth"`
 
 	// CountersDropped says that the job has exceeded the limits of counters, has failed for that

@@ -48,9 +48,9 @@ type Certificate struct {
 	Coverage  mapper.Proof `json:"coverage"`  // the proof that the job processed all entities of Kinds
 	Remaining int64        `json:"remaining"` // entities at Ended: 0
 
-	// Records counts the records of scattermap that were searched, by kind. Jobs has up to 1,000 jobs
-	// whose records have changed, each as the hash of its ID with Salt: see mapper.HashID. MoreJobs
-	// counts the others.
+	// Records counts the records of scattermap that were searched, by kind. Jobs has up to 1,000
+	// jobs whose records have changed, each as the hash of its ID with Salt: see mapper.HashID.
+	// MoreJobs counts the others.
 	Records  map[string]int64 `json:"records"`
 	Jobs     []string         `json:"jobs,omitempty"`
 	MoreJobs int64            `json:"more_jobs,omitempty"`

@@ -82,8 +82,8 @@ type EraseParams struct {
 //     erasure.
 //
 // [mapper.Completion.Forget] has the details. When the erasure has succeeded, its own records are
-// gone too, and it can't be undone. Only its ID stays, so choose an ID that reveals nothing. The start
-// refuses an ID that contains the tenant's value or one of EraseParams.Words.
+// gone too, and it can't be undone. Only its ID stays, so choose an ID that reveals nothing. The
+// start refuses an ID that contains the tenant's value or one of EraseParams.Words.
 //
 // If others put entities of the namespace or tenant while the job runs, it fails without a
 // certificate. Start another one then. The job may overlap with all other jobs, as with

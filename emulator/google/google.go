@@ -69,7 +69,8 @@ var launches = map[Product]launch{
 	},
 }
 
-// An Emulator is one of Google's emulators. It runs as a process of its own, on a free loopback port.
+// An Emulator is one of Google's emulators. It runs as a process of its own, on a free loopback
+// port.
 type Emulator struct {
 	Product Product
 	Addr    string // host:port, the value for DATASTORE_EMULATOR_HOST
@@ -132,8 +133,8 @@ func (l launch) start(ctx context.Context, p Product, jar, java, port string) (*
 	}
 	running, cancel := context.WithCancel(context.Background())
 	e := &Emulator{Product: p, Addr: "127.0.0.1:" + port, cancel: cancel, ended: make(chan struct{}), dir: dir}
-	// The emulators only know English messages. The JVM's second compiler is off, because an emulator
-	// runs only for minutes: without that compiler the same tests take half the CPU time.
+	// The emulators only know English messages. The JVM's second compiler is off, because an
+	// emulator runs only for minutes: without that compiler the same tests take half the CPU time.
 	args := append([]string{"-Duser.language=en", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", jar, l.class},
 		l.args(port, dir)...)
 	started := make(chan error)

@@ -1,6 +1,7 @@
-// Command quickstart is the service of docs/quickstart.md: 50,000 accounts in an embedded Datastore,
-// and a mapper that credits them. It also has the prebuilt mappers and an export. It needs nothing
-// else, serves the jobs API and the dashboard on this machine only, and keeps its data in memory.
+// Command quickstart is the service of docs/quickstart.md: 50,000 accounts in an embedded
+// Datastore, and a mapper that credits them. It also has the prebuilt mappers and an export. It
+// needs nothing else, serves the jobs API and the dashboard on this machine only, and keeps its
+// data in memory.
 //
 // The mapper asks a ledger, which lacks some accounts at first. POST /ledger/mend adds them, and
 // POST /ledger/break removes them.

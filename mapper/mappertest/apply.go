@@ -84,8 +84,8 @@ func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, 
 }
 
 // ApplyContext is [ApplyKey] for a function that uses its context. With the context of
-// [Env.WithEngine], [mapper.EngineFromContext] returns an engine, so that the function can start jobs
-// and read other entities; without one it returns nil.
+// [Env.WithEngine], [mapper.EngineFromContext] returns an engine, so that the function can start
+// jobs and read other entities; without one it returns nil.
 func ApplyContext[P any](
 	ctx context.Context, t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, params P,
 ) Result {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Run looks for goroutines that wait for the network every lookEvery. After looks that find the same
-// ones it gives up.
+// Run looks for goroutines that wait for the network every lookEvery. After looks that find the
+// same ones it gives up.
 const (
 	lookEvery = time.Second
 	looks     = 5
@@ -74,8 +74,8 @@ func bubbleOf(stacks string) string {
 	return m[3]
 }
 
-// onNetwork returns the IDs of the goroutines of a bubble that wait for the network, and the stack of
-// the first one. It returns nothing if any goroutine of the bubble runs.
+// onNetwork returns the IDs of the goroutines of a bubble that wait for the network, and the stack
+// of the first one. It returns nothing if any goroutine of the bubble runs.
 func onNetwork(stacks, bubble string) (ids, stack string) {
 	for text := range strings.SplitSeq(stacks, "\n\n") {
 		m := header.FindStringSubmatch(text)

@@ -27,8 +27,8 @@ const (
 	// Done is the state of a range whose page is committed. The page may have ended before the
 	// range's end: other ranges cover the entities after it.
 	Done State = "done"
-	// Slow is the state of a done range whose entities took more than three times the median time on
-	// average, and at least 100 ms longer in all.
+	// Slow is the state of a done range whose entities took more than three times the median time
+	// on average, and at least 100 ms longer in all.
 	Slow State = "slow"
 	// Failed is the state of a range with one entity that has failed all of its attempts.
 	Failed State = "failed"
@@ -65,8 +65,8 @@ type Range struct {
 	Done    time.Time     `json:"done,omitzero"`   // when its page was committed
 	Error   string        `json:"error,omitempty"` // the error of its entity, if that has failed
 
-	// Weight is about how many ranges of the job this one represents. It is 1, unless the picture is
-	// a sample.
+	// Weight is about how many ranges of the job this one represents. It is 1, unless the picture
+	// is a sample.
 	Weight float64 `json:"weight"`
 }
 
@@ -94,8 +94,8 @@ func placeOf(p *keyspace.Position) *Place {
 	return &Place{space.Namespace, space.Kind, p.Value, p.Key}
 }
 
-// rangeOf returns the range of a record, which stands for a number of ranges. The caller adds
-// whether a task processes it, and whether it was slow.
+// rangeOf returns the range of a record. In a sample, the range stands for several: stands is their
+// number. The caller adds whether a task processes it, and whether it was slow.
 func rangeOf(r *record.Range, stands float64) Range {
 	v := Range{
 		ID: r.ID, State: Pending, Depth: r.Depth, Start: placeOf(r.Start), End: placeOf(r.End), Alone: r.Alone,

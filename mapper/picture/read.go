@@ -135,7 +135,8 @@ type samples struct {
 	some               bool // these are not all records
 }
 
-// samplesOf reads a job's records, or samples of them. If brief, it reads no sample of the failures.
+// samplesOf reads a job's records, or samples of them. If brief, it reads no sample of the
+// failures.
 func samplesOf(ctx context.Context, st store.Store, job *record.Job, brief bool) (p samples, err error) {
 	all, scale, err := st.Sample(ctx, job.Ref(), "", store.SampleSize)
 	if err != nil {

@@ -65,8 +65,8 @@ func perEntity(weights []float64, width, least float64) (each, thin float64) {
 }
 
 // A page is slow if its time for an entity is above slowness times the median, and it has taken at
-// least slowLoss longer than a page at the median. Without the second condition short pages would be
-// slow by chance.
+// least slowLoss longer than a page at the median. Without the second condition short pages would
+// be slow by chance.
 const (
 	slowness = 3
 	slowLoss = 100 * time.Millisecond
@@ -121,9 +121,9 @@ var Colours = []Colour{ByState, ByPace, ByAttempts, ByTime}
 // None is the class of a range that has no value of a [Colour]: it is pending, or had no entities.
 const None = -1
 
-// Classes sorts the ranges into up to five classes, by state, pace, attempts or time. A page may give
-// each class a colour. classes[i] is the class of Ranges[i]: an index into names, or [None]. The
-// names say what the classes are, such as "running" or "to 20ms".
+// Classes sorts the ranges into up to five classes, by state, pace, attempts or time. A page may
+// give each class a colour. classes[i] is the class of Ranges[i]: an index into names, or [None].
+// The names say what the classes are, such as "running" or "to 20ms".
 func (p *Picture) Classes(by Colour) (classes []int, names []string) {
 	classOf := p.byState
 	switch by {

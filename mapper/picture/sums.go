@@ -75,7 +75,7 @@ func (s *series) add(began, done time.Time, entities, deliveries float64) {
 	}
 }
 
-// addOpen adds the pages in flight, and marks the parts of the time in which they are.
+// addOpen adds the pages in flight, and sets Partial on the moments in which they ran.
 func (s *series) addOpen(p *Picture, t *timing, usual *pageTimes) {
 	first := p.Until
 	for i := range p.Ranges {

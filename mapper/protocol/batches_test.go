@@ -32,8 +32,8 @@ func inBatches(update bool, size int, fn batchFunc) *mapper.Mapper[mapper.NoPara
 	return mapper.VisitBatches("batches", size, fn)
 }
 
-// troubled returns a function for the things of TestBatchResults. It adds to the total, and fails on
-// some things, or on their batch. On one of them it fails three times.
+// troubled returns a function for the things of TestBatchResults. It adds to the total, and fails
+// on some things, or on their batch. On one of them it fails three times.
 func troubled(total *datastore.Key, tries *atomic.Int64) func(context.Context, *mapper.Entity[thing]) error {
 	return func(ctx context.Context, e *mapper.Entity[thing]) error {
 		e.Count("calls", 1)
@@ -60,8 +60,8 @@ func troubled(total *datastore.Key, tries *atomic.Int64) func(context.Context, *
 	}
 }
 
-// TestBatchResults has a function over batches read, count and put. It fails on single entities, and
-// some entities fail, panic or hang their batch. Each entity has its effects once, and only the
+// TestBatchResults has a function over batches read, count and put. It fails on single entities,
+// and some entities fail, panic or hang their batch. Each entity has its effects once, and only the
 // entities at fault fail.
 func TestBatchResults(t *testing.T) {
 	t.Parallel()
@@ -160,8 +160,8 @@ func TestBatchConflicts(t *testing.T) {
 	})
 }
 
-// TestBatchSpeed has a service take a second for a request, whatever it holds. Requests are full, so
-// the job takes hardly longer than 100 of them on 10 workers.
+// TestBatchSpeed has a service take a second for a request, whatever it holds. Requests are full,
+// so the job takes hardly longer than 100 of them on 10 workers.
 func TestBatchSpeed(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -266,7 +266,8 @@ func TestBusyBatchService(t *testing.T) {
 	}
 }
 
-// TestBatchPreview rehearses a mapper of batches, runs it on a share of the keys, and takes it back.
+// TestBatchPreview rehearses a mapper of batches, runs it on a share of the keys, and takes it
+// back.
 func TestBatchPreview(t *testing.T) {
 	t.Parallel()
 	m := inBatches(true, 20, func(_ context.Context, batch thingBatch, _ mapper.NoParams) error {

@@ -272,8 +272,8 @@ func TestCallRateOfBatches(t *testing.T) {
 	}
 }
 
-// TestCallsTooManyForOneRun has functions over batches and pages need more calls than the rate gives
-// in a delivery. They get fewer entities.
+// TestCallsTooManyForOneRun has functions over batches and pages need more calls than the rate
+// gives in a delivery. They get fewer entities.
 func TestCallsTooManyForOneRun(t *testing.T) {
 	t.Parallel()
 	const n, rate, each = 1200, 2, 3

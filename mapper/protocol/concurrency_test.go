@@ -15,8 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestConcurrency has functions wait 100 ms for each of 30,000 entities, on 10 workers with 50 calls
-// at once. The job takes at most 1.1 times the 6 s that the calls need.
+// TestConcurrency has functions wait 100 ms for each of 30,000 entities, on 10 workers with 50
+// calls at once. The job takes at most 1.1 times the 6 s that the calls need.
 func TestConcurrency(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

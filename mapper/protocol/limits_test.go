@@ -567,9 +567,9 @@ func checkWrongBudgets(t *testing.T, job *mapper.Job) {
 	}
 }
 
-// TestSetBudget sets the budget of a job that its budget has paused, by what its status says that it
-// will cost. The job then ends without another pause. A budget that is lowered pauses a running job,
-// and one that is removed no job.
+// TestSetBudget sets the budget of a job that its budget has paused, by what its status says that
+// it will cost. The job then ends without another pause. A budget that is lowered pauses a running
+// job, and one that is removed no job.
 func TestSetBudget(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

@@ -307,8 +307,8 @@ func TestWaitingRefused(t *testing.T) {
 		})
 }
 
-// TestTickOfAFunction checks that the run of a tick which a function has called may run beside other
-// jobs, also if the tick has to wait, and another process starts it.
+// TestTickOfAFunction checks that the run of a tick which a function has called may run beside
+// other jobs, also if the tick has to wait, and another process starts it.
 func TestTickOfAFunction(t *testing.T) {
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.OverlapQueue)
@@ -472,8 +472,8 @@ func TestScheduleRefused(t *testing.T) {
 }
 
 // TestTickRefused checks that ticks are refused without an engine, with an impossible time, with
-// parameters that have no JSON, and with an ID. Where runs may wait, a tick is refused if the engine
-// does not advance the schedule.
+// parameters that have no JSON, and with an ID. Where runs may wait, a tick is refused if the
+// engine does not advance the schedule.
 func TestTickRefused(t *testing.T) {
 	t.Parallel()
 	floats := mapper.Update("floats", func(context.Context, *mapper.Entity[leaf], float64) error { return nil })

@@ -24,8 +24,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestJobStates looks at random jobs at random moments, as an operator does, and compares what their
-// status says with the truth. It prints how often each bound held, and how wide it was:
+// TestJobStates looks at random jobs at random moments, as an operator does, and compares what
+// their status says with the truth. It prints how often each bound held, and how wide it was:
 //
 //	go test ./mapper/protocol -run TestJobStates -v -args -seed 1 -seeds 500
 func TestJobStates(t *testing.T) {
@@ -364,7 +364,8 @@ func (f *boundFigures) add(held bool, width float64) {
 // resolution is how exactly times are compared.
 const resolution = time.Second
 
-// add adds a look at a running job of n entities. It has left to go, and a share of its time is over.
+// add adds a look at a running job of n entities. It has left to go, and a share of its time is
+// over.
 func (f *lookFigures) add(l look, n float64, left time.Duration, share float64) {
 	s := l.status
 	if f.phases == nil {

@@ -142,9 +142,9 @@ func TestStartRevivesTheRoot(t *testing.T) {
 }
 
 // TestStartCuts checks that a start records the first ranges of its job, one for each worker, and
-// gives them tasks. If the commit's answer is lost, or the process dies after it, another start with
-// the ID gives them their tasks. If the database can't tell how large the kind is, the root's task
-// cuts it.
+// gives them tasks. If the commit's answer is lost, or the process dies after it, another start
+// with the ID gives them their tasks. If the database can't tell how large the kind is, the root's
+// task cuts it.
 func TestStartCuts(t *testing.T) {
 	t.Parallel()
 	const n, workers = 4000, 4

@@ -109,8 +109,8 @@ func set(properties map[string]*pb.Value, names []string, v *pb.Value) {
 	}
 }
 
-// transformed applies one transform to a property's value, at a time in microseconds. It returns the
-// new value of the property, and the result that the commit's answer has for the transform.
+// transformed applies one transform to a property's value, at a time in microseconds. It returns
+// the new value of the property, and the result that the commit's answer has for the transform.
 func transformed(at int64, v *pb.Value, t *pb.PropertyTransform) (after, result *pb.Value) {
 	null := &pb.Value{ValueType: &pb.Value_NullValue{}}
 	switch op := t.TransformType.(type) {

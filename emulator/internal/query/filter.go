@@ -28,7 +28,8 @@ type conjunction struct {
 	ancestral bool        // the ancestor is in that index, too
 }
 
-// A wanted has the sorted forms that the equalities on one property require.
+// A wanted has the values that the equalities on one property require, in the form in which values
+// are sorted.
 type wanted struct {
 	property string
 	forms    []string

@@ -7,8 +7,8 @@
 // success, or after its last attempt, the task is removed, and its name stays taken for a day.
 //
 // The functions that decide when and how a task is delivered need no locks and no clock. They use
-// the settings of a queue (config.go, target.go, retry.go) and its throttle (throttle.go). One lock guards the set of queues, and each
-// queue has a lock of its own. They are locked in that order.
+// the settings of a queue (config.go, target.go, retry.go) and its throttle (throttle.go). One lock
+// guards the set of queues, and each queue has a lock of its own. They are locked in that order.
 //
 // Where the documentation leaves a choice open, a comment at the code says what is done here. Calls
 // that the server can't answer get UNIMPLEMENTED.

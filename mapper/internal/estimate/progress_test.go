@@ -95,7 +95,8 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestTimeLeft checks the time left and its bounds, of a worker that takes a second for ten entities.
+// TestTimeLeft checks the time left and its bounds, of a worker that takes a second for ten
+// entities.
 func TestTimeLeft(t *testing.T) {
 	steady := []*record.Range{page(100, 2*time.Second), page(100, 12*time.Second), page(100, 22*time.Second)}
 	with := func(more ...*record.Range) Look { return lookAt(append(more, steady...)...) }

@@ -182,8 +182,8 @@ func (l Look) failing(s *State, sample *record.Sample) float64 {
 }
 
 // waiting returns how long entities and pages wait for their next attempts. The least is the time
-// until the last one is due. The most is the time of all attempts that remain, if each of them fails.
-// If most entities of the job that were tried alone have failed, that is likely.
+// until the last one is due. The most is the time of all attempts that remain, if each of them
+// fails. If most entities of the job that were tried alone have failed, that is likely.
 func (l Look) waiting(s *record.Sample) (w span) {
 	backoff := l.Job.Backoff()
 	gone, failed := 0, 0

@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// background has slots for the pages of background jobs in this process. Pages get them in the order
-// in which they ask. The zero value is ready for use.
+// background has slots for the pages of background jobs in this process. Pages get them in the
+// order in which they ask. The zero value is ready for use.
 type background struct {
 	mu      sync.Mutex
 	pace    pace.Background
@@ -53,8 +53,8 @@ func (b *background) leave() {
 	}
 }
 
-// longestProbe is the timeout of a probe. A probe that is not answered, or that an overloaded database
-// refuses, counts as one of that time.
+// longestProbe is the timeout of a probe. A probe that is not answered, or that an overloaded
+// database refuses, counts as one of that time.
 const longestProbe = 5 * time.Second
 
 // probe makes probes until the context ends.
@@ -145,8 +145,8 @@ func (b *background) quit(slot chan struct{}) {
 	b.free()
 }
 
-// longestRest is the most that a slot rests after a page. Much of a long page is waits, for the job's
-// rate or for calls of a service, in which it has made no load.
+// longestRest is the most that a slot rests after a page. Much of a long page is waits, for the
+// job's rate or for calls of a service, in which it has made no load.
 const longestRest = 10 * time.Second
 
 // done gives back the slot of a page that has taken some time, after its rest.
@@ -168,10 +168,10 @@ func (b *background) free() {
 	b.admit()
 }
 
-// giveWay waits for the slot of a page, if the job is a background job. It waits as long as the page
-// fits into the queue's dispatch deadline, and then lets the page start. Meanwhile it leaves the
-// gate, so that other tasks may be alone in the process. If the job stops meanwhile, the range is
-// stopped. The caller calls done after the page.
+// giveWay waits for the slot of a page, if the job is a background job. It waits as long as the
+// page fits into the queue's dispatch deadline, and then lets the page start. Meanwhile it leaves
+// the gate, so that other tasks may be alone in the process. If the job stops meanwhile, the range
+// is stopped. The caller calls done after the page.
 func (d *delivery) giveWay(ctx context.Context, p planner.Plan) (done func(), s standing, err error) {
 	if !d.job.Background || d.place.Exclusive || len(p.At) == 0 {
 		return func() {}, ours, nil

@@ -132,7 +132,8 @@ func (p *purse) renew(allowance int64) {
 	}
 }
 
-// takeOut reserves a share of a job's budget for this process. It takes at least need. If the
+// takeOut reserves a share of a job's budget for this process. It leaves around, the share for what
+// the job costs besides its pages, and takes at least need. If the
 // budget is large enough, it takes need for each task that the job may have at once. It returns the
 // share, and the job's Allowance, which tells when the share becomes void. If less than need
 // remains, it pauses the job and returns 0.

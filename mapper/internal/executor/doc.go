@@ -6,6 +6,6 @@
 // result together with the range's record in one call. Then it goes on with the rest.
 //
 // Another delivery of the same task, or an operator who stops the job, may change the records
-// meanwhile. A standing says what a delivery has found, see standing.go. Package split decides where
-// ranges are cut. Package record computes the new records at a page's end (Range.Commit).
+// meanwhile. A standing says what a delivery has found, see standing.go. Package split decides
+// where ranges are cut. Package record computes the new records at a page's end (Range.Commit).
 package executor

@@ -76,10 +76,10 @@ func (d *delivery) cut(
 }
 
 // nextPage returns how many entities the pages after this one should have. Pages of a mapper with
-// batches have whole batches, because a call may cost the same for one entity and for many. A page may
-// have been cut off to fit its batch into the time. Each later page then has twice as many entities
-// as the one before, until pages are full again. No page should take more than half of the queue's
-// deadline, with the waits for the job's rate of calls.
+// batches have whole batches, because a call may cost the same for one entity and for many. A page
+// may have been cut off to fit its batch into the time. Each later page then has twice as many
+// entities as the one before, until pages are full again. No page should take more than half of the
+// queue's deadline, with the waits for the job's rate of calls.
 func (d *delivery) nextPage(o *page.Results) int64 {
 	n := o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
 	if batch := int64(d.functions.BatchSize); batch > 0 {

@@ -94,8 +94,8 @@ func TestCallsInTransaction(t *testing.T) {
 	})
 }
 
-// TestTooManyCalls has an entity need more calls than the rate can give, or get too few of them since
-// others call. Both end, and nothing else fails.
+// TestTooManyCalls has an entity need more calls than the rate can give, or get too few of them
+// since others call. Both end, and nothing else fails.
 func TestTooManyCalls(t *testing.T) {
 	for _, c := range []struct {
 		name  string

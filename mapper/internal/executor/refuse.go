@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// afterFailure decides what happens to a range after a failed delivery. If the error is temporary, the
-// queue delivers the task again. If the function or the database refused the page, another task
+// afterFailure decides what happens to a range after a failed delivery. If the error is temporary,
+// the queue delivers the task again. If the function or the database refused the page, another task
 // tries it later, as often as the job's back-off says. After the last attempt the job fails, and
 // keeps its records.
 func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, error) {
@@ -113,9 +113,9 @@ func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause faul
 	return ours, err
 }
 
-// setApart moves the only entity of a page to a range of its own, because other clients change it all
-// the time. So it does not hold up the entities after it. The entity is retried later, and becomes
-// a failure after its last attempt.
+// setApart moves the only entity of a page to a range of its own, because other clients change it
+// all the time. So it does not hold up the entities after it. The entity is retried later, and
+// becomes a failure after its last attempt.
 func (d *delivery) setApart(ctx context.Context, p planner.Plan) (standing, error) {
 	f := record.Failure{At: p.At[0], Err: errHot, Attempts: 1 + d.record.RefusalsIn(d.job)}
 	if d.record.Alone && !f.Last(d.job.Backoff().Attempts) {
@@ -149,8 +149,8 @@ func (d *delivery) showRefusal(ctx context.Context, cause error) {
 	d.showTrouble(ctx, text)
 }
 
-// showLater reports that a range waits for a service, or for the job's own rate of calls. It does so
-// only in the first minute of the wait. A job that keeps to its own rate has no trouble.
+// showLater reports that a range waits for a service, or for the job's own rate of calls. It does
+// so only in the first minute of the wait. A job that keeps to its own rate has no trouble.
 func (d *delivery) showLater(ctx context.Context, cause error, own bool) {
 	if time.Since(d.record.LaterFrom) > time.Minute {
 		return

@@ -43,8 +43,8 @@ type fencedError struct {
 
 func (fencedError) Error() string { return "the range is not as this delivery knows it" }
 
-// takeOver takes over the record of a range that is done or was changed by another delivery. It sets
-// beaten if this delivery has not done the range.
+// takeOver takes over the record of a range that is done or was changed by another delivery. It
+// sets beaten if this delivery has not done the range.
 func (d *delivery) takeOver(stands fencedError) {
 	if stands.standing == done || stands.standing == changed {
 		d.record = stands.found

@@ -44,8 +44,8 @@ type step struct {
 // A call can set conditions only on entities that it writes. If the step guards other entities,
 // apply reads and commits in a transaction. It does the same if the database returns no versions.
 //
-// If the answer to a commit is lost, the error may be any. Then the record decides. If it is done at
-// a time that this delivery has tried to commit, its own commit took effect. If another delivery
+// If the answer to a commit is lost, the error may be any. Then the record decides. If it is done
+// at a time that this delivery has tried to commit, its own commit took effect. If another delivery
 // has done or cut the range, this delivery takes over the record that it finds.
 func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 	refused := false
@@ -122,9 +122,9 @@ func conflicts(err error) bool {
 	return errors.Is(err, datastore.ErrConcurrentTransaction) || fault.Contended(err)
 }
 
-// backOff waits before retry n after a conflict, because the database does not say how long to wait.
-// The limit is 10 ms, doubled n times, but at most a second. The wait is a random time between half
-// of the limit and the limit, as in the client library.
+// backOff waits before retry n after a conflict, because the database does not say how long to
+// wait. The limit is 10 ms, doubled n times, but at most a second. The wait is a random time
+// between half of the limit and the limit, as in the client library.
 func backOff(ctx context.Context, n int) error {
 	most := min(10*time.Millisecond<<n, time.Second)
 	select {

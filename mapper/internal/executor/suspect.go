@@ -28,9 +28,9 @@ func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) 
 	return d.commitPage(ctx, p, page.Failed(f), nil)
 }
 
-// maxRedeliveries is how many redeliveries a task of a solo or single-entity range gets before a new
-// task replaces it. By then the queue's back-off has grown to about 25 seconds. Without a new task
-// it would grow to an hour between two deaths.
+// maxRedeliveries is how many redeliveries a task of a solo or single-entity range gets before a
+// new task replaces it. By then the queue's back-off has grown to about 25 seconds. Without a new
+// task it would grow to an hour between two deaths.
 const maxRedeliveries = 8
 
 // postpone gives the range a new task, which is due when the deaths of its processes are certain.

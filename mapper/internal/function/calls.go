@@ -23,7 +23,7 @@ type Announced struct {
 	refused  error
 }
 
-// Announcing returns where a run by the runner announces its calls. While await waits, the run's
+// Announcing returns an Announced for a run by the runner. While await waits, the run's
 // time stands still. Count counts the calls that await allows.
 func Announcing(runner *Runner, await Await, count *atomic.Int64) *Announced {
 	return &Announced{runner: runner, await: await, count: count}

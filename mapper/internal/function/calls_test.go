@@ -54,7 +54,8 @@ func announce(t *testing.T, fns ...func(a *Attempt, ctx context.Context)) (made 
 	return made, refused, err
 }
 
-// TestAwaitCalls checks which time of a call counts, which calls count as made, and what is refused.
+// TestAwaitCalls checks which time of a call counts, which calls count as made, and what is
+// refused.
 func TestAwaitCalls(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -230,8 +230,8 @@ func Middle(a, b *Position) *Position {
 // range.
 const halvings = 32
 
-// Cuts returns up to n-1 positions between a and b. By arithmetic they cut the space from a to b into
-// n equal parts. It returns fewer if there are not enough positions. It cuts between values if
+// Cuts returns up to n-1 positions between a and b. By arithmetic they cut the space from a to b
+// into n equal parts. It returns fewer if there are not enough positions. It cuts between values if
 // there are several, and between the keys of one value otherwise. A nil b is the end.
 func Cuts(a, b *Position, n int) (cuts []*Position) {
 	if cuts = cutsBy(valuesBetween, a, b, n); len(cuts) == 0 {

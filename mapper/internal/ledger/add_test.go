@@ -137,8 +137,8 @@ func TestMergedSums(t *testing.T) {
 	}
 }
 
-// TestClosed checks that a job that has dropped its counters has none, and that counters which can't
-// be kept are said to be lost.
+// TestClosed checks that a job that has dropped its counters has none, and that counters which
+// can't be kept are said to be lost.
 func TestClosed(t *testing.T) {
 	for name, c := range map[string]struct {
 		j      record.Job
@@ -250,8 +250,8 @@ func TestSampledTotals(t *testing.T) {
 	}
 }
 
-// TestCensus checks that numbers of records take the place of what a sample says of them, also if it
-// has nothing of some.
+// TestCensus checks that numbers of records take the place of what a sample says of them, also if
+// it has nothing of some.
 func TestCensus(t *testing.T) {
 	for _, test := range []struct {
 		name             string

@@ -68,8 +68,8 @@ func (s *shelf) EachRecord(_ context.Context, _ record.Ref, f func(*record.Range
 	return nil
 }
 
-// TestReadsOfRecords checks how often the records of a job are read, and that an error of each read,
-// or a clean-up beside it, gives no ledger.
+// TestReadsOfRecords checks how often the records of a job are read, and that an error of each
+// read, or a clean-up beside it, gives no ledger.
 func TestReadsOfRecords(t *testing.T) {
 	for _, damaged := range []bool{false, true} {
 		reads := 3 // the job, its records, the job

@@ -17,8 +17,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// TestChangeByAnother aborts the commit of a change, as somebody else makes the same change, and has
-// the database refuse what the next attempt reads. The caller has what it wants, and gets the job.
+// TestChangeByAnother aborts the commit of a change, as somebody else makes the same change, and
+// has the database refuse what the next attempt reads. The caller has what it wants, and gets the
+// job.
 func TestChangeByAnother(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		j := w.NewJob("j", "m")

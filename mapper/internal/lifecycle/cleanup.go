@@ -249,8 +249,8 @@ func (js *Jobs) cleanBatches(ctx context.Context, job *record.Job, from, to stri
 	return n, err
 }
 
-// cleanBatch cleans up some records. It deletes them, or sets when they expire in a transaction,
-// which skips records that somebody has deleted.
+// cleanBatch cleans up some records. It deletes them. If they are to expire instead, a transaction
+// sets their time of expiry, and skips records that somebody has deleted.
 func (js *Jobs) cleanBatch(ctx context.Context, batch []*record.Range, o CleanUp) error {
 	keys := make([]*datastore.Key, len(batch))
 	for i, r := range batch {

@@ -23,7 +23,8 @@ import (
 // observed and not inferred.
 //
 // A page that commits late could store the subject again. The clean-up of the page's job prevents
-// that: it gives up open ranges, and raises the job's epoch, which a late commit requires unchanged.
+// that: it gives up open ranges, and raises the job's epoch, which a late commit requires
+// unchanged.
 //
 // A record that mentions the subject has one of three fates:
 //

@@ -360,8 +360,8 @@ func TestCleanUp(t *testing.T) {
 	}
 }
 
-// TestLateGuard has the guard of a start come after the job was deleted. It leaves a record, which is
-// of no job: the next job of the ID has its own.
+// TestLateGuard has the guard of a start come after the job was deleted. It leaves a record, which
+// is of no job: the next job of the ID has its own.
 func TestLateGuard(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		first := w.NewJob("j", "m")

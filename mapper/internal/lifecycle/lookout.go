@@ -37,9 +37,9 @@ const manyOthers = 10
 // they wait for other jobs' tasks. It returns nothing if this process may not ask the queue, or if
 // the queue does not answer.
 //
-// It looks at two tasks: the task of the range that is due longest, or else the job's end, and the
-// last sweep that was due. If no task arrives, none of our handlers runs. So callers are those who
-// look at the job, and Revive.
+// It looks at two tasks: the task of the range that is due longest, and the last sweep that was
+// due. If no range is due, it looks at the task that ends the job. If no task arrives, no handler
+// runs. So Delivery is called by whatever reads the job's status, and by Revive.
 func (js *Jobs) Delivery(ctx context.Context, job *record.Job, waiting *record.Range) (q estimate.Queue) {
 	if job.State != record.Running || js.Queue == nil || job.Queue.Is(js.Queue.Name()) != nil {
 		return q

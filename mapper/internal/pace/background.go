@@ -109,8 +109,8 @@ func (b *Background) NextProbe(sent time.Time) time.Duration {
 	}
 }
 
-// Note notes a probe. Wanted is the largest number of pages since the last probe that were under way
-// or waited. If it is below the limit, the limit falls slowly to it: nobody knows whether the
+// Note notes a probe. Wanted is the largest number of pages since the last probe that were under
+// way or waited. If it is below the limit, the limit falls slowly to it: nobody knows whether the
 // database could take more.
 func (b *Background) Note(sent time.Time, took time.Duration, wanted int) {
 	if sent.Truncate(pauseEvery).After(b.probed) {

@@ -277,8 +277,8 @@ func TestBrakeLately(t *testing.T) {
 	}
 }
 
-// TestInsist has a service refuse all calls. A run that has waited long may not start if the service
-// has asked to call later, and may start otherwise.
+// TestInsist has a service refuse all calls. A run that has waited long may not start if the
+// service has asked to call later, and may start otherwise.
 func TestInsist(t *testing.T) {
 	for _, later := range []bool{false, true} {
 		b, now := new(Brake), time.Unix(1000, 0)

@@ -38,8 +38,8 @@ const (
 // time on. Tasks that were due before do not count, because they may have waited for the process.
 func NewDispatch(from time.Time) *Dispatch { return &Dispatch{from: from} }
 
-// Note notes a task's first delivery. due is when the task was created, or its schedule time if that
-// is later; zero: unknown.
+// Note notes a task's first delivery. due is when the task was created, or its schedule time if
+// that is later; zero: unknown.
 func (d *Dispatch) Note(due, came time.Time) {
 	if due.Before(d.from) {
 		return

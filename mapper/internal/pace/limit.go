@@ -9,8 +9,8 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// A Limit is the highest rate of a job, in entities, writes and calls a second; 0: unlimited. Ramp
-// adds the limit of the ramp to entities and writes. A Limit is stored as JSON in the job's record.
+// A Limit is the highest rate of a job, in entities, writes and calls a second; 0: unlimited. With
+// Ramp, a ramp also limits entities and writes. A Limit is stored as JSON in the job's record.
 type Limit struct {
 	EntitiesPerSecond float64 `json:"entities,omitempty"`
 	WritesPerSecond   float64 `json:"writes,omitempty"`

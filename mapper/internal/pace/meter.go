@@ -9,9 +9,9 @@ import (
 )
 
 // A Meter distributes a job's rate among the pages of one process, or among the calls of its
-// function. Below, a page may also be a call. All processes share one clock. To keep the number of
-// transactions low, the process reserves time on it for several pages at once. Several goroutines
-// may use a Meter.
+// function. Comments on a Meter say page for both. All processes of a job share one clock, which is
+// a record of the database. To keep the number of transactions low, the process reserves time on it
+// for several pages at once. Several goroutines may use a Meter.
 type Meter struct {
 	turn    chan struct{} // has room for the one page that reserves
 	waiting atomic.Int64
@@ -45,8 +45,8 @@ func (m *Meter) Ran(waits int64) {
 	m.each += weight * (float64(waits) - m.each)
 }
 
-// Begins returns how long a run may wait for its first calls, if it has some time to wait for all of
-// them.
+// Begins returns how long a run may wait for its first calls, if it has some time to wait for all
+// of them.
 func (m *Meter) Begins(all time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,8 +179,8 @@ func (m *Meter) lapse(now time.Time) {
 	m.free = slices.DeleteFunc(m.free, func(p part) bool { return p.long() <= 0 })
 }
 
-// left returns how much of the reservation is left in parts that are too short for the next page. It
-// counts in the next reservation, up to [Credit]: other pages hold the time in between.
+// left returns how much of the reservation is left in parts that are too short for the next page.
+// It counts in the next reservation, up to [Credit]: other pages hold the time in between.
 func (m *Meter) left() (all time.Duration) {
 	for _, p := range m.free {
 		all += p.long()

@@ -218,8 +218,8 @@ func TestMeterRefuses(t *testing.T) {
 	})
 }
 
-// TestMeterSettlesBetween has a process give back calls, after another process has reserved the time
-// after them. It may use at most a second of the time that others hold.
+// TestMeterSettlesBetween has a process give back calls, after another process has reserved the
+// time after them. It may use at most a second of the time that others hold.
 func TestMeterSettlesBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &shared{clock: Clock{Until: time.Now()}}
@@ -252,8 +252,8 @@ func TestMeterSettlesBetween(t *testing.T) {
 	})
 }
 
-// TestMeterBegins has runs wait for calls. A new run may wait so long for its first call that it can
-// wait as long for each call that it is expected to need.
+// TestMeterBegins has runs wait for calls. A new run may wait so long for its first call that it
+// can wait as long for each call that it is expected to need.
 func TestMeterBegins(t *testing.T) {
 	m := NewMeter()
 	for _, c := range []struct {

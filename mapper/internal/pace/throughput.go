@@ -127,7 +127,7 @@ func (p *Book[Job]) of(job Job) *page {
 	return known
 }
 
-// Brake returns the brake of a job's calls.
+// Brake returns the brake for calls of the service that a job's function calls.
 func (p *Book[Job]) Brake(job Job) *Brake {
 	p.mu.Lock()
 	defer p.mu.Unlock()

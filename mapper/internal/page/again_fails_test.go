@@ -134,8 +134,8 @@ func TestEndsWhileItWaits(t *testing.T) {
 	}
 }
 
-// TestStaleAndDraining checks that a page whose process drains ends before an entity that would have
-// to run again.
+// TestStaleAndDraining checks that a page whose process drains ends before an entity that would
+// have to run again.
 func TestStaleAndDraining(t *testing.T) {
 	for _, drains := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -154,8 +154,8 @@ func TestClosedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestWrittenBadly checks that what an earlier entity has put is an error for those that read it, if
-// it can't be stored.
+// TestWrittenBadly checks that what an earlier entity has put is an error for those that read it,
+// if it can't be stored.
 func TestWrittenBadly(t *testing.T) {
 	o := new(Results)
 	e := effectOf(write{id: 7})

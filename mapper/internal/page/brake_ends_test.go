@@ -97,8 +97,8 @@ func TestGiveUp(t *testing.T) {
 	}
 }
 
-// TestPauseOfAService checks that a page waits for a service as long as it may, and that calls which
-// the job's rate does not allow are no calls of it.
+// TestPauseOfAService checks that a page waits for a service as long as it may, and that calls
+// which the job's rate does not allow are no calls of it.
 func TestPauseOfAService(t *testing.T) {
 	for pause, want := range map[time.Duration]int64{10 * time.Second: 2, 10*time.Second - 1: 1} {
 		synctest.Test(t, func(t *testing.T) {

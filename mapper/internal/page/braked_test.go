@@ -28,8 +28,8 @@ func braked(p *Page, later bool, others int) *pace.Brake {
 	return brake
 }
 
-// TestBraked checks how long a page waits while the brake slows its job. After that it calls anyway,
-// or ends before the entity if the service has asked to call later.
+// TestBraked checks how long a page waits while the brake slows its job. After that it calls
+// anyway, or ends before the entity if the service has asked to call later.
 func TestBraked(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -249,8 +249,8 @@ func (p *Page) abandoned(g *group, left error) error {
 	return left
 }
 
-// A BatchError says that a call for several entities took too long, ended its goroutine, or can't make
-// the calls of a service that it needs. The page must be retried with fewer.
+// A BatchError says that a call for several entities took too long, ended its goroutine, or can't
+// make the calls of a service that it needs. The page must be retried with fewer.
 type BatchError struct {
 	Entities int
 	Cause    error

@@ -83,9 +83,9 @@ func (p *Page) announcing(runner *function.Runner, place int) *function.Announce
 
 // Refusal says what becomes of a run over n entities whose calls may not be made. Usually it has no
 // effect: the function runs again later, and no attempt counts. But two kinds of runs would be
-// refused again: a run that needs too many calls, and a run that has made some of its calls. If such a
-// run has several entities, the page is retried with fewer. A single entity fails: at once if it
-// needs too many calls, and otherwise only if the range is impatient.
+// refused again: a run that needs too many calls, and a run that has made some of its calls. If
+// such a run has several entities, the page is retried with fewer. A single entity fails: at once
+// if it needs too many calls, and otherwise only if the range is impatient.
 func Refusal(calls *function.Announced, n int, impatient bool) (refused error, fails bool) {
 	made, refused := calls.Made()
 	r, tooMany := fault.Refusal{}, fault.IsPermanent(refused)

@@ -275,9 +275,9 @@ func checkCalls(t *testing.T, made map[int64]int, first, last int64, least, most
 	}
 }
 
-// TestCallsInVain has the rate refuse calls of a run that has made some. Several entities are retried
-// with fewer. A single one waits, until its range is impatient. A run that needs too many calls is
-// not run again.
+// TestCallsInVain has the rate refuse calls of a run that has made some. Several entities are
+// retried with fewer. A single one waits, until its range is impatient. A run that needs too many
+// calls is not run again.
 func TestCallsInVain(t *testing.T) {
 	tooMany := fault.Permanent(errNoCall)
 	wait := fault.Refusal{Summary: "wait", Cause: errNoCall, Later: true, Own: true}

@@ -72,8 +72,8 @@ func TestTakes(t *testing.T) {
 	}
 }
 
-// TestOwnConditions checks on what a write of the page's own entity depends: on the version that the
-// page has read, unless the write names another one.
+// TestOwnConditions checks on what a write of the page's own entity depends: on the version that
+// the page has read, unless the write names another one.
 func TestOwnConditions(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -36,7 +36,8 @@ func (j *Job) Close(c Closing, sum *Totals, how string) error {
 	return err
 }
 
-// DecodeClosing returns the summary of a job's deleted records; nil if the job does not delete them.
+// DecodeClosing returns the summary of a job's deleted records; nil if the job does not delete
+// them.
 func (j *Job) DecodeClosing() (*Closing, error) {
 	if len(j.Closing) == 0 {
 		return nil, nil

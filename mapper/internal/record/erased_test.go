@@ -192,8 +192,8 @@ func TestRedactPast(t *testing.T) {
 	}
 }
 
-// TestClosing checks that a job which deletes its records keeps their summary, and that damage to it
-// is no silence.
+// TestClosing checks that a job which deletes its records keeps their summary, and that damage to
+// it is no silence.
 func TestClosing(t *testing.T) {
 	j := Job{ID: "j"}
 	if c, err := j.DecodeClosing(); c != nil || err != nil {

@@ -77,8 +77,8 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	if o.Space != nil {
 		r.In(*o.Space)
 	}
-	// else the cut is left to the next page
-	if last := o.last(); len(o.Cut) > 1 && last != nil && o.Cut[0].Holds(last) {
+	// If the page reaches beyond the first piece, the cut is left to the next page.
+	if at := o.reached(); len(o.Cut) > 1 && at != nil && o.Cut[0].Holds(at) {
 		r.EntitySize = cmp.Or(o.EntitySize, r.EntitySize)
 		children = r.Divide(o.Cut, o.NextPage, o.Space != nil, now)
 		f.CutOff = int64(len(children))
@@ -112,9 +112,9 @@ func (r *Range) Leave(all []undolog.Left) {
 	}
 }
 
-// last returns the last entity that the page came to or, if there is none, the first one of the
+// reached returns the last entity that the page came to or, if there is none, the first one of the
 // rest. It returns nil if both are empty.
-func (o *Outcome) last() *keyspace.Position {
+func (o *Outcome) reached() *keyspace.Position {
 	if n := len(o.Done); n > 0 {
 		return o.Done[n-1]
 	}

@@ -90,8 +90,8 @@ type Range struct {
 	Processed int64  `datastore:"processed,omitempty,noindex"`
 	// number of entities that its page wrote or deleted
 	Written int64 `datastore:"written,omitempty,noindex"`
-	// number of calls of a service that the function announced on its page, also in runs that had no
-	// effect
+	// number of calls of a service that the function announced on its page, also in runs that had
+	// no effect
 	Calls int64 `datastore:"calls,omitempty,noindex"`
 	// how often the function ran again on entities that others had changed
 	Conflicts int64         `datastore:"conflicts,omitempty,noindex"`
@@ -107,7 +107,7 @@ type Range struct {
 	Unsharded int64  `datastore:"unsharded,omitempty,noindex"`
 	Counters  []byte `datastore:"counters,omitempty,noindex"` // JSON
 	Wrote     []byte `datastore:"wrote,omitempty,noindex"`    // entities that its page wrote, see [undolog.Wrote]
-	// entities that a page of an undo did not restore, see [Leave]
+	// entities that a page of an undo did not restore, see [Range.Leave]
 	Left   []byte `datastore:"left,omitempty,noindex"`
 	LeftOf string `datastore:"left_of,omitempty"` // the job's ID if Left is set
 	// JSON: changes that a page of a rehearsal would make

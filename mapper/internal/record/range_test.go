@@ -208,8 +208,8 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// TestLater checks that a range waits for a service that answers "later" for an hour, from the first
-// such answer.
+// TestLater checks that a range waits for a service that answers "later" for an hour, from the
+// first such answer.
 func TestLater(t *testing.T) {
 	r := new(Range)
 	if r.Impatient(noon) {

@@ -7,8 +7,8 @@ import (
 )
 
 // A RateClock records how much of a job's rate all processes together have reserved. A running job
-// with a rate limit has one for its pages, and one for the calls of its function. It has the kind of
-// drafts, so it is deleted with them when the job ends.
+// with a rate limit has one for its pages, and one for the calls of its function. It has the kind
+// of drafts, so it is deleted with them when the job ends.
 type RateClock struct {
 	Rate []byte `datastore:"rate,noindex"` // the job's rate that the clock is for
 

@@ -80,8 +80,8 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// TestPastTicks checks that the last ticks are remembered, and that the last tick of another build is
-// known, too.
+// TestPastTicks checks that the last ticks are remembered, and that the last tick of another build
+// is known, too.
 func TestPastTicks(t *testing.T) {
 	s := new(Schedule)
 	for n := range 2 * mostPast {

@@ -86,8 +86,8 @@ func TestDeathOfAnEntity(t *testing.T) {
 	}
 }
 
-// TestDeathsCount checks when a death counts, how many condemn an entity, and that each can be taken
-// back.
+// TestDeathsCount checks when a death counts, how many condemn an entity, and that each can be
+// taken back.
 func TestDeathsCount(t *testing.T) {
 	const deadline = 10 * time.Minute
 	begun := time.Unix(0, 0)

@@ -24,8 +24,9 @@ const (
 	// rounding is the unit to which lengths are rounded, as a part of what the task keeps. The unit
 	// is at most a page. So rounding changes a length by at most 1/16 of what the task keeps.
 	rounding = 0.125
-	// worthOf is the least work, in time, that is given away, as a multiple of a task's cost. If two
-	// queries take longer, the least is their time: one finds where the piece starts, one reads it.
+	// worthOf is the least work, in time, that is given away, as a multiple of a task's cost. If
+	// two queries take longer, the least is their time: one finds where the piece starts, one reads
+	// it.
 	worthOf = 2
 	// pageCalls is the cost of a page besides the function: twice the time of its calls. A query, a
 	// read and a commit take 75 ms [package bench].

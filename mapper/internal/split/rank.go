@@ -57,10 +57,10 @@ func further(sample []*keyspace.Position, ranks []Rank, rough, most int64) int {
 	return n
 }
 
-// EstimateBy estimates how many entities the root's range holds. If the known ranks are not enough,
-// it counts the entities before a sample, up to most. If that count reaches its limit, it counts
-// before an earlier sample. If even the first sample has too many entities before it, the kind is
-// at least as large as the estimate.
+// EstimateBy estimates how many entities the root's range holds, from how many are before some of
+// the samples. If those counts are too small for a good estimate, EstimateBy counts the entities
+// before another sample, up to most. If that count reaches its limit, it counts before an earlier
+// sample. If even the first sample has too many before it, the range holds at least the estimate.
 func EstimateBy(
 	sample []*keyspace.Position, ranks []Rank, most int64, count func(before *keyspace.Position) (n int64, known bool),
 ) int64 {

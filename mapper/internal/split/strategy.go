@@ -158,8 +158,8 @@ func (sp Strategy) Counts(s Piece, t Task) int64 {
 	return FarPages * t.Page
 }
 
-// atBoundaries cuts a range into pieces of about a worker's fair share, but not more than nearPages.
-// A task looks for the boundaries between them.
+// atBoundaries cuts a range into pieces of about a worker's fair share, but not more than
+// nearPages. A task looks for the boundaries between them.
 func atBoundaries(s Piece, root bool, workers, page int64) CutPlan {
 	pages := (s.Estimate + page - 1) / page
 	share := (max(s.FairShare, s.Estimate/workers) + page/2) / page // in full pages, about: see Load.Keep

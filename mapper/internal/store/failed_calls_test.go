@@ -55,8 +55,8 @@ func (f *refuser) made() int {
 	return f.calls
 }
 
-// An operation calls the database. A preparation stores what its operation needs, beside the running
-// job j.
+// An operation calls the database. A preparation stores what its operation needs, beside the
+// running job j.
 type (
 	operation   = func(context.Context, Store) error
 	preparation = func(t *testing.T, st Store, j *record.Job) operation
@@ -70,8 +70,8 @@ func becoming(ref record.Ref, state record.JobState) operation {
 	}
 }
 
-// refuseEach refuses each call of the database that the operations make, one at a time. An operation
-// must return the error.
+// refuseEach refuses each call of the database that the operations make, one at a time. An
+// operation must return the error.
 func refuseEach(t *testing.T, operations map[string]preparation) {
 	t.Helper()
 	for name, prepare := range operations {

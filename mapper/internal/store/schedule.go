@@ -223,8 +223,8 @@ func heldBy(get get, slots []string, except record.Ref) (record.Ref, error) {
 }
 
 // Wait makes a tick wait for the end of the job that prevents its run. It stores the encoded start
-// of the run, in the argument what. If what is empty, the tick is skipped. A tick that waits already
-// goes on waiting. If no job prevents the run any more, Wait changes nothing.
+// of the run, in the argument what. If what is empty, the tick is skipped. A tick that waits
+// already goes on waiting. If no job prevents the run any more, Wait changes nothing.
 func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided WaitsError, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		decided = WaitsError{}

@@ -230,8 +230,8 @@ func TestReplaces(t *testing.T) {
 	}
 }
 
-// TestScheduleOfNewerBuild checks that a run which goes on leaves its schedule's record alone, if it
-// was the last run: a newer build may have stored more there.
+// TestScheduleOfNewerBuild checks that a run which goes on leaves its schedule's record alone, if
+// it was the last run: a newer build may have stored more there.
 func TestScheduleOfNewerBuild(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -374,8 +374,8 @@ func TestLaterTickWaits(t *testing.T) {
 	})
 }
 
-// TestTicksOfOlderBuilds checks ticks about which an older build has stored less. A waiting tick gets
-// its slots. A tick that is not remembered was started if its run is there.
+// TestTicksOfOlderBuilds checks ticks about which an older build has stored less. A waiting tick
+// gets its slots. A tick that is not remembered was started if its run is there.
 func TestTicksOfOlderBuilds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -407,8 +407,8 @@ func TestTicksOfOlderBuilds(t *testing.T) {
 	})
 }
 
-// TestDecidedTicks checks that the decision about a tick does not change: not by a later one, and not
-// because somebody refuses a tick that does not wait.
+// TestDecidedTicks checks that the decision about a tick does not change: not by a later one, and
+// not because somebody refuses a tick that does not wait.
 func TestDecidedTicks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tu := turns(newStore(t, nil), false)
@@ -449,8 +449,8 @@ func TestHeldByOneOfKinds(t *testing.T) {
 	})
 }
 
-// TestRefuseWithoutAnswer refuses a tick, and the answer to the commit is lost. The schedule's record
-// says whether the commit has taken effect.
+// TestRefuseWithoutAnswer refuses a tick, and the answer to the commit is lost. The schedule's
+// record says whether the commit has taken effect.
 func TestRefuseWithoutAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -289,8 +289,8 @@ func (st Store) jobs(ctx context.Context, q *datastore.Query) (jobs []*record.Jo
 	return jobs, err
 }
 
-// Create writes a job and its first ranges in one commit. It calls when in the same transaction, and
-// writes nothing if that returns an error.
+// Create writes a job and its first ranges in one commit. It calls when in the same transaction,
+// and writes nothing if that returns an error.
 func (st Store) Create(
 	ctx context.Context, job *record.Job, first record.First, when func(*datastore.Transaction) error,
 ) error {

@@ -28,9 +28,9 @@ func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, erro
 	return &d.Ledger, nil
 }
 
-// FoldFew returns the ledger of all records of a small job, one whose records fit into one answer of
-// the database. all is false for other jobs, and if most, the number of records that may be added
-// without a draft, is less than an answer has.
+// FoldFew returns the ledger of all records of a small job, one whose records fit into one answer
+// of the database. all is false for other jobs, and if most, the number of records that may be
+// added without a draft, is less than an answer has.
 func (st Store) FoldFew(ctx context.Context, job *record.Job, most int) (l *ledger.Ledger, all bool, err error) {
 	if most < atOnce {
 		return nil, false, nil

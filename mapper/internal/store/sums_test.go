@@ -178,8 +178,8 @@ func TestFoldDamaged(t *testing.T) {
 	}
 }
 
-// TestQueries counts the queries that read a job's records: one if they come in one answer, and then
-// one for each slice with more records.
+// TestQueries counts the queries that read a job's records: one if they come in one answer, and
+// then one for each slice with more records.
 func TestQueries(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -131,8 +131,8 @@ func TestUndoGoesOn(t *testing.T) {
 	}
 }
 
-// undone returns a store with job "j", which has ended, and its undo "u", as an older build may have
-// left them.
+// undone returns a store with job "j", which has ended, and its undo "u", as an older build may
+// have left them.
 func undone(t *testing.T, j, u func(*record.Job)) (Store, *record.Job, *record.Job) {
 	t.Helper()
 	st := newStore(t, nil)
@@ -147,8 +147,8 @@ func undone(t *testing.T, j, u func(*record.Job)) (Store, *record.Job, *record.J
 	return st, of, by
 }
 
-// TestUndoneChanges checks which changes of a job depend on its undo: another undo, and the start of
-// a clean-up.
+// TestUndoneChanges checks which changes of a job depend on its undo: another undo, and the start
+// of a clean-up.
 func TestUndoneChanges(t *testing.T) {
 	trouble := func(j *record.Job) { j.Trouble = "changed" }
 	cleans := func(j *record.Job) { j.Cleaning = "{}" }

@@ -1,5 +1,5 @@
-// Package undo takes back what a job wrote. It needs no stored copies, because Datastore serves past
-// states: it reads each entity as of just before the commit of the job's page.
+// Package undo takes back what a job wrote. It needs no stored copies, because Datastore serves
+// past states: it reads each entity as of just before the commit of the job's page.
 //
 // A page's commit writes the record of its range and the entities, so all of them get the same
 // version. An entity that still has this version was not changed since. If it was there before the

@@ -25,9 +25,10 @@ import (
 // from the last page that wrote it, through earlier pages of the job, to the state before the first
 // of them.
 //
-// The range record of the last page that wrote the entity restores that state. The records of earlier
-// pages skip the entity. If somebody else wrote it between two pages of the job, the later page's
-// record restores what this somebody wrote, and the earlier page's record lists the entity as left.
+// The range record of the last page that wrote the entity restores that state. The records of
+// earlier pages skip the entity. If somebody else wrote it between two pages of the job, the later
+// page's record restores what this somebody wrote, and the earlier page's record lists the entity
+// as left.
 //
 // The time of a write tells who wrote. A page's commit also closes the record of its range: the
 // range is open just before, and not after. So only ranges closed at that time are candidates, and

@@ -52,9 +52,10 @@ func (u undoer) ownOf(ctx context.Context, r *record.Range, c commit, at time.Ti
 // sure reports whether the page certainly wrote each of the keys.
 func (own owned) sure(w *undolog.Wrote) bool { return own.same || !w.Own.All }
 
-// unfound returns how many of its own entities a page wrote, at least, that the query did not find.
-// If the page wrote all its entities and the query finds others, it is unknown which of them are
-// the page's. Versions don't tell: a write that changes nothing leaves the version as before.
+// unfound returns a lower bound for the number of the page's own entities that it wrote and that
+// the query did not find. If the page wrote all its entities and the query finds others, it is
+// unknown which of them are the page's. Versions don't tell: a write that changes nothing leaves
+// the version as before.
 func (own owned) unfound(w *undolog.Wrote) int64 {
 	switch {
 	case own.sure(w):

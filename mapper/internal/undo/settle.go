@@ -104,7 +104,8 @@ func unkept(err error, all []*entity) error {
 	return nil
 }
 
-// A settling decides about entities that a commit wrote, by looking at their past.
+// A settling decides to which state the undo restores entities that a commit wrote. It looks at
+// their past.
 type settling struct {
 	past
 	c           commit

@@ -18,7 +18,8 @@ import (
 // A Wrote says which entities the commit of a page wrote. An undo reads it.
 //
 // The page's own entities need only hashes of their keys: the undo finds them by the job's query.
-// All entities that the commit wrote have the same version as the record with this Wrote.
+// All entities that the commit changed have the same version as the record with this Wrote. An
+// entity keeps its old version if the commit wrote what was there.
 type Wrote struct {
 	Own     Keys      // own entities that were written,
 	Written int64     // how many they are,

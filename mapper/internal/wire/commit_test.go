@@ -244,8 +244,8 @@ func TestSendAgain(t *testing.T) {
 	}
 }
 
-// TestRefused checks which errors of a commit are conflicts: of a transaction with a condition, that
-// an entity is there, or is missing.
+// TestRefused checks which errors of a commit are conflicts: of a transaction with a condition,
+// that an entity is there, or is missing.
 func TestRefused(t *testing.T) {
 	none, version, free := Condition{}, Condition{Version: 3}, Condition{Writes: sends(1, 1), Free: true}
 	for _, c := range []struct {
