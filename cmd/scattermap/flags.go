@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/internal/setting"
@@ -79,3 +82,54 @@ type worded struct {
 
 func (w worded) Error() string { return w.text }
 func (w worded) Unwrap() error { return w.error }
+
+// A given is the value of a flag that a user may give once. It refuses texts that would count as no
+// flag at all: a script's variable that is not set must not widen what a command does.
+type given struct {
+	pflag.Value
+
+	name  string
+	twice bool // a second value replaces the first one
+	set   bool
+}
+
+var (
+	mayBeEmpty = []string{"namespace", "database", "reason"}
+	// Aliases of the shell have these flags, and a user then gives them another value.
+	mayReplace = []string{"service", "token-command", "straight", "target", "task-account", "project", "database",
+		"output", "reason"}
+	mayNotBeZero = []string{"page-size", "expected-workers", "concurrency", "failure-limit", "per-entity"}
+)
+
+// guardFlags makes every flag of a command and of its subcommands a given, except switches and flags
+// that may be repeated.
+func guardFlags(c *cobra.Command) {
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if _, several := f.Value.(pflag.SliceValue); !several && f.Value.Type() != "bool" {
+			f.Value = &given{Value: f.Value, name: f.Name, twice: slices.Contains(mayReplace, f.Name)}
+		}
+	})
+	for _, sub := range c.Commands() {
+		guardFlags(sub)
+	}
+}
+
+func (g *given) Set(text string) error {
+	switch {
+	case text == "" && !slices.Contains(mayBeEmpty, g.name):
+		return errors.New("it is empty: give it a value, or leave the flag out")
+	case g.set && !g.twice:
+		return errors.New("the flag is given twice")
+	}
+	if err := g.Value.Set(text); err != nil {
+		return err
+	}
+	g.set = true
+	switch value := g.String(); {
+	case g.Type() == "float64" && slices.Contains([]string{"NaN", "+Inf", "-Inf"}, value):
+		return errors.New("it has to be a finite number")
+	case slices.Contains([]string{"0", "0s"}, value) && slices.Contains(mayNotBeZero, g.name):
+		return errors.New("it has to be more than 0")
+	}
+	return nil
+}

@@ -147,7 +147,7 @@ var varying = []struct {
 	{regexp.MustCompile(`(?m)(^undo-held: .*\n)+`), "undo-held: ...\n"}, // as often as the machine is slow
 	{regexp.MustCompile(`(held: running), [a-z]+( limited)?,`), "$1, PHASE,"},
 	{regexp.MustCompile(`(State: +running), .*`), "$1, PHASE"},
-	{regexp.MustCompile(`-\d{8}-\d{6}`), "-DATE-TIME"},
+	{regexp.MustCompile(`-\d{8}-\d{6}-[a-z2-7]{5}`), "-DATE-TIME"},
 	{regexp.MustCompile(`user-\d{6}`), "user-N"},
 	{regexp.MustCompile(`"(Balance)": \d+`), `"$1": N`},
 }

@@ -92,6 +92,7 @@ aborted or paused, or left failures.`,
 		&cobra.Group{ID: databaseGroup, Title: "Databases:"})
 	root.AddCommand(newEmulator(), newSplits(), newVerify())
 	root.AddCommand(jobCommands()...)
+	guardFlags(root)
 	return root
 }
 
@@ -113,8 +114,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return err
 }
 
-// oneJob checks that a command has exactly one argument, the ID of a job. nothing refuses
-// arguments.
+// nothing refuses arguments.
 func nothing(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usageError(fmt.Errorf("%s: it takes no argument, and was given %.110q (%s --help says what it takes)",
@@ -123,6 +123,7 @@ func nothing(c *cobra.Command, args []string) error {
 	return nil
 }
 
+// oneJob checks that a command has exactly one argument, the ID of a job.
 func oneJob(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usageError(fmt.Errorf("%s: name one job; \"scattermap jobs\" lists them", c.Name()))

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"cmp"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"math"
@@ -94,11 +95,14 @@ func AddShare(q *mapper.Query, share, except string) error {
 	return nil
 }
 
-// NewID returns a new ID for a job of a mapper.
+// NewID returns a new ID for a job of a mapper. It ends with random letters, because two people, or
+// the lines of a script, may start jobs in one second. An ID has up to 100 bytes, and a mapper's name
+// alone may have as many.
 func NewID(mapper string, rehearse bool) string {
+	end := time.Now().UTC().Format("-20060102-150405-") + strings.ToLower(rand.Text()[:5])
 	if rehearse {
-		mapper += "-rehearsal"
+		end = "-rehearsal" + end
 	}
-	return regexp.MustCompile(`[^A-Za-z0-9_-]`).ReplaceAllString(mapper+time.Now().UTC().Format("-20060102-150405"),
-		"-")
+	name := regexp.MustCompile(`[^A-Za-z0-9_-]`).ReplaceAllString(mapper, "-")
+	return name[:min(len(name), 100-len(end))] + end
 }

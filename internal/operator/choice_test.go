@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/operator"
 	_ "github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
@@ -39,5 +41,19 @@ func TestFilters(t *testing.T) {
 		`__key__ >= KEY(K, 'a') AND __key__ < KEY(K, 7) AND __key__ HAS ANCESTOR KEY(Top, 1)`); err != nil ||
 		q.Start.Name != "a" || q.End.ID != 7 || q.Ancestor.Kind != "Top" {
 		t.Errorf("%+v, %v", q, err)
+	}
+}
+
+// TestNewID checks that jobs that are started in the same second have different IDs, and that the
+// longest name of a mapper makes a valid ID.
+func TestNewID(t *testing.T) {
+	for _, mapper := range []string{"count", "a.b_c-d", strings.Repeat("m", 100)} {
+		for _, rehearse := range []bool{false, true} {
+			one, two := operator.NewID(mapper, rehearse), operator.NewID(mapper, rehearse)
+			if one == two || !names.JobID(one) || strings.Contains(one, "-rehearsal-") != rehearse ||
+				!strings.HasPrefix(one, strings.ReplaceAll(mapper[:min(len(mapper), 50)], ".", "-")) {
+				t.Errorf("%s: %s, %s", mapper, one, two)
+			}
+		}
 	}
 }
