@@ -85,6 +85,9 @@ func NewHandler(e *mapper.Engine, o *Options) (http.Handler, error) {
 	} {
 		handle("POST /{id}/"+name, func(r *http.Request) (any, error) {
 			ctx, err := because(r)
+			if err == nil {
+				err = noBody(r)
+			}
 			if err != nil {
 				return nil, err
 			}
@@ -92,7 +95,49 @@ func NewHandler(e *mapper.Engine, o *Options) (http.Handler, error) {
 		})
 	}
 	refuse := func(w http.ResponseWriter, code int, text string) { write(w, code, failure{Error: text}) }
-	return http.NewCrossOriginProtection().Handler(operator.Allowed(opts.Allow, opts.Logger, refuse, mux)), nil
+	same := http.NewCrossOriginProtection()
+	same.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		refuse(w, http.StatusForbidden, "a browser sends this request from another site")
+	}))
+	return same.Handler(operator.Allowed(opts.Allow, opts.Logger, refuse, routes(mux))), nil
+}
+
+// routes returns a handler that answers requests without a route in JSON, too.
+func routes(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := mux.Handler(r); pattern == "" {
+			w = &noRoute{ResponseWriter: w}
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// A noRoute writes a refusal of http.ServeMux as JSON.
+type noRoute struct {
+	http.ResponseWriter
+
+	refused bool
+}
+
+func (n *noRoute) WriteHeader(code int) {
+	text := "there is no such path: docs/jobs-api.md lists them"
+	switch code {
+	case http.StatusNotFound:
+	case http.StatusMethodNotAllowed:
+		text = "this path has only the methods " + n.Header().Get("Allow")
+	default:
+		n.ResponseWriter.WriteHeader(code)
+		return
+	}
+	n.refused = true
+	write(n.ResponseWriter, code, failure{Error: text})
+}
+
+func (n *noRoute) Write(text []byte) (int, error) {
+	if n.refused {
+		return len(text), nil
+	}
+	return n.ResponseWriter.Write(text)
 }
 
 // A service answers the requests of operators.
@@ -242,6 +287,9 @@ func (s service) retry(r *http.Request) (any, error) {
 	if q.Has("cause") && q.Get("cause") == "" {
 		return nil, operator.BadRequest("the parameter cause is empty: leave it out for all failures")
 	}
+	if err := noBody(r); err != nil {
+		return nil, err
+	}
 	ctx := mapper.WithReason(r.Context(), q.Get("reason"))
 	return s.after(r, s.job(r).Retry(ctx, &mapper.RetryOptions{Cause: q.Get("cause")}))
 }
@@ -379,7 +427,7 @@ func read(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return operator.BadRequest("the body can't be read: " + err.Error())
 	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return nil
 }
@@ -392,6 +440,17 @@ func decode(r *http.Request, what string, v any) error {
 	}
 	if err != nil {
 		return operator.Bad("the body is not %s: %w", what, err)
+	}
+	return nil
+}
+
+// noBody returns an error if the body of a request has a field that would be ignored.
+func noBody(r *http.Request) error {
+	if r.ContentLength == 0 {
+		return nil
+	}
+	if err := decode(r, "empty", new(struct{})); !errors.Is(err, strictjson.ErrMissing) && err != nil {
+		return operator.Bad("%w: the URL has all parameters of this request", err)
 	}
 	return nil
 }

@@ -236,6 +236,13 @@ func checkMistakes(o *office, h http.Handler) {
 		{"POST", "", `{"mapper": "none", "id": "x", "query": {"kind": "Account"}}`, 400, "add-credit"},
 		{"POST", "/none/pause?why=x", "", 400, `unknown parameter \"why\"`},
 		{"POST", "/none/pause", "", 404, "no such job"},
+		{"POST", "/spring/pause", `{"reason": "lunch"}`, 400, `unknown field \"reason\": the URL has all parameters`},
+		{"POST", "/spring/retry", `{"cause": "balance is #"}`, 400, `unknown field \"cause\"`},
+		{"POST", "/spring/abort", `[]`, 400, "the value is an array"},
+		{"POST", "/none/resume", `{}`, 404, "no such job"},
+		{"POST", "/none/retry", `null`, 404, "no such job"},
+		{"PUT", "/spring", "", 405, `{"error":"this path has only the methods GET, HEAD"}`},
+		{"GET", "/spring/pages", "", 404, `{"error":"there is no such path`},
 		{"GET", "/none/history", "", 404, "no such job"},
 		{"POST", "/none/clean-up", `{"jobs": true}`, 400, `unknown field \"jobs\"`},
 		{"POST", "/spring/clean-up", `{"job": true}`, 409, "in another way"},
@@ -255,7 +262,10 @@ func TestOtherSites(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
 	o.ask(h, "POST", "/jobs", start, 403, nil, "Sec-Fetch-Site", "cross-site")
-	o.ask(h, "POST", "/jobs", start, 403, nil, "Origin", "https://evil.example")
+	var answer struct{ Error string }
+	if o.ask(h, "POST", "/jobs", start, 403, &answer, "Origin", "https://evil.example"); answer.Error == "" {
+		t.Error("the refusal has no error in JSON")
+	}
 	o.ask(h, "GET", "/jobs/spring", "", 404, nil)
 	o.ask(h, "POST", "/jobs", start, 200, nil, "Sec-Fetch-Site", "same-origin")
 	o.ask(h, "POST", "/jobs/spring/abort", "", 403, nil, "Sec-Fetch-Site", "cross-site")
@@ -301,6 +311,13 @@ func TestBodies(t *testing.T) {
 			`"params": {"Amount": 10}}`: `value\" comes twice`,
 		`{"mapper": "add-credit", "limit": 2, ` +
 			end: "limit",
+		begun + account + `"params": {"Amount": 10}, "page_size": "2"}`: `: \"page_size\" is a string`,
+		begun + account + `"params": {"Amount": 10}, "rate": 5}`:        `\"rate\" is a number, and has to be an object`,
+		begun + account + `"params": [10]}`:                             `params: the value is an array`,
+		begun + `"query": {"kind": "Account", "start": "a1"}}`:          `\"query.start\" can't be read`,
+		begun + `"query": {"kind": "Account", "read_time": "now"}}`:     `\"query.read_time\" can't be read`,
+		begun + `"query": {"kind": "Account", "filters": [{"property": "p", "op": "=", "value": [1]}]}}`: `\"query.` +
+			`filters[0]\" can't be read: the filter on \"p\": it is a list`,
 		`{"mapper": "add-credit", ` + end +
 			`{}`: "more than one",
 	} {

@@ -9,11 +9,14 @@ package strictjson
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,7 +40,7 @@ func decode(text []byte, v any, nulls bool) error {
 	case errors.Is(err, io.EOF):
 		return ErrMissing
 	case err != nil:
-		return plain(err)
+		return plain(text, err, reflect.TypeOf(v).Elem())
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("there is more than one JSON value")
@@ -51,15 +54,89 @@ func Check(text []byte) error {
 	return Decode(text, &raw)
 }
 
-// plain returns an error of package json without the package's name.
-func plain(err error) error {
-	if unfit := new(json.UnmarshalTypeError); errors.As(err, &unfit) && unfit.Field != "" {
-		return fmt.Errorf("%q is a %s, and has to fit a Go %v", unfit.Field, unfit.Value, unfit.Type)
+// plain returns an error of package json about a text and a type without the package's name. If the
+// text has a value that does not fit, the error has the value's path in the text: package json names
+// embedded structs, too, and nothing for types that decode themselves.
+func plain(text []byte, err error, t reflect.Type) error {
+	if json.Valid(text) {
+		if found := locate("", text, t); found != nil {
+			return found
+		}
 	}
 	if text, ours := strings.CutPrefix(err.Error(), "json: "); ours {
 		return errors.New(text)
 	}
 	return err
+}
+
+// locate returns an error for the first value, by names, that does not fit its part of the type t. It
+// returns nil if all values fit. The path is that of text.
+func locate(path string, text []byte, t reflect.Type) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	err := json.Unmarshal(text, reflect.New(t).Interface())
+	if err == nil {
+		return nil
+	}
+	if p := reflect.PointerTo(t); !p.Implements(ownType) && !p.Implements(textType) {
+		if inner := locateInside(path, text, t); inner != nil {
+			return inner
+		}
+	}
+	return unfit(path, err, t)
+}
+
+// locateInside is locate for the elements of an array and the fields of an object.
+func locateInside(path string, text []byte, t reflect.Type) error {
+	switch t.Kind() {
+	case reflect.Struct, reflect.Map:
+		var values map[string]json.RawMessage
+		_ = json.Unmarshal(text, &values) // there are none if it is no object
+		for _, name := range slices.Sorted(maps.Keys(values)) {
+			inner := t
+			if t.Kind() == reflect.Map {
+				inner = t.Elem()
+			} else if f := fieldOf(t, name); f == nil {
+				continue
+			} else if inner = f.Type; strings.Contains(f.Tag.Get("json"), ",string") {
+				continue // its JSON is not that of its type
+			}
+			if err := locate(join(path, name), values[name], inner); err != nil {
+				return err
+			}
+		}
+	case reflect.Slice, reflect.Array:
+		var values []json.RawMessage
+		_ = json.Unmarshal(text, &values) // there are none if it is no array
+		for i, value := range values {
+			if err := locate(fmt.Sprintf("%s[%d]", path, i), value, t.Elem()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// unfit returns the error for a value at a path that does not fit the type t, from package json's err.
+func unfit(path string, err error, t reflect.Type) error {
+	wrong := new(json.UnmarshalTypeError)
+	if !errors.As(err, &wrong) {
+		return fmt.Errorf("%s can't be read: %w", shown(path), err)
+	}
+	article := "a"
+	if strings.HasPrefix(wrong.Value, "a") || strings.HasPrefix(wrong.Value, "o") { // an array, an object
+		article = "an"
+	}
+	has := fmt.Sprintf("fit a Go %v", wrong.Type)
+	switch {
+	case wrong.Type != t: // it is inside
+	case t.Kind() == reflect.Struct:
+		has = "be an object"
+	case t.Kind() == reflect.Slice:
+		has = "be a list"
+	}
+	return fmt.Errorf("%s is %s %s, and has to %s", shown(path), article, wrong.Value, has)
 }
 
 // check returns an error for text that encoding/json has decoded into the type t, but not exactly.
@@ -81,6 +158,7 @@ type reader struct {
 
 var (
 	ownType  = reflect.TypeFor[json.Unmarshaler]()
+	textType = reflect.TypeFor[encoding.TextUnmarshaler]()
 	anyType  = reflect.TypeFor[any]()
 	timeType = reflect.TypeFor[time.Time]()
 )
@@ -163,17 +241,16 @@ func (r *reader) object(path string, t reflect.Type) error {
 		is, inner := name, t
 		if t != nil && t.Kind() == reflect.Struct {
 			is = fold(name) // as encoding/json finds fields
-			inner = fieldType(t, name)
+			if inner = nil; fieldOf(t, name) != nil {
+				inner = fieldOf(t, name).Type
+			}
 		} else if t != nil && t != anyType {
 			inner = t.Elem()
 			if n, err := strconv.ParseInt(name, 10, 64); err == nil && t.Key().Kind() != reflect.String {
 				is = strconv.FormatInt(n, 10)
 			}
 		}
-		within := name
-		if path != "" {
-			within = path + "." + name
-		}
+		within := join(path, name)
 		if first, twice := seen[is]; twice {
 			if first != name {
 				return fmt.Errorf("%s comes twice, as %q and %q", shown(within), first, name)
@@ -270,9 +347,16 @@ func shown(path string) string {
 	return fmt.Sprintf("%.200q", path)
 }
 
-// fieldType returns the type of the field that a JSON name stands for, or nil if there is none.
-func fieldType(t reflect.Type, name string) (found reflect.Type) {
-	depth := 0
+// join returns the path of a name in the object at a path.
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+// fieldOf returns the field that a JSON name stands for, or nil if there is none.
+func fieldOf(t reflect.Type, name string) (found *reflect.StructField) {
 	for _, f := range reflect.VisibleFields(t) {
 		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if tag == "-" || f.Anonymous && tag == "" && f.Type.Kind() != reflect.Interface || !f.IsExported() {
@@ -281,8 +365,8 @@ func fieldType(t reflect.Type, name string) (found reflect.Type) {
 		if tag == "" {
 			tag = f.Name
 		}
-		if strings.EqualFold(tag, name) && (found == nil || len(f.Index) < depth) {
-			found, depth = f.Type, len(f.Index)
+		if strings.EqualFold(tag, name) && (found == nil || len(f.Index) < len(found.Index)) {
+			found = &f
 		}
 	}
 	return found

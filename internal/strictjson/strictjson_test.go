@@ -15,11 +15,13 @@ import (
 )
 
 type inner struct {
-	N int64 `json:"n"`
+	N  int64       `json:"n"`
+	At []time.Time `json:"at"`
 }
 
 type embedded struct {
-	Deep string `json:"deep"`
+	Deep   string `json:"deep"`
+	Quoted int64  `json:"quoted,string"`
 }
 
 type params struct {
@@ -83,7 +85,17 @@ func TestDecode(t *testing.T) {
 		`{"inner": {"n": 9007199254740993}}`:        "",
 		`{"inner": {"n": 9223372036854775808}}`:     "inner.n",
 		`{"number": 9007199254740993}`:              "",
-		`{"name": 1}`:                               `"name" is a number`,
+		`{"name": 1}`:                               `"name" is a number, and has to fit a Go string`,
+		`{"deep": 1}`:                               `"deep" is a number`,
+		`{"quoted": 1}`:                             "quoted",
+		`{"inner": [1]}`:                            `"inner" is an array, and has to be an object`,
+		`{"list": {}}`:                              `"list" is an object, and has to be a list`,
+		`[]`:                                        `the value is an array, and has to be an object`,
+		`{"when": "now"}`:                           `"when" can't be read: parsing time`,
+		`{"inners": [{}, {"at": ["2026", "now"]}]}`: `"inners[1].at[0]" can't be read: parsing time`,
+		`{"ptr": {"n": "1"}}`:                       `"ptr.n" is a string`,
+		`{"by_name": {"a": 1, "b": true}}`:          `"by_name.b" is a bool`,
+		`{"by_id": {"a": 1}}`:                       `"by_id" is a number a`,
 		`{"name": "\ud83d\ude00 \\ud800 \""}`:       "",
 		`{"name": "\ud83d"}`:                        "half of a character",
 		`{"name": "\ude00\ud83d"}`:                  "half of a character",
