@@ -54,9 +54,9 @@ func Check(text []byte) error {
 	return Decode(text, &raw)
 }
 
-// plain returns an error of package json about a text and a type without the package's name. If the
-// text has a value that does not fit, the error has the value's path in the text: package json names
-// embedded structs, too, and nothing for types that decode themselves.
+// plain returns an error of package json about a text and a type without the package's name. If a value
+// does not fit, the error has the value's path in the text. Package json also names embedded structs,
+// and names nothing if a type decodes itself.
 func plain(text []byte, err error, t reflect.Type) error {
 	if json.Valid(text) {
 		if found := locate("", text, t); found != nil {
@@ -70,7 +70,7 @@ func plain(text []byte, err error, t reflect.Type) error {
 }
 
 // locate returns an error for the first value, by names, that does not fit its part of the type t. It
-// returns nil if all values fit. The path is that of text.
+// returns nil if all values fit. The text is at path.
 func locate(path string, text []byte, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -100,7 +100,7 @@ func locateInside(path string, text []byte, t reflect.Type) error {
 			} else if f := fieldOf(t, name); f == nil {
 				continue
 			} else if inner = f.Type; strings.Contains(f.Tag.Get("json"), ",string") {
-				continue // its JSON is not that of its type
+				continue // its JSON is a text, whatever its type
 			}
 			if err := locate(join(path, name), values[name], inner); err != nil {
 				return err
