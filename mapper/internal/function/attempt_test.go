@@ -306,6 +306,10 @@ func TestFails(t *testing.T) {
 	if err := a.Run(func() error { a.Delete(nil); return bad }); !errors.Is(err, bad) || fault.IsPermanent(err) {
 		t.Errorf("%v, want what the function returns", err)
 	}
+	a = NewAttempt(record.Ref{ID: "j"}, Visit, self)
+	if err := a.Run(func() error { return a.AwaitCalls(t.Context(), -1) }); !fault.IsPermanent(err) {
+		t.Errorf("%v, want an error that is not tried again", err)
+	}
 	run := func() (err error) {
 		defer Recovered(&err)
 		return NewAttempt(record.Ref{ID: "j"}, Update, self).Run(func() error { panic("ouch") })

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
 // An Await lets a run of the function make n calls of a service, as soon as the job's rate allows
@@ -73,7 +75,7 @@ func (a *Announced) Waits() int64 {
 	return a.waits
 }
 
-var errNoCalls = errors.New("AwaitCalls: the number of calls is negative")
+var errNoCalls = fault.Permanent(errors.New("AwaitCalls: the number of calls is negative"))
 
 // AwaitCalls waits until the function may make n calls of a service.
 func (a *Attempt) AwaitCalls(ctx context.Context, n int) (err error) {
