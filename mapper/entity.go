@@ -85,13 +85,15 @@ func (e *Entity[T]) Put(key *datastore.Key, src any) { e.attempt.Put(key, src) }
 func (e *Entity[T]) Delete(key *datastore.Key) { e.attempt.Delete(key) }
 
 // Touch makes an [Update] write the entity even if nothing differs, exactly as it is stored. Use it
-// after you add an index or a time-to-live policy.
+// after you add an index or a time-to-live policy. If the job's query is KeysOnly, the entity is a
+// failure.
 func (e *Entity[T]) Touch() { e.attempt.Touch() }
 
 // Resave makes an [Update] store all properties that T declares, even if the function has not
 // changed them. It stores them as the client's Put of Value does. Use Resave after you changed a
 // noindex tag, or if T's Load method changes older entities. Properties that T does not declare
-// stay. If the entity is stored in this way already, it is not written.
+// stay. If the entity is stored in this way already, it is not written. If the job's query is
+// KeysOnly, the entity is a failure.
 func (e *Entity[T]) Resave() { e.attempt.Resave() }
 
 // Stored returns a copy of the entity in the protocol's form, as it is stored. This form also has
@@ -303,6 +305,8 @@ func (c *call[T]) effect() (*function.Effect, error) {
 		return a.Effect()
 	case c.keysOnly && !reflect.ValueOf(&c.Value).Elem().IsZero():
 		return nil, fault.Permanent(errKeysOnly)
+	case c.keysOnly && (a.Touched || a.Resaved):
+		return nil, fault.Permanent(errNotRead)
 	case c.keysOnly:
 		return a.Effect()
 	}
@@ -315,6 +319,10 @@ func (c *call[T]) effect() (*function.Effect, error) {
 	}
 	return a.Effect()
 }
+
+// errNotRead says that a function wants to write an entity that was not read.
+var errNotRead = errors.New("the function has called Touch or Resave, and the job's query is KeysOnly: the entity " +
+	"was not read, and can only be deleted")
 
 // errKeysOnly says that a function has changed a Value that was not read.
 var errKeysOnly = errors.New("the function has changed the entity's Value, and the job's query is KeysOnly: the " +

@@ -32,7 +32,11 @@ var check = mapper.Visit("check", func(_ context.Context, e *mapper.Entity[entit
 	if err != nil {
 		return mapper.Permanent(err)
 	}
-	meets, failed := c.meets(e.Stored())
+	stored, err := read("check", e)
+	if err != nil {
+		return err
+	}
+	meets, failed := c.meets(stored)
 	if meets {
 		e.Count("meets", 1)
 		return nil
@@ -74,6 +78,9 @@ func startCheck(
 	if err := mapper.CheckParams(params, &p); err != nil {
 		return nil, fmt.Errorf("check: %w", err)
 	}
+	if q.KeysOnly {
+		return nil, fmt.Errorf("check: %w: %w", mapper.ErrInvalidArgument, errKeysOnly)
+	}
 	opts := mapper.StartOptions{}
 	if o != nil {
 		opts = *o
@@ -105,7 +112,7 @@ func conditionOf(text string) (condition, error) {
 	f, err := gql.ParseCondition(text)
 	var c condition
 	if err == nil {
-		c, err = read(f)
+		c, err = readCondition(f)
 	}
 	if err != nil {
 		return condition{}, fmt.Errorf(`"condition" %q: %w`, text, err)
@@ -113,15 +120,15 @@ func conditionOf(text string) (condition, error) {
 	return c, nil
 }
 
-// read converts a condition. Inequalities on one property that must all hold must hold for the same
+// readCondition converts a condition. Inequalities on one property that must all hold must hold for the same
 // value.
-func read(f *pb.Filter) (c condition, err error) {
+func readCondition(f *pb.Filter) (c condition, err error) {
 	if f.GetPropertyFilter() != nil {
 		return readProperty(f.GetPropertyFilter())
 	}
 	c.any = f.GetCompositeFilter().GetOp() == pb.CompositeFilter_OR
 	for _, each := range f.GetCompositeFilter().GetFilters() {
-		inner, err := read(each)
+		inner, err := readCondition(each)
 		if err != nil {
 			return c, err
 		}

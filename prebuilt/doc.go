@@ -16,6 +16,9 @@
 // own mappers, including rehearsals of an Update. Starts and plans check their parameters, and name
 // each one that is unknown, missing or null.
 //
+// A query with KeysOnly suits only "delete", and "count" without a property. The other mappers need
+// the entities: their jobs are refused, or have failures.
+//
 // A dot in a property's name is either part of the name, or leads into an embedded entity, as in a
 // filter. "set", "rename" and "drop" change only properties of the entity itself. If a name leads
 // into an embedded entity, they record a failure.

@@ -72,7 +72,10 @@ func countEntity(_ context.Context, e *mapper.Entity[entity], p CountParams) err
 	}
 	counted := func(what string) { e.Count(value.Short(gql.Path(p.By)+what, longestCounter), 1) }
 	there := false
-	stored := e.Stored()
+	stored, err := read("count", e)
+	if err != nil {
+		return err
+	}
 	value.Each(stored, p.By, func(v *pb.Value) {
 		there = true
 		values := value.Elements(v)
@@ -92,10 +95,25 @@ func countEntity(_ context.Context, e *mapper.Entity[entity], p CountParams) err
 // longestCounter is the maximum length of a counter's name in bytes.
 const longestCounter = 100
 
+// read returns an entity as it is stored, or an error if the job's query has only its key.
+func read(what string, e *mapper.Entity[entity]) (*pb.Entity, error) {
+	stored := e.Stored()
+	if stored == nil {
+		return nil, mapper.Permanent(fmt.Errorf("%s: %w", what, errKeysOnly))
+	}
+	return stored, nil
+}
+
+var errKeysOnly = errors.New("the job's query reads only keys (keys_only), and not the entities")
+
 // checkOwn returns an error if a name leads into an embedded entity. Mappers that change properties
 // change only the entity's own.
 func checkOwn(what string, e *mapper.Entity[entity], name string) error {
-	if !value.Leads(e.Stored(), name) {
+	stored, err := read(what, e)
+	if err != nil {
+		return err
+	}
+	if !value.Leads(stored, name) {
 		return nil
 	}
 	return mapper.Permanent(fmt.Errorf("%s: %q leads into an entity inside, and only properties of the entity itself "+
@@ -320,6 +338,12 @@ func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params jso
 	if err := mapper.CheckParams(params, &p); err != nil {
 		return nil, fmt.Errorf("copy: %w", err)
 	}
+	if q.KeysOnly {
+		return nil, fmt.Errorf("copy: %w: %w", mapper.ErrInvalidArgument, errKeysOnly)
+	}
+	if q.Namespace == "" && q.Ancestor != nil {
+		q.Namespace = q.Ancestor.Namespace
+	}
 	several := q.AllNamespaces || len(q.Namespaces) > 0
 	stays := p.Namespace == nil || !several && *p.Namespace == q.Namespace ||
 		slices.Contains(q.Namespaces, *p.Namespace)
@@ -346,8 +370,11 @@ var copies = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[enti
 		return mapper.Permanent(fmt.Errorf("copy: the kind %q of the default namespace holds scattermap's own records",
 			to.Kind))
 	}
-	e.PutStored(&to, e.Stored())
-	return nil
+	stored, err := read("copy", e)
+	if err == nil {
+		e.PutStored(&to, stored)
+	}
+	return err
 }).WithDescription("Copies entities into another kind or namespace.")
 
 // moved returns a key in another namespace, with its parents.

@@ -216,6 +216,62 @@ func TestCopy(t *testing.T) {
 	})
 }
 
+// TestKeysOnly checks that no mapper works on entities that its job has not read: it would count them
+// without their properties, or succeed without a write.
+func TestKeysOnly(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *mappertest.Env) {
+		q := mapper.Query{Kind: "Account", KeysOnly: true}
+		for name, params := range map[string]string{
+			"touch": `{}`, "count": `{"by": "plan"}`, "set": `{"property": "plan", "value": 1}`,
+			"drop": `{"properties": ["plan"]}`, "rename": `{"from": "plan", "to": "level"}`,
+		} {
+			s := run(t, w, name, params, q, mapper.StartOptions{})
+			if s.Failures != n || s.Processed != 0 {
+				t.Errorf("%s: %s, %d processed and %d failures, want all %d to fail", name, s.State, s.Processed, s.Failures,
+					n)
+			}
+		}
+		for name, params := range map[string]string{"check": `{"condition": "Balance >= 0"}`, "copy": `{"kind": "X"}`} {
+			if _, err := w.Engine.StartByName(t.Context(), name, q, json.RawMessage(params), nil); !errors.Is(err,
+				mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), "reads only keys") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if s := run(t, w, "count", `{}`, q, mapper.StartOptions{}); s.Counters["entities"] != n {
+			t.Errorf("%v", s.Counters)
+		}
+		if s := run(t, w, "delete", `{}`, q, mapper.StartOptions{}); s.Written != n {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestCopyOfDescendants copies the descendants of an ancestor out of its namespace, which the query
+// has only in the ancestor.
+func TestCopyOfDescendants(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *mappertest.Env) {
+		ancestor := datastore.NameKey("Bank", "b", nil)
+		ancestor.Namespace = "acme"
+		key := datastore.NameKey("Account", "a", ancestor)
+		key.Namespace = "acme"
+		if _, err := w.Client.Put(t.Context(), key, &datastore.PropertyList{{Name: "Balance", Value: int64(1)}}); err != nil {
+			t.Fatal(err)
+		}
+		q := mapper.Query{Kind: "Account", Ancestor: ancestor}
+		if s := run(t, w, "copy", `{"namespace": ""}`, q, mapper.StartOptions{}); s.Written+s.Processed < 1 {
+			t.Errorf("%+v", s)
+		}
+		at := datastore.NameKey("Account", "a", datastore.NameKey("Bank", "b", nil))
+		if err := w.Client.Get(t.Context(), at, new(datastore.PropertyList)); err != nil {
+			t.Error(err)
+		}
+		if _, err := w.Engine.StartByName(t.Context(), "copy", q, json.RawMessage(`{"namespace": "acme"}`),
+			nil); !errors.Is(err, mapper.ErrInvalidArgument) {
+			t.Errorf("a copy onto itself: %v", err)
+		}
+	})
+}
+
 // TestParams refuses wrong parameters in starts and in plans, with the name of the wrong one.
 func TestParams(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.Env) {

@@ -58,8 +58,8 @@ all entities again. To process only the failures of a job, use "scattermap retry
 			return err
 		}
 		if operator.Undoes(old) {
-			return fmt.Errorf("%s is an undo, and can't be cloned: \"scattermap undo JOB\" undoes the job again, and "+
-				"\"scattermap undo %s\" takes the undo back", args[0], args[0])
+			return fmt.Errorf("%s is an undo, and can't be cloned: \"scattermap undo %s\" takes it back", args[0],
+				args[0])
 		}
 		body := startBody{old.Mapper, old.Query, old.Params, old.Settings}
 		body.Mapper, body.DryRun = strings.CutPrefix(old.Mapper, "rehearsal:")
