@@ -35,6 +35,7 @@ func TestFlagsOfScripts(t *testing.T) {
 		"splits --kind a --kind b --parts 2":   "given twice",
 		"left one --limit 5 --limit 6":         "given twice",
 		"clean-up one --yes --expire '' --job": "it is empty",
+		"emulator --dashboard localhost:1":     "write --dashboard=localhost:1",
 	} {
 		if _, stderr, code := command(t, "", words(line)...); code != exitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("%s: %d %s, want %q", line, code, stderr, want)

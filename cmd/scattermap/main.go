@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/scattermap/scattermap/internal/names"
 )
@@ -114,9 +115,19 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return err
 }
 
-// nothing refuses arguments.
+// nothing refuses arguments. An argument after a flag whose value is optional may be meant for it.
 func nothing(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
+		var alone string
+		c.Flags().Visit(func(f *pflag.Flag) {
+			if f.NoOptDefVal != "" && f.Value.Type() != "bool" && f.Value.String() == f.NoOptDefVal {
+				alone = f.Name
+			}
+		})
+		if alone != "" {
+			return usageError(fmt.Errorf("%s: it takes no argument, and was given %.110q: if that is the value of --%s, "+
+				"write --%s=%.110s", c.Name(), args[0], alone, alone, args[0]))
+		}
 		return usageError(fmt.Errorf("%s: it takes no argument, and was given %.110q (%s --help says what it takes)",
 			c.Name(), args[0], c.CommandPath()))
 	}

@@ -2,21 +2,27 @@ package names
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"cloud.google.com/go/datastore"
 )
 
-// Path returns a key's path as text, in which names, IDs and the ends of elements can't be
-// confused.
+// Path returns a key's path as a line of text. Different paths have different texts. So a name is
+// quoted, and a kind with a character that could end it or the line.
 func Path(k *datastore.Key) string {
 	parent := ""
 	if k.Parent != nil {
 		parent = Path(k.Parent)
 	}
-	if k.Name != "" {
-		return fmt.Sprintf("%s/%s,%q", parent, k.Kind, k.Name)
+	kind := k.Kind
+	if quoted := strconv.Quote(kind); strings.ContainsAny(kind, "/,") || quoted[1:len(quoted)-1] != kind {
+		kind = quoted
 	}
-	return fmt.Sprintf("%s/%s,%d", parent, k.Kind, k.ID)
+	if k.Name != "" {
+		return fmt.Sprintf("%s/%s,%q", parent, kind, k.Name)
+	}
+	return fmt.Sprintf("%s/%s,%d", parent, kind, k.ID)
 }
 
 // Key returns a key's path as text, with its namespace if it has one.
