@@ -51,6 +51,9 @@ func (s *service) defineReason(flags *pflag.FlagSet) {
 	flags.StringVar(&s.reason, "reason", "", "the `reason`, for the job's history and the log")
 }
 
+// planPath is the path of plans, below the path of jobs.
+const planPath = "plan"
+
 // callTime is how long a request may take.
 const callTime = time.Minute
 
@@ -69,7 +72,7 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 			return err
 		}
 	}
-	if method == http.MethodPost && s.reason != "" {
+	if method == http.MethodPost && path != planPath && s.reason != "" { // a plan changes nothing
 		if parameters == nil {
 			parameters = make(url.Values)
 		}

@@ -276,7 +276,7 @@ func checkParams(params string) error {
 func (f jobFlags) plan(c *cobra.Command, s *service, name, params string, each time.Duration) (*mapper.Estimate,
 	error) {
 	est := new(mapper.Estimate)
-	return est, s.call(c.Context(), http.MethodPost, "plan", nil, struct {
+	return est, s.call(c.Context(), http.MethodPost, planPath, nil, struct {
 		Mapper    string          `json:"mapper"`
 		Query     mapper.Query    `json:"query"`
 		Params    json.RawMessage `json:"params,omitempty"`
