@@ -10,6 +10,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/pbvalue"
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -25,7 +26,7 @@ import (
 // name of a counter is invalid. For one entity the function can write about 8 MiB, including the
 // entity itself.
 type Entity[T any] struct {
-	// Key is the entity's key.
+	// Key is the entity's key. It is a copy: a change of it has no effect on the entity.
 	Key *datastore.Key
 
 	// Value is the content of the entity. An [Update] saves its changes.
@@ -260,14 +261,15 @@ func loadCall[T any](m function.Mode, keysOnly bool, s function.Subject) (c *cal
 	a := function.NewAttempt(s.Job.Ref, m, s.Key)
 	a.Among(s.Job.Others)
 	a.Announce(s.Job.Calls)
-	c = &call[T]{Entity: Entity[T]{Key: s.Key, attempt: a, stored: s.Stored}, mode: m, keysOnly: keysOnly,
+	own := value.CloneKey(s.Key) // the function may change it
+	c = &call[T]{Entity: Entity[T]{Key: own, attempt: a, stored: s.Stored}, mode: m, keysOnly: keysOnly,
 		masks: s.Job.Masks}
 	switch {
 	case keysOnly:
 	case m == function.Update:
-		c.was, err = property.LoadOriginal(s.Key, s.Stored, &c.Value)
+		c.was, err = property.LoadOriginal(own, s.Stored, &c.Value)
 	default:
-		err = property.LoadStored(s.Key, s.Stored, &c.Value)
+		err = property.LoadStored(own, s.Stored, &c.Value)
 	}
 	if err != nil {
 		return nil, fault.Permanent(err)

@@ -11,6 +11,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/pbvalue"
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -123,6 +124,7 @@ func UpdateReading[T, P any](
 		}
 		return func(key *datastore.Key, stored *pb.Entity) (keys []*datastore.Key, err error) {
 			defer function.Recovered(&err)
+			key = value.CloneKey(key) // the function may change it
 			e := &Entity[T]{Key: key, attempt: function.NewAttempt(record.Ref{}, function.Update, key), stored: stored}
 			if !keysOnly {
 				if err := property.LoadStored(key, stored, &e.Value); err != nil {

@@ -165,6 +165,16 @@ func CompareElements(a, b *datastore.Key) int {
 	return strings.Compare(a.Name, b.Name)
 }
 
+// CloneKey returns a copy of a key and its parents.
+func CloneKey(k *datastore.Key) *datastore.Key {
+	if k == nil {
+		return nil
+	}
+	clone := *k
+	clone.Parent = CloneKey(k.Parent)
+	return &clone
+}
+
 // Path returns the elements of a key from the root. Each is the key that ends with it.
 func Path(k *datastore.Key) []*datastore.Key {
 	n := 0

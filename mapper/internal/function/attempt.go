@@ -16,6 +16,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/pbvalue"
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -105,21 +106,27 @@ func (a *Attempt) Collect(v any) {
 }
 
 // Put saves another entity. The key may be incomplete.
-func (a *Attempt) Put(key *datastore.Key, src any) { a.write("Put", key, false, declared(key, src)) }
+func (a *Attempt) Put(key *datastore.Key, src any) {
+	key = value.CloneKey(key) // the function may change it
+	a.write("Put", key, false, declared(key, src))
+}
 
 // Insert saves another entity, which must not exist.
 func (a *Attempt) Insert(key *datastore.Key, src any) {
+	key = value.CloneKey(key)
 	a.write("Insert", key, true, declared(key, src))
 }
 
 // PutStored saves another entity in its protobuf form, under a complete key.
 func (a *Attempt) PutStored(key *datastore.Key, stored *pb.Entity) {
+	key = value.CloneKey(key)
 	a.write("PutStored", key, false, asStored(key, stored))
 }
 
 // InsertStored saves another entity in its protobuf form, under a complete key. The entity must
 // not exist.
 func (a *Attempt) InsertStored(key *datastore.Key, stored *pb.Entity) {
+	key = value.CloneKey(key)
 	a.write("InsertStored", key, true, asStored(key, stored))
 }
 
@@ -212,6 +219,10 @@ func (a *Attempt) Get(
 	ctx context.Context, keys []*datastore.Key, load func(i int, stored *pb.Entity) error,
 ) (missing []bool, err error) {
 	others := a.others
+	keys = slices.Clone(keys)
+	for i, key := range keys {
+		keys[i] = value.CloneKey(key)
+	}
 	a.do(func() error {
 		switch {
 		case a.mode != Update:
@@ -252,6 +263,7 @@ func (a *Attempt) Get(
 
 // Delete deletes an entity: the attempt's own or another one.
 func (a *Attempt) Delete(key *datastore.Key) {
+	key = value.CloneKey(key)
 	a.do(func() error {
 		if a.mode != Update {
 			return errors.New("Delete is for the function of an Update")

@@ -13,6 +13,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/pbvalue"
+	"github.com/scattermap/scattermap/internal/value"
 )
 
 // noField is the client's reason in the error for a property that a struct does not declare.
@@ -266,23 +267,14 @@ func CloneValue(v any) any {
 		}
 		return clone
 	case *datastore.Key:
-		return cloneKey(v)
+		return value.CloneKey(v)
 	case *datastore.Entity:
 		if v == nil {
 			return v
 		}
-		return &datastore.Entity{Key: cloneKey(v.Key), Properties: cloneProperties(v.Properties)}
+		return &datastore.Entity{Key: value.CloneKey(v.Key), Properties: cloneProperties(v.Properties)}
 	}
 	return v
-}
-
-func cloneKey(k *datastore.Key) *datastore.Key {
-	if k == nil {
-		return nil
-	}
-	clone := *k
-	clone.Parent = cloneKey(k.Parent)
-	return &clone
 }
 
 // Stored returns properties in the form in which the client reads them after a Put. It leaves out
