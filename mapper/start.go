@@ -35,6 +35,10 @@ func (e *Engine) StartByName(
 	if !ok || undo.Is(mapper) { // only Job.Undo starts undos
 		return nil, fmt.Errorf("mapper: start: %w %q: have %s", ErrUnknownMapper, mapper, e.names())
 	}
+	if onlyInside(def) {
+		return nil, fmt.Errorf("mapper: start: %w: only the service itself starts jobs of %q; you can start %s",
+			ErrInvalidArgument, mapper, e.names())
+	}
 	if start, ok := def.ByName.(starter); ok {
 		return start(ctx, e, q, params, o)
 	}
