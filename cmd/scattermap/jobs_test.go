@@ -232,6 +232,8 @@ func TestJobs(t *testing.T) {
 		{"start add-credit --kind Account --id wide --page-size 5000", "", 1, "--page-size has to be in [1, 1000]"},
 		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "", 1,
 			"delete will run over 200 entities. Type that number to start it:"},
+		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "", 1,
+			"no number was typed; --yes starts it without asking"},
 		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "201\n", 1,
 			"that is another number"},
 		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "200\n", 0,
