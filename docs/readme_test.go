@@ -62,6 +62,23 @@ func TestRecipes(t *testing.T) {
 	}
 }
 
+// TestGuide checks that the tests of package mappertest run the code of the guide.
+func TestGuide(t *testing.T) {
+	tested, err := os.ReadFile("../mapper/mappertest/guide_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := goBlocks(t, "guide.md")
+	if len(blocks) == 0 {
+		t.Fatal("guide.md has no code")
+	}
+	for _, code := range blocks {
+		if !strings.Contains(string(tested), "\n"+code) {
+			t.Errorf("it is not in mapper/mappertest/guide_test.go:\n%s", code)
+		}
+	}
+}
+
 // TestNightlyExport checks that an example of package export runs the handler of the page of
 // exports.
 func TestNightlyExport(t *testing.T) {
