@@ -292,6 +292,7 @@ func TestNoService(t *testing.T) {
 		"no URL":          {"credit", "good", exitUsage, []string{`"credit"`, "http or https URL"}},
 		"http elsewhere":  {"http://192.0.2.1", "", exitUsage, []string{"https"}},
 		"wrong token":     {url, "bad", exitError, []string{"401", "$SCATTERMAP_TOKEN"}},
+		"no token":        {url, "", exitError, []string{"wants a token", "auth.Loopback", "$SCATTERMAP_TOKEN"}},
 		"another account": {url, "eve", exitError, []string{"403", "OPERATORS"}},
 		"something else":  {other.URL, "good", exitError, []string{"not a service of scattermap"}},
 		"another path":    {missing.URL, "good", exitError, []string{"404", "$SCATTERMAP_SERVICE"}},
