@@ -76,7 +76,7 @@ func Claimed(r *http.Request) (account string, err error) {
 	c, ok := claims.Of(token)
 	if !ok || !strings.HasSuffix(token, "."+claims.Removed) {
 		return "", fmt.Errorf("%w: Cloud Run has verified none: switch its check on (--no-allow-unauthenticated), "+
-			"or verify tokens here with NewOIDC",
+			"or verify tokens here with NewOIDC; on your own machine, use Loopback in place of Claimed",
 			ErrUnauthenticated)
 	}
 	return cmp.Or(c.Email, c.Subject), nil

@@ -62,6 +62,27 @@ func TestRecipes(t *testing.T) {
 	}
 }
 
+// TestGuide checks that tests run the code of the guide.
+func TestGuide(t *testing.T) {
+	var tested string
+	for _, path := range []string{"../mapper/mappertest/guide_test.go", "../dashboard/guide_test.go"} {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tested += string(content)
+	}
+	blocks := goBlocks(t, "guide.md")
+	if len(blocks) == 0 {
+		t.Fatal("guide.md has no code")
+	}
+	for _, code := range blocks {
+		if !strings.Contains(tested, "\n"+code) {
+			t.Errorf("no guide_test.go has it:\n%s", code)
+		}
+	}
+}
+
 // TestNightlyExport checks that an example of package export runs the handler of the page of
 // exports.
 func TestNightlyExport(t *testing.T) {

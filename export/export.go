@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"gocloud.dev/blob"
@@ -170,9 +171,10 @@ func New[T, R, P any](
 		return x.plan(ctx, mapper.EngineFromContext(ctx), d.Status, stage{Export: params.Export, Run: params.Run,
 			Folder: params.Folder, Files: params.Files, Params: given, Layout: params.Layout, Coding: params.Coding})
 	})
-	x.parts.WithStarter(x.startByName).CheckByName(x.checkByName)
-	x.joins = mapper.VisitPages(name+joinSuffix, x.join, putJoined).WithFinalizer(x.list)
-	x.deletes = mapper.Visit(name+deleteSuffix, x.deleteParts).WithFinalizer(x.succeed)
+	x.parts.WithDescription(fmt.Sprintf("Exports entities to files of the format %s.", x.opts.Format)).
+		WithStarter(x.startByName).CheckByName(reflect.TypeFor[ByNameParams](), x.checkByName)
+	x.joins = mapper.VisitPages(name+joinSuffix, x.join, putJoined).WithFinalizer(x.list).WithStarter(nil)
+	x.deletes = mapper.Visit(name+deleteSuffix, x.deleteParts).WithFinalizer(x.succeed).WithStarter(nil)
 	return x, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -339,6 +340,16 @@ func TestByName(t *testing.T) {
 		start := func(params string) (*mapper.Job, error) {
 			return w.Engine.StartByName(t.Context(), "export", mapper.Query{Kind: "Account"}, []byte(params),
 				&mapper.StartOptions{ID: "out"})
+		}
+		if all := w.Engine.Mappers(); len(all) != 1 || all[0].Name != "export" ||
+			all[0].ParamsType != reflect.TypeFor[export.ByNameParams]() || all[0].Description == "" {
+			t.Errorf("an operator may start %+v, want the export with its parameters", all)
+		}
+		for _, stage := range []string{"export-join", "export-delete"} {
+			_, err := w.Engine.StartByName(t.Context(), stage, mapper.Query{Kind: "Account"}, []byte("{}"), nil)
+			if !errors.Is(err, mapper.ErrInvalidArgument) {
+				t.Errorf("%s by name: %v, want that only an export starts it", stage, err)
+			}
 		}
 		for params, want := range map[string]string{
 			`{"folders": "accounts"}`:                   `unknown field "folders"`,

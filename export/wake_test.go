@@ -300,12 +300,19 @@ func TestOthersStage(t *testing.T) {
 	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
 		putOrders(t, client)
 		run := startOrders(t, e, x)
-		stage := `{"export":"orders","run":"another","folder":"else","files":1,"parts":1,"records":1,"failures":0,` +
-			`"query":{"kind":"Order"},"layout":2}`
-		if _, err := e.StartByName(t.Context(), "orders-join", mapper.Query{Kind: "Order"}, []byte(stage),
+		other := mapper.Visit("orders-join", func(
+			context.Context, *mapper.Entity[datastore.PropertyList], map[string]any,
+		) error {
+			return nil
+		})
+		e.deploy([]mapper.AnyMapper{other})
+		stage := map[string]any{"export": "orders", "run": "another", "folder": "else", "files": 1, "parts": 1,
+			"records": 1, "failures": 0, "query": map[string]any{"kind": "Order"}, "layout": 2}
+		if _, err := other.Start(t.Context(), e.Engine, mapper.Query{Kind: "Order"}, stage,
 			&mapper.StartOptions{ID: "orders-join"}); err != nil {
 			t.Fatal(err)
 		}
+		e.deploy(x.Mappers())
 		open.Store(true)
 		if _, err := run.Jobs()[0].Wait(t.Context()); err != nil {
 			t.Fatal(err)

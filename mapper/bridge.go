@@ -59,5 +59,8 @@ func defined(definition, params any) (*function.Definition, json.RawMessage, err
 		return nil, nil, def.Err
 	}
 	encoded, err := function.EncodeParams(params)
+	if err == nil {
+		encoded, err = def.Canonical(encoded) // a start checks them, too
+	}
 	return def, encoded, err
 }

@@ -430,20 +430,31 @@ func EngineFromContext(ctx context.Context) *Engine {
 type MapperInfo struct {
 	Name       string
 	Visit      bool         // it was made by [Visit], [VisitPages] or [VisitBatches]
-	ParamsType reflect.Type // the type P of its parameters
+	ParamsType reflect.Type // the type of the parameters of [Engine.StartByName]
 
 	Description string // see [Mapper.WithDescription]
 }
 
-// Mappers returns the engine's mappers, sorted by name. It leaves out the mappers of rehearsals and
-// undos, which the engine adds itself.
+// Mappers returns the mappers that [Engine.StartByName] starts, sorted by name. It leaves out the
+// mappers of rehearsals and undos, which the engine adds itself, and mappers that only their program
+// starts (a nil [Mapper.WithStarter]).
 func (e *Engine) Mappers() (all []MapperInfo) {
 	for _, name := range slices.Sorted(maps.Keys(e.mappers)) {
-		if def := e.mappers[name]; !isDerived(name) {
-			all = append(all, MapperInfo{name, def.Mode == function.Visit, def.Params, def.Description})
+		if def := e.mappers[name]; !isDerived(name) && !onlyInside(def) {
+			params := def.Params
+			if def.GivenType != nil {
+				params = def.GivenType
+			}
+			all = append(all, MapperInfo{name, def.Mode == function.Visit, params, def.Description})
 		}
 	}
 	return all
+}
+
+// onlyInside reports whether only the program starts jobs of a mapper.
+func onlyInside(def *function.Definition) bool {
+	start, ok := def.ByName.(starter)
+	return ok && start == nil
 }
 
 // Prices returns the engine's prices, see [EngineOptions].Prices.

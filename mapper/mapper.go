@@ -210,20 +210,23 @@ type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMess
 // WithStarter makes [Engine.StartByName] call start for this mapper. Use it if something must be
 // prepared before each job, such as a folder. The function start gets the caller's parameters as
 // JSON, which may have another type than P; [CheckParams] decodes them. It prepares the job, and
-// starts it by [Mapper.Start]. WithStarter returns the mapper, for use in its definition.
+// starts it by [Mapper.Start]. If start is nil, only the program starts jobs of the mapper: starts
+// by name are refused, and [Engine.Mappers] leaves the mapper out. WithStarter returns the mapper,
+// for use in its definition.
 func (m *Mapper[P]) WithStarter(
 	start func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error),
 ) *Mapper[P] {
-	m.def.ByName = start
+	m.def.ByName = starter(start)
 	return m
 }
 
 // CheckByName sets a function that checks parameters for [Engine.PlanByName]. A mapper with a
 // [Mapper.WithStarter] function needs it, because the caller's parameters need not be a P. Without
-// it, plans of such a mapper do not check parameters. CheckByName returns the mapper, for use in
-// its definition.
-func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mapper[P] {
-	m.def.Given = check
+// it, plans of such a mapper do not check parameters. The argument params is the parameters' type,
+// for [MapperInfo].ParamsType; nil stands for P. CheckByName returns the mapper, for use in its
+// definition.
+func (m *Mapper[P]) CheckByName(params reflect.Type, check func(params json.RawMessage) error) *Mapper[P] {
+	m.def.GivenType, m.def.Given = params, check
 	return m
 }
 

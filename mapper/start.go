@@ -35,6 +35,10 @@ func (e *Engine) StartByName(
 	if !ok || undo.Is(mapper) { // only Job.Undo starts undos
 		return nil, fmt.Errorf("mapper: start: %w %q: have %s", ErrUnknownMapper, mapper, e.names())
 	}
+	if onlyInside(def) {
+		return nil, fmt.Errorf("mapper: start: %w: only the service itself starts jobs of %q; you can start %s",
+			ErrInvalidArgument, mapper, e.names())
+	}
 	if start, ok := def.ByName.(starter); ok {
 		return start(ctx, e, q, params, o)
 	}
@@ -87,8 +91,8 @@ func (e *Engine) prepare(
 	}
 	if o != nil && o.DryRun && !record.IsRehearsal(def.Name) {
 		if def.Mode != function.Update {
-			return nil, fmt.Errorf("mapper: start a rehearsal of %q: %w: it is no Update, and what its function does "+
-				"elsewhere is not known here", def.Name, ErrInvalidArgument)
+			return nil, fmt.Errorf("mapper: start a rehearsal of %q: %w: only the function of a mapper.Update can "+
+				"run without effects; try this job on a small share of the entities", def.Name, ErrInvalidArgument)
 		}
 		if e.mappers[def.Name] == def {
 			def = e.mappers[def.Rehearsal(0).Name]

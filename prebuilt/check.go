@@ -64,9 +64,8 @@ var check = mapper.Visit("check", func(_ context.Context, e *mapper.Entity[entit
 //   - -0.0 is less than 0.0, as in Datastore's order. It does not meet Balance >= 0.0, and the
 //     failure says so.
 //   - Every value except null is greater than null.
-var Check *mapper.Mapper[CheckParams] = check.WithStarter(startCheck).CheckByName(func(params json.RawMessage) error {
-	return mapper.CheckParams(params, new(CheckParams))
-})
+var Check *mapper.Mapper[CheckParams] = check.WithStarter(startCheck).
+	CheckByName(nil, func(params json.RawMessage) error { return mapper.CheckParams(params, new(CheckParams)) })
 
 var errDoesNotMeet = errors.New("the entity does not meet the condition")
 

@@ -108,7 +108,7 @@ func Erase(o EraseOptions) mapper.AnyMapper {
 			return mapper.Permanent(fmt.Errorf("%d entities could not be deleted, so there is no certificate: retry "+
 				"the job", d.Status.Failures))
 		}).Forget(func(ctx context.Context, d *mapper.Completion, p EraseParams) error { return o.certify(ctx, d, p) })
-	m.CheckByName(func(params json.RawMessage) error {
+	m.CheckByName(nil, func(params json.RawMessage) error {
 		var p EraseParams
 		if err := readErase(params, &p); err != nil {
 			return err

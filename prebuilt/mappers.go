@@ -327,9 +327,8 @@ func (p CopyParams) Validate() error {
 // Copy is the mapper "copy". It copies entities, exactly as they are stored, to another kind or
 // namespace. A copy has the name or ID of its entity, and the same parents. If an entity with that
 // key exists, the copy overwrites it.
-var Copy *mapper.Mapper[CopyParams] = copies.WithStarter(startCopy).CheckByName(func(params json.RawMessage) error {
-	return mapper.CheckParams(params, new(CopyParams))
-})
+var Copy *mapper.Mapper[CopyParams] = copies.WithStarter(startCopy).
+	CheckByName(nil, func(params json.RawMessage) error { return mapper.CheckParams(params, new(CopyParams)) })
 
 // startCopy starts a copy by name. It refuses a copy of entities onto themselves.
 func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage,

@@ -21,7 +21,10 @@ import (
 )
 
 // A database is the database that flags and the environment name.
-type database struct{ project, id string }
+type database struct {
+	project, id string
+	fallback    string // the project, if neither the flag nor the environment names one; may be empty
+}
 
 func (db *database) define(flags *pflag.FlagSet) {
 	flags.StringVar(&db.project, "project", "", "the `project` of the database; by default $DATASTORE_PROJECT_ID, "+
@@ -31,7 +34,7 @@ func (db *database) define(flags *pflag.FlagSet) {
 
 func (db *database) open(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
 	db.project = cmp.Or(db.project, os.Getenv("DATASTORE_PROJECT_ID"), os.Getenv("GOOGLE_CLOUD_PROJECT"),
-		datastore.DetectProjectID)
+		db.fallback, datastore.DetectProjectID)
 	client, err := mapper.NewClientWithDatabase(ctx, db.project, db.id,
 		append(opts, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(new(patience).call)))...)
 	if err != nil {

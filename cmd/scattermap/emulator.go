@@ -9,9 +9,11 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/scattermap/scattermap/emulator"
 )
@@ -55,7 +57,8 @@ variables that clients need.`,
 	flags.BoolVar(&keepNames, "keep-queue-names", false,
 		"refuse to create a queue if one of its name was deleted less than 72 hours ago, like production")
 	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index missing in this `index.yaml`")
-	flags.StringArrayVar(&queues, "queue", []string{firstQueue}, "create this `queue`; repeatable; empty creates none")
+	flags.StringArrayVar(&queues, "queue", []string{firstQueue}, "create this `queue`, which delivers up to 180 tasks "+
+		"at once, as in docs/deploy.md; repeatable; empty creates none")
 	flags.Int64Var(&versions, "version-memory", 256,
 		"the `MiB` that each database keeps of old versions of entities; reads of dropped versions are refused")
 	flags.Int64Var(&indexed, "index-memory", 1024,
@@ -113,7 +116,7 @@ func named(queues []string) (names []string) {
 	return names
 }
 
-// createQueue creates a queue with default settings. For an empty name it does nothing.
+// createQueue creates a queue with the settings of docs/deploy.md. For an empty name it does nothing.
 func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 	if name == "" {
 		return nil
@@ -125,7 +128,10 @@ func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 	defer client.Close()
 	parent, _, _ := strings.Cut(name, "/queues/")
 	_, err = client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: parent,
-		Queue: &cloudtaskspb.Queue{Name: name}})
+		Queue: &cloudtaskspb.Queue{Name: name,
+			RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 180},
+			RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1,
+				MinBackoff: durationpb.New(100 * time.Millisecond), MaxBackoff: durationpb.New(time.Minute)}}})
 	if err != nil {
 		return fmt.Errorf("--queue %q: %w; it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE", name, err)
 	}

@@ -131,17 +131,19 @@ func summary(job *mapper.Status) string {
 	if job.Estimated {
 		about = "about "
 	}
-	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, operator.Standing(job.State, job.Phase), about,
-		operator.Counted(job.Processed, "entity", "entities"))
+	done := operator.Counted(job.Processed, "entity", "entities") + " processed"
 	if operator.Undoes(job) { // its entities are pages
-		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, operator.Standing(job.State, job.Phase), about,
-			operator.Counted(job.Processed, "page", "pages"), operator.Undone(job))
+		done = operator.Counted(job.Processed, "page", "pages") + " looked at"
 	}
+	text := fmt.Sprintf("%s: %s, %s%s", job.ID, operator.Standing(job.State, job.Phase), about, done)
 	if left := job.Remaining; left > 0 && !job.State.Ended() {
 		text += fmt.Sprintf(" and about %s left", operator.Grouped(left))
 		if p := job.Progress; p.TimeLeft > 0 {
 			text += fmt.Sprintf(" (%s, %s)", operator.Percent(p), operator.Takes(p))
 		}
+	}
+	if operator.Undoes(job) {
+		text += ": " + operator.Undone(job)
 	}
 	text += ", " + operator.Counted(job.Failures, "failure", "failures")
 	if why := job.Bottleneck; why != "" {

@@ -38,10 +38,11 @@ const (
 	exitJob   = 3 // the job that a command watched did not succeed, or has failures
 )
 
-// errUsage marks an error of a flag or an argument, and errJob the outcome of a job.
+// errUsage marks an error of a flag or an argument, and the others the outcome of a job.
 var (
-	errUsage = errors.New("wrong usage")
-	errJob   = errors.New("the job did not succeed")
+	errUsage    = errors.New("wrong usage")
+	errJob      = errors.New("the job did not succeed")
+	errFailures = errors.New("the job left failures")
 )
 
 // A usage wraps an error of a flag or an argument.
@@ -59,7 +60,7 @@ func codeOf(err error) int {
 		return 0
 	case errors.Is(err, errUsage):
 		return exitUsage
-	case errors.Is(err, errJob):
+	case errors.Is(err, errJob), errors.Is(err, errFailures):
 		return exitJob
 	}
 	return exitError

@@ -253,6 +253,11 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 		if page {
 			said = "says Cloud Run"
 		}
+		if base, err := s.base(); err == nil && sent.token == "" && onThisMachine(base) {
+			return fmt.Errorf("the service at %s wants a token (401: %s), and commands send none to this machine: let "+
+				"the service allow requests of its own machine (auth.Loopback in Go, AUTH=off in examples/cloudrun), "+
+				"or set $SCATTERMAP_TOKEN", s.address, said)
+		}
 		what := "get one for the service's URL by \"scattermap login\", or set $SCATTERMAP_TOKEN"
 		switch {
 		case of.Expired(time.Now()):

@@ -256,6 +256,9 @@ func confirmNumber(c *cobra.Command, s *service, mapper, params string, f jobFla
 	if errors.Is(err, io.EOF) {
 		fmt.Fprintln(c.ErrOrStderr())
 	}
+	if strings.TrimSpace(typed) == "" {
+		return errors.New("nothing was done, because no number was typed; --yes starts it without asking")
+	}
 	if n, err := strconv.ParseInt(strings.ReplaceAll(strings.TrimSpace(typed), ",", ""), 10, 64); err != nil ||
 		n != est.Entities {
 		return errors.New("nothing was done, because that is another number; --yes starts it without asking")

@@ -36,7 +36,7 @@ func (st *straight) define(flags *pflag.FlagSet) {
 	flags.StringVar(&st.queue, "straight", "",
 		"work on the database and on the queue of this `name` (projects/P/locations/L/queues/Q), without a service")
 	flags.StringVar(&st.db.project, "project", "", "with --straight, the `project` of the database; by default "+
-		"$DATASTORE_PROJECT_ID, $GOOGLE_CLOUD_PROJECT or the project of the credentials")
+		"$DATASTORE_PROJECT_ID, $GOOGLE_CLOUD_PROJECT or the project of the queue")
 	flags.StringVar(&st.db.id, "database", "",
 		"with --straight, the `ID` of the database; by default the default database")
 	flags.StringVar(&st.target, "target", "", "with --straight, the `URL` of the service's handler, to which the "+
@@ -60,6 +60,9 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	}
 	if st.handler != nil {
 		return nil
+	}
+	if parts := strings.Split(st.queue, "/"); len(parts) > 1 {
+		st.db.fallback = parts[1] // projects/PROJECT/...: tasks.NewQueue refuses other names
 	}
 	client, err := st.db.open(ctx)
 	if err != nil {

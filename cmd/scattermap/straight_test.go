@@ -22,7 +22,9 @@ func TestStraight(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
 	t.Setenv("CLOUD_TASKS_EMULATOR_HOST", e.TasksAddr())
-	t.Setenv("SCATTERMAP_SERVICE", "")
+	for _, unset := range []string{"SCATTERMAP_SERVICE", "DATASTORE_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"} {
+		t.Setenv(unset, "")
+	}
 	const location, name = "projects/test/locations/here", "projects/test/locations/here/queues/q"
 	client, err := e.DatastoreClient(t.Context(), "test", mapper.ClientOption())
 	if err != nil {
@@ -73,6 +75,7 @@ func TestStraight(t *testing.T) {
 			target, 0, "set: succeeded, 3 entities"},
 		{"undo set --yes --watch" + target, 0, "3 entities restored"},
 		{"jobs" + straight, 0, "undo-set"},
+		{"jobs --straight " + name, 0, "undo-set"}, // the project of the queue
 		{"describe counted" + straight, 0, "Counter:      entities = 3"},
 		{"pause counted" + straight, exitError, "the job's state does not allow that"},
 		{"retry counted" + straight, exitUsage, "set --target"},

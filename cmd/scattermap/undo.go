@@ -45,10 +45,10 @@ before the job changed it.`,
 			if job.UndoneBy != "" {
 				fmt.Fprintf(c.ErrOrStderr(), "Job %s undoes it already.\n", operator.Line(job.UndoneBy, 100))
 			}
-			what := fmt.Sprintf("Undo job %s of %s? It is %s, and has written %s entities.", job.ID,
+			what := fmt.Sprintf("Undo job %s of %s? Its state is %q, and it has written %s entities.", job.ID,
 				operator.Line(job.Mapper, 100), job.State, operator.Grouped(job.Written))
 			if operator.Undoes(job) {
-				what = fmt.Sprintf("Undo the undo %s? It is %s: %s.", job.ID, job.State, operator.Undone(job))
+				what = fmt.Sprintf("Undo the undo %s? Its state is %q: %s.", job.ID, job.State, operator.Undone(job))
 			}
 			if err := confirm(c, what); err != nil {
 				return err

@@ -25,7 +25,7 @@ func TestUndo(t *testing.T) {
 	}{
 		{"", []string{"undo", "two"}, 1, "nothing was done: --yes does it"},
 		{"n\n", []string{"undo", "two"}, 1,
-			"Undo job two of add-credit? It is succeeded, and has written 300 entities."},
+			"Undo job two of add-credit? Its state is \"succeeded\", and it has written 300 entities."},
 		{"", []string{"undo", "none", "--yes"}, 1, "no such job: none"},
 		{"", []string{"undo"}, 2, "name one job"},
 		{"", []string{"undo", "two", "--dry-run", "--watch"}, 0,
@@ -39,7 +39,7 @@ func TestUndo(t *testing.T) {
 		{"", []string{"undo", "two", "--yes", "--id", "again"}, 1, "job undo-two undoes it"},
 		{"", []string{"history", "two"}, 0, "undone by job undo-two"},
 		{"y\n", []string{"undo", "undo-two", "--watch"}, 0,
-			"Undo the undo undo-two? It is succeeded: 300 entities restored"},
+			"Undo the undo undo-two? Its state is \"succeeded\": 300 entities restored"},
 		{"", []string{"undo", "one", "--yes", "--watch"}, 0,
 			"0 entities restored, 0 new ones deleted, 300 not restored"},
 		{"", []string{"left", "undo-one", "--limit", "2"}, 0, "it was changed after the page wrote it"},

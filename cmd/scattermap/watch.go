@@ -88,7 +88,11 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 		if job.Failures > 0 {
 			say = fmt.Sprintf("\"scattermap describe %s\" and \"scattermap failures %s\" say more", id, id)
 		}
-		err = fmt.Errorf("%w: %s is %q; %s", errJob, id, job.State, say)
+		outcome := errJob
+		if job.State == mapper.StateSucceededWithFailures {
+			outcome = errFailures
+		}
+		err = fmt.Errorf("%w: %s is %q; %s", outcome, id, job.State, say)
 	}
 	return err
 }

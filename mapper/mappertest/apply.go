@@ -3,6 +3,14 @@
 // [Apply] runs a mapper's function on one entity, and [ApplyBatch] on a batch, without a server.
 // [Run] runs whole jobs on the embedded emulators, in a testing/synctest bubble, where hours pass
 // in milliseconds. With [Options].Seed, calls and deliveries fail as they do in production.
+//
+//	team := Team{Seats: 20}
+//	r := mappertest.Apply(t, SetLarge, &team, mapper.NoParams{})
+//	if r.Err != nil || !team.Large {
+//		t.Errorf("%+v, %+v", r, team)
+//	}
+//
+// docs/guide.md has a test of a whole job.
 package mappertest
 
 import (

@@ -39,6 +39,16 @@ var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 	return nil
 })
 
+// A positive is parameters that can check themselves.
+type positive struct{ N int }
+
+func (p *positive) Validate() error {
+	if p.N <= 0 {
+		return errors.New("N has to be positive")
+	}
+	return nil
+}
+
 // TestApply checks what a result says about a function's effects.
 func TestApply(t *testing.T) {
 	a := account{Balance: 5, Owner: "Ann"}
@@ -69,6 +79,13 @@ func TestApply(t *testing.T) {
 		a.Count("skipped", 1)
 		return mapper.Skip
 	})
+	checked := mapper.Update("checked", func(context.Context, *mapper.Entity[account], positive) error { return nil })
+	if r := mappertest.Apply(t, checked, &a, positive{-1}); r.Err == nil || !strings.Contains(r.Err.Error(), "positive") {
+		t.Errorf("parameters that a start refuses: %+v", r)
+	}
+	if r := mappertest.Apply(t, checked, &a, positive{1}); r.Err != nil {
+		t.Errorf("parameters that a start takes: %+v", r)
+	}
 	if r := mappertest.Apply(t, skip, &a, mapper.NoParams{}); r.Err != nil || r.Changed || a.Balance != 15 ||
 		r.Counters["skipped"] != 1 {
 		t.Errorf("skipped: %+v, %+v", r, a)

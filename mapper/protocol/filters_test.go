@@ -202,8 +202,8 @@ func TestFilterTypes(t *testing.T) {
 		for filters, want := range map[string]string{
 			`[{"property": "seen", "op": "<", "value": ` + day +
 				`}]`: `"seen" < compares with a value of the type string, and entities of the kind "Session" have ` +
-				`values of the type time, which Datastore orders by their type alone: in JSON such a value is ` +
-				`{"time": ` + day + `}`,
+				`values of the type time, which Datastore orders by their type alone: such a value is ` +
+				`DATETIME('` + strings.Trim(day, `"`) + `') in GQL, and {"time": ` + day + `} in JSON`,
 			`[{"property": "seen", "op": "<", "value": {"time": ` + day + `}}]`: "",
 			`[{"property": "seen", "op": ">", "value": "2020"}]`:                "type string",
 			`[{"property": "seen", "op": "=", "value": "2020"}]`:                "type string",
@@ -213,8 +213,8 @@ func TestFilterTypes(t *testing.T) {
 			`[{"property": "hits", "op": "<", "value": 5.0}]`:                   "type float",
 			`[{"property": "hits", "op": "in", "value": [1, 2, "3"]}]`:          "type string",
 			`[{"property": "hits", "op": "in", "value": [1, 2, null]}]`:         "",
-			`[{"property": "score", "op": "<", "value": 5}]`: `in JSON such a value is 5.0 ` +
-				`or {"float": 5}`,
+			`[{"property": "score", "op": "<", "value": 5}]`: `such a value is 5.0 in GQL, and 5.0 ` +
+				`or {"float": 5} in JSON`,
 			`[{"property": "score", "op": "<", "value": {"float": 5}}]`:              "",
 			`[{"property": "score", "op": ">", "value": 5, "any_type": true}]`:       "",
 			`[{"property": "user", "op": "=", "value": {"key": "EgkKB1Nlc3Npb24"}}]`: "*",

@@ -390,7 +390,7 @@ func TestRateFor(t *testing.T) {
 			"its rate is set to 10 entities a second, for 5m0s",
 			"its rate is what it was before, as its time is over", "its rate is set to 30 entities a second, for 1m0s",
 			"its rate is set to 40 entities a second",
-			"its rate is not limited any more, for 1m0s"}
+			"its rate is not limited any more, for 1m0s", "succeeded"}
 		if !slices.Equal(all, want) {
 			t.Errorf("%q, want %q", all, want)
 		}

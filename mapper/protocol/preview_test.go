@@ -359,7 +359,7 @@ func TestRehearsal(t *testing.T) {
 		}
 		if _, err := slowVisit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{DryRun: true}); !errors.Is(err, mapper.ErrInvalidArgument) ||
-			!strings.Contains(err.Error(), "no Update") {
+			!strings.Contains(err.Error(), "only the function of a mapper.Update") {
 			t.Errorf("the rehearsal of a visit: %v", err)
 		}
 		if _, err := w.engine.StartByName(ctx, "none", mapper.Query{Kind: "Account"}, nil, nil); err == nil ||

@@ -579,6 +579,7 @@ func TestLateLimit(t *testing.T) {
 		if s := w.status(job); s.State != mapper.StateSucceededWithFailures || s.Failures != 8 {
 			t.Errorf("the job is %s: %s", s.State, s.Error)
 		}
-		wantHistory(t, job, "started running", "paused paused", "resumed running")
+		wantHistory(t, job, "started running", "paused paused", "resumed running",
+			"succeeded with failures succeeded with failures")
 	})
 }

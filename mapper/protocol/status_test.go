@@ -225,8 +225,8 @@ func TestStateChanges(t *testing.T) {
 				" processed=990 failures=10 estimated=false",
 			"INFO job succeeded one from=running processed=1000 failures=0 estimated=false after=T",
 			"INFO job running two cause=started" + by,
-			`WARN job paused two from=running cause="more than 5 entities have failed" processed=N failures=N ` +
-				`estimated=false`,
+			`WARN job paused two from=running cause="paused by its failure limit" ` +
+				`why="more than 5 entities have failed" processed=N failures=N estimated=false`,
 			"INFO job aborted two from=paused cause=aborted" + by + " processed=N failures=N estimated=false after=T",
 			"INFO job running three cause=started",
 			`ERROR job failed three from=running cause="the function failed on 20 of 20 entities of a page" ` +
@@ -244,8 +244,9 @@ func TestStateChanges(t *testing.T) {
 			t.Errorf("%d lines say what is done to a job that goes on as it did, want 2", noted)
 		}
 		wantHistory(t, w.engine.Job("one"), "started running", "paused paused", "resumed running", "resumed running",
-			"its failures are retried running", "its failures are retried running")
-		wantHistory(t, w.engine.Job("two"), "started running", "more than 5 entities have failed paused",
+			"succeeded with failures succeeded with failures", "its failures are retried running",
+			"its failures are retried running", "succeeded succeeded")
+		wantHistory(t, w.engine.Job("two"), "started running", "paused by its failure limit paused",
 			"aborted aborted")
 		for i := range got {
 			if i < len(want) && strings.Contains(want[i], "=N") {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -21,7 +22,8 @@ func (d *delivery) limitFailures(ctx context.Context, failed int) error {
 	if err != nil || over == "" {
 		return err
 	}
-	job, err := d.x.Change(ctx, d.job.Ref(), over, func(j *record.Job) (bool, error) {
+	ctx = observe.WithWhy(ctx, over)
+	job, err := d.x.Change(ctx, d.job.Ref(), record.PausedByFailures, func(j *record.Job) (bool, error) {
 		return j.PauseByLimit(d.job.Epoch, over, &sum), nil
 	})
 	if err == nil {

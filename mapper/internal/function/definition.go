@@ -61,8 +61,10 @@ type Definition struct {
 
 	Params reflect.Type // the type of its parameters
 
-	// Given checks the parameters for ByName in a plan. If it is nil, a plan cannot check them.
-	Given func(params json.RawMessage) error
+	// GivenType is the type of the parameters for ByName; nil: it is Params. Given checks them in a
+	// plan. If it is nil, a plan cannot check them.
+	GivenType reflect.Type
+	Given     func(params json.RawMessage) error
 	// ByName starts the mapper's jobs by name, see mapper.Mapper.WithStarter. If it is nil, a start
 	// by name takes the mapper's own parameters.
 	ByName any

@@ -165,7 +165,7 @@ func (ob *Observer) Flush(ctx context.Context) { ob.flush(ctx, time.Now()) }
 func (ob *Observer) flush(ctx context.Context, now time.Time) {
 	if h, ok := ob.Flaws.Handler().(limiter); ok {
 		for message, n := range h.lines.owed(now) {
-			ob.Log.LogAttrs(ctx, slog.LevelWarn, "lines were left out", slog.String("message", message),
+			ob.Log.LogAttrs(ctx, slog.LevelWarn, "lines were left out", slog.String("line", message),
 				slog.Int("left_out", n))
 		}
 	}

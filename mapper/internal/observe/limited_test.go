@@ -44,7 +44,7 @@ func TestLimited(t *testing.T) {
 		}
 		jn.Flush(t.Context())
 		if got := lines(); len(got) != 1 ||
-			!strings.HasSuffix(got[0], `msg="lines were left out" message=worse left_out=15`) {
+			!strings.HasSuffix(got[0], `msg="lines were left out" line=worse left_out=15`) {
 			t.Errorf("of lines that nothing follows: %q", got)
 		}
 		jn.Flush(t.Context())
@@ -57,7 +57,7 @@ func TestLimited(t *testing.T) {
 		lines()
 		jn.Changed(t.Context(), "", &record.Job{State: record.Running}, "started")
 		if got := lines(); len(got) != 2 ||
-			!strings.HasSuffix(got[0], `msg="lines were left out" message=bad left_out=7`) {
+			!strings.HasSuffix(got[0], `msg="lines were left out" line=bad left_out=7`) {
 			t.Errorf("before a change of a job's state: %q", got)
 		}
 		for i := range 3 * maxMessages { // the memory is limited

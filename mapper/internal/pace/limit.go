@@ -197,15 +197,21 @@ func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration
 			return setting.Errorf("%s has to be at least 0, it is %v", field, n)
 		case n > 0 && n < each[i]:
 			return setting.Errorf("%s has to be at least %.3g a second for %d workers, as each waits for up to %v; "+
-				"it is %v: give the job and its queue fewer workers", field, each[i], workers, wait, n)
+				"it is %v: raise it, or %s", field, each[i], workers, wait, n, fewer(n*float64(workers)/each[i]))
 		}
 	}
 	if least := each[1]; r.Ramp && rampFirst < least {
 		return setting.Errorf("%s begins with %d a second, which is too little for %d workers, as each waits for up "+
-			"to %v: it has to be at least %.3g; give the job and its queue fewer workers", name+".Ramp", rampFirst,
-			workers, wait, least)
+			"to %v: it has to be at least %.3g; %s", name+".Ramp", rampFirst, workers, wait, least,
+			fewer(rampFirst*float64(workers)/least))
 	}
 	return nil
+}
+
+// fewer says how to have fewer workers.
+func fewer(workers float64) string {
+	return fmt.Sprintf("let the queue deliver at most %d tasks at once (its max-concurrent-dispatches), and expect no "+
+		"more workers", max(1, int(workers)))
 }
 
 // MaxTakes bounds an estimate of time: a hundred years.

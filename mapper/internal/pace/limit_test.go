@@ -156,4 +156,9 @@ func TestValidate(t *testing.T) {
 	if err := (Limit{Ramp: true}).Validate("R", 5000, 10*time.Minute); err == nil {
 		t.Error("a ramp that is too slow for its workers")
 	}
+	slow := Limit{CallsPerSecond: 20}
+	if err := slow.Validate("R", 1000, 10*time.Minute); err == nil ||
+		!strings.Contains(err.Error(), "at most 400 tasks") || slow.Validate("R", 400, 10*time.Minute) != nil {
+		t.Errorf("%v, want the number of workers that is allowed", err)
+	}
 }

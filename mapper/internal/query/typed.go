@@ -138,32 +138,33 @@ func (c Comparison) mismatch(f Filter, compared, stored any) error {
 		value.Type(compared), c.kind, value.Type(stored), advice(compared, stored))
 }
 
-// advice says how to write a value of the stored type in JSON.
+// advice says how to write a value of the stored type in GQL and in JSON.
 func advice(compared, stored any) string {
-	form := ""
+	gql, form := "", ""
 	switch stored.(type) {
 	case time.Time:
-		form = `{"time": "2026-10-24T00:00:00Z"}`
-	case float64:
-		form = `5.0 or {"float": 5}`
-	case int64:
-		form = "5"
-	case *datastore.Key:
-		form = `{"key": "…"} with the text of Key.Encode`
-	case []byte:
-		form = `{"bytes": "…"} in base64`
-	case string:
-		form = `"text"`
-	case bool:
-		form = "true"
-	}
-	if s, ok := compared.(string); ok && form != "" {
-		if _, err := time.Parse(time.RFC3339, s); err == nil && value.Type(stored) == "time" {
-			form = fmt.Sprintf(`{"time": %q}`, s)
+		at := "2026-10-24T00:00:00Z"
+		if s, ok := compared.(string); ok {
+			if _, err := time.Parse(time.RFC3339, s); err == nil {
+				at = s
+			}
 		}
+		gql, form = fmt.Sprintf("DATETIME('%s')", at), fmt.Sprintf(`{"time": %q}`, at)
+	case float64:
+		gql, form = "5.0", `5.0 or {"float": 5}`
+	case int64:
+		gql, form = "5", "5"
+	case *datastore.Key:
+		gql, form = "KEY(Kind, 'name')", `{"key": "…"} with the text of Key.Encode`
+	case []byte:
+		gql, form = "BLOB('…')", `{"bytes": "…"} in base64`
+	case string:
+		gql, form = "'text'", `"text"`
+	case bool:
+		gql, form = "TRUE", "true"
 	}
 	if form == "" {
 		return ""
 	}
-	return ": in JSON such a value is " + form
+	return fmt.Sprintf(": such a value is %s in GQL, and %s in JSON", gql, form)
 }

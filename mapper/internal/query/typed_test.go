@@ -52,7 +52,7 @@ func TestCheckTypes(t *testing.T) {
 	}{
 		{"the same type", where("a", ">", int64(1)), int64(5), "", [2]any{int64(0), int64(9)}, ""},
 		{"texts pass as well", where("a", ">", int64(1)), "x", "of the type integer", [2]any{"a", "b"},
-			`in JSON such a value is "text"`},
+			`such a value is 'text' in GQL, and "text" in JSON`},
 		{"null passes as well", where("a", "<", int64(1)), nil, "lets null pass as well", [2]any{nil, nil},
 			"of the type"},
 		{"a time is written as text", where("a", ">", "2026-11-01T12:00:00Z"), noon, `{"time": "2026-11-01T12:00:00Z"}`,

@@ -54,12 +54,15 @@ func (j *Job) PauseByLimit(epoch int64, over string, sum *Totals) (changed bool)
 		return false
 	}
 	j.State, j.Limited = Paused, true
-	j.Error = "paused by its failure limit: " + over
+	j.Error = PausedByFailures + ": " + over
 	if sum.Ranges > 0 { // the limit on the share
 		j.Failures, j.Tried = sum.Failures, sum.Failures+sum.Processed
 	}
 	return true
 }
+
+// PausedByFailures is the act of a failure limit that pauses its job.
+const PausedByFailures = "paused by its failure limit"
 
 // Abort ends a job. An aborted job can't be resumed.
 func (j *Job) Abort(now time.Time) (changed bool, err error) {
