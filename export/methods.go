@@ -145,9 +145,9 @@ func exportedBelow(t reflect.Type, above []reflect.Type) bool {
 var errNilRoute = errors.New("it embeds a nil, whose method can't be called: give the embedded field a name, so that " +
 	"nil is null")
 
-// value returns the value at the end of a route.
+// value returns the value at the end of a route, which leads through embedded fields.
 func (r route) value(v reflect.Value) (reflect.Value, error) {
-	if len(r.index) > 0 && !v.CanAddr() { // so that unexported embedded fields can be read
+	if !v.CanAddr() { // so that unexported embedded fields can be read
 		v = copyOf(v)
 	}
 	for _, i := range r.index {
@@ -158,7 +158,7 @@ func (r route) value(v reflect.Value) (reflect.Value, error) {
 			v = v.Elem()
 		}
 	}
-	if len(r.index) > 0 && v.Kind() == reflect.Interface && v.IsNil() {
+	if v.Kind() == reflect.Interface && v.IsNil() {
 		return v, errNilRoute
 	}
 	return v, nil

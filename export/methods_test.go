@@ -3,6 +3,7 @@ package export_test
 import (
 	"encoding"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -63,6 +64,12 @@ func (o own[T]) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%v", o.
 func (o own[T]) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, `"%v"`, o.V), nil }
 func (o *own[T]) UnmarshalText([]byte) error  { return nil }
 func (s stale) IsZero() bool                  { return s.A == 0 }
+
+// An onlyJSON has a text that fails, and a JSON that does not. JSON has the latter.
+type onlyJSON struct{}
+
+func (onlyJSON) MarshalText() ([]byte, error) { return nil, errors.New("no text") }
+func (onlyJSON) MarshalJSON() ([]byte, error) { return []byte(`"json"`), nil }
 
 // TestPromotedMethods refuses a type that has the JSON or text of an embedded field, at any depth,
 // and has other fields: they would be left out.
@@ -178,6 +185,13 @@ func TestPromotedValues(t *testing.T) {
 	for _, v := range []encoding.TextMarshaler{nil, off.UTC(), timeIn{}, byText{timeIn{}}} {
 		written(t, held{v}, jsonl, csv)
 	}
+	type heldBoth struct {
+		A interface {
+			encoding.TextMarshaler
+			json.Marshaler
+		}
+	}
+	written(t, heldBoth{onlyJSON{}}, jsonl)
 	type anything struct{ A any }
 	for _, v := range []any{timeIn{off}, []any{deepTime{timeIn{off}}}, byJSON{off}, byJSON{byJSON{timeAnd{X: 1}}},
 		map[timeIn]int{{off}: 1}, map[encoding.TextMarshaler]int{timeAnd{X: 1}: 1}, map[*timeIn]int{nil: 1},

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -89,6 +91,7 @@ func TestDiscardAtTheEnd(t *testing.T) {
 		putFew(t, client, 40)
 		run := startFew(t, d, x, false)
 		<-reached
+		synctest.Wait() // until the jobs before have ended
 		if err := run.Jobs()[2].Abort(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -102,6 +105,55 @@ func TestDiscardAtTheEnd(t *testing.T) {
 		}
 		if m, err := run.Wait(t.Context()); err == nil {
 			t.Errorf("%+v, want an error", m)
+		}
+	})
+}
+
+// TestDiscardTooLate discards an export whose end is just about to decide that it has succeeded, and
+// decides first. It has succeeded, and nothing is deleted.
+func TestDiscardTooLate(t *testing.T) {
+	s := testbucket.New()
+	var reached, discards, decided chan bool
+	var writes atomic.Int64
+	s.Hook = func(c *testbucket.Call) error {
+		if c.Op != "write" || path.Base(c.Key) != export.ManifestName {
+			return c.Effect()
+		}
+		switch writes.Add(1) {
+		case 1: // of the export's end
+			close(reached)
+			<-discards
+			defer close(decided)
+		case 2: // of Discard
+			close(discards)
+			<-decided
+		}
+		return c.Effect()
+	}
+	x := newExport(s.Open(), &export.Options{Files: 2})
+	runAsked(t, x.Mappers(), once, func(t *testing.T, client *datastore.Client, d *deployed) {
+		reached, discards, decided = make(chan bool), make(chan bool), make(chan bool)
+		putFew(t, client, 40)
+		run := startFew(t, d, x, false)
+		<-reached
+		synctest.Wait() // until the jobs before have ended
+		before := s.Names()
+		if err := run.Jobs()[2].Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := run.Discard(t.Context()); !errors.Is(err, mapper.ErrWrongState) ||
+			!strings.Contains(err.Error(), "it has succeeded") {
+			t.Errorf("%v, want an error that says that it has succeeded", err)
+		}
+		time.Sleep(24 * time.Hour)
+		m, err := run.Wait(t.Context())
+		if err != nil || m.Records != 36 {
+			t.Errorf("%+v, %v", m, err)
+		}
+		for _, name := range before {
+			if !slices.Contains(s.Names(), name) {
+				t.Errorf("in the bucket are %q, without %q", s.Names(), name)
+			}
 		}
 	})
 }

@@ -97,9 +97,6 @@ func (s schemed) checkName(t reflect.Type) error {
 
 func (s schemed) checkStruct(t reflect.Type, above []reflect.Type) error {
 	if slices.Contains(above, t) {
-		if s.circular {
-			return nil
-		}
 		return fmt.Errorf("%v is inside itself, and a schema of %q has an end: give the field the tag `%s:\"-\"`", t,
 			s.format, s.tag)
 	}

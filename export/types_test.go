@@ -249,3 +249,15 @@ func TestEmptyFiles(t *testing.T) {
 		})
 	}
 }
+
+// TestNilGroup writes a record without the group that has its map and its list.
+func TestNilGroup(t *testing.T) {
+	type inner struct {
+		M map[string]int64
+		L []int64
+	}
+	type outer struct{ P *inner }
+	written(t, outer{}, export.Parquet, export.JSONLines)
+	written(t, outer{&inner{}}, export.Parquet, export.JSONLines)
+	written(t, outer{&inner{map[string]int64{"a": 1}, []int64{1}}}, export.Parquet, export.JSONLines)
+}

@@ -129,8 +129,9 @@ func (j *Job) checkCause(ctx context.Context, cause string) error {
 //
 // The undo can be paused, resumed, retried and verified like any job, as long as Datastore keeps
 // the past. The numbers in its Status count pages of the first job. A page that can't be undone is
-// a failure. Status.Counters counts entities: "restored", "removed", and "left" for those that
-// stay. A nil o has all defaults.
+// a failure. Status.Counters counts entities: "restored", "removed", "left" for those that stay, and
+// "already" for those with nothing to undo, because others have put them back, or because the write
+// changed nothing. A nil o has all defaults.
 //
 // Datastore keeps old states of entities for one hour. With point-in-time recovery it keeps the
 // state at each whole minute for seven days. If the state before the job's first page is gone, the

@@ -192,11 +192,16 @@ func Undoes(job *mapper.Status) bool { return strings.Contains(job.Mapper, "undo
 // Undone describes the result of an undo.
 func Undone(job *mapper.Status) string {
 	n := func(name string) string { return Grouped(job.Counters[name]) }
-	form := "%s entities restored, %s new ones deleted, %s not restored"
+	form, already := "%s entities restored, %s new ones deleted, %s not restored", ", %s already as before"
 	if strings.HasPrefix(job.Mapper, "rehearsal:") {
 		form = "it would restore %s entities, delete %s new ones, and not restore %s"
+		already = "; %s are already as before"
 	}
-	return fmt.Sprintf(form, n("restored"), n("removed"), n("left"))
+	text := fmt.Sprintf(form, n("restored"), n("removed"), n("left"))
+	if job.Counters["already"] > 0 {
+		text += fmt.Sprintf(already, n("already"))
+	}
+	return text
 }
 
 // Over describes the entities of a job in words.

@@ -100,9 +100,7 @@ func (p *Page) rerunAll(
 	var calls sync.WaitGroup
 	var panicked any
 	var mu sync.Mutex
-	slots := make(chan struct{}, max(1, p.AtOnce))
-	for some := range slices.Chunk(hands, p.inCall()) {
-		slots <- struct{}{}
+	for some := range slices.Chunk(hands, p.inCall()) { // as many as may run at once
 		if ctx.Err() != nil {
 			break
 		}
@@ -113,7 +111,6 @@ func (p *Page) rerunAll(
 					defer mu.Unlock()
 					panicked = r
 				}
-				<-slots
 			}()
 			end, refused := p.rerun(ctx, o, &group{hands: some, notes: true, pass: new(pace.Pass)})
 			if refused == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -334,5 +335,47 @@ func TestCallsInVain(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestRefusal checks what becomes of a run whose calls may not be made. A service that refuses
+// calls may take them later, so such a run has no effect.
+func TestRefusal(t *testing.T) {
+	service, own := fault.Refusal{Cause: errors.New("503")}, fault.Refusal{Cause: errors.New("rate"), Own: true}
+	tooMany := fault.Permanent(errors.New("too many calls"))
+	for _, c := range []struct {
+		name      string
+		made      int
+		refusal   error
+		n         int // entities
+		impatient bool
+		batch     bool // the page is retried with fewer entities
+		fails     bool
+	}{
+		{"a service refuses", 1, service, 3, true, false, false},
+		{"the job's rate refuses the first", 0, own, 3, true, false, false},
+		{"the job's rate refuses later ones", 1, own, 3, false, true, false},
+		{"of a single entity", 1, own, 1, false, false, false},
+		{"of a single entity, and it has waited for long", 1, own, 1, true, false, true},
+		{"too many", 0, tooMany, 3, false, true, false},
+		{"too many of a single entity", 0, tooMany, 1, false, false, true},
+	} {
+		calls := 0
+		var a *function.Announced
+		_ = function.Calls(t.Context(), time.Minute, new(atomic.Int64), func(r *function.Runner) {
+			a = function.Announcing(r, func(context.Context, int, int64) error {
+				if calls++; calls > c.made {
+					return c.refusal
+				}
+				return nil
+			}, new(atomic.Int64))
+			for range c.made + 1 {
+				_ = a.Await(t.Context(), 1)
+			}
+		})
+		err, fails := Refusal(a, c.n, c.impatient)
+		if errors.As(err, new(BatchError)) != c.batch || !c.batch && !errors.Is(err, c.refusal) || fails != c.fails {
+			t.Errorf("%s: %v, fails %v", c.name, err, fails)
+		}
 	}
 }

@@ -78,6 +78,10 @@ func TestKinds(t *testing.T) {
 	}
 	o := Results{sum: sum{Failures: append(append(fails(2, slow), fails(3, nil)...), fails(1, errors.New("bad"))...)}}
 	got := o.Kinds()
+	o.Failures = append(o.Failures, record.Failure{At: keyspace.At(keyOf(9))}) // no error is known
+	if more := o.Kinds(); more != got {
+		t.Errorf("%q, with one more failure %q", got, more)
+	}
 	if !strings.HasPrefix(got, "3 suspected of killing its process, 2 timeout ") || strings.Contains(got, "bad") {
 		t.Errorf("%q: it has to have the most frequent first, and no text of a function", got)
 	}

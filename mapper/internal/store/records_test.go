@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -235,6 +236,53 @@ func TestSample(t *testing.T) {
 		}
 		if other := reads(func() { _, _, _ = st.Sample(shared, j.Ref(), "", 60) }); other == 0 {
 			t.Error("another sample is the same")
+		}
+	})
+}
+
+// TestLoadedJob checks that a job's record is read once in a shared context, and that it is the one
+// that was read last.
+func TestLoadedJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		em := emulator.ForTest(t, nil)
+		client, err := em.DatastoreClient(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		st := New(client)
+		j := run(t, st, "j", nil)
+		other := run(t, st, "k", func(j *record.Job) { j.Mapper = "n" })
+		read := func(ctx context.Context, id string, want int64) *record.Job {
+			t.Helper()
+			before := em.Usage()
+			got, err := st.LoadedJob(ctx, record.Ref{ID: id})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := em.Usage().Sub(before).Reads; n != want || got.ID != id {
+				t.Errorf("%d reads of %s, want %d of %s", n, got.ID, want, id)
+			}
+			return got
+		}
+		read(t.Context(), "j", 1)
+		read(t.Context(), "j", 1)
+		shared := Sharing(t.Context())
+		read(shared, "j", 1)
+		read(shared, "j", 0)
+		read(shared, "k", 1)
+		j.Mapper = "changed"
+		if _, err := client.Mutate(t.Context(), j.Update(), other.Update()); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(shared, "j", 0); got.Mapper != "m" {
+			t.Errorf("it is read again: %q", got.Mapper)
+		}
+		if _, err := st.LoadJob(shared, j.Ref()); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(shared, "j", 0); got.Mapper != "changed" {
+			t.Errorf("it is not what was read last: %q", got.Mapper)
 		}
 	})
 }

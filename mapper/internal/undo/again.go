@@ -26,7 +26,7 @@ func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*enti
 	p.params.Job, p.params.Incarnation = o.job.Ref.ID, o.job.Ref.Incarnation
 	undone := make(map[string][]closer) // by ID: the pages that a page of the undo takes back
 	for _, e := range all {
-		if !e.deleted || !e.changed || e.now == nil {
+		if !e.deleted || e.now == nil {
 			continue
 		}
 		at := timeOf(e.now)
@@ -53,7 +53,7 @@ func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*enti
 			}
 			others := 0
 			last := slices.IndexFunc(pages, func(p closer) bool { // another page wrote it, and not earlier
-				if p.Key().Equal(c.record) || !p.has(e.key, p.at, u.query.ShardBy != "") {
+				if !p.has(e.key, p.at, u.query.ShardBy != "") {
 					return false
 				}
 				others++
@@ -70,16 +70,13 @@ func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*enti
 // pagesOf returns the records of the pages that a page of the undo takes back.
 func (u undoer) pagesOf(ctx context.Context, of *record.Range) (pages []closer, err error) {
 	prefix := record.RangePrefix(u.undone())
-	first, end := prefix+"0", prefix+"g" // as in Records
+	first := prefix + "0" // as in Records
 	if of.Start != nil {
 		first = of.Start.Key.Name
 	}
-	if of.End != nil {
-		end = of.End.Key.Name
-	}
-	q := datastore.NewQuery(record.RangeKind).Order("__key__").Limit(int(max(1, of.Entities))).
+	q := datastore.NewQuery(record.RangeKind).Order("__key__").Limit(int(of.Entities)).
 		FilterField("__key__", ">=", datastore.NameKey(record.RangeKind, first, nil)).
-		FilterField("__key__", "<", datastore.NameKey(record.RangeKind, end, nil))
+		FilterField("__key__", "<", datastore.NameKey(record.RangeKind, prefix+"g", nil))
 	var all []*record.Range
 	reading, results := wire.Reading(ctx)
 	if _, err := u.client.GetAll(reading, q, &all); property.IgnoreUndeclared(err) != nil {

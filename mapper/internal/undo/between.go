@@ -29,7 +29,7 @@ func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
 	all = append(all, since.Add(now.Sub(since)/2))
 	var looks []time.Time
 	for _, at := range all {
-		if now.Sub(at) <= exactly || now.Sub(c.at) <= exactly {
+		if now.Sub(at) <= exactly {
 			looks = append(looks, at.Truncate(time.Microsecond))
 			continue
 		}
@@ -47,7 +47,7 @@ func (u undoer) lookBetween(ctx context.Context, c commit, all []*entity) error 
 	absent := make(map[string]*entity)
 	var keys []*datastore.Key
 	for _, e := range all {
-		if e.deleted && e.now == nil && !e.changed {
+		if e.deleted && !e.changed { // so it is not there now
 			absent[e.key.Encode()] = e
 			keys = append(keys, e.key)
 		}

@@ -33,6 +33,7 @@ func TestDecide(t *testing.T) {
 		{"not written, and deleted since", 3, 3, 0, nothing, true},
 		{"not there, and put since", 0, 0, 8, nothing, true},
 		{"put, and deleted since", 0, 5, 0, nothing, false},
+		{"not written, but by others in the same microsecond", 3, 6, 6, nothing, true},
 	} {
 		asked := false
 		got := decide(5, version(c.before), version(c.now), func() *pb.EntityResult {

@@ -302,5 +302,5 @@ func (c closer) has(key *datastore.Key, at time.Time, sharded bool) bool {
 			return true
 		}
 	}
-	return c.wrote.Own.Any() && c.wrote.Own.Has(key) && (sharded || c.Contains(&keyspace.Position{Key: key}))
+	return c.wrote.Own.Has(key) && (sharded || c.Contains(&keyspace.Position{Key: key}))
 }

@@ -40,7 +40,7 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 	if err != nil {
 		return nil, err
 	}
-	all, err := u.look(ctx, o, keys, before, c, func(key *datastore.Key) (*pb.EntityResult, error) {
+	all, err := u.look(ctx, o, keys, before, c, own, func(key *datastore.Key) (*pb.EntityResult, error) {
 		if w.Gone.Has(key) {
 			return nil, nil
 		}
@@ -57,8 +57,8 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 		switch {
 		case err != nil:
 			return nil, err
-		case e.changed && same(e.before, e.now):
-			e.passed = true
+		case same(e.before, e.now):
+			e.already = true
 		case !sure && e.now.GetVersion() != c.version && (w.Gone.All || !w.Gone.Has(e.key)):
 			e.why = whyWhich
 		case e.changed && e.now == nil:

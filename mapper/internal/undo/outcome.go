@@ -9,6 +9,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
@@ -43,6 +45,14 @@ type outcome struct {
 
 	left []undolog.Left // entities that are not restored, and why
 	kept int64          // how many entities are not restored
+	// how many entities had nothing to take back: they are as before the job, or the write changed
+	// nothing
+	already int64
+}
+
+func newOutcome(j function.Job, page string) *outcome {
+	return &outcome{job: j, page: page, batches: make(map[string]bool), done: make(map[string]bool),
+		changing: make(map[string]bool)}
 }
 
 // leave notes that n entities are not restored.
@@ -68,7 +78,9 @@ func (o *outcome) ask(a *function.Attempt) {
 	for _, l := range o.left {
 		a.Leave(l.Key, l.Why)
 	}
-	for name, n := range map[string]int64{"restored": restored, "removed": removed, "left": o.kept} {
+	for name, n := range map[string]int64{
+		"restored": restored, "removed": removed, "left": o.kept, "already": o.already,
+	} {
 		if n > 0 {
 			a.Count(name, n)
 		}
@@ -158,7 +170,7 @@ func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) erro
 		return store.Write(tx, wire.Put(all)...)
 	}, datastore.MaxAttempts(1))
 	switch {
-	case errors.Is(err, datastore.ErrConcurrentTransaction):
+	case errors.Is(err, datastore.ErrConcurrentTransaction), status.Code(err) == codes.FailedPrecondition:
 		return fmt.Errorf("%w: %w", errMoved, err)
 	case err != nil:
 		return err
@@ -206,9 +218,6 @@ func (u undoer) batchesOf(ctx context.Context, r *record.Range) (all []commit, e
 	}
 	prefix := u.query.Start.Name[:len(u.query.Start.Name)-1] // see Records
 	from, to := pageNames(prefix, r.Start, ""), pageNames(prefix, r.End, "g")
-	if from >= to {
-		return nil, nil
-	}
 	ctx, results := wire.Reading(ctx)
 	err = store.New(u.client).EachBatch(ctx, store.Batches(u.undone(), from, to),
 		func(key *datastore.Key, b *record.Batch) error {

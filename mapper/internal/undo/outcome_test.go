@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
@@ -95,6 +96,62 @@ func TestCounts(t *testing.T) {
 			t.Errorf("counted %s", got)
 		}
 	})
+}
+
+// TestAlready undoes pages that wrote the entities 1, 2 and 3. It counts those with nothing to take
+// back, so that its counters add up to three.
+func TestAlready(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		job  func(w *world)
+		want string
+	}{
+		{"one was put back by others", func(w *world) { w.page(0, to{1: 7, 2: 7, 3: gone}); w.somebody(to{1: 1}) },
+			"map[already:1 restored:2]"},
+		{"one was put back, and one changed", func(w *world) {
+			w.page(0, to{1: 7, 2: 7, 3: gone})
+			w.somebody(to{3: 3, 2: 8})
+		}, "map[already:1 left:1 restored:1]"},
+		{"one was put back after two pages", func(w *world) {
+			w.page(1, to{1: 6})
+			w.page(0, to{1: 7, 2: 7, 3: 7})
+			w.somebody(to{1: 1})
+		}, "map[already:1 restored:2]"},
+		{"for one the write changed nothing", func(w *world) { w.page(0, to{1: 1, 2: 7, 3: 7}) },
+			"map[already:1 restored:2]"},
+		{"for one it changed nothing, and others have changed that since", func(w *world) {
+			w.page(0, to{1: 1, 2: 7, 3: 7})
+			w.somebody(to{1: 9})
+		}, "map[already:1 restored:2]"},
+		{"one was put back, and the undo comes after hours", func(w *world) {
+			w.page(0, to{1: 7, 2: 7, 3: 7})
+			w.somebody(to{1: 1})
+			w.end()
+			time.Sleep(2 * time.Hour)
+		}, "map[already:1 restored:2]"},
+		{"another page has written one later", func(w *world) { w.page(0, to{1: 7, 2: 7, 3: 7}); w.page(1, to{1: 8}) },
+			"map[restored:2]"}, // and the undo of that page restores the third one
+		{"others have deleted a new one", func(w *world) {
+			w.page(0, to{1: 7, 2: 7, 3: 7, 99: 7})
+			w.somebody(to{99: gone})
+		}, "map[restored:3]"},
+		{"others put one between the page's reads and its commit, and it stays", func(w *world) {
+			w.between = func() { w.somebody(to{4: 4}) }
+			w.page(0, to{1: 7, 2: 7, 3: 7})
+		}, "map[restored:3]"},
+	} {
+		inWorld(t, 2, []int64{1, 2, 3}, func(w *world) {
+			time.Sleep(10*time.Minute + 30*time.Second)
+			c.job(w)
+			e, err := w.run(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := counted(t, e); got != c.want {
+				t.Errorf("%s: %s, want %s", c.name, got, c.want)
+			}
+		})
+	}
 }
 
 // TestPageNames checks to which page IDs the bounds of an undo's range belong. The names of the

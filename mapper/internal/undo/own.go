@@ -33,7 +33,7 @@ func (u undoer) ownOf(ctx context.Context, r *record.Range, c commit, at time.Ti
 		return owned{keys: []*datastore.Key{r.Start.Key}, found: 1, same: true}, nil
 	}
 	q := u.query
-	if q.Many() && r.Kind != "" {
+	if r.Kind != "" { // the query is over several spaces
 		q = q.In(r.Space())
 	}
 	q.KeysOnly, q.ReadTime = true, at
@@ -44,7 +44,7 @@ func (u undoer) ownOf(ctx context.Context, r *record.Range, c commit, at time.Ti
 		return own, err
 	}
 	own.found = int64(len(found))
-	own.same = own.found == r.Entities && bytes.Equal(record.KeysDigest(found), r.Keys)
+	own.same = bytes.Equal(record.KeysDigest(found), r.Keys)
 	own.keys = slices.DeleteFunc(keyspace.Keys(found), func(key *datastore.Key) bool { return !c.wrote.Own.Has(key) })
 	return own, nil
 }

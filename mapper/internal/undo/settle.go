@@ -18,7 +18,7 @@ import (
 // before or after the commit.
 func settle(ctx context.Context, u past, c commit, all []*entity) error {
 	some, first, last, err := unsettled(ctx, u, all)
-	if err != nil || len(some) == 0 {
+	if len(some) == 0 {
 		return err
 	}
 	job, err := u.load(ctx)
@@ -50,7 +50,7 @@ func settle(ctx context.Context, u past, c commit, all []*entity) error {
 			group.Go(func() error { return s.goBack(gctx, e) })
 		case e.shown != nil:
 			group.Go(func() error { return s.lookFurther(gctx, e, e.shown) })
-		case ended && (e.now == nil || timeOf(e.now).After(s.until)):
+		case ended:
 			group.Go(func() error { return s.lookFurther(gctx, e, then.Of(e.key)) })
 		default:
 			group.Go(func() error { return s.lookFurther(gctx, e, e.now) })
@@ -80,11 +80,11 @@ func unsettled(ctx context.Context, u past, all []*entity) (some []*entity, firs
 }
 
 // settlingOf returns a settling between the times in which the job may have written: from its
-// start, if that can still be read, to its end.
+// start, or from the oldest time that can surely be read, to its end.
 func settlingOf(u past, c commit, job *record.Job, begun time.Time) settling {
 	s := settling{past: u, c: c, from: begun, until: time.Now()}
-	if oldest := s.until.Add(-exactly).Truncate(time.Microsecond); !u.history.kept && oldest.After(begun) {
-		s.from = oldest
+	if !u.history.kept {
+		s.from = s.until.Add(-exactly).Truncate(time.Microsecond)
 	}
 	if job.State == record.Succeeded || job.State == record.SucceededWithFailures {
 		s.until = job.Ended.Add(skew)
@@ -134,13 +134,13 @@ func (s settling) first(
 			at = timeOf(before)
 		default:
 			deleted, found, err := s.lastDeletion(ctx, key, at)
-			if err != nil || !found {
+			if !found {
 				return nil, "", err
 			}
 			at = deleted
 		}
 		wrote, why, err := s.wrote(ctx, key, at)
-		if err != nil || why != "" || !wrote {
+		if !wrote {
 			return before, why, err
 		}
 		if before, err = s.at(ctx, key, at.Add(-time.Microsecond)); err != nil {
@@ -152,13 +152,13 @@ func (s settling) first(
 
 // lastDeletion returns when an entity was last deleted before a time, at which it is not there. It
 // must have been there at the start of the job. An entity that came and went in between is noticed
-// only if one of the looks meets it.
+// only if one of the looks meets it. If none is found, deleted is at.
 func (s settling) lastDeletion(
 	ctx context.Context, key *datastore.Key, at time.Time,
 ) (deleted time.Time, found bool, err error) {
 	there, gone := s.from, at.Add(-time.Microsecond)
 	was, err := s.at(ctx, key, there)
-	if err != nil || was == nil || !gone.After(there) {
+	if was == nil {
 		return at, false, err
 	}
 	for range maxLooks {
@@ -213,16 +213,16 @@ func (s settling) between(ctx context.Context, key *datastore.Key, from, to time
 // after the end of the job.
 func (s settling) lookFurther(ctx context.Context, e *entity, then *pb.EntityResult) error {
 	next, found, err := s.next(ctx, e, then)
-	if err == nil && found {
+	if found {
 		var wrote bool
-		if wrote, _, err = s.wrote(ctx, e.key, next); err == nil && wrote {
+		if wrote, _, err = s.wrote(ctx, e.key, next); wrote {
 			e.passed, err = s.leadsBack(ctx, e, next)
 		}
 	}
 	if err == nil && !e.passed { // perhaps it has its state before the job again
 		image, why, failed := s.first(ctx, e.key, s.c.at, e.before)
 		err = failed
-		e.passed = failed == nil && why == "" && same(image, e.now)
+		e.already = failed == nil && why == "" && same(image, e.now)
 	}
 	if err != nil && !fault.IsFatal(err) {
 		return err
@@ -241,7 +241,7 @@ func same(a, b *pb.EntityResult) bool {
 // It searches the past between the commit and a time at which the entity was different.
 func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (at time.Time, found bool, err error) {
 	left := func(is *pb.EntityResult) bool { // it is unchanged since the commit
-		return e.deleted && is == nil || !e.deleted && is.GetVersion() == s.c.version
+		return e.deleted && is == nil || is.GetVersion() == s.c.version
 	}
 	if left(then) {
 		return at, false, nil
@@ -286,6 +286,6 @@ func (s settling) leadsBack(ctx context.Context, e *entity, from time.Time) (boo
 	if !e.deleted {
 		return true, nil
 	}
-	deleted, found, err := s.lastDeletion(ctx, e.key, from)
-	return found && deleted.Equal(s.c.at), err
+	deleted, _, err := s.lastDeletion(ctx, e.key, from)
+	return deleted.Equal(s.c.at), err
 }

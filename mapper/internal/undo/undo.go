@@ -158,8 +158,7 @@ func (u undoer) page(ctx context.Context, a *function.Attempt, j function.Job, k
 		return err
 	}
 	for tries := 1; ; tries++ {
-		o := &outcome{job: j, page: r.ID, batches: make(map[string]bool), done: make(map[string]bool),
-			changing: make(map[string]bool)}
+		o := newOutcome(j, r.ID)
 		err := u.commits(ctx, o, r, stored)
 		switch {
 		case err == nil:
@@ -249,7 +248,7 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 		return nil, err
 	}
 	var asked *wire.Results // the entities as the commit left them
-	all, err := u.look(ctx, o, keys, before, c, func(key *datastore.Key) (*pb.EntityResult, error) {
+	all, err := u.look(ctx, o, keys, before, c, own, func(key *datastore.Key) (*pb.EntityResult, error) {
 		if asked == nil {
 			found, err := u.lookup(ctx, keys, c.at)
 			if err != nil {
@@ -262,7 +261,7 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 	if err != nil {
 		return nil, err
 	}
-	if !own.same && !u.query.Unread(true) { // an entity that is not read can't have been there to be deleted
+	if !u.query.Unread(true) { // an entity that is not read can't have been there to be deleted
 		if n := own.unfound(c.wrote); n > 0 {
 			o.leave(nil, n, fmt.Sprintf(whyUnfound, n))
 		}
@@ -318,14 +317,15 @@ type entity struct {
 
 	becomes *pb.Entity // what it becomes; nil: it is deleted
 	why     string     // why it is not restored; empty: it is
-	passed  bool       // nothing remains to be done, or listed
+	passed  bool       // nothing remains to be done, or listed: the undo of another page does that
+	already bool       // nothing remains to be done, or listed: it is as before the job
 }
 
 // look returns the entities that a commit wrote, with their states before it and now. It omits
-// entities that the commit did not write, and those that an earlier attempt has restored. With
-// returns an entity as the commit left it.
+// entities that the commit did not write or did not change, and those that an earlier attempt has
+// restored. The page's own keys come first. With returns an entity as the commit left it.
 func (u undoer) look(
-	ctx context.Context, o *outcome, keys []*datastore.Key, before *wire.Results, c commit,
+	ctx context.Context, o *outcome, keys []*datastore.Key, before *wire.Results, c commit, own owned,
 	with func(*datastore.Key) (*pb.EntityResult, error),
 ) (all []*entity, err error) {
 	if c.unlike(before) {
@@ -339,7 +339,7 @@ func (u undoer) look(
 		return nil, err
 	}
 	seen := make(map[string]bool, len(keys))
-	for _, key := range keys {
+	for i, key := range keys {
 		name := key.Encode()
 		if seen[name] || o.done[name] {
 			continue
@@ -356,6 +356,9 @@ func (u undoer) look(
 			return nil, failed
 		}
 		if does == nothing {
+			if i < len(own.keys) && own.sure(c.wrote) {
+				o.already++
+			}
 			continue
 		}
 		e.becomes, e.changed = e.before.GetEntity(), does == changed
@@ -368,6 +371,8 @@ func (u undoer) look(
 func (u undoer) take(ctx context.Context, o *outcome, all []*entity) error {
 	for _, e := range all {
 		switch {
+		case e.already:
+			o.already++
 		case e.passed || e.why == "" && e.becomes == nil && e.now == nil:
 		case e.why != "":
 			o.leave(e.key, 1, e.why)

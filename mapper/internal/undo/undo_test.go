@@ -1,20 +1,14 @@
 package undo
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/datastore"
 
-	"github.com/scattermap/scattermap/emulator"
 	_ "github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -23,192 +17,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-type thing struct{ N int64 }
-
-func keyOf(id int64) *datastore.Key { return datastore.IDKey("K", id, nil) }
-
-// A world is a database with a job over the kind K. Its ranges have 10 IDs each: [1, 10), [10, 20)
-// and so on. Somebody else writes, too. Each write takes a second of its own.
-type world struct {
-	*testing.T
-	client *datastore.Client
-	job    *record.Job
-	undo   *record.Job
-	ranges []*record.Range
-	most   atomic.Int64
-}
-
-// inWorld runs a test in a bubble, in a world with some entities. N of each entity is its ID.
-func inWorld(t *testing.T, ranges int64, ids []int64, test func(w *world)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		client, err := emulator.ForTest(t, &emulator.Options{PointInTimeRecovery: true}).DatastoreClient(t.Context(),
-			"test")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		w := &world{T: t, client: client}
-		now := map[int64]int64{}
-		for _, id := range ids {
-			now[id] = id
-		}
-		w.somebody(now)
-		time.Sleep(time.Hour)
-		w.job = &record.Job{ID: "j", Incarnation: "0123456789abcdef01234567", Mapper: "m", State: record.Running,
-			Query: []byte(`{"kind":"K"}`), Params: []byte(`{}`), Created: time.Now()}
-		w.undo = &record.Job{ID: "undo-j", Incarnation: "76543210fedcba9876543210", Mapper: Name("m"),
-			State: record.Running}
-		for n := range ranges {
-			id := record.RangeID(w.job.Root(), n)
-			if n == 0 {
-				id = w.job.Root()
-			}
-			w.ranges = append(w.ranges, &record.Range{Job: "j", Incarnation: w.job.Incarnation, ID: id,
-				State: record.Pending, Open: "j", Start: keyspace.At(keyOf(max(1, 10*n))),
-				End: keyspace.At(keyOf(10 * (n + 1)))})
-		}
-		w.commit(func(tx *datastore.Transaction) error {
-			all := []*datastore.Mutation{w.job.Insert(), w.undo.Insert()}
-			for _, r := range w.ranges {
-				all = append(all, r.Insert())
-			}
-			_, err := tx.Mutate(all...)
-			return err
-		})
-		test(w)
-	})
-}
-
-func (w *world) commit(f func(tx *datastore.Transaction) error) {
-	w.Helper()
-	time.Sleep(time.Second)
-	if _, err := w.client.RunInTransaction(w.Context(), f); err != nil {
-		w.Fatal(err)
-	}
-}
-
-// gone stands for a deleted entity in a map of changes.
-const gone = -1
-
-// changes returns mutations that set N of entities, by ID.
-func changes(to map[int64]int64) (all []*datastore.Mutation) {
-	for _, id := range slices.Sorted(maps.Keys(to)) {
-		if to[id] == gone {
-			all = append(all, datastore.NewDelete(keyOf(id)))
-		} else {
-			all = append(all, datastore.NewUpsert(keyOf(id), &thing{to[id]}))
-		}
-	}
-	return all
-}
-
-// somebody changes entities outside the job.
-func (w *world) somebody(to map[int64]int64) {
-	w.Helper()
-	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(changes(to)...); return err })
-}
-
-// page processes the page of a range: it changes entities and ends the range.
-func (w *world) page(n int, to map[int64]int64) {
-	w.Helper()
-	r := w.ranges[n]
-	wrote := undolog.Wrote{Settled: time.Now().Add(-2 * time.Minute)}
-	var found []*keyspace.Position
-	all, err := w.client.GetAll(w.Context(), datastore.NewQuery("K").KeysOnly(), nil)
-	if err != nil {
-		w.Fatal(err)
-	}
-	var own, deleted []*datastore.Key
-	for _, key := range all {
-		if r.Contains(keyspace.At(key)) {
-			found = append(found, keyspace.At(key))
-		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(to)) {
-		switch key := keyOf(id); {
-		case !r.Contains(keyspace.At(key)):
-			wrote.Others = append(wrote.Others, key)
-		case to[id] == gone:
-			deleted = append(deleted, key)
-			fallthrough
-		default:
-			own = append(own, key)
-		}
-	}
-	wrote.Own, wrote.Gone = undolog.KeysOf(own, len(own) == len(found)),
-		undolog.KeysOf(deleted, len(deleted) == len(own))
-	wrote.Written = int64(len(own))
-	r.State, r.Open, r.Wrote, r.Entities, r.Keys = record.Done, "", wrote.Encode(), int64(len(found)),
-		record.KeysDigest(found)
-	w.commit(func(tx *datastore.Transaction) error {
-		_, err := tx.Mutate(append(changes(to), r.Update())...)
-		return err
-	})
-}
-
-// end ends the job.
-func (w *world) end() {
-	w.job.State, w.job.Ended = record.Succeeded, time.Now()
-	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(w.job.Update()); return err })
-}
-
-// function returns the function of the undo.
-func (w *world) function() function.Func {
-	w.Helper()
-	params, err := json.Marshal(Of(w.job))
-	if err != nil {
-		w.Fatal(err)
-	}
-	m := Mapper(&function.Definition{Name: "m"}, w.client, nil, &w.most)
-	if canonical, err := m.Canonical(params); err != nil || string(canonical) != string(params) {
-		w.Fatalf("the parameters %s are %s, %v", params, canonical, err)
-	}
-	call, err := m.Prepare(params, true)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return call
-}
-
-// says describes what an undo does: which entities become what, and which stay.
-func says(e *function.Effect) string {
-	var all []string
-	for _, m := range e.Mutations {
-		what := fmt.Sprintf("%d deleted", m.Key.ID)
-		if !m.Deletes {
-			what = fmt.Sprintf("%d becomes %d", m.Key.ID, m.On.Writes.Properties["N"].GetIntegerValue())
-		}
-		all = append(all, what)
-	}
-	slices.Sort(all)
-	for _, l := range e.Left {
-		id := int64(0)
-		if l.Key != nil {
-			id = l.Key.ID
-		}
-		all = append(all, fmt.Sprintf("%d stays: %s", id, l.Why))
-	}
-	return strings.Join(all, "\n")
-}
-
-// wantUndo checks what the undo of a range's page does.
-func (w *world) wantUndo(n int, want ...string) {
-	w.Helper()
-	e, err := w.function()(w.Context(), function.Job{Ref: w.undo.Ref()}, w.ranges[n].Key(), nil)
-	if err != nil {
-		w.Errorf("page %d: %v", n, err)
-		return
-	}
-	if got := says(e); got != strings.Join(want, "\n") {
-		w.Errorf("page %d: %s\nwant %s", n, got, strings.Join(want, "\n"))
-	}
-}
-
 // TestUndo undoes pages of a job over the entities 1, 2, 3 and 11. The entities 51 and 52 are not
 // part of the query.
 func TestUndo(t *testing.T) {
-	type to = map[int64]int64
 	unknown := []string{"unknown"}
 	for _, c := range []struct {
 		name string
@@ -332,7 +143,8 @@ func TestOther(t *testing.T) {
 		wrong  error
 	}{
 		{"an older build has not recorded it", func(r *record.Range) { r.Wrote = nil }, "", errOld},
-		{"it has failed: nothing was written", func(r *record.Range) { r.Failed = "j" }, "", nil},
+		{"it has failed: nothing was written", func(r *record.Range) { r.Failed, r.Wrote = "j", nil }, "", nil},
+		{"nothing was written", func(*record.Range) {}, "", nil},
 		{"there was no room for all", func(r *record.Range) { r.Wrote = (&undolog.Wrote{Lost: 3}).Encode() },
 			"0 stays: the page has put or deleted 3 other entities that its record had no room for", nil},
 	} {

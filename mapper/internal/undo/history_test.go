@@ -1,0 +1,307 @@
+package undo
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
+)
+
+// TestCloser checks whether a range that was closed at a time says that its page wrote an entity.
+// The range is [1, 10).
+func TestCloser(t *testing.T) {
+	at := time.Unix(1000, 0)
+	all := &undolog.Wrote{Own: undolog.KeysOf(keysOf(1, 2), true)}
+	some := &undolog.Wrote{Own: undolog.KeysOf(keysOf(1), false)}
+	others := &undolog.Wrote{Others: keysOf(2, 51)}
+	for _, c := range []struct {
+		name    string
+		state   record.RangeState
+		failed  string
+		since   time.Duration // a change of the record after that time
+		wrote   *undolog.Wrote
+		id      int64
+		sharded bool
+		want    bool
+	}{
+		{"all of the page", record.Done, "", 0, all, 2, false, true},
+		{"all of the page, but not this one", record.Done, "", 0, all, 51, false, false},
+		{"all of a page that is no range of keys", record.Done, "", 0, all, 51, true, true},
+		{"one of the page", record.Done, "", 0, some, 1, false, true},
+		{"another one of the page", record.Done, "", 0, some, 2, false, false},
+		{"another one of a page that is no range of keys", record.Done, "", 0, some, 2, true, false},
+		{"one of others", record.Done, "", 0, others, 51, false, true},
+		{"none of others", record.Done, "", 0, others, 52, false, false},
+		{"none of the page", record.Done, "", 0, others, 1, false, false},
+		{"nothing", record.Done, "", 0, new(undolog.Wrote), 1, false, false},
+		{"there was no room for all", record.Done, "", 0, &undolog.Wrote{Lost: 1}, 1, false, true},
+		{"an older build did not say", record.Done, "", 0, nil, 1, false, true},
+		{"its entity has failed", record.Done, "j", 0, all, 1, false, false},
+		{"it was abandoned", record.Abandoned, "", 0, all, 1, false, false},
+		{"somebody changed the record later", record.Done, "", time.Second, others, 1, false, true},
+		{"somebody changed it back to pending", record.Pending, "", time.Second, nil, 1, false, true},
+	} {
+		is := closer{&record.Range{State: c.state, Failed: c.failed, Start: keyspace.At(keyOf(1)),
+			End: keyspace.At(keyOf(10))}, at.Add(c.since), c.wrote}
+		if got := is.has(keyOf(c.id), at, c.sharded); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+// TestBegun checks from when on the job may have written. That is when the record of its root was
+// written, or two minutes before the start by the clock of the process that started it.
+func TestBegun(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		then   func(w *world) // after the start
+		begun  time.Duration  // after the write of the root's record
+		before time.Duration  // the latest time before the job
+		kept   bool
+	}{
+		{"the root is as at the start", func(*world) {}, 0, 0, true},
+		{"the root has changed", func(w *world) { w.page(0, nil); w.page(0, nil) }, 0, 0, true},
+		{"the start is too old", func(*world) { time.Sleep(2 * time.Hour) }, -skew, -skew, false},
+		{"the root has changed within the hour only", func(w *world) { time.Sleep(2 * time.Hour); w.page(0, nil) }, -skew,
+			-skew, false},
+		{"the root is gone", func(w *world) {
+			w.commit(func(tx *datastore.Transaction) error { return tx.Delete(w.ranges[0].Key()) })
+		}, -skew, -skew, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 1, nil, func(w *world) {
+				start := w.job.Created.Add(time.Second) // each write takes a second
+				c.then(w)
+				u := past{w.undoer()}
+				begun, err := u.begun(w.Context(), w.job)
+				want := start.Add(c.begun)
+				if !u.history.kept {
+					want = w.job.Created.Add(c.begun)
+				}
+				if err != nil || !begun.Equal(want) || u.history.kept != c.kept {
+					t.Errorf("it began %v after its start, kept %v, %v", begun.Sub(start), u.history.kept, err)
+				}
+				for after, want := range map[time.Duration]bool{0: true, time.Microsecond: false} {
+					if got, err := u.beforeJob(w.Context(), begun.Add(after)); err != nil || got != want {
+						t.Errorf("%v after its beginning, before the job: %v, %v", after, got, err)
+					}
+				}
+				if n := w.calls(func() {
+					_, _ = u.begun(w.Context(), w.job)
+					_, _ = u.load(w.Context())
+				}); n != 0 {
+					t.Errorf("what is known takes %d calls", n)
+				}
+			})
+		})
+	}
+}
+
+// TestGone undoes a page whose job is cleaned up in the middle, or whose other records are damaged.
+func TestGone(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		then func(w *world)
+		want string
+	}{
+		{"the job's record is gone", func(w *world) {
+			w.commit(func(tx *datastore.Transaction) error { return tx.Delete(record.JobKey("j")) })
+		}, errGone.Error()},
+		{"an earlier page's record is gone", func(w *world) {
+			w.commit(func(tx *datastore.Transaction) error { return tx.Delete(w.ranges[0].Key()) })
+		}, errGone.Error()},
+		{"the page's record is damaged", func(w *world) {
+			w.ranges[1].Wrote = []byte("\x00x")
+			w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(w.ranges[1].Update()); return err })
+		}, "what a page has written"},
+		{"an earlier page's record is damaged", func(w *world) {
+			w.ranges[0].Wrote = []byte("\x00x")
+			w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(w.ranges[0].Update()); return err })
+		}, "what a page has written"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 2, []int64{51}, func(w *world) {
+				w.page(0, to{51: 7})
+				w.page(1, to{51: 8})
+				c.then(w)
+				if _, err := w.run(1); !fault.IsPermanent(err) || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%v, want %s", err, c.want)
+				}
+			})
+		})
+	}
+}
+
+// TestPatience checks that an undo whose context ends does not go on waiting for what another page
+// reads of the job.
+func TestPatience(t *testing.T) {
+	inWorld(t, 1, nil, func(w *world) {
+		at := time.Now()
+		busy := &closers{turn: semaphore.NewWeighted(1), read: true}
+		for name, call := range map[string]func(ctx context.Context, u past) error{
+			"the job":    func(ctx context.Context, u past) error { _, err := u.load(ctx); return err },
+			"its start":  func(ctx context.Context, u past) error { _, err := u.begun(ctx, w.job); return err },
+			"its ranges": func(ctx context.Context, u past) error { _, err := u.closersOf(ctx, at); return err },
+			"ranges that another page reads": func(ctx context.Context, u past) error {
+				u.history.turn.Release(1)
+				_ = busy.turn.Acquire(w.Context(), 1)
+				u.history.closers[at] = busy
+				_, err := u.closersOf(ctx, at)
+				return err
+			},
+		} {
+			u := past{w.undoer()}
+			u.history.job, u.history.begun = w.job, at // known, but another page has its turn
+			_ = u.history.turn.Acquire(w.Context(), 1)
+			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+			if err := call(ctx, u); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", name, err)
+			}
+			cancel()
+			if u.history.turn.TryAcquire(1) != (u.history.closers[at] == busy) {
+				t.Errorf("%s: the turn of another page was taken", name)
+			}
+		}
+	})
+}
+
+// TestOften undoes the last of many pages that wrote two entities. It goes back through as many
+// pages as wrote one of them, and not further.
+func TestOften(t *testing.T) {
+	inWorld(t, 1, []int64{51, 52}, func(w *world) {
+		for n := range maxWrites + 1 {
+			w.ranges = append(w.ranges, w.another(n+1)) // the page before it opens it
+			w.with = []*datastore.Mutation{w.ranges[n+1].Insert()}
+			write := to{51: int64(n)}
+			if n > 0 {
+				write[52] = int64(n)
+			}
+			w.page(n, write)
+		}
+		w.wantUndo(maxWrites, "52 becomes 52", "51 stays: "+whyOften)
+	})
+}
+
+// TestManyOpen undoes a page that wrote three entities after other pages. When these were
+// committed, about as many ranges were open as the undo reads.
+func TestManyOpen(t *testing.T) {
+	inWorld(t, 5, []int64{51, 52, 53}, func(w *world) {
+		open := 5
+		opens := func(n int) { // others open n more ranges
+			for open < n {
+				w.commit(func(tx *datastore.Transaction) error {
+					for range min(400, n-open) {
+						open++
+						if _, err := tx.Mutate(w.another(open).Insert()); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			}
+		}
+		opens(maxOpen)
+		w.with = []*datastore.Mutation{w.another(10001).Insert()}
+		w.page(0, to{51: 7}) // 5,000 are open before and after
+		w.with = []*datastore.Mutation{w.another(10002).Insert(), w.another(10003).Insert()}
+		w.page(1, to{52: 7}) // 5,000 are open before, and one more after
+		w.page(2, to{53: 7}) // and again 5,000
+		w.page(3, to{51: 8, 52: 8, 53: 8})
+		w.wantUndo(3, "51 becomes 51", "52 stays: "+whyOpen, "53 stays: "+whyOpen)
+	})
+}
+
+// TestParallel checks that a page's undo looks at the past of many entities at once, but makes no
+// more calls at a time than other pages do.
+func TestParallel(t *testing.T) {
+	inWorld(t, 2, nil, func(w *world) {
+		first, second := to{}, to{}
+		for id := range int64(100) {
+			first[51+id], second[51+id] = 7, 8
+		}
+		w.page(0, first)
+		w.page(1, second)
+		var now, most atomic.Int64
+		w.taps(func(_, _ any, pass func() error) error {
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+			time.Sleep(time.Millisecond)
+			return pass()
+		})
+		e, err := w.run(1)
+		if err != nil || len(e.Mutations) != 100 {
+			t.Errorf("%+v, %v", e, err)
+		}
+		if most.Load() != source.Parallel {
+			t.Errorf("%d calls at a time, want %d", most.Load(), source.Parallel)
+		}
+	})
+}
+
+// TestTaken undoes two pages in one delivery. Both deleted an entity, which others had put again in
+// between. Only one page restores it if it has the same state before both.
+func TestTaken(t *testing.T) {
+	for n, want := range map[int64][]string{51: {"51 becomes 51", ""}, 6: {"51 becomes 51", "51 becomes 6"}} {
+		inWorld(t, 2, []int64{51}, func(w *world) {
+			w.page(0, to{51: gone})
+			w.somebody(to{51: n})
+			w.page(1, to{51: gone})
+			w.end()
+			time.Sleep(5 * time.Minute)
+			call := w.function()
+			for range 2 { // an attempt on the same page takes it again
+				for i, want := range want {
+					e, err := call(w.Context(), function.Job{Ref: w.undo.Ref()}, w.ranges[i].Key(), nil)
+					if err != nil || says(e) != want {
+						t.Errorf("others put %d: page %d: %s, %v, want %s", n, i, says(e), err, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestUnreadable undoes pages of databases that do not say what an undo needs.
+func TestUnreadable(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		answer func(r *pb.EntityResult)
+		want   error
+	}{
+		{"no versions", func(r *pb.EntityResult) { r.Version = 0 }, errNoVersions},
+		{"no times", func(r *pb.EntityResult) { r.UpdateTime = nil }, errNoTime},
+	} {
+		inWorld(t, 1, []int64{1}, func(w *world) {
+			w.page(0, to{1: 7})
+			w.taps(func(_, resp any, pass func() error) error {
+				err := pass()
+				if resp, ok := resp.(*pb.LookupResponse); ok {
+					for _, r := range resp.GetFound() {
+						c.answer(r)
+					}
+				}
+				return err
+			})
+			if _, err := w.run(0); !errors.Is(err, c.want) || !fault.IsPermanent(err) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			if err := Check(w.Context(), w.client, w.job); !errors.Is(err, record.ErrState) ||
+				!strings.Contains(err.Error(), c.want.Error()) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,218 @@
+package undo
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
+)
+
+// keysOf returns keys of entities.
+func keysOf(ids ...int64) (keys []*datastore.Key) {
+	for _, id := range ids {
+		keys = append(keys, keyOf(id))
+	}
+	return keys
+}
+
+// TestUnfound counts the entities that a page wrote and that the query does not find just before.
+func TestUnfound(t *testing.T) {
+	all, some := undolog.KeysOf(keysOf(1, 2, 3), true), undolog.KeysOf(keysOf(1, 2, 3), false)
+	for _, c := range []struct {
+		name    string
+		wrote   undolog.Keys
+		written int64
+		own     owned
+		sure    bool
+		unfound int64
+	}{
+		{"the same entities", all, 3, owned{keys: keysOf(1, 2, 3), found: 3, same: true}, true, 0},
+		{"as many others", all, 3, owned{keys: keysOf(1, 2, 4), found: 3}, false, 1},
+		{"fewer", all, 3, owned{keys: keysOf(1), found: 1}, false, 2},
+		{"more", all, 3, owned{keys: keysOf(1, 2, 3, 4), found: 4}, false, 0},
+		{"some were written, and found", some, 3, owned{keys: keysOf(1, 2, 3), found: 7}, true, 0},
+		{"some were written, and some found", some, 3, owned{keys: keysOf(2), found: 7}, true, 2},
+		{"an entity's hash is that of another one", some, 3, owned{keys: keysOf(1, 2, 3, 4), found: 7}, true, 0},
+	} {
+		w := &undolog.Wrote{Own: c.wrote, Written: c.written}
+		if sure, n := c.own.sure(w), c.own.unfound(w); sure != c.sure || n != c.unfound {
+			t.Errorf("%s: sure %v, %d unfound, want %v, %d", c.name, sure, n, c.sure, c.unfound)
+		}
+	}
+}
+
+// TestKnown checks which entities' states just before a page the undo knows, if only whole minutes
+// are kept.
+func TestKnown(t *testing.T) {
+	minute := time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
+	all, two := undolog.KeysOf(keysOf(1, 2), true), undolog.KeysOf(keysOf(2), false)
+	same := owned{keys: keysOf(1, 2), found: 2, same: true}
+	other := owned{keys: keysOf(1, 2), found: 2}
+	const before, unknown = "its state just before the page is not known", "perhaps the page wrote it"
+	for _, c := range []struct {
+		name  string
+		wrote undolog.Wrote
+		own   owned
+		known []*datastore.Key
+		left  []string // how the reasons start
+		kept  int64    // how many entities are left
+	}{
+		{"nobody changed them", undolog.Wrote{Own: all, Written: 2, Settled: minute}, same, keysOf(1, 2), nil, 0},
+		{"one may have been changed", undolog.Wrote{Own: all, Written: 2, Settled: minute, Fresh: two}, same, keysOf(1),
+			[]string{before}, 1},
+		{"any may have been changed", undolog.Wrote{Own: all, Written: 2, Settled: minute.Add(1)}, same, nil,
+			[]string{before, before}, 2},
+		{"all have been changed", undolog.Wrote{Own: all, Written: 2, Settled: minute, Fresh: all}, same, nil,
+			[]string{before, before}, 2},
+		{"entities of others", undolog.Wrote{Own: all, Written: 2, Settled: minute, Others: keysOf(7, 8)}, same,
+			keysOf(1, 2), []string{before, before}, 2},
+		{"two were not there", undolog.Wrote{Own: all, Written: 4, Settled: minute}, same, keysOf(1, 2),
+			[]string{"2 entities of the page were put"}, 2},
+		{"it is not known which", undolog.Wrote{Own: all, Written: 2, Settled: minute}, other, keysOf(1, 2),
+			[]string{"others have put or deleted"}, 1},
+		{"three were not there, and it is not known which", undolog.Wrote{Own: all, Written: 5, Settled: minute}, other,
+			keysOf(1, 2), []string{"others have put or deleted"}, 3},
+		{"nor which of them may have been changed", undolog.Wrote{Own: all, Written: 2, Settled: minute.Add(1)}, other,
+			nil, []string{"others have put or deleted", unknown, unknown}, 3},
+		{"all of them have been changed", undolog.Wrote{Own: all, Written: 2, Settled: minute, Fresh: all}, other,
+			nil, []string{"others have put or deleted", unknown, unknown}, 3},
+		{"one of them has been changed", undolog.Wrote{Own: all, Written: 2, Settled: minute, Fresh: two}, other,
+			keysOf(1), []string{"others have put or deleted", before}, 2},
+	} {
+		o := new(outcome)
+		keys := known(o, &c.wrote, c.own, minute)
+		if !slices.EqualFunc(keys, c.known, (*datastore.Key).Equal) || o.kept != c.kept ||
+			!slices.EqualFunc(o.left, c.left, func(l undolog.Left, why string) bool {
+				return strings.HasPrefix(l.Why, why)
+			}) {
+			t.Errorf("%s: known %v, %d left: %v", c.name, keys, o.kept, o.left)
+		}
+	}
+}
+
+// TestOwn undoes pages whose query finds other entities just before the commit than the page has
+// processed, and pages of other ranges.
+func TestOwn(t *testing.T) {
+	read := func(w *world, to to, then func()) { // others write between the page's read and its commit
+		w.between = then
+		w.page(0, to)
+	}
+	const unfound = "0 stays: just before its commit, the job's query no longer found %d entities of the page: " +
+		"others had changed or deleted them"
+	for _, c := range []struct {
+		name string
+		job  func(w *world)
+		want []string
+	}{
+		{"one was deleted", func(w *world) {
+			read(w, to{1: 7, 2: 7, 3: 7}, func() { w.somebody(to{3: gone}) })
+		}, []string{"1 becomes 1", "2 becomes 2", strings.ReplaceAll(unfound, "%d", "1")}},
+		{"one that the page wrote was deleted, and others not written", func(w *world) {
+			read(w, to{1: 7, 2: gone}, func() { w.somebody(to{2: gone}) })
+		}, []string{"1 becomes 1", strings.ReplaceAll(unfound, "%d", "1")}},
+		{"one was put", func(w *world) {
+			read(w, to{1: 7, 2: 7, 3: 7}, func() { w.somebody(to{4: 4}) })
+		}, []string{"1 becomes 1", "2 becomes 2", "3 becomes 3"}},
+		{"a range of one entity", func(w *world) {
+			r := w.ranges[0]
+			r.Alone, r.Start, r.End = true, keyspace.At(keyOf(2)), nil
+			w.page(0, to{2: 7})
+		}, []string{"2 becomes 2"}},
+		{"a range of one entity that was deleted", func(w *world) {
+			r := w.ranges[0]
+			r.Alone, r.Start, r.End = true, keyspace.At(keyOf(2)), nil
+			w.page(0, to{2: gone})
+		}, []string{"2 becomes 2"}},
+		{"a range of one kind, in a job over several", func(w *world) {
+			w.job.Query = []byte(`{"kinds":["A","K"]}`)
+			w.ranges[0].In(keyspace.Space{Kind: "K"})
+			w.page(0, to{1: 7, 3: gone})
+		}, []string{"1 becomes 1", "3 becomes 3"}},
+		{"a range over several kinds", func(w *world) {
+			w.job.Query = []byte(`{"kinds":["A","K"]}`)
+			w.ranges[0].Start, w.ranges[0].End = nil, nil
+			w.page(0, to{1: 7, 3: gone})
+		}, []string{"1 becomes 1", "3 becomes 3"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 1, []int64{1, 2, 3}, func(w *world) {
+				c.job(w)
+				w.wantUndo(0, c.want...)
+			})
+		})
+	}
+}
+
+// TestKind undoes a page over all entities of a kind, in a job over two kinds. It knows which
+// entities the page wrote, so it counts the one for which the write changed nothing.
+func TestKind(t *testing.T) {
+	inWorld(t, 1, []int64{1, 2, 3}, func(w *world) {
+		w.commit(func(tx *datastore.Transaction) error {
+			_, err := tx.Mutate(datastore.NewInsert(datastore.IDKey("A", 1, nil), &thing{1}))
+			return err
+		})
+		w.job.Query = []byte(`{"kinds":["A","K"]}`)
+		w.ranges[0].In(keyspace.Space{Kind: "K"})
+		w.ranges[0].Start, w.ranges[0].End = nil, nil
+		w.page(0, to{1: 7, 2: 2, 3: 7})
+		e, err := w.run(0)
+		if err != nil || says(e) != "1 becomes 1\n3 becomes 3" || counted(t, e) != "map[already:1 restored:2]" {
+			t.Errorf("%+v, %v", e, err)
+		}
+	})
+}
+
+// TestKeysOnly undoes a page that deleted entities by their keys. It did not read them, so nothing
+// is known of one that was not there any more.
+func TestKeysOnly(t *testing.T) {
+	for query, want := range map[string]string{
+		`{"kind":"K"}`:                  "1 becomes 1\n0 stays: just before its commit",
+		`{"kind":"K","keys_only":true}`: "1 becomes 1",
+	} {
+		inWorld(t, 1, []int64{1, 2, 3}, func(w *world) {
+			w.job.Query = []byte(query)
+			w.between = func() { w.somebody(to{2: gone}) }
+			w.page(0, to{1: gone, 2: gone})
+			if got := w.says(0); !strings.HasPrefix(got, want) || want == "1 becomes 1" && got != want {
+				t.Errorf("%s: %s, want %s", query, got, want)
+			}
+		})
+	}
+}
+
+// TestSpaces looks up keys of several namespaces, and more than a lookup may have.
+func TestSpaces(t *testing.T) {
+	inWorld(t, 1, nil, func(w *world) {
+		var keys []*datastore.Key
+		var all []*datastore.Mutation
+		for id := range int64(record.MaxPageSize + 1) {
+			keys = append(keys, keyOf(id+1))
+		}
+		for _, space := range []string{"a", "b"} {
+			key := keyOf(1)
+			key.Namespace = space
+			keys, all = append(keys, key), append(all, datastore.NewInsert(key, &thing{1}))
+		}
+		all = append(all, datastore.NewInsert(keyOf(1), &thing{1}), datastore.NewInsert(keys[record.MaxPageSize], &thing{1}))
+		w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(all...); return err })
+		found, err := w.undoer().lookup(w.Context(), keys, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, key := range keys {
+			if found.Of(key) != nil {
+				n++
+			}
+		}
+		if n != 4 {
+			t.Errorf("%d are found, want 4", n)
+		}
+	})
+}

@@ -1,0 +1,120 @@
+package undo
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// TestParams prepares undos with parameters that are not an undo's.
+func TestParams(t *testing.T) {
+	m := Mapper(&function.Definition{Name: "m"}, nil, nil, new(atomic.Int64))
+	for params, want := range map[string]string{
+		`{"job":7}`: "job", `{"other":7,"query":{"kind":"K"}}`: "other", `{"job":"j","incarnation":"i","query":[]}`: "params: query",
+		`{"job":"j","incarnation":"i"}`: "params: query",
+	} {
+		if f, err := m.Prepare([]byte(params), true); f != nil || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", params, err, want)
+		}
+	}
+}
+
+// refuse makes the database refuse reads of the past, but perhaps serve whole minutes.
+func (w *world) refuse(minutes bool) {
+	w.taps(func(req, _ any, pass func() error) error {
+		if at := readTime(req); !at.IsZero() && !(minutes && at.Equal(at.Truncate(time.Minute))) {
+			return status.Error(codes.InvalidArgument, "the past is not kept")
+		}
+		return pass()
+	})
+}
+
+// TestPastRefused undoes pages in a database that does not serve their past. An hour after a page
+// the undo tries the last whole minute before it. If that is refused, too, or if the page is
+// younger, the page can't be undone. A check of the job says so beforehand.
+func TestPastRefused(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		age     time.Duration // of the page
+		minutes bool          // the database serves whole minutes
+		undone  bool
+	}{
+		{"the page is young", time.Minute, true, false},
+		{"it is not quite old enough", exactly, true, false},
+		{"it is old enough", exactly + time.Microsecond, true, true},
+		{"not even minutes are kept", 2 * time.Hour, false, false},
+	} {
+		inWorld(t, 1, []int64{1}, func(w *world) {
+			time.Sleep(10*time.Minute + 30*time.Second)
+			w.page(0, to{1: 7})
+			committed := time.Now()
+			w.end()
+			time.Sleep(c.age - time.Since(committed))
+			w.refuse(c.minutes)
+			_, err := w.run(0)
+			check := Check(w.Context(), w.client, w.job)
+			if c.undone {
+				if err != nil || check != nil {
+					t.Errorf("%s: %v; %v", c.name, err, check)
+				}
+				return
+			}
+			if !fault.IsPermanent(err) || !strings.Contains(err.Error(), "the past is not kept") {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			if !errors.Is(check, record.ErrState) || !strings.Contains(check.Error(), "the past is not kept") {
+				t.Errorf("%s: the check says %v", c.name, check)
+			}
+		})
+	}
+}
+
+// TestChecked checks jobs before an undo: their first page, and nothing else, has to be known.
+func TestChecked(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		then func(w *world)
+		ok   bool
+	}{
+		{"it has no page, and started a week ago", func(*world) { time.Sleep(8 * 24 * time.Hour) }, true},
+		{"its first page is from today", func(w *world) { time.Sleep(8 * 24 * time.Hour); w.page(0, to{1: 7}) }, true},
+		{"its first page's record is gone", func(w *world) {
+			w.commit(func(tx *datastore.Transaction) error { return tx.Delete(w.ranges[0].Key()) })
+		}, false},
+	} {
+		inWorld(t, 1, []int64{1}, func(w *world) {
+			c.then(w)
+			if err := Check(w.Context(), w.client, w.job); (err == nil) != c.ok || !c.ok &&
+				!errors.Is(err, record.ErrState) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		})
+	}
+}
+
+// TestCheckFails fails each call of a check. The error does not say that the job can't be undone.
+func TestCheckFails(t *testing.T) {
+	for _, age := range []time.Duration{time.Minute, 2 * time.Hour} {
+		inWorld(t, 1, []int64{1}, func(w *world) {
+			w.page(0, to{1: 7})
+			time.Sleep(age)
+			for after, failed := 0, true; failed; after++ {
+				var err error
+				failed = w.fail(after, false, func() { err = Check(w.Context(), w.client, w.job) })
+				if failed != (err != nil) || errors.Is(err, record.ErrState) {
+					t.Errorf("call %d after %v: %v", after, age, err)
+				}
+			}
+		})
+	}
+}
