@@ -2,6 +2,8 @@ package lifecycle_test
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,4 +95,52 @@ func TestForgetter(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestBlockedErasure erases a subject that many records mention which can't be handled. The error
+// names ten of them, and nothing is changed meanwhile.
+func TestBlockedErasure(t *testing.T) {
+	for _, c := range []struct {
+		n    int
+		more string
+	}{{10, ""}, {11, "; and 1 more"}} {
+		inTrial(t, new(function.Definition), func(w *trialWorld) {
+			f := w.eraser(ann)
+			w.about("j")
+			for i := range c.n {
+				w.put(record.ScheduleKey(fmt.Sprintf("ann-lee-%02d", i)), &record.Schedule{})
+			}
+			_, err := f.Forget(w.Context())
+			text := fmt.Sprint(err)
+			if !errors.Is(err, record.ErrState) || !fault.IsPermanent(err) ||
+				strings.Count(text, "delete its record") != 10 || !strings.HasSuffix(text, "delete its record"+c.more) || !strings.Contains(text, "ann-lee-09") {
+				w.Errorf("%d records: %v", c.n, err)
+			}
+			if j := w.Job("j"); j.Cleaned || !j.Erased.IsZero() {
+				w.Error("a job was erased before all records could be")
+			}
+		})
+	}
+}
+
+// TestErasureBeside erases a subject from a job of another queue of the same engine.
+func TestErasureBeside(t *testing.T) {
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		other := w.beside()
+		f := w.eraser(ann)
+		jobs := *f.Jobs
+		jobs.Beside = []*lifecycle.Jobs{other}
+		f.Jobs = &jobs
+		j := w.about("j")
+		w.stored(j, func(j *record.Job) { j.Queue = record.Owner(other.Queue.Name()) })
+		w.about("k")
+		if _, err := f.Forget(w.Context()); !errors.Is(err, lifecycle.ErrWaits) {
+			w.Error(err)
+		}
+		for _, id := range []string{"j", "k"} {
+			if w.Job(id).Cleaning == "" {
+				w.Errorf("job %s is not being cleaned up", id)
+			}
+		}
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"hash/fnv"
 	"net/http/httptest"
 	"path"
 	"slices"
@@ -215,8 +216,8 @@ func endsWell(w *trialWorld, j *record.Job) error {
 func is(what string, ok func(j *record.Job) bool) func(*trialWorld, *record.Job) error {
 	return func(w *trialWorld, j *record.Job) error {
 		if now := w.Job(j.ID); !ok(now) {
-			return fmt.Errorf("not %s: state %s, error %q, epoch %d, generation %d, cleaning %q, cleaned %v", what, now.State,
-				now.Error, now.Epoch, now.Generation, now.Cleaning, now.Cleaned)
+			return fmt.Errorf("not %s: state %s, error %q, epoch %d, generation %d, cleaning %q, cleaned %v", what,
+				now.State, now.Error, now.Epoch, now.Generation, now.Cleaning, now.Cleaned)
 		}
 		return nil
 	}
@@ -287,4 +288,22 @@ func (a act) prepared(w *trialWorld, id string) *record.Job {
 		return w.running(id, nil)
 	}
 	return a.before(w, id)
+}
+
+// tickOf returns the number of a job's next tick: the sweep of that number has a name of its own.
+func tickOf(w *trialWorld, j *record.Job) int64 {
+	w.Helper()
+	for tick := time.Now().UnixNano()/int64(2*time.Minute) - 1; ; tick++ {
+		if at := tickAt(j, tick); at.After(time.Now()) {
+			return tick
+		}
+	}
+}
+
+// tickAt returns the time of a tick. Ticks are two minutes apart, at a time that depends on the job.
+func tickAt(j *record.Job, tick int64) time.Time {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(j.ID))
+	phase := time.Duration(h.Sum64() % uint64(2*time.Minute)).Truncate(time.Second)
+	return time.Unix(0, tick*int64(2*time.Minute)).Add(phase)
 }
