@@ -113,7 +113,8 @@ func TestBlockedErasure(t *testing.T) {
 			_, err := f.Forget(w.Context())
 			text := fmt.Sprint(err)
 			if !errors.Is(err, record.ErrState) || !fault.IsPermanent(err) ||
-				strings.Count(text, "delete its record") != 10 || !strings.HasSuffix(text, "delete its record"+c.more) || !strings.Contains(text, "ann-lee-09") {
+				strings.Count(text, "delete its record") != 10 || !strings.Contains(text, "ann-lee-09") ||
+				!strings.HasSuffix(text, "delete its record"+c.more) {
 				w.Errorf("%d records: %v", c.n, err)
 			}
 			if j := w.Job("j"); j.Cleaned || !j.Erased.IsZero() {

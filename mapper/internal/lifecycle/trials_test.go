@@ -307,3 +307,16 @@ func tickAt(j *record.Job, tick int64) time.Time {
 	phase := time.Duration(h.Sum64() % uint64(2*time.Minute)).Truncate(time.Second)
 	return time.Unix(0, tick*int64(2*time.Minute)).Add(phase)
 }
+
+// insert writes the records of new ranges.
+func (w *trialWorld) insert(all []*record.Range) {
+	w.Helper()
+	for some := range slices.Chunk(all, 500) {
+		mutations := make([]*datastore.Mutation, len(some))
+		for i, r := range some {
+			mutations[i] = r.Insert()
+		}
+		_, err := w.Client.Mutate(w.Context(), mutations...)
+		w.must(err)
+	}
+}
