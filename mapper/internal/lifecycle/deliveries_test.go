@@ -26,7 +26,8 @@ func TestForgedTasks(t *testing.T) {
 			task("j", j.Incarnation, `,"after":"x"`), task("j", j.Incarnation, `,"link":-1`),
 		} {
 			for _, path := range []string{"finalize", "sweep", "replay", "cleanup", "retain"} {
-				if err := w.hand(w.Context(), tasks.Task{Path: path, Body: []byte(forged)}, w.Queue.Name(), 0); err != nil {
+				task := tasks.Task{Path: path, Body: []byte(forged)}
+				if err := w.hand(w.Context(), task, w.Queue.Name(), 0); err != nil {
 					w.Errorf("%s with %s: %v", path, forged, err)
 				}
 			}
@@ -146,10 +147,8 @@ func TestFullProcess(t *testing.T) {
 		{"revive", func(w *trialWorld) *record.Job { return w.purged("j") }},
 	} {
 		for _, drains := range []bool{false, true} {
-			m := &function.Definition{Forget: func(context.Context, *function.Attempt, *record.Job, record.Totals) error {
-				return nil
-			}}
-			inTrial(t, m, func(w *trialWorld) {
+			var f forgetting = func(context.Context, *record.Job, record.Totals) error { return nil }
+			inTrial(t, f.definition(), func(w *trialWorld) {
 				j := c.before(w)
 				waiting := len(w.tasks(""))
 				place, err := w.Gate.Enter(w.Context(), true)
@@ -170,8 +169,8 @@ func TestFullProcess(t *testing.T) {
 				}
 				now := w.Job("j")
 				if now.State != j.State || now.Cleaning != "" || len(w.tasks("")) != waiting {
-					w.Errorf("%s, drains %v: it is %s, cleaning %q, with tasks %+v", c.path, drains, now.State, now.Cleaning,
-						w.tasks(""))
+					w.Errorf("%s, drains %v: it is %s, cleaning %q, with tasks %+v", c.path, drains, now.State,
+						now.Cleaning, w.tasks(""))
 				}
 				if place.Leave(); !drains {
 					w.must(w.deliver(w.Context(), j, c.path, body.Job{}, 0))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,10 +55,15 @@ func (w *trialWorld) tasks(path string) (found []waiting) {
 
 // nth returns a hook that calls f before the n-th call of a method, from 1 on; 0: before each.
 func nth(n int, method string, f func()) hook {
+	var mu sync.Mutex
 	calls := 0
 	return func(is string, call func() error) error {
 		if is == method {
-			if calls++; n == 0 || calls == n {
+			mu.Lock()
+			calls++
+			now := n == 0 || calls == n
+			mu.Unlock()
+			if now {
 				f()
 			}
 		}
