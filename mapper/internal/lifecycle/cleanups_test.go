@@ -36,7 +36,9 @@ func (w *trialWorld) endedJob(id, mapper string) *record.Job {
 // TestLargeCleanUp cleans up more records than one task does. Each task goes on after the last.
 func TestLargeCleanUp(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
-		j := w.endedJob("j", "m")
+		j := w.endedJob("j", "undo:m")
+		key, batch := record.NewBatch(j.Ref(), fmt.Sprintf("0%031x", 7), []*datastore.Key{atAnn().Key}, 1, 0)
+		w.put(key, batch)
 		slice := make([]*record.Range, perTask+1)
 		for i := range slice {
 			slice[i] = j.RootRange()
@@ -50,7 +52,7 @@ func TestLargeCleanUp(t *testing.T) {
 		w.must(w.deliver(count, j, "cleanup", body.Job{}, 0))
 		all := w.tasks("cleanup")
 		if n := w.count(record.RangeKind); n != 1 || commits.Load() != perTask/perCommit || len(all) != 1 ||
-			all[0].job.After != slice[perTask-1].ID {
+			all[0].job.After != slice[perTask-1].ID || w.count(record.BatchKind) != 1 {
 			w.Fatalf("%d records are left after %d commits, and the tasks are %+v", n, commits.Load(), all)
 		}
 		w.must(w.deliver(w.Context(), j, "cleanup", all[0].job, 0))
@@ -107,6 +109,7 @@ func TestCleanUpKeeps(t *testing.T) {
 				}
 				w.insert([]*record.Range{r})
 				j = w.cleaning(j, c.how)
+				time.Sleep(sweepsAfter)
 				if sweep {
 					w.must(w.deliver(w.Context(), j, "sweep", body.Job{Tick: 1}, 0))
 				} else {
@@ -116,8 +119,8 @@ func TestCleanUpKeeps(t *testing.T) {
 				if there == c.gone || there && is.Expires.Equal(r.Expires) != c.keeps {
 					w.Errorf("%s, sweep %v: it is there: %v, %+v", c.name, sweep, there, is)
 				}
-				if ended := w.Job("j").Cleaning == ""; sweep && ended != c.keeps {
-					w.Errorf("%s: the sweep ends the clean-up: %v", c.name, ended)
+				if ended := w.Job("j").Cleaning == ""; sweep && ended != c.keeps || len(w.tasks("cleanup")) > 0 {
+					w.Errorf("%s: the sweep ends the clean-up: %v, and leaves %+v", c.name, ended, w.tasks("cleanup"))
 				}
 				w.purge()
 			})
@@ -125,30 +128,63 @@ func TestCleanUpKeeps(t *testing.T) {
 	}
 }
 
-// TestCleanUpDeleted has somebody delete a record that a clean-up is about to let expire.
-func TestCleanUpDeleted(t *testing.T) {
+// TestCleanUpOvertaken has somebody delete a record that a clean-up is about to let expire, and
+// another clean-up let one expire.
+func TestCleanUpOvertaken(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.endedJob("j", "m")
-		w.ranges(j, 2, func(r *record.Range) { r.State, r.Open, r.Samples = record.Done, "", nil })
-		var first *record.Range
+		w.ranges(j, 5, func(r *record.Range) { r.State, r.Open = record.Done, "" })
+		var all []*record.Range
 		for _, r := range w.Records(j) {
-			first = r
+			all = append(all, r)
 		}
+		soon := time.Now().Add(time.Minute).UTC().Truncate(time.Microsecond)
 		j = w.cleaning(j, lifecycle.CleanUp{ExpireAfter: time.Hour})
-		w.must(w.deliver(under(w.Context(), nth(2, "BeginTransaction", func() { // after that of the guard
-			w.must(w.Client.Delete(w.Context(), first.Key()))
-		})), j, "sweep", body.Job{Tick: 1, Guard: 7}, 0))
-		all := w.Records(j)
-		for _, r := range all {
-			if r.Expires.IsZero() {
-				w.Errorf("range %s does not expire", r.ID)
+		w.must(w.deliver(under(w.Context(), nth(1, "BeginTransaction", func() {
+			w.must(w.Client.Delete(w.Context(), all[0].Key()))
+			w.changed(all[1], func(r *record.Range) { r.Expires = soon })
+		})), j, "sweep", body.Job{Tick: 1}, 0))
+		now := w.Records(j)
+		for _, r := range now {
+			if r.Expires.IsZero() || r.Expires.Equal(soon) != (r.ID == all[1].ID) {
+				w.Errorf("range %s expires at %v", r.ID, r.Expires)
 			}
 		}
-		if len(all) != 1 {
-			w.Errorf("%d records", len(all))
+		if len(now) != 4 {
+			w.Errorf("%d records", len(now))
 		}
 		w.purge()
 	})
+}
+
+// TestCleanUpEnds checks what the last sweep of a clean-up leaves: the task of a retention, which
+// later deletes the failures. It does not end another clean-up.
+func TestCleanUpEnds(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		other   func(j *record.Job) // a change meanwhile
+		err     bool
+		ends    bool
+		retains int
+	}{
+		{"as usual", func(*record.Job) {}, false, true, 1},
+		{"another one has begun", func(j *record.Job) { j.Epoch++ }, false, false, 1},
+		{"its options are damaged", func(j *record.Job) { j.Cleaning = "{" }, true, false, 1},
+	} {
+		inTrial(t, new(function.Definition), func(w *trialWorld) {
+			j := w.stored(w.endedJob("j", "m"), func(j *record.Job) { j.Retain = 24 * time.Hour })
+			w.failures(j, 1)
+			j = w.cleaning(j, lifecycle.CleanUp{})
+			meanwhile := nth(1, "BeginTransaction", func() { w.stored(j, c.other) })
+			err := w.deliver(under(w.Context(), meanwhile), j, "sweep", body.Job{Tick: 1}, 0)
+			now := w.Job("j")
+			if (err != nil) != c.err || (now.Cleaning == "") != c.ends || len(w.tasks("retain")) != c.retains ||
+				now.Expires.IsZero() != true {
+				w.Errorf("%s: %v, cleaning %q, retained by %+v", c.name, err, now.Cleaning, w.tasks("retain"))
+			}
+			w.purge()
+		})
+	}
 }
 
 // TestCleanUpBatches cleans up the batches of an undo. Those of another job stay.
@@ -156,15 +192,18 @@ func TestCleanUpBatches(t *testing.T) {
 	for _, c := range []struct {
 		mapper  string
 		n       int
+		expire  bool // they expire already
 		how     lifecycle.CleanUp
 		left    int // batches
 		commits int32
 	}{
-		{"undo:m", perCommit - 1, lifecycle.CleanUp{}, 0, 1},
-		{"undo:m", perCommit, lifecycle.CleanUp{}, 0, 1},
-		{"undo:m", perCommit + 1, lifecycle.CleanUp{}, 0, 2},
-		{"undo:m", perCommit + 1, lifecycle.CleanUp{ExpireAfter: time.Hour}, perCommit + 1, 2},
-		{"m", 3, lifecycle.CleanUp{}, 3, 0},
+		{"undo:m", perCommit - 1, false, lifecycle.CleanUp{}, 0, 1},
+		{"undo:m", perCommit, false, lifecycle.CleanUp{}, 0, 1},
+		{"undo:m", perCommit + 1, false, lifecycle.CleanUp{}, 0, 2},
+		{"undo:m", perCommit + 1, true, lifecycle.CleanUp{}, 0, 2},
+		{"undo:m", perCommit + 1, false, lifecycle.CleanUp{ExpireAfter: time.Hour}, perCommit + 1, 2},
+		{"undo:m", 3, true, lifecycle.CleanUp{ExpireAfter: time.Hour}, 3, 0},
+		{"m", 3, false, lifecycle.CleanUp{}, 3, 0},
 	} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
 			j := w.endedJob("j", c.mapper)
@@ -172,6 +211,9 @@ func TestCleanUpBatches(t *testing.T) {
 			var all []*record.Batch
 			for i := range c.n {
 				key, b := record.NewBatch(j.Ref(), fmt.Sprintf("0%031x", i), []*datastore.Key{atAnn().Key}, 1, 0)
+				if c.expire {
+					b.Expires = time.Now().Add(time.Minute)
+				}
 				keys, all = append(keys, key), append(all, b)
 			}
 			_, err := w.Client.PutMulti(w.Context(), keys, all)
@@ -187,7 +229,7 @@ func TestCleanUpBatches(t *testing.T) {
 			_, err = w.Client.GetAll(w.Context(), datastore.NewQuery(record.BatchKind), &all)
 			w.must(err)
 			for _, b := range all[c.n:] {
-				if b.Expires.IsZero() == (c.how.ExpireAfter > 0) {
+				if b.Expires.IsZero() == (c.how.ExpireAfter > 0 || c.expire) {
 					w.Errorf("%s: a batch expires at %v", c.mapper, b.Expires)
 				}
 			}
@@ -210,8 +252,8 @@ func TestCleanUpWaits(t *testing.T) {
 		w.put(record.JobKey(undo.ID), undo)
 		j = w.stored(j, func(j *record.Job) { j.Undo, j.Cleaning, j.Cleaned = undo.ID, `{"failures":true}`, true })
 		w.purge()
-		for tick, path := range []string{"sweep", "cleanup"} {
-			w.must(w.deliver(w.Context(), j, path, body.Job{Tick: addUp + int64(tick)*0}, 0))
+		for _, path := range []string{"sweep", "cleanup"} {
+			w.must(w.deliver(w.Context(), j, path, body.Job{Tick: addUp}, 0))
 		}
 		if len(w.tasks("cleanup")) > 0 || len(w.Job("j").Totals) > 0 || w.Records(j)[j.Root()].State != record.Pending {
 			w.Errorf("it does not wait: %+v", w.tasks(""))

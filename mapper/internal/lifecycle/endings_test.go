@@ -166,6 +166,9 @@ func TestEndSmall(t *testing.T) {
 				if ended := w.EndSmall(w.Context(), j); ended != c.ends {
 					w.Errorf("it has ended: %v, want %v", ended, c.ends)
 				}
+				if !w.Gate.IsDraining() {
+					w.empty()
+				}
 				now, err := w.Store.LoadJob(w.Context(), j.Ref())
 				if c.name != "a job that is deleted meanwhile" && (err != nil || now.Over() != c.ends) {
 					w.Errorf("the job is %s, %v", now.State, err)
@@ -211,6 +214,12 @@ func TestComplete(t *testing.T) {
 			w.must(w.Complete(w.Context(), j, false))
 			w.purge()
 		}, true, true},
+		{"the task is there, and a sweep looks", func(w *trialWorld, j *record.Job) {
+			w.must(w.Complete(w.Context(), j, false))
+		}, true, true},
+		{"a range is open", func(w *trialWorld, j *record.Job) {
+			w.ranges(j, 1, nil)
+		}, true, false},
 		{"it is paused", func(_ *trialWorld, j *record.Job) { j.State = record.Paused }, true, false},
 		{"a retry goes on", func(_ *trialWorld, j *record.Job) { j.Retrying = true }, true, false},
 		{"it was moved", func(_ *trialWorld, j *record.Job) { j.Queue = "other" }, true, false},
@@ -219,6 +228,11 @@ func TestComplete(t *testing.T) {
 			w.must(w.Complete(w.Context(), j, false))
 			w.purge()
 			w.stored(j, func(j *record.Job) { j.State = record.Paused })
+		}, true, false},
+		{"it was lost once, and resumed and paused meanwhile", func(w *trialWorld, j *record.Job) {
+			w.must(w.Complete(w.Context(), j, false))
+			w.purge()
+			w.stored(j, func(j *record.Job) { j.State, j.Generation = record.Paused, j.Generation+1 })
 		}, true, false},
 		{"it was lost once, and another sweep has noticed", func(w *trialWorld, j *record.Job) {
 			w.must(w.Complete(w.Context(), j, false))
@@ -232,6 +246,9 @@ func TestComplete(t *testing.T) {
 			j = w.stored(j, func(j *record.Job) { j.Generation++ }) // so its tasks have new names
 			c.change(w, j)
 			w.must(w.Complete(w.Context(), j, c.sweep))
+			if now := w.Job("j"); c.name == "the task is there, and a sweep looks" && now.Generation != j.Generation {
+				w.Error("a task that is there is taken for lost")
+			}
 			var there bool
 			for range 2 { // a lost task gets a new name
 				exists, err := w.Queue.Exists(w.Context(), body.Job{}.Task(j, "finalize", time.Time{}))

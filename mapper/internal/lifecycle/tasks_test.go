@@ -3,10 +3,12 @@ package lifecycle_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -160,7 +162,6 @@ func TestCleanUpsFail(t *testing.T) {
 	all := lifecycle.CleanUp{IncludeFailures: true}
 	aborted := func(w *trialWorld, id string) *record.Job { return w.cleaning(w.aborted(id), all) }
 	ended := func(w *trialWorld, id string) *record.Job { return w.cleaning(w.ended(id, nil), all) }
-	const addUp = 16
 	rootTask := func(ctx context.Context, w *trialWorld, j *record.Job) error {
 		digit := j.Root()[0]
 		i := int64(digit - '0')
@@ -169,7 +170,34 @@ func TestCleanUpsFail(t *testing.T) {
 		}
 		return w.deliver(ctx, j, "cleanup", body.Job{Tick: i}, 0)
 	}
+	// undone returns a job whose undo was aborted, so it does not need the records any more.
+	undone := func(w *trialWorld, j *record.Job) *record.Job {
+		undo := w.NewJob("undo-"+j.ID, "undo:m")
+		undo.State = record.Aborted
+		undo.Params = fmt.Appendf(nil, `{"job":%q,"incarnation":%q}`, j.ID, j.Incarnation)
+		w.put(record.JobKey(undo.ID), undo)
+		return w.stored(j, func(j *record.Job) { j.Undo, j.Drafted = undo.ID, true })
+	}
+	// undo returns the record of an undo, with a batch.
+	undo := func(w *trialWorld, id string) *record.Job {
+		j := w.endedJob(id, "undo:m")
+		key, b := record.NewBatch(j.Ref(), j.Root(), []*datastore.Key{atAnn().Key}, 1, 0)
+		w.put(key, b)
+		r := j.RootRange()
+		r.State, r.Open = record.Done, ""
+		w.insert([]*record.Range{r})
+		return w.cleaning(j, all)
+	}
 	tryAll(t, new(function.Definition), []act{
+		{name: "add up after an undo", before: func(w *trialWorld, id string) *record.Job {
+			return undone(w, aborted(w, id))
+		}, do: delivers("cleanup", body.Job{Tick: addUp}), after: isClean},
+		{name: "the sweep after an undo", before: func(w *trialWorld, id string) *record.Job {
+			return undone(w, aborted(w, id))
+		}, do: delivers("sweep", body.Job{Tick: 1}), after: isClean},
+		{name: "delete an undo's", before: undo, do: rootTask, after: isClean},
+		{name: "the sweep that deletes an undo's", before: undo, do: delivers("sweep", body.Job{Tick: 1}),
+			after: isClean},
 		{name: "add up", before: aborted, do: delivers("cleanup", body.Job{Tick: addUp}), after: isClean, loses: true},
 		{name: "delete", before: ended, do: rootTask, after: isClean},
 		{name: "expire", before: func(w *trialWorld, id string) *record.Job {

@@ -248,6 +248,7 @@ func (a act) try(w *trialWorld, lose bool) {
 		j := a.prepared(w, id)
 		tr := &trial{at: at, lose: lose}
 		err := a.do(under(w.Context(), tr.hook), w, j)
+		w.empty()
 		what := fmt.Sprintf("call %d, %s, fails (answer lost: %t)", at+1, tr.method, lose)
 		if i := slices.Index(helps, tr.method); tr.method != "" && err == nil && !lose {
 			if i < 0 {
@@ -281,6 +282,18 @@ func (a act) try(w *trialWorld, lose bool) {
 			return
 		}
 	}
+}
+
+// empty checks that nobody is left in the process's gate.
+func (w *trialWorld) empty() {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+	defer cancel()
+	place, err := w.Gate.Enter(ctx, true)
+	if err != nil || place.Waited {
+		w.Fatalf("somebody has not left the gate: %v", err)
+	}
+	place.Leave()
 }
 
 func (a act) prepared(w *trialWorld, id string) *record.Job {
