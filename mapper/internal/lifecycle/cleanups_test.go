@@ -35,6 +35,7 @@ func (w *trialWorld) endedJob(id, mapper string) *record.Job {
 
 // TestLargeCleanUp cleans up more records than one task does. Each task goes on after the last.
 func TestLargeCleanUp(t *testing.T) {
+	t.Parallel()
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.endedJob("j", "undo:m")
 		key, batch := record.NewBatch(j.Ref(), fmt.Sprintf("0%031x", 7), []*datastore.Key{atAnn().Key}, 1, 0)
@@ -82,6 +83,7 @@ func TestLargeCleanUp(t *testing.T) {
 // TestCleanUpKeeps checks which records a clean-up leaves: failures, if it does not include them, and
 // records that expire already. A clean-up that deletes also deletes those.
 func TestCleanUpKeeps(t *testing.T) {
+	t.Parallel()
 	soon := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 	for _, c := range []struct {
 		name           string

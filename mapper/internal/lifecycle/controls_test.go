@@ -10,6 +10,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
+	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
@@ -53,6 +54,7 @@ func (w *trialWorld) causeOf(j *record.Job) string {
 
 // TestControlsFail has each call of the operators' controls fail.
 func TestControlsFail(t *testing.T) {
+	t.Parallel()
 	three := record.First{Pieces: []split.Piece{{}, {}, {}}}
 	tryAll(t, new(function.Definition), []act{
 		{name: "start", before: func(w *trialWorld, id string) *record.Job {
@@ -154,4 +156,91 @@ func TestControlsFail(t *testing.T) {
 			return w.Fail(ctx, w.Job(j.ID), errBad)
 		}, after: inState(record.Failed), loses: true},
 	})
+}
+
+// TestHistory checks what controls leave in a job's history and in the log: each change once, with
+// who made it, and why.
+func TestHistory(t *testing.T) {
+	const cause = "its failures of one cause are retried"
+	for _, c := range []struct {
+		name string
+		do   func(ctx context.Context, w *trialWorld, j *record.Job) error
+		want string
+		to   record.JobState
+	}{
+		{"pause", func(ctx context.Context, w *trialWorld, j *record.Job) error { return w.Pause(ctx, j.Ref()) },
+			"paused", record.Paused},
+		{"resume", func(ctx context.Context, w *trialWorld, j *record.Job) error { return w.Resume(ctx, j.Ref()) },
+			"resumed", record.Running},
+		{"retry", func(ctx context.Context, w *trialWorld, j *record.Job) error { return w.Retry(ctx, j.Ref(), "") },
+			"its failures are retried", record.Running},
+		{"retry a cause", func(ctx context.Context, w *trialWorld, j *record.Job) error {
+			return w.Retry(ctx, j.Ref(), "bad")
+		}, cause, record.Running},
+		{"abort", func(ctx context.Context, w *trialWorld, j *record.Job) error { return w.Abort(ctx, j.Ref()) },
+			"aborted", record.Aborted},
+		{"retain", func(ctx context.Context, w *trialWorld, j *record.Job) error {
+			return w.Retain(ctx, j.Ref(), 48*time.Hour)
+		}, "its records are kept for 2 days", record.Running},
+		{"do not retain", func(ctx context.Context, w *trialWorld, j *record.Job) error {
+			w.stored(j, func(j *record.Job) { j.Retain = time.Hour })
+			return w.Retain(ctx, j.Ref(), 0)
+		}, "its records are kept until somebody cleans them up", record.Running},
+	} {
+		inTrial(t, new(function.Definition), func(w *trialWorld) {
+			j := w.running("j", nil)
+			ctx := observe.WithWhy(observe.WithBy(w.Context(), "ann"), "because")
+			w.must(c.do(ctx, w, j))
+			acts, err := w.Job("j").History.Acts()
+			if err != nil || len(acts) != 2 {
+				w.Fatalf("%s: %+v, %v", c.name, acts, err)
+			}
+			if a := acts[1]; a.What != c.want || a.By != "ann" || a.Why != "because" || a.To != c.to ||
+				!a.At.Equal(time.Now()) {
+				w.Errorf("%s: %+v", c.name, a)
+			}
+			w.purge()
+		})
+	}
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		j := w.running("j", nil)
+		w.must(w.Pause(w.Context(), j.Ref()))
+		w.must(w.Retain(w.Context(), j.Ref(), time.Hour))
+		var log lines
+		w.Observer.Log = log.logger()
+		w.must(w.Pause(w.Context(), j.Ref()))
+		w.must(w.Retain(w.Context(), j.Ref(), time.Hour))
+		if acts, err := w.Job("j").History.Acts(); err != nil || len(acts) != 3 || log.String() != "" {
+			w.Errorf("what changes nothing is in the history %+v, %v, and in the log %q", acts, err, log.String())
+		}
+	})
+}
+
+// TestLimits checks how many failures a job may have after it goes on.
+func TestLimits(t *testing.T) {
+	resume := func(w *trialWorld, j *record.Job) error { return w.Resume(w.Context(), j.Ref()) }
+	for _, c := range []struct {
+		name   string
+		change func(j *record.Job)
+		do     func(w *trialWorld, j *record.Job) error
+		want   int64 // the limit
+	}{
+		{"the limit has paused it", func(j *record.Job) { j.State, j.Limited = record.Paused, true }, resume, 12 + 5},
+		{"somebody has paused it", func(j *record.Job) { j.State = record.Paused }, resume, 7},
+		{"all failures are retried", func(*record.Job) {}, func(w *trialWorld, j *record.Job) error {
+			return w.Retry(w.Context(), j.Ref(), "")
+		}, 5},
+		{"failures of one cause are retried", func(*record.Job) {}, func(w *trialWorld, j *record.Job) error {
+			return w.Retry(w.Context(), j.Ref(), "bad")
+		}, 12 + 5},
+	} {
+		inTrial(t, new(function.Definition), func(w *trialWorld) {
+			j := w.stored(w.running("j", nil), func(j *record.Job) { j.Limit, j.LimitStep = 7, 5; c.change(j) })
+			w.failures(j, 12)
+			if err := c.do(w, j); err != nil || w.Job("j").Limit != c.want {
+				w.Errorf("%s: %v, the limit is %d, want %d", c.name, err, w.Job("j").Limit, c.want)
+			}
+			w.purge()
+		})
+	}
 }

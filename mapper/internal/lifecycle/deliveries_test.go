@@ -140,9 +140,7 @@ func TestFullProcess(t *testing.T) {
 		{"finalize", func(w *trialWorld) *record.Job { return w.allDone("j") }},
 		{"finalize", closed},
 		{"retain", func(w *trialWorld) *record.Job {
-			return w.stored(w.ended("j", nil), func(j *record.Job) {
-				j.Retain, j.Ended = time.Hour, j.Ended.Add(-2*time.Hour)
-			})
+			return w.stored(w.ended("j", nil), due)
 		}},
 		{"revive", func(w *trialWorld) *record.Job { return w.purged("j") }},
 	} {
@@ -197,6 +195,7 @@ func TestDrained(t *testing.T) {
 // TestDrainedRetry retries a job's failures in the sweep of a process that drains. It stops after a
 // page of them.
 func TestDrainedRetry(t *testing.T) {
+	t.Parallel()
 	for _, drains := range []bool{false, true} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
 			w.works = true

@@ -57,6 +57,7 @@ func unmarked(check func(*trialWorld, *record.Job) error) func(*trialWorld, *rec
 
 // TestEndingsFail has each call of the tasks that end jobs fail.
 func TestEndingsFail(t *testing.T) {
+	t.Parallel()
 	tryAll(t, new(function.Definition), []act{
 		{name: "no finalizer", before: (*trialWorld).allDone, do: finalizes(0), loses: true},
 		{name: "the task is enqueued", before: (*trialWorld).allDone,

@@ -109,6 +109,7 @@ func (w *trialWorld) allKinds() {
 
 // TestErasureCalls has each call of an erasure fail. It says so, and goes on at the next call.
 func TestErasureCalls(t *testing.T) {
+	t.Parallel()
 	for at := 0; ; at++ {
 		failed := ""
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
@@ -155,6 +156,7 @@ func left(kind string, n int) func(*trialWorld) bool {
 
 // TestErasures erases a subject that records of all forms mention.
 func TestErasures(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		whom  *record.Subject // nil: ann

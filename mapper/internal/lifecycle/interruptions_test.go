@@ -19,7 +19,7 @@ import (
 // is done again if it has failed, everything is as without the interruption.
 func (a act) interrupt(w *trialWorld, how string, by func(j *record.Job)) {
 	w.Helper()
-	for at, did := 0, true; did; at++ {
+	for at, did := 0, true; did && at < 14; at++ { // later calls only enqueue tasks
 		j := a.prepared(w, fmt.Sprintf("%s-%d", how, at))
 		did = false
 		calls := 0
@@ -39,10 +39,10 @@ func (a act) interrupt(w *trialWorld, how string, by func(j *record.Job)) {
 		}
 		if now, err := w.Store.LoadJob(w.Context(), j.Ref()); err == nil && now.State == record.Paused {
 			w.must(w.Resume(w.Context(), j.Ref()))
-			w.passes(10 * time.Minute)
+			w.passes(5 * time.Minute)
 		}
 		w.must(w.Revive(w.Context()))
-		w.passes(10 * time.Minute)
+		w.passes(5 * time.Minute)
 		if wrong := check(w, j); wrong != nil {
 			w.Errorf("%s before call %d: %v", how, at+1, wrong)
 		}
@@ -53,6 +53,7 @@ func (a act) interrupt(w *trialWorld, how string, by func(j *record.Job)) {
 // TestInterruptions has the process of each task stand still, while the queue goes on; the task
 // delivered twice; and the job paused.
 func TestInterruptions(t *testing.T) {
+	t.Parallel()
 	all := lifecycle.CleanUp{IncludeFailures: true}
 	aborted := func(w *trialWorld, id string) *record.Job { return w.cleaning(w.aborted(id), all) }
 	forgets := forgetting(func(context.Context, *record.Job, record.Totals) error { return nil })
@@ -101,6 +102,7 @@ func TestInterruptions(t *testing.T) {
 // TestAddUpInParts adds up the records of a clean-up with little time. A chain of tasks does it, and
 // counts each record once. A process that drains leaves the rest to the next task at once.
 func TestAddUpInParts(t *testing.T) {
+	t.Parallel()
 	const longest = 15 * time.Second
 	for _, c := range []struct {
 		name   string
@@ -164,6 +166,9 @@ func TestLongAddUp(t *testing.T) {
 			if next != c.next || w.Job("j").Over() != (c.next < 0) {
 				w.Errorf("link %d, with a draft for %d: the next task is %d, and the job is %s", c.task, c.draft, next,
 					w.Job("j").State)
+			}
+			if now := w.Job("j"); now.Over() && (now.Drafted || w.count(record.DraftKind) > 0) {
+				w.Error("the draft of a job that has ended is left")
 			}
 			w.purge()
 			if w.must(w.Complete(w.Context(), w.Job("j"), true)); c.next > 0 {

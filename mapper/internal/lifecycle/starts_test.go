@@ -77,6 +77,7 @@ func TestStartTasks(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.NewJob("j", "m")
 		j.Workers = 2
+		incarnation := j.Incarnation
 		first := record.First{Pieces: []split.Piece{{}, {}, {}}}
 		is, err := w.Start(w.Context(), j, nil, first, nil)
 		w.must(err)
@@ -87,7 +88,8 @@ func TestStartTasks(t *testing.T) {
 			}
 		}
 		sweeps := w.tasks("sweep")
-		if n := len(w.tasks("range")); n != len(w.Records(is)) || n != 3 || idle != 2 || len(sweeps) != 1 {
+		if n := len(w.tasks("range")); n != len(w.Records(is)) || n != 3 || idle != 2 || len(sweeps) != 1 ||
+			is.Incarnation != incarnation {
 			w.Fatalf("%d tasks of ranges, %d of them for idle workers, and %d sweeps", n, idle, len(sweeps))
 		}
 		if at := sweeps[0].at; sweeps[0].job.Guard == 0 || at.Before(time.Now().Add(time.Minute)) ||
@@ -112,6 +114,7 @@ func TestStartAgainTasks(t *testing.T) {
 		guards int
 	}{
 		{"at once", 0, nil, 3, 1},
+		{"a range is done", 0, nil, 2, 1},
 		{"after four minutes", 4 * time.Minute, nil, 3, 1},
 		{"later", 4*time.Minute + time.Second, nil, 1, 1},
 		{"paused", 0, func(j *record.Job) { j.State = record.Paused }, 0, 0},
@@ -122,6 +125,14 @@ func TestStartAgainTasks(t *testing.T) {
 				w.must(w.Store.Create(w.Context(), j, record.First{Pieces: []split.Piece{{}, {}, {}}}, nil))
 				if c.change != nil {
 					w.stored(j, c.change)
+				}
+				if c.name == "a range is done" {
+					for _, r := range w.Records(j) {
+						if r.ID != j.Root() {
+							w.changed(r, func(r *record.Range) { r.State, r.Open = record.Done, "" })
+							break
+						}
+					}
 				}
 				time.Sleep(c.age)
 				var existing *record.Job
@@ -181,6 +192,7 @@ func TestStartRefused(t *testing.T) {
 // TestGuardsFirst has the guard come before the commit of its change. The change is tried again with
 // a new guard, up to five times.
 func TestGuardsFirst(t *testing.T) {
+	t.Parallel()
 	resume := func(ctx context.Context, w *trialWorld, j *record.Job) error { return w.Resume(ctx, j.Ref()) }
 	for _, c := range []struct {
 		name   string
@@ -320,6 +332,23 @@ func TestLostAnswers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLostLookups has the commit of a resume fail, and then the look at whether it took effect.
+func TestLostLookups(t *testing.T) {
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		j := w.paused("j")
+		lost := false
+		err := w.Resume(under(w.Context(), func(method string, call func() error) error {
+			if lost = lost || method == "Commit"; lost {
+				return status.Error(codes.DataLoss, "lost")
+			}
+			return call()
+		}), j.Ref())
+		if status.Code(err) != codes.DataLoss || w.Job("j").State != record.Paused {
+			w.Errorf("%v, it is %s", err, w.Job("j").State)
+		}
+	})
 }
 
 // TestOwned checks that no control changes a job of another queue.

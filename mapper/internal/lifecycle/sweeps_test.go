@@ -19,6 +19,7 @@ import (
 // TestLargeSweep sweeps a job with more open ranges than one task looks at. The next task goes on
 // after the last of them, and only the last task looks whether the job is complete.
 func TestLargeSweep(t *testing.T) {
+	t.Parallel()
 	const perSweep = 500
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.running("j", nil)
@@ -174,6 +175,7 @@ func TestEnqueueAgain(t *testing.T) {
 
 // TestRetryPages retries as many failures as one task opens, and one more.
 func TestRetryPages(t *testing.T) {
+	t.Parallel()
 	const perTask = 100
 	for _, c := range []struct {
 		n     int

@@ -77,6 +77,7 @@ func (w *trialWorld) retried(id string) *record.Job {
 
 // TestSweepsFail has each call of sweeps and of retries fail.
 func TestSweepsFail(t *testing.T) {
+	t.Parallel()
 	sweep := body.Job{Tick: 1}
 	tryAll(t, new(function.Definition), []act{
 		{name: "a lost task", before: (*trialWorld).purged, do: delivers("sweep", sweep), loses: true},
@@ -125,9 +126,7 @@ func TestSweepsFail(t *testing.T) {
 			return is("cleaned up", func(j *record.Job) bool { return j.Retired })(w, j)
 		}},
 		{name: "revive", before: func(w *trialWorld, id string) *record.Job {
-			w.stored(w.ended("due-"+id, nil), func(j *record.Job) {
-				j.Retain, j.Ended = time.Hour, j.Ended.Add(-2*time.Hour)
-			})
+			w.stored(w.ended("due-"+id, nil), due)
 			return w.purged(id)
 		}, do: delivers("revive", body.Job{}), after: func(w *trialWorld, j *record.Job) error {
 			return errors.Join(endsWell(w, j), is("cleaned up", func(j *record.Job) bool { return j.Retired })(w,
@@ -148,7 +147,7 @@ func (w *trialWorld) cleaning(j *record.Job, how lifecycle.CleanUp) *record.Job 
 func isClean(w *trialWorld, j *record.Job) error {
 	w.Helper()
 	w.must(w.Revive(w.Context()))
-	w.passes(30 * time.Minute)
+	w.passes(10 * time.Minute)
 	if all := w.Records(j); len(all) > 0 {
 		w.Errorf("%d records are left", len(all))
 	}
@@ -159,6 +158,7 @@ func isClean(w *trialWorld, j *record.Job) error {
 
 // TestCleanUpsFail has each call of the tasks of clean-ups fail.
 func TestCleanUpsFail(t *testing.T) {
+	t.Parallel()
 	all := lifecycle.CleanUp{IncludeFailures: true}
 	aborted := func(w *trialWorld, id string) *record.Job { return w.cleaning(w.aborted(id), all) }
 	ended := func(w *trialWorld, id string) *record.Job { return w.cleaning(w.ended(id, nil), all) }
@@ -191,14 +191,16 @@ func TestCleanUpsFail(t *testing.T) {
 	tryAll(t, new(function.Definition), []act{
 		{name: "add up after an undo", before: func(w *trialWorld, id string) *record.Job {
 			return undone(w, aborted(w, id))
-		}, do: delivers("cleanup", body.Job{Tick: addUp}), after: isClean},
+		}, do: delivers("cleanup", body.Job{Tick: addUp}), after: isClean,
+			most: 20},
 		{name: "the sweep after an undo", before: func(w *trialWorld, id string) *record.Job {
 			return undone(w, aborted(w, id))
 		}, do: delivers("sweep", body.Job{Tick: 1}), after: isClean},
 		{name: "delete an undo's", before: undo, do: rootTask, after: isClean},
 		{name: "the sweep that deletes an undo's", before: undo, do: delivers("sweep", body.Job{Tick: 1}),
 			after: isClean},
-		{name: "add up", before: aborted, do: delivers("cleanup", body.Job{Tick: addUp}), after: isClean, loses: true},
+		{name: "add up", before: aborted, do: delivers("cleanup", body.Job{Tick: addUp}), after: isClean, loses: true,
+			most: 14},
 		{name: "delete", before: ended, do: rootTask, after: isClean},
 		{name: "expire", before: func(w *trialWorld, id string) *record.Job {
 			return w.cleaning(w.ended(id, nil), lifecycle.CleanUp{ExpireAfter: time.Hour})
@@ -219,10 +221,8 @@ func TestCleanUpsFail(t *testing.T) {
 			w.must(rootTask(w.Context(), w, j))
 			return w.stored(j, func(j *record.Job) { j.Retain = 24 * time.Hour })
 		}, do: delivers("sweep", body.Job{Tick: 1}), after: isClean, loses: true},
-		{name: "the end of a retention", before: func(w *trialWorld, id string) *record.Job {
-			return w.stored(w.ended(id, nil), func(j *record.Job) {
-				j.Retain, j.Ended = time.Hour, j.Ended.Add(-2*time.Hour)
-			})
+		{name: "the end of a retention", most: 8, before: func(w *trialWorld, id string) *record.Job {
+			return w.stored(w.ended(id, nil), due)
 		}, do: delivers("retain", body.Job{}), after: isClean},
 		{name: "a retention that is not over", before: func(w *trialWorld, id string) *record.Job {
 			return w.stored(w.ended(id, nil), func(j *record.Job) { j.Retain = 24 * time.Hour })
