@@ -259,6 +259,98 @@ func TestFinalizerCompany(t *testing.T) {
 	}
 }
 
+// TestFinalizerMark checks what is in the job's record while its finalizer runs: from the second
+// delivery on, a mark of the delivery, and why it runs again.
+func TestFinalizerMark(t *testing.T) {
+	var w *trialWorld
+	var seen *record.Job
+	m := &function.Definition{OnDone: func(context.Context, *function.Attempt, *record.Job, record.Totals) error {
+		seen = w.Job("j")
+		return nil
+	}}
+	for _, try := range []int{0, 1} {
+		inTrial(t, m, func(tw *trialWorld) {
+			w = tw
+			w.must(w.deliver(w.Context(), w.allDone("j"), "finalize", body.Job{}, try))
+			if marked := seen.Begun != "" && seen.BegunAlone && seen.SeenTask != "" && seen.BegunAt.Equal(time.Now()) &&
+				seen.Error != ""; marked != (try > 0) || seen.SeenTry != int64(try) {
+				w.Errorf("attempt %d: the mark is %+v, and the error %q", try, seen.Suspicion, seen.Error)
+			}
+		})
+	}
+}
+
+// TestFinalizerRefused has the database refuse what the end of a job reads. That is no error of the
+// finalizer, so the job goes on.
+func TestFinalizerRefused(t *testing.T) {
+	inTrial(t, &function.Definition{OnDone: putsAtEnd}, func(w *trialWorld) {
+		j := w.allDone("j")
+		lookups := 0
+		err := w.deliver(under(w.Context(), func(method string, call func() error) error {
+			if method == "Lookup" {
+				if lookups++; lookups == 2 {
+					return status.Error(codes.InvalidArgument, "refused")
+				}
+			}
+			return call()
+		}), j, "finalize", body.Job{}, 0)
+		w.want(record.Running, "a lookup was refused", err != nil, w.Job("j").Error == "")
+		w.must(w.Abort(w.Context(), j.Ref()))
+	})
+}
+
+// TestFinalizerTooLate has a finalizer that must run alone wait until its delivery's time is over.
+func TestFinalizerTooLate(t *testing.T) {
+	inTrial(t, &function.Definition{OnDone: putsAtEnd}, func(w *trialWorld) {
+		j := w.allDone("j")
+		place, err := w.Gate.Enter(w.Context(), false)
+		w.must(err)
+		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+		defer cancel()
+		err = w.deliver(ctx, j, "finalize", body.Job{}, 1)
+		w.want(record.Running, "others were at work", err != nil, w.Job("j").Begun == "")
+		place.Leave()
+		w.must(w.Abort(w.Context(), j.Ref()))
+	})
+}
+
+// TestForgetGone ends a job whose records are deleted, in a build whose mapper has no function Forget
+// any more.
+func TestForgetGone(t *testing.T) {
+	inTrial(t, &function.Definition{OnDone: putsAtEnd}, func(w *trialWorld) {
+		j := w.stored(w.allDone("j"), func(j *record.Job) {
+			sum := record.Totals{Processed: 4}
+			w.must(j.Close(record.Closing{Ranges: 1}, &sum, `{"failures":true}`))
+		})
+		w.must(w.deliver(w.Context(), j, "finalize", body.Job{}, 0))
+		w.want(record.Succeeded, "it has no function Forget", len(w.Records(j)) == 0)
+		if err := hasPut(w, j); err != nil {
+			w.Error(err)
+		}
+	})
+}
+
+// TestForgetWaits has a function Forget wait. However many deliveries wait, one task goes on, a
+// minute later, and the record is written once.
+func TestForgetWaits(t *testing.T) {
+	f := forgetting(func(context.Context, *record.Job, record.Totals) error { return lifecycle.ErrWaits })
+	inTrial(t, f.definition(), func(w *trialWorld) {
+		j := w.allDone("j")
+		now := time.Now()
+		w.must(w.deliver(w.Context(), j, "finalize", body.Job{}, 0))
+		commits := 0
+		w.must(w.deliver(under(w.Context(), nth(0, "Commit", func() { commits++ })), j, "finalize", body.Job{}, 0))
+		w.stored(j, func(j *record.Job) { j.Generation++ })
+		w.must(w.deliver(w.Context(), j, "finalize", body.Job{}, 0))
+		all := w.tasks("finalize")
+		if len(all) != 1 || all[0].at.Sub(now.Truncate(30*time.Second)) != time.Minute || commits != 0 {
+			w.Errorf("the tasks are %+v, after %v, and %d commits", all, now, commits)
+		}
+		w.must(w.Abort(w.Context(), j.Ref()))
+		w.purge()
+	})
+}
+
 // TestMarkRemoved has a finalizer fail while the database is out of reach. The delivery removes its
 // mark later. If the job is deleted meanwhile, it ends at once.
 func TestMarkRemoved(t *testing.T) {
@@ -323,6 +415,18 @@ func TestInsist(t *testing.T) {
 		if n != 1 {
 			w.Errorf("%d tries, after the delivery was canceled", n)
 		}
+	})
+}
+
+// TestJustInTime deletes a job's records, and takes the time after which other tasks would go on.
+func TestJustInTime(t *testing.T) {
+	f := forgetting(func(context.Context, *record.Job, record.Totals) error { return nil })
+	inTrial(t, f.definition(), func(w *trialWorld) {
+		j := w.allDone("j")
+		quarter := w.Queue.DispatchDeadline() / 4
+		slow := under(w.Context(), nth(2, "Commit", func() { time.Sleep(quarter) }))
+		w.must(w.deliver(slow, j, "finalize", body.Job{}, 0))
+		w.want(record.Succeeded, "it was in time", len(w.tasks("cleanup")) == 0)
 	})
 }
 

@@ -35,6 +35,9 @@ func hasPut(w *trialWorld, j *record.Job) error {
 	if err != nil || is.N != 4 {
 		return fmt.Errorf("the finalizer has put %d; %w", is.N, err)
 	}
+	if now := w.Job(j.ID); now.Over() && (!now.Finalizes || now.Finalized != now.Epoch) {
+		return fmt.Errorf("its finalizer took effect in epoch %d, and it is epoch %d", now.Finalized, now.Epoch)
+	}
 	return endsWell(w, j)
 }
 
@@ -60,6 +63,10 @@ func TestEndingsFail(t *testing.T) {
 	t.Parallel()
 	tryAll(t, new(function.Definition), []act{
 		{name: "no finalizer", before: (*trialWorld).allDone, do: finalizes(0), loses: true},
+		{name: "the task is enqueued, of a job with a draft", before: func(w *trialWorld, id string) *record.Job {
+			return w.stored(w.allDone(id), func(j *record.Job) { j.Drafted = true })
+		}, do: func(ctx context.Context, w *trialWorld, j *record.Job) error { return w.Complete(ctx, j, true) },
+			helps: []string{"GetTask"}},
 		{name: "the task is enqueued", before: (*trialWorld).allDone,
 			do: func(ctx context.Context, w *trialWorld, j *record.Job) error { return w.Complete(ctx, j, true) },
 			// A process that may not look into the queue takes the task for lost.
@@ -74,9 +81,19 @@ func TestEndingsFail(t *testing.T) {
 		{name: "a finalizer that is tried again", before: (*trialWorld).allDone, do: finalizes(1),
 			after: unmarked(hasPut), loses: true},
 	})
-	tryAll(t, &function.Definition{Forget: func(context.Context, *function.Attempt, *record.Job, record.Totals) error {
-		return nil
-	}}, []act{
+	waits := forgetting(func(context.Context, *record.Job, record.Totals) error { return lifecycle.ErrWaits })
+	tryAll(t, waits.definition(), []act{
+		{name: "records of others are being deleted", before: (*trialWorld).allDone, do: finalizes(1),
+			after: unmarked(func(w *trialWorld, j *record.Job) error {
+				if len(w.tasks("finalize")) == 0 {
+					return errors.New("no task goes on")
+				}
+				w.purge()
+				return nil
+			})},
+	})
+	forgets := forgetting(func(context.Context, *record.Job, record.Totals) error { return nil })
+	tryAll(t, forgets.definition(), []act{
 		{name: "records that are deleted", before: (*trialWorld).allDone, do: finalizes(0), after: hasForgotten,
 			loses: true},
 		{name: "records that are deleted, again", before: (*trialWorld).allDone, do: finalizes(1),

@@ -261,6 +261,12 @@ func TestGuardless(t *testing.T) {
 		if now := w.Job("j"); now.Queue != record.Owner(w.Queue.Name()) || now.Epoch != j.Epoch {
 			w.Errorf("it belongs to %s, in epoch %d", now.Queue, now.Epoch)
 		}
+		k := w.running("k", nil)
+		w.purge()
+		err := w.CleanUp(w.Context(), k.Ref(), lifecycle.CleanUp{})
+		if all := w.tasks(""); !errors.Is(err, record.ErrState) || len(all) > 0 {
+			w.Errorf("a refused clean-up: %v, with the tasks %+v", err, all)
+		}
 	})
 }
 
