@@ -3,11 +3,19 @@ package lifecycle_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"cloud.google.com/go/datastore"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"google.golang.org/grpc/codes"
+
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
+	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -24,6 +32,7 @@ func TestForgedTasks(t *testing.T) {
 			"", "null", "[]", "{}", task("", j.Incarnation, ""), task("j", "", ""),
 			task("a/b", j.Incarnation, `,"guard":1`), task("new", "short", `,"guard":1`),
 			task("j", j.Incarnation, `,"after":"x"`), task("j", j.Incarnation, `,"link":-1`),
+			task("j", j.Incarnation, `,"tick":"x"`),
 		} {
 			for _, path := range []string{"finalize", "sweep", "replay", "cleanup", "retain"} {
 				task := tasks.Task{Path: path, Body: []byte(forged)}
@@ -52,7 +61,8 @@ func TestStrangeTasks(t *testing.T) {
 		err    bool   // it has to come again
 	}{
 		{"the job is deleted", func(w *trialWorld, j *record.Job) {
-			w.must(w.Client.Delete(w.Context(), record.JobKey(j.ID)))
+			w.must(w.Client.DeleteMulti(w.Context(), []*datastore.Key{record.JobKey(j.ID), record.RangeKey(j.Ref(),
+				j.Root())}))
 		}, "", false},
 		{"another job has its ID", func(w *trialWorld, j *record.Job) {
 			w.stored(j, func(j *record.Job) { j.Incarnate(99) })
@@ -77,6 +87,13 @@ func TestStrangeTasks(t *testing.T) {
 			}
 			if now, err := w.Store.LoadJob(w.Context(), record.Ref{ID: "j"}); err == nil && now.Over() {
 				w.Errorf("%s: it has ended", c.name)
+			}
+			if c.name == "the job is deleted" {
+				j.Epoch++
+				w.must(w.deliver(w.Context(), j, "sweep", body.Job{Guard: 1}, 0)) // of a change of the job
+				if n := w.count(record.RangeKind); n > 0 {
+					w.Errorf("%d records are there", n)
+				}
 			}
 			if err := w.Client.Delete(w.Context(), record.JobKey(j.ID)); err != nil {
 				w.Error(err)
@@ -119,6 +136,52 @@ func TestGuardsOfMoves(t *testing.T) {
 			w.purge()
 		})
 	}
+}
+
+// TestGuardlessSweep delivers a sweep of the next epoch. Only a guard takes that epoch.
+func TestGuardlessSweep(t *testing.T) {
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		j := w.running("j", nil)
+		next := *j
+		next.Epoch++
+		w.must(w.deliver(w.Context(), &next, "sweep", body.Job{Tick: 1}, 0))
+		if now := w.Job("j"); now.Epoch != j.Epoch {
+			w.Errorf("it is in epoch %d", now.Epoch)
+		}
+		w.purge()
+	})
+}
+
+// TestDeliverySpans checks that each delivery has a span, which ends with it.
+func TestDeliverySpans(t *testing.T) {
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		spans := tracetest.NewSpanRecorder()
+		observer, err := observe.New(nil, trace.NewTracerProvider(trace.WithSpanProcessor(spans)))
+		w.must(err)
+		j := w.allDone("j")
+		observer.Store, observer.Log, observer.Flaws = w.Observer.Store, w.Observer.Log, w.Observer.Flaws
+		w.World.Jobs.Observer = observer
+		w.must(w.deliver(w.Context(), j, "finalize", body.Job{}, 0))
+		if n := len(spans.Ended()); n != 1 || len(spans.Started()) != 1 {
+			w.Errorf("%d of %d spans have ended", n, len(spans.Started()))
+		}
+	})
+}
+
+// TestAsked has the database not answer one who waits. The error says which database that is.
+func TestAsked(t *testing.T) {
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		j := w.running("j", nil)
+		ctx := under(w.Context(), refusing("Lookup", codes.DeadlineExceeded))
+		for asked, jobs := range map[bool]*lifecycle.Jobs{false: w.World.Jobs, true: w.Asked()} {
+			ctx, cancel := context.WithTimeout(ctx, time.Hour)
+			err := jobs.Pause(ctx, j.Ref())
+			if cancel(); err == nil || strings.Contains(err.Error(), "the database does not answer") != asked {
+				w.Errorf("asked %v: %v", asked, err)
+			}
+		}
+		w.purge()
+	})
 }
 
 // TestFullProcess delivers tasks to a process that is busy with an exclusive task. They wait for it.

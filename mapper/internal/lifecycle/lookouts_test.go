@@ -233,6 +233,23 @@ func TestLookLater(t *testing.T) {
 	}
 }
 
+// TestLookAfterResume checks that a process also looks some time after a resume.
+func TestLookAfterResume(t *testing.T) {
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		j := w.paused("j")
+		time.Sleep(time.Hour)
+		var log lines
+		w.Observer.Log = log.logger()
+		w.must(w.Resume(w.Context(), j.Ref()))
+		w.must(w.deliver(w.Context(), w.Job("j"), "sweep", body.Job{All: true}, 0))
+		time.Sleep(2 * time.Minute)
+		if text := log.String(); !strings.Contains(text, "is paused") {
+			w.Errorf("%q", text)
+		}
+		w.purge()
+	})
+}
+
 // TestConcurrency checks what a process may not know about its queue.
 func TestConcurrency(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
