@@ -72,7 +72,7 @@ func TestEndingsFail(t *testing.T) {
 			// A process that may not look into the queue takes the task for lost.
 			helps: []string{"GetTask"}, loses: true},
 		{name: "many records", before: func(w *trialWorld, id string) *record.Job {
-			w.Portion = lifecycle.Portion{Records: 1}
+			w.Change(func() { w.Portion.Records = 1 })
 			return w.allDone(id)
 		}, do: finalizes(0), loses: true},
 	})

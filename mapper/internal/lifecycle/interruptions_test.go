@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,15 +22,14 @@ func (a act) interrupt(w *trialWorld, how string, by func(j *record.Job)) {
 	w.Helper()
 	for at, did := 0, true; did && at < 14; at++ { // later calls only enqueue tasks
 		j := a.prepared(w, fmt.Sprintf("%s-%d", how, at))
-		did = false
-		calls := 0
+		var calls atomic.Int32
 		err := a.do(under(w.Context(), func(_ string, call func() error) error {
-			if calls++; calls == at+1 {
-				did = true
+			if int(calls.Add(1)) == at+1 {
 				by(j)
 			}
 			return call()
 		}), w, j)
+		did = int(calls.Load()) > at
 		if err != nil {
 			_ = a.do(w.Context(), w, j)
 		}
@@ -57,18 +57,14 @@ func TestInterruptions(t *testing.T) {
 	all := lifecycle.CleanUp{IncludeFailures: true}
 	aborted := func(w *trialWorld, id string) *record.Job { return w.cleaning(w.aborted(id), all) }
 	forgets := forgetting(func(context.Context, *record.Job, record.Totals) error { return nil })
-	small := func(w *trialWorld, id string) *record.Job {
-		w.Portion = lifecycle.Portion{Records: 1}
-		return w.allDone(id)
-	}
 	for _, c := range []struct {
 		act
 		m *function.Definition
 	}{
-		{act{name: "the end", before: small, do: finalizes(0)}, new(function.Definition)},
+		{act{name: "the end", before: (*trialWorld).allDone, do: finalizes(0)}, new(function.Definition)},
 		{act{name: "a finalizer", before: (*trialWorld).allDone, do: finalizes(1), after: unmarked(hasPut)},
 			&function.Definition{OnDone: putsAtEnd}},
-		{act{name: "records that are deleted", before: small, do: finalizes(0), after: hasForgotten},
+		{act{name: "records that are deleted", before: (*trialWorld).allDone, do: finalizes(0), after: hasForgotten},
 			forgets.definition()},
 		{act{name: "a retry", before: (*trialWorld).retrying, do: delivers("replay", body.Job{})},
 			new(function.Definition)},
@@ -81,6 +77,7 @@ func TestInterruptions(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inTrial(t, c.m, func(w *trialWorld) {
+				w.Portion.Records = 1 // so there are drafts
 				c.interrupt(w, "stands-still", func(*record.Job) {
 					w.must(w.Revive(w.Context()))
 					w.passes(10 * time.Minute)
