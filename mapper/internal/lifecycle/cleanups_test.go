@@ -170,6 +170,7 @@ func TestCleanUpEnds(t *testing.T) {
 		retains int
 	}{
 		{"as usual", func(*record.Job) {}, false, true, 1},
+		{"another sweep has ended it", func(j *record.Job) { j.Cleaning = "" }, false, true, 1},
 		{"another one has begun", func(j *record.Job) { j.Epoch++ }, false, false, 1},
 		{"its options are damaged", func(j *record.Job) { j.Cleaning = "{" }, true, false, 1},
 	} {
@@ -242,6 +243,26 @@ func TestCleanUpBatches(t *testing.T) {
 			w.purge()
 		})
 	}
+}
+
+// TestManyBatches has the database refuse the second part of an undo's batches. The clean-up says so.
+func TestManyBatches(t *testing.T) {
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		j := w.endedJob("j", "undo:m")
+		var keys []*datastore.Key
+		var all []*record.Batch
+		for i := range 310 { // more than an answer has
+			key, b := record.NewBatch(j.Ref(), fmt.Sprintf("0%031x", i), []*datastore.Key{atAnn().Key}, 1, 0)
+			keys, all = append(keys, key), append(all, b)
+		}
+		_, err := w.Client.PutMulti(w.Context(), keys, all)
+		w.must(err)
+		j = w.cleaning(j, lifecycle.CleanUp{})
+		if w.deliver(under(w.Context(), failThird("RunQuery")), j, "cleanup", body.Job{}, 0) == nil {
+			w.Error("a refused query is no error")
+		}
+		w.purge()
+	})
 }
 
 // TestCleanUpWaits has a clean-up of an older build wait for an undo that needs the records.

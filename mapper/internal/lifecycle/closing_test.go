@@ -427,6 +427,12 @@ func TestJustInTime(t *testing.T) {
 		slow := under(w.Context(), nth(2, "Commit", func() { time.Sleep(quarter) }))
 		w.must(w.deliver(slow, j, "finalize", body.Job{}, 0))
 		w.want(record.Succeeded, "it was in time", len(w.tasks("cleanup")) == 0)
+		k := w.allDone("k")
+		late := under(w.Context(), nth(4, "RunQuery", func() { time.Sleep(2 * quarter) })) // finds none
+		w.must(w.deliver(late, k, "finalize", body.Job{}, 0))
+		if now := w.Job("k"); now.State != record.Succeeded || len(w.tasks("cleanup")) > 0 {
+			w.Errorf("nothing was left to delete, and it is %s", now.State)
+		}
 	})
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
@@ -284,11 +283,13 @@ func TestComplete(t *testing.T) {
 // TestCompleteUnseen ends a job in a process that may not look into the queue. It takes the task for
 // lost, unless the task has left an error, and so is being retried.
 func TestCompleteUnseen(t *testing.T) {
-	blind := hook(func(method string, call func() error) error {
-		if method == "GetTask" {
-			return status.Error(codes.PermissionDenied, "no")
+	blind := refusing("GetTask", codes.PermissionDenied)
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		j := w.allDone("j")
+		err := w.Complete(under(w.Context(), refusing("GetTask", codes.Unavailable)), j, true)
+		if now := w.Job("j"); err == nil || now.Generation != j.Generation {
+			w.Errorf("a queue that does not answer: %v, %d new generations", err, now.Generation-j.Generation)
 		}
-		return call()
 	})
 	for _, c := range []struct {
 		error string
@@ -360,6 +361,18 @@ func TestLargeCounters(t *testing.T) {
 		w.must(w.Resume(w.Context(), j.Ref()))
 		w.passes(10 * time.Minute)
 		w.want(record.Succeeded, "resumed", w.Job("j").CountersDropped)
+	})
+}
+
+// TestEndSmallRetried does not end a job in one commit while a failure is retried.
+func TestEndSmallRetried(t *testing.T) {
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		w.retried("j")
+		if w.EndSmall(w.Context(), w.versioned("j")) {
+			w.Error("it has ended")
+		}
+		w.want(record.Running, "a failure is retried")
+		w.purge()
 	})
 }
 
