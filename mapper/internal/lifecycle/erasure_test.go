@@ -277,6 +277,9 @@ func TestErasures(t *testing.T) {
 		{name: "a job that is being cleaned up", put: func(w *trialWorld) {
 			w.must(w.CleanUp(w.Context(), w.about("j").Ref(), lifecycle.CleanUp{}))
 		}, first: oneRemains, check: func(w *trialWorld) bool { return !w.Job("j").Erased.IsZero() }},
+		{name: "a job of its name that is being cleaned up in another way", put: func(w *trialWorld) {
+			w.must(w.CleanUp(w.Context(), w.ended("ann-lee", nil).Ref(), lifecycle.CleanUp{}))
+		}, first: oneRemains, check: left(record.JobKind, 1)},
 		{name: "a job that was erased, and is about the subject all the same", put: func(w *trialWorld) {
 			w.stored(w.about("j"), func(j *record.Job) { j.Erased = time.Now() })
 		}, first: "no longer says what it was about", wants: "delete it"},

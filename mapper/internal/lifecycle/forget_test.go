@@ -201,6 +201,9 @@ func TestErasureSteps(t *testing.T) {
 		{name: "its ID, and it was erased", whom: ann, id: "ann-lee", records: true, change: func(j *record.Job) {
 			j.Erased, j.Cleaned = time.Now(), true
 		}, first: func(j *record.Job) bool { return j.Cleaning != "" }},
+		{name: "its ID, and it was erased and cleaned up", whom: ann, id: "ann-lee", change: func(j *record.Job) {
+			j.Erased, j.Cleaned = time.Now(), true
+		}, first: func(j *record.Job) bool { return j.Cleaning != "" }},
 		{name: "its ID, and it was cleaned up", whom: ann, id: "ann-lee",
 			change: func(j *record.Job) { j.Cleaned = true },
 			first:  func(j *record.Job) bool { return j.Cleaning != "" }},

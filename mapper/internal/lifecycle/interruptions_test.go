@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/ledger"
@@ -242,6 +245,22 @@ func TestIncompleteUndo(t *testing.T) {
 				err = w.Fail(w.Context(), u, errBad)
 			} else {
 				err = w.deliver(w.Context(), u, "finalize", body.Job{}, 0)
+			}
+			if now := w.Job("u"); now.State == record.Succeeded { // what the undo needs to know is not known
+				w.stored(now, func(j *record.Job) { j.State, j.Epoch = record.Running, j.Epoch+1 })
+				lookups := 0
+				err := w.deliver(under(w.Context(), func(method string, call func() error) error {
+					if method == "Lookup" {
+						if lookups++; lookups == 3 {
+							return status.Error(codes.PermissionDenied, "refused")
+						}
+					}
+					return call()
+				}), w.Job("u"), "finalize", body.Job{}, 0)
+				if again := w.Job("u"); err == nil || again.State != record.Running {
+					w.Errorf("a refused lookup: %v, it is %s", err, again.State)
+				}
+				w.stored(now, func(j *record.Job) { j.State, j.Epoch = record.Succeeded, j.Epoch-1 })
 			}
 			if now := w.Job("u"); err != nil || now.State != c.want || len(now.Error) < len(c.error) ||
 				now.Error[:len(c.error)] != c.error {

@@ -149,6 +149,10 @@ func TestDelivery(t *testing.T) {
 			w.Errorf("nothing waits: %+v", q)
 		}
 		w.must(w.Complete(w.Context(), j, false))
+		time.Sleep(10 * time.Second)
+		if q := w.Delivery(w.Context(), j, nil); q.Complaint != "" || q.Waits {
+			w.Errorf("the end of the job waits, and no range: %+v", q)
+		}
 		time.Sleep(time.Minute)
 		if q := w.Delivery(w.Context(), j, nil); !strings.Contains(q.Complaint, "is paused") {
 			w.Errorf("the end of the job waits in a paused queue: %+v", q)
@@ -263,6 +267,10 @@ func TestConcurrency(t *testing.T) {
 		src := source.New(w.hooked, nil)
 		w.running("j", nil)
 		w.put(testworld.Key(1), &testworld.Thing{N: 1})
+		found, err := w.FindOut(w.Context(), src, query.Query{Kind: "K"}, "none", true, false)
+		if err != nil || found.Existing != nil || found.Database(new(record.Job)) != nil {
+			w.Errorf("a new ID: %+v, %v, %v", found, err, found.Database(new(record.Job)))
+		}
 		for method, code := range map[string]codes.Code{"Lookup": codes.PermissionDenied, "GetQueue": codes.NotFound,
 			"RunQuery": codes.PermissionDenied, "RunAggregationQuery": codes.PermissionDenied} {
 			ctx := under(w.Context(), refusing(method, code))

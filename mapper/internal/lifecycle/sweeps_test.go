@@ -123,6 +123,9 @@ func TestEnqueueAgain(t *testing.T) {
 		{"nothing", func(*trialWorld, *record.Range) {}, 1},
 		{"it is done", func(w *trialWorld, r *record.Range) { r.State, r.Open = record.Done, "" }, 0},
 		{"it is abandoned", func(w *trialWorld, r *record.Range) { r.State, r.Open = record.Abandoned, "" }, 0},
+		{"it has had another task, and is done", func(w *trialWorld, r *record.Range) {
+			r.State, r.Open, r.Generation = record.Done, "", 5
+		}, 0},
 		{"it has another task", func(w *trialWorld, r *record.Range) { r.Generation = 5 }, 1},
 		{"it is deleted", nil, 0},
 	} {
