@@ -313,6 +313,9 @@ func TestLateCleanUp(t *testing.T) {
 			w.insert([]*record.Range{r})
 			j = w.cleaning(j, lifecycle.CleanUp{})
 			w.stored(j, c.change)
+			if c.name == "another epoch" {
+				w.must(w.deliver(w.Context(), j, "sweep", body.Job{Tick: 1}, 0))
+			}
 			err := w.deliver(w.Context(), j, "cleanup", body.Job{Tick: c.tick}, 0)
 			if n := w.count(record.RangeKind); (err != nil) != c.err || n != c.left || len(w.tasks("")) > 0 {
 				w.Errorf("%s: %v; %d records are left, want %d; the tasks are %+v", c.name, err, n, c.left, w.tasks(""))

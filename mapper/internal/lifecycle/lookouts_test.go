@@ -161,6 +161,23 @@ func TestDelivery(t *testing.T) {
 	})
 }
 
+// TestTriedDelivery looks at a task that was delivered once, and is tried again. It does not wait for
+// other jobs, and no paused queue keeps it.
+func TestTriedDelivery(t *testing.T) {
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		w.Change(func() { w.works = false })
+		j := w.running("j", nil)
+		w.passes(50 * time.Millisecond)
+		for _, wait := range []time.Duration{10 * time.Second, time.Minute} {
+			time.Sleep(wait)
+			if q := w.Delivery(w.Context(), j, w.Records(j)[j.Root()]); q.Complaint != "" || q.Waits {
+				w.Errorf("after %v: %+v", wait, q)
+			}
+		}
+		w.purge()
+	})
+}
+
 // failThird returns a hook that has all calls of a method fail after the second one.
 func failThird(method string) hook {
 	var calls atomic.Int32
@@ -189,6 +206,9 @@ func TestLooks(t *testing.T) {
 		if says := w.Look(w.Context(), j); !strings.Contains(says, "is paused") {
 			w.Errorf("%q", says)
 		}
+		end := body.Job{}.Task(j, "finalize", time.Time{})
+		w.must(w.Queue.Enqueue(w.Context(), end)) // it waits, too, but nobody can know whether it should
+		time.Sleep(time.Minute)
 		if says := w.Look(under(w.Context(), refusing("RunQuery", codes.PermissionDenied)), j); says != "" {
 			w.Errorf("the database does not answer: %q", says)
 		}

@@ -371,9 +371,12 @@ func TestOwned(t *testing.T) {
 		},
 	} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
-			j := w.stored(w.running("j", nil), func(j *record.Job) { j.Queue = "projects/p/locations/l/queues/q" })
-			if err := do(w, j.Ref()); !errors.Is(err, record.ErrOtherQueue) {
-				w.Errorf("%s: %v", name, err)
+			j := w.stored(w.running("j", nil), func(j *record.Job) {
+				j.Queue, j.Retain = "projects/p/locations/l/queues/q", 2*time.Hour
+			})
+			err := do(w, j.Ref())
+			if all := w.tasks("retain"); !errors.Is(err, record.ErrOtherQueue) || len(all) > 0 {
+				w.Errorf("%s: %v, with the tasks %+v", name, err, all)
 			}
 			if now := w.Job("j"); fmt.Sprint(now) != fmt.Sprint(j) {
 				w.Errorf("%s changes it: %+v", name, now)
