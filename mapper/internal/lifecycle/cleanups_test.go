@@ -190,7 +190,7 @@ func TestCleanUpEnds(t *testing.T) {
 	}
 }
 
-// TestCleanUpBatches cleans up the batches of an undo. Those of another job stay.
+// TestCleanUpBatches cleans up the batches of an undo, and no other job's.
 func TestCleanUpBatches(t *testing.T) {
 	for _, c := range []struct {
 		mapper  string

@@ -143,8 +143,8 @@ func TestFinalizerExits(t *testing.T) {
 	})
 }
 
-// TestForgetInterrupted has somebody act while the function Forget runs. What he did stays, and the
-// function's end is ignored.
+// TestForgetInterrupted has an operator act while the function Forget runs. His change stays, and
+// the function's end is ignored.
 func TestForgetInterrupted(t *testing.T) {
 	var f forgetting
 	pause := func(w *trialWorld, ref record.Ref) error { return w.Pause(w.Context(), ref) }

@@ -164,7 +164,7 @@ func isNamed(key *datastore.Key, job record.Ref) bool {
 	return ok && id < "g"
 }
 
-// isOpen reports whether a record is that of an open range. Other records have no such property.
+// isOpen reports whether a record belongs to an open range. Other records have no such property.
 func isOpen(all []datastore.Property) bool {
 	return slices.ContainsFunc(all, func(p datastore.Property) bool { return p.Name == "open" && p.Value != "" })
 }

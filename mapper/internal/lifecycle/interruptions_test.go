@@ -187,7 +187,7 @@ func TestOvertakenTotals(t *testing.T) {
 		name   string
 		change func(j *record.Job)
 		tasks  int  // that go on
-		totals bool // are those of the task
+		totals bool // the task has stored its own
 	}{
 		{"nothing", func(*record.Job) {}, 16, true},
 		{"it has ended", func(j *record.Job) { j.Cleaning = "" }, 0, true},
@@ -197,7 +197,7 @@ func TestOvertakenTotals(t *testing.T) {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
 			j := w.cleaning(w.aborted("j"), lifecycle.CleanUp{})
 			time.Sleep(sweepsAfter)
-			w.must(w.deliver(under(w.Context(), nth(2, "BeginTransaction", func() { // after that of the open range
+			w.must(w.deliver(under(w.Context(), nth(2, "BeginTransaction", func() { // the first one is for the open range
 				w.stored(j, c.change)
 			})), j, "cleanup", body.Job{Tick: addUp}, 0))
 			want := *j

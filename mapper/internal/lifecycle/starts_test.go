@@ -71,8 +71,8 @@ func nth(n int, method string, f func()) hook {
 	}
 }
 
-// TestStartTasks checks which tasks a start enqueues: one for each range, of which the first are for
-// idle workers, and a guard.
+// TestStartTasks checks which tasks a start enqueues: a guard, and one for each range. The first of
+// these are for idle workers.
 func TestStartTasks(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.NewJob("j", "m")
@@ -199,7 +199,6 @@ func TestGuardsFirst(t *testing.T) {
 		before func(w *trialWorld) *record.Job
 		do     func(ctx context.Context, w *trialWorld, j *record.Job) error
 		guard  func(w *trialWorld, j *record.Job) // what the guard does
-		first  int                                // calls of BeginTransaction before that of the commit
 	}{
 		{"start", func(w *trialWorld) *record.Job { return w.NewJob("j", "m") },
 			func(ctx context.Context, w *trialWorld, j *record.Job) error {
@@ -207,20 +206,20 @@ func TestGuardsFirst(t *testing.T) {
 				return err
 			}, func(w *trialWorld, j *record.Job) {
 				w.must(w.deliver(w.Context(), j, "sweep", body.Job{Guard: 1}, 0))
-			}, 0},
+			}},
 		{"resume", func(w *trialWorld) *record.Job { return w.paused("j") }, resume, func(w *trialWorld,
 			_ *record.Job) {
 			next := w.Job("j")
 			next.Epoch++
 			w.must(w.deliver(w.Context(), next, "sweep", body.Job{Guard: 1}, 0))
-		}, 0},
+		}},
 		{"move", func(w *trialWorld) *record.Job {
 			return w.stored(w.running("j", nil), func(j *record.Job) { j.Queue = "projects/p/locations/l/queues/q" })
 		}, func(ctx context.Context, w *trialWorld, j *record.Job) error {
 			return w.Move(ctx, j.Ref(), func(*record.Job) error { return nil })
 		}, func(w *trialWorld, j *record.Job) {
 			w.must(w.deliver(w.Context(), w.Job("j"), "sweep", body.Job{Guard: 1}, 0))
-		}, 0},
+		}},
 	} {
 		for _, n := range []int{1, 0} {
 			inTrial(t, new(function.Definition), func(w *trialWorld) {

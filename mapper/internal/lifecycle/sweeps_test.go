@@ -240,7 +240,7 @@ func TestLateRetry(t *testing.T) {
 				w.must(w.deliver(w.Context(), j, path, late, 0))
 				sweeps := c.sweeps
 				if c.name == "none goes on" && path == "sweep" {
-					return // it is a sweep of the job as it is
+					return // an ordinary sweep
 				}
 				if all := w.tasks("sweep"); len(all) != sweeps || len(all) > 0 && !all[0].job.All {
 					w.Errorf("%s: a %s leaves the sweeps %+v, want %d", c.name, path, all, sweeps)

@@ -52,7 +52,7 @@ func (w *trialWorld) doRoot(j *record.Job) {
 	w.must(w.hand(w.Context(), body.TaskOf(w.Records(j)[j.Root()], j), w.Queue.Name(), 0))
 }
 
-// retrying returns a job whose retry has begun, without a task.
+// retrying returns a job whose retry goes on, without a task.
 func (w *trialWorld) retrying(id string) *record.Job {
 	w.Helper()
 	j := w.failing(id)
@@ -62,7 +62,7 @@ func (w *trialWorld) retrying(id string) *record.Job {
 }
 
 // retried returns a job whose retry has ended, in a delivery that has died before it could enqueue
-// the next sweep. The record is that of the retry.
+// the next sweep. It returns the record during the retry.
 func (w *trialWorld) retried(id string) *record.Job {
 	w.Helper()
 	j := w.retrying(id)
