@@ -80,8 +80,8 @@ func TestLargeCleanUp(t *testing.T) {
 	})
 }
 
-// TestCleanUpKeeps checks which records a clean-up leaves: failures, if it does not include them, and
-// records that expire already. A clean-up that deletes also deletes those.
+// TestCleanUpKeeps checks which records a clean-up leaves: failures, if it does not include them,
+// and records that expire already. A clean-up that deletes also deletes those.
 func TestCleanUpKeeps(t *testing.T) {
 	t.Parallel()
 	soon := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
@@ -245,7 +245,8 @@ func TestCleanUpBatches(t *testing.T) {
 	}
 }
 
-// TestManyBatches has the database refuse the second part of an undo's batches. The clean-up says so.
+// TestManyBatches has the database refuse the second part of an undo's batches. The clean-up says
+// so.
 func TestManyBatches(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.endedJob("j", "undo:m")

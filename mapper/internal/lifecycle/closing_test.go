@@ -228,8 +228,8 @@ func TestFinalizerDeaths(t *testing.T) {
 	}
 }
 
-// TestFinalizerCompany checks when a finalizer runs beside other work: in its first delivery, unless
-// it is suspected of having killed its process.
+// TestFinalizerCompany checks when a finalizer runs beside other work: in its first delivery,
+// unless it is suspected of having killed its process.
 func TestFinalizerCompany(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -314,8 +314,8 @@ func TestFinalizerTooLate(t *testing.T) {
 	})
 }
 
-// TestForgetGone ends a job whose records are deleted, in a build whose mapper has no function Forget
-// any more.
+// TestForgetGone ends a job whose records are deleted, in a build whose mapper has no function
+// Forget any more.
 func TestForgetGone(t *testing.T) {
 	inTrial(t, &function.Definition{OnDone: putsAtEnd}, func(w *trialWorld) {
 		j := w.stored(w.allDone("j"), func(j *record.Job) {

@@ -184,8 +184,8 @@ func TestAsked(t *testing.T) {
 	})
 }
 
-// TestFullProcess delivers tasks to a process that is busy with an exclusive task. They wait for it.
-// If the delivery's time is over, or the process drains, they end without an effect.
+// TestFullProcess delivers tasks to a process that is busy with an exclusive task. They wait for
+// it. If the delivery's time is over, or the process drains, they end without an effect.
 func TestFullProcess(t *testing.T) {
 	closed := func(w *trialWorld) *record.Job {
 		return w.stored(w.allDone("j"), func(j *record.Job) {

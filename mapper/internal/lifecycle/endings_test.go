@@ -280,8 +280,8 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// TestCompleteUnseen ends a job in a process that may not look into the queue. It takes the task for
-// lost, unless the task has left an error, and so is being retried.
+// TestCompleteUnseen ends a job in a process that may not look into the queue. It takes the task
+// for lost, unless the task has left an error, and so is being retried.
 func TestCompleteUnseen(t *testing.T) {
 	blind := refusing("GetTask", codes.PermissionDenied)
 	inTrial(t, new(function.Definition), func(w *trialWorld) {

@@ -99,8 +99,8 @@ func TestInterruptions(t *testing.T) {
 	}
 }
 
-// TestAddUpInParts adds up the records of a clean-up with little time. A chain of tasks does it, and
-// counts each record once. A process that drains leaves the rest to the next task at once.
+// TestAddUpInParts adds up the records of a clean-up with little time. A chain of tasks does it,
+// and counts each record once. A process that drains leaves the rest to the next task at once.
 func TestAddUpInParts(t *testing.T) {
 	t.Parallel()
 	const longest = 15 * time.Second

@@ -161,8 +161,8 @@ func TestDelivery(t *testing.T) {
 	})
 }
 
-// TestTriedDelivery looks at a task that was delivered once, and is tried again. It does not wait for
-// other jobs, and no paused queue keeps it.
+// TestTriedDelivery looks at a task that was delivered once, and is tried again. It does not wait
+// for other jobs, and no paused queue keeps it.
 func TestTriedDelivery(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		w.Change(func() { w.works = false })

@@ -17,7 +17,8 @@ const aDay = 24 * time.Hour
 func due(j *record.Job) { j.Retain, j.Ended = time.Hour, time.Now().Add(-2*time.Hour) }
 
 // TestRetentionTasks checks when the task comes that cleans a job up: when it is due, but not later
-// than the queue allows, and soon if it is overdue. A task of a chain is always later than the last.
+// than the queue allows, and soon if it is overdue. A task of a chain is always later than the
+// last.
 func TestRetentionTasks(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -47,8 +48,8 @@ func TestRetentionTasks(t *testing.T) {
 	}
 }
 
-// TestOverdueRetention checks when the task comes for a job that is due already: after the next full
-// minute, as the name of its own task may be taken.
+// TestOverdueRetention checks when the task comes for a job that is due already: after the next
+// full minute, as the name of its own task may be taken.
 func TestOverdueRetention(t *testing.T) {
 	for _, overdue := range []time.Duration{time.Second, time.Hour} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
@@ -138,7 +139,8 @@ func TestRetiredMeanwhile(t *testing.T) {
 	})
 }
 
-// TestForeseen checks that the task of a retention is there before the change that makes the job due.
+// TestForeseen checks that the task of a retention is there before the change that makes the job
+// due.
 func TestForeseen(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -189,8 +189,8 @@ func TestStartRefused(t *testing.T) {
 	})
 }
 
-// TestGuardsFirst has the guard come before the commit of its change. The change is tried again with
-// a new guard, up to five times.
+// TestGuardsFirst has the guard come before the commit of its change. The change is tried again
+// with a new guard, up to five times.
 func TestGuardsFirst(t *testing.T) {
 	t.Parallel()
 	resume := func(ctx context.Context, w *trialWorld, j *record.Job) error { return w.Resume(ctx, j.Ref()) }

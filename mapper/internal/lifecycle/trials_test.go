@@ -314,7 +314,8 @@ func tickOf(w *trialWorld, j *record.Job) int64 {
 	}
 }
 
-// tickAt returns the time of a tick. Ticks are two minutes apart, at a time that depends on the job.
+// tickAt returns the time of a tick. Ticks are two minutes apart, at a time that depends on the
+// job.
 func tickAt(j *record.Job, tick int64) time.Time {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(j.ID))
