@@ -197,7 +197,8 @@ func TestOvertakenTotals(t *testing.T) {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
 			j := w.cleaning(w.aborted("j"), lifecycle.CleanUp{})
 			time.Sleep(sweepsAfter)
-			w.must(w.deliver(under(w.Context(), nth(2, "BeginTransaction", func() { // the first one is for the open range
+			// the first transaction is for the open range
+			w.must(w.deliver(under(w.Context(), nth(2, "BeginTransaction", func() {
 				w.stored(j, c.change)
 			})), j, "cleanup", body.Job{Tick: addUp}, 0))
 			want := *j
