@@ -54,7 +54,7 @@ func (fi finalizer) runClosed(ctx context.Context, job *record.Job, t body.Job) 
 	}
 	job, err = fi.clean(ctx, job, t)
 	place.Leave()
-	if err != nil || job == nil {
+	if job == nil { // after an error, too
 		return err
 	}
 	if fi.sum, err = job.RecordedTotals(); err != nil {

@@ -105,7 +105,7 @@ func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 		j.Finalizes, j.Finalized = true, j.Epoch
 		return store.Mutate(tx, effect)
 	})
-	if refused := new(fault.CommitRefusal); failed == nil && ready && errors.As(fault.AsCommitRefusal(err), refused) {
+	if refused := new(fault.CommitRefusal); ready && errors.As(fault.AsCommitRefusal(err), refused) {
 		failed = fault.Permanent(fmt.Errorf("the database refuses what it writes: %w", refused))
 	}
 	return fi.retry(ctx, job, failed, err)

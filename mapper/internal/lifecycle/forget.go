@@ -83,11 +83,9 @@ func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
 		return nil, fault.Permanent(fmt.Errorf("%w: records mention the erased subject: %s%s", record.ErrState,
 			strings.Join(l.blocked, "; "), more))
 	}
-	if len(l.orphans) > 0 {
-		for some := range slices.Chunk(l.orphans, cleanupBatch) {
-			if err := f.Store.Delete(ctx, some); err != nil {
-				return nil, err
-			}
+	for some := range slices.Chunk(l.orphans, cleanupBatch) {
+		if err := f.Store.Delete(ctx, some); err != nil {
+			return nil, err
 		}
 	}
 	if n := waits + l.waits + len(l.orphans); n > 0 {
@@ -120,10 +118,10 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 		}
 		l.looked[kind]++
 		ref, belongs := refOf(kind, key, all)
-		if belongs && ref == f.For {
+		if ref == f.For {
 			continue // its records are about to be deleted
 		}
-		if kind == record.RangeKind && isOpen(all) {
+		if isOpen(all) {
 			l.open[ref] = true
 		}
 		holds := f.Subject.Everywhere && belongs || f.Subject.InText(key.Name) || f.Subject.InRecord(kind, all)
@@ -166,7 +164,7 @@ func isNamed(key *datastore.Key, job record.Ref) bool {
 	return ok && id < "g"
 }
 
-// isOpen reports whether a range is open.
+// isOpen reports whether a record belongs to an open range. Other records have no such property.
 func isOpen(all []datastore.Property) bool {
 	return slices.ContainsFunc(all, func(p datastore.Property) bool { return p.Name == "open" && p.Value != "" })
 }

@@ -1,7 +1,10 @@
 package lifecycle_test
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,6 +94,197 @@ func TestForgetter(t *testing.T) {
 					w.Errorf("the job is %+v", w.Job("j"))
 				}
 			})
+		})
+	}
+}
+
+// TestBlockedErasure erases a subject that many records mention which can't be handled. The error
+// names ten of them, and nothing is changed meanwhile.
+func TestBlockedErasure(t *testing.T) {
+	for _, c := range []struct {
+		n    int
+		more string
+	}{{10, ""}, {11, "; and 1 more"}} {
+		inTrial(t, new(function.Definition), func(w *trialWorld) {
+			f := w.eraser(ann)
+			w.about("j")
+			for i := range c.n {
+				w.put(record.ScheduleKey(fmt.Sprintf("ann-lee-%02d", i)), &record.Schedule{})
+			}
+			_, err := f.Forget(w.Context())
+			text := fmt.Sprint(err)
+			if !errors.Is(err, record.ErrState) || !fault.IsPermanent(err) ||
+				strings.Count(text, "delete its record") != 10 || !strings.Contains(text, "ann-lee-09") ||
+				!strings.HasSuffix(text, "delete its record"+c.more) {
+				w.Errorf("%d records: %v", c.n, err)
+			}
+			if j := w.Job("j"); j.Cleaned || !j.Erased.IsZero() {
+				w.Error("a job was erased before all records could be")
+			}
+		})
+	}
+}
+
+// TestErasureBeside erases a subject from a job of another queue of the same engine.
+func TestErasureBeside(t *testing.T) {
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		other := w.beside()
+		f := w.eraser(ann)
+		jobs := *f.Jobs
+		jobs.Beside = []*lifecycle.Jobs{other}
+		f.Jobs = &jobs
+		j := w.about("j")
+		w.stored(j, func(j *record.Job) { j.Queue = record.Owner(other.Queue.Name()) })
+		w.about("k")
+		w.stored(w.about("old"), func(j *record.Job) { j.Queue = "" }) // of a build without owners
+		if _, err := f.Forget(w.Context()); !errors.Is(err, lifecycle.ErrWaits) {
+			w.Error(err)
+		}
+		here := make(map[string]bool)
+		for _, task := range w.tasks("cleanup") {
+			here[task.job.Job] = true
+		}
+		for id, want := range map[string]bool{"j": false, "k": true, "old": true} {
+			if w.Job(id).Cleaning == "" || here[id] != want {
+				w.Errorf("job %s is not being cleaned up, or in the wrong queue", id)
+			}
+		}
+	})
+}
+
+// TestErasureSteps checks what the first search does to an ended job, and what it leaves until the
+// job's records are deleted.
+func TestErasureSteps(t *testing.T) {
+	counted := func(j *record.Job) bool {
+		sum, err := j.RecordedTotals()
+		return err == nil && sum.Counters["x"] == 1
+	}
+	for _, c := range []struct {
+		name    string
+		whom    record.Subject
+		id      string
+		params  string
+		holds   bool                     // the record of its root mentions the subject
+		records bool                     // it has records
+		change  func(j *record.Job)      // its record
+		first   func(j *record.Job) bool // what it is after the first search,
+		last    func(j *record.Job) bool // and in the end; nil: it is deleted
+		wants   string                   // part of the error in the end
+	}{
+		{name: "it does not mention it", whom: ann, records: true, first: counted, last: counted},
+		{name: "its parameters", whom: ann, params: `{"who":"ann-lee"}`, records: true,
+			first: func(j *record.Job) bool {
+				return j.Erased.IsZero() && j.Cleaning != "" && !counted(j) && ann.InJob(j)
+			}, last: func(j *record.Job) bool { return !j.Erased.IsZero() && !ann.InJob(j) }},
+		{name: "its parameters, and it was cleaned up", whom: ann, params: `{"who":"ann-lee"}`,
+			change: func(j *record.Job) { j.Cleaned = true },
+			first:  func(j *record.Job) bool { return !j.Erased.IsZero() && j.Epoch == 0 && j.Cleaning == "" },
+			last:   func(j *record.Job) bool { return !j.Erased.IsZero() && j.Epoch == 0 }},
+		{name: "its parameters and a late record", whom: ann, params: `{"who":"ann-lee"}`, records: true, holds: true,
+			change: func(j *record.Job) { j.Cleaned = true },
+			first:  func(j *record.Job) bool { return j.Erased.IsZero() && j.Cleaning != "" && !counted(j) },
+			last:   func(j *record.Job) bool { return !j.Erased.IsZero() }},
+		{name: "a record", whom: ann, records: true, holds: true,
+			first: func(j *record.Job) bool { return j.Cleaning != "" && !counted(j) },
+			last:  func(j *record.Job) bool { return j.Erased.IsZero() && j.Cleaned && !counted(j) }},
+		{name: "a text", whom: ann, records: true, change: func(j *record.Job) { j.Error = "ann-lee" },
+			first: func(j *record.Job) bool { return j.Error == "(erased)" && counted(j) && !j.Cleaned },
+			last:  func(j *record.Job) bool { return counted(j) && !j.Cleaned }},
+		{name: "a text, and it was cleaned up", whom: ann, change: func(j *record.Job) {
+			j.Error, j.Cleaned = "ann-lee", true
+		}, first: func(j *record.Job) bool { return j.Error == "(erased)" && j.Erased.IsZero() },
+			last: func(j *record.Job) bool { return j.Erased.IsZero() && counted(j) }},
+		{name: "a text, and it was erased", whom: ann, change: func(j *record.Job) {
+			j.Error, j.Erased, j.Cleaned = "ann-lee", time.Now(), true
+		}, first: func(j *record.Job) bool { return j.Error == "(erased)" },
+			last: func(j *record.Job) bool { return j.Error == "(erased)" }},
+		{name: "its ID, and it was erased", whom: ann, id: "ann-lee", records: true, change: func(j *record.Job) {
+			j.Erased, j.Cleaned = time.Now(), true
+		}, first: func(j *record.Job) bool { return j.Cleaning != "" }},
+		{name: "its ID, and it was erased and cleaned up", whom: ann, id: "ann-lee", change: func(j *record.Job) {
+			j.Erased, j.Cleaned = time.Now(), true
+		}, first: func(j *record.Job) bool { return j.Cleaning != "" }},
+		{name: "its ID, and it was cleaned up", whom: ann, id: "ann-lee",
+			change: func(j *record.Job) { j.Cleaned = true },
+			first:  func(j *record.Job) bool { return j.Cleaning != "" }},
+		{name: "its parameters and a record, and it was erased", whom: ann, params: `{"who":"ann-lee"}`, records: true,
+			holds: true, change: func(j *record.Job) { j.Erased, j.Cleaned = time.Now(), true },
+			first: func(j *record.Job) bool { return j.Cleaning != "" },
+			last:  func(j *record.Job) bool { return true }, wants: "no longer says what it was about"},
+		{name: "its schedule", whom: ann, change: func(j *record.Job) { j.Schedule, j.Cleaned = "ann-lee", true },
+			first: func(j *record.Job) bool { return j.Erased.IsZero() },
+			last:  func(j *record.Job) bool { return j.Erased.IsZero() },
+			wants: "the job's state does not allow that: the record of job j still mentions the erased subject"},
+		{name: "everywhere: counters, and no records", whom: record.Subject{Everywhere: true},
+			first: func(j *record.Job) bool { return !counted(j) && !j.Cleaned },
+			last:  func(j *record.Job) bool { return !counted(j) && j.CountersDropped && !j.Cleaned }},
+		{name: "everywhere: its parameters", whom: record.Subject{Everywhere: true, Words: ann.Words},
+			params: `{"who":"ann-lee"}`, records: true, first: func(j *record.Job) bool { return j.Cleaning != "" },
+			last: func(j *record.Job) bool { return !j.Erased.IsZero() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inTrial(t, new(function.Definition), func(w *trialWorld) {
+				f := w.eraser(c.whom)
+				id := cmp.Or(c.id, "j")
+				j := w.NewJob(id, "m")
+				j.Params = []byte(cmp.Or(c.params, `{}`))
+				j.Incarnate(5)
+				sum := record.Totals{Processed: 4, Counters: map[string]int64{"x": 1}}
+				w.must(j.Succeed(sum, time.Now()))
+				if c.change != nil {
+					c.change(j)
+				}
+				_, err := w.Client.Mutate(w.Context(), j.Insert())
+				w.must(err)
+				if c.records {
+					r := j.RootRange()
+					r.State, r.Open = record.Done, ""
+					if c.holds {
+						r.Start = atAnn()
+					}
+					w.insert([]*record.Range{r})
+				}
+				_, _ = f.Forget(w.Context())
+				if now := w.Job(id); !c.first(now) {
+					w.Errorf("after the first search it is %+v", now)
+				}
+				if _, err := w.forgets(f); (err == nil) != (c.wants == "") || err != nil &&
+					(!strings.Contains(err.Error(), c.wants) || strings.Contains(err.Error(), "can't forget")) {
+					w.Errorf("%v, want %q", err, c.wants)
+				}
+				now, err := w.Store.LoadJob(w.Context(), j.Ref())
+				gone := errors.Is(err, record.ErrNoSuchJob)
+				if gone != (c.last == nil) || !gone && !c.last(now) {
+					w.Errorf("in the end it is %+v, %v", now, err)
+				}
+			})
+		})
+	}
+}
+
+// TestUnendedErasure erases a subject while jobs go on that may yet write it, though none of their
+// records is open.
+func TestUnendedErasure(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		whom  record.Subject
+		query string
+		keeps bool // its records
+	}{
+		{"everywhere, a job that is about to end", record.Subject{Everywhere: true}, `{"kind":"K"}`, false},
+		{"a job that reads all namespaces", ann, `{"kind":"K","all_namespaces":true}`, true},
+	} {
+		inTrial(t, new(function.Definition), func(w *trialWorld) {
+			f := w.eraser(c.whom)
+			j := w.running("j", func(j *record.Job) { j.Query = []byte(c.query) })
+			if w.doRoot(j); !c.keeps {
+				w.must(w.Client.Delete(w.Context(), record.RangeKey(j.Ref(), j.Root())))
+			}
+			if _, err := f.Forget(w.Context()); err == nil || !strings.Contains(err.Error(), "job j is running") {
+				w.Errorf("%s: %v", c.name, err)
+			}
+			w.must(w.Abort(w.Context(), j.Ref()))
+			w.purge()
 		})
 	}
 }

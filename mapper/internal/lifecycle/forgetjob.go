@@ -81,7 +81,7 @@ func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 		l.orphans = append(l.orphans, key)
 		return nil
 	})
-	if err == nil && len(l.orphans) == before {
+	if len(l.orphans) == before {
 		l.waits++ // somebody has deleted them meanwhile
 	}
 	return err
@@ -107,7 +107,7 @@ func (f Forgetter) tracesOf(j *record.Job, stored datastore.PropertyList, l *loo
 	if f.Subject.Everywhere && j.Over() {
 		probe := *j
 		t.values, _ = probe.RedactValues() // the error is reported by redact
-		t.about = t.about || j.Erased.IsZero() && j.NamesKeys()
+		t.about = t.about || j.NamesKeys()
 	}
 	return t
 }
@@ -199,7 +199,7 @@ func (f Forgetter) of(queue record.Owner) *Jobs {
 func (f Forgetter) note(ctx context.Context, ids []string) error {
 	_, err := f.Store.UpdateJob(ctx, f.For, func(j *record.Job) (bool, error) {
 		c, err := j.DecodeClosing()
-		if err != nil || c == nil || !c.Forget(ids) {
+		if c == nil || !c.Forget(ids) {
 			return false, err
 		}
 		j.Closing, err = json.Marshal(c)

@@ -30,9 +30,10 @@ var errBad = errors.New("bad")
 type world struct {
 	*testworld.World
 	control
-	works bool            // ranges are done; otherwise their tasks wait
-	fails map[int64]error // errors by entity
-	done  atomic.Int32    // number of done ranges
+	works  bool            // ranges are done; otherwise their tasks wait
+	fails  map[int64]error // errors by entity
+	counts []byte          // counters of each range, as JSON
+	done   atomic.Int32    // number of done ranges
 }
 
 // A control has the methods of Jobs. In a world, its own methods with the same names come first.
@@ -66,7 +67,7 @@ func (w *world) work(ctx context.Context, d tasks.Delivery) error {
 	if err != nil || r.State != record.Pending || r.Generation != t.Generation {
 		return err
 	}
-	o := record.Outcome{Backoff: fault.Backoff{Attempts: 1}}
+	o := record.Outcome{Backoff: fault.Backoff{Attempts: 1}, Counters: w.counts}
 	ids := []int64{1, 2, 3, 4}
 	if r.Alone {
 		ids = []int64{r.Start.Key.ID}

@@ -86,11 +86,11 @@ type sighting struct {
 // lookAt asks the queue about a task.
 func (js *Jobs) lookAt(ctx context.Context, task tasks.Task, now time.Time) sighting {
 	s, err := js.Queue.Lookup(ctx, task)
-	if err != nil || s == nil {
+	if s == nil {
 		return sighting{gone: err == nil}
 	}
 	found := sighting{complaint: js.complaintOf(s), unseen: s.Attempts == 0 && now.After(s.ScheduleTime)}
-	if found.complaint == "" && s.Attempts == 0 && now.Sub(s.ScheduleTime) > idle {
+	if s.Attempts == 0 && now.Sub(s.ScheduleTime) > idle {
 		if paused, err := js.Queue.Paused(ctx); err == nil && paused {
 			found.complaint = "the queue " + js.Queue.Name() + " is paused"
 		}

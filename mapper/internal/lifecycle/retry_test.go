@@ -70,3 +70,32 @@ func TestReopen(t *testing.T) {
 		}
 	}
 }
+
+// TestAbandonOpen abandons some of a job's open ranges. It names one that remains.
+func TestAbandonOpen(t *testing.T) {
+	e := emulator.ForTest(t, nil)
+	client, err := e.DatastoreClient(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	js := &Jobs{Store: store.New(client)}
+	job := record.Job{ID: "j", Incarnation: "0123456789abcdef01234567"}
+	for i := range int64(sweepRanges + 1) {
+		r := job.RootRange()
+		r.ID = record.RangeID(r.ID, i)
+		if _, err := client.Mutate(t.Context(), r.Insert()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, remains := range []bool{true, false} {
+		left, err := js.abandonOpen(t.Context(), job.Ref(), sweepRanges)
+		if err != nil || (left != "") != remains {
+			t.Errorf("%q remains, %v", left, err)
+		}
+		open, err := js.Store.FirstMarked(t.Context(), "open", job.Ref(), "", 10)
+		if err != nil || remains != (len(open) == 1 && open[0].ID == left) {
+			t.Errorf("%d are open, %v", len(open), err)
+		}
+	}
+}
