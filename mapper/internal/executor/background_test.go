@@ -361,7 +361,7 @@ func TestBackgroundJob(t *testing.T) {
 }
 
 // TestProbesEnd has the last delivery of a background job end amid a probe. That says nothing about
-// the database. What was known is forgotten after minutes.
+// the database. A process forgets its limit after minutes.
 func TestProbesEnd(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		b := overloaded()

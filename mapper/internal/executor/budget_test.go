@@ -325,9 +325,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestSpent checks how much of its budget a job has spent in the end, whose function writes
-// nothing: what is kept for other work, what its pages have used, and what its only delivery has
-// read ahead.
+// TestSpent checks how much of its budget a job has spent in the end. Its function writes nothing.
+// Its pages, the reads ahead of its only delivery, and other work cost something.
 func TestSpent(t *testing.T) {
 	inWorld(t, 35, function.Update, func(*testworld.Call) error { return nil },
 		func(w *testworld.World, x *Executor) {
@@ -345,8 +344,8 @@ func TestSpent(t *testing.T) {
 		})
 }
 
-// TestRenewed has somebody renew a job's budget that a process does not know yet. What the process
-// has of the old budget is void.
+// TestRenewed has somebody renew a job's budget that a process does not know yet. The share of the
+// old budget is void.
 func TestRenewed(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")

@@ -48,8 +48,8 @@ func inPages(t *testing.T, n int64, over func(ctx context.Context, a *function.A
 	})
 }
 
-// TestCollect runs a function over pages. What it puts and counts is committed with the page, and
-// taken back if the page isn't.
+// TestCollect runs a function over pages. Its effect is committed with the page, and taken back if
+// the page isn't.
 func TestCollect(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -202,8 +202,8 @@ func TestCollectCalls(t *testing.T) {
 	})
 }
 
-// TestCollectAmidEnd has the commit of a page be lost to another delivery. The attempt is told that
-// its effect is lost.
+// TestCollectAmidEnd commits a page that another delivery has done or changed. The attempt is told
+// if its effect is lost.
 func TestCollectAmidEnd(t *testing.T) {
 	lost := 0
 	for _, c := range []struct {

@@ -50,8 +50,8 @@ func measured(w *testworld.World) (read func() map[string]float64) {
 	}
 }
 
-// TestMetrics checks what a job with slow entities at its end reports: how often ranges were cut
-// and why, how long pages took, and that no delivery is under way in the end.
+// TestMetrics checks the metrics of a job with slow entities at its end. They say how often ranges
+// were cut and why, and how long pages took. In the end no delivery is under way.
 func TestMetrics(t *testing.T) {
 	inWorld(t, 300, function.Update, func(a *testworld.Call) error {
 		if a.N += 1000; a.ID > 200 {
