@@ -194,9 +194,11 @@ func (d *delivery) giveWay(ctx context.Context, p planner.Plan) (done func(), s 
 			err = gate.ErrDraining
 		case <-time.After(cachedFor):
 			job, failed := d.x.runningJob(ctx, d.job.Ref())
-			if err = failed; err == nil && job.State != record.Running {
+			switch err = failed; {
+			case err != nil:
+			case job.State != record.Running:
 				s = stopped
-			} else if err == nil && !d.mayStart() {
+			case !d.mayStart():
 				b.insist(slot)
 			}
 		}

@@ -105,7 +105,7 @@ func (d *delivery) keepBudget(ctx context.Context, n int) (settle func(), s stan
 	if need := expected + ahead - p.left; need > 0 {
 		around := estimate.Share(budget, aroundPages(d.job.PageSize, d.job.AtOnce()), d.x.Prices)
 		got, allowance, err := d.x.takeOut(ctx, d.job, need, around, budget)
-		if err != nil || got == 0 {
+		if got == 0 {
 			return nil, stopped, err
 		}
 		p.renew(allowance)
@@ -171,9 +171,8 @@ func (p *purse) takeAll() (left float64, allowance int64) {
 		return 0, 0
 	}
 	defer p.turn.Release(1)
-	if p.left > 0 {
-		left, p.left = p.left, 0
-	}
+	left = max(0, p.left)
+	p.left -= left
 	return left, p.allowance
 }
 
@@ -214,12 +213,11 @@ func (x *Executor) GiveBack(ctx context.Context) {
 	var group errgroup.Group
 	group.SetLimit(source.Parallel)
 	for job, r := range x.cache.idle() {
-		if left, allowance := r.purse.takeAll(); left > 0 {
-			group.Go(func() error {
-				x.giveBack(ctx, job, left, allowance)
-				return nil
-			})
-		}
+		left, allowance := r.purse.takeAll()
+		group.Go(func() error {
+			x.giveBack(ctx, job, left, allowance)
+			return nil
+		})
 	}
 	_ = group.Wait()
 }

@@ -17,18 +17,17 @@ import (
 // turn has enqueued already, and the child that the delivery goes on with.
 func (d *delivery) enqueueChildren(ctx context.Context) (err error) {
 	r, next, waits := d.record, d.turn.follow.Next, d.turn.follow.Waits
-	if r.Retries > 0 && waits == nil {
+	if waits == nil {
 		if waits, err = d.waits(ctx); err != nil {
 			return err
 		}
 	}
-	if d.turn.beaten && next == nil {
+	if d.turn.beaten {
 		if next, err = d.continued(ctx); err != nil {
 			return err
 		}
 	}
 	if err := d.x.Queue.EnqueueAll(ctx, d.children(next, waits)); err != nil {
-		d.turn.enqueued = 0
 		return fmt.Errorf("enqueue the children of range %s of job %s: %w", r.ID, r.Job, err)
 	}
 	d.turn.enqueued = max(d.turn.enqueued, r.Children-r.Recorded)
@@ -116,7 +115,7 @@ func (d *delivery) handOver(ctx context.Context, gone bool, cause error) bool {
 			return nil, nil
 		})
 		if err != nil || s != ours {
-			return err == nil && s == superseded // another delivery has given it a task
+			return s == superseded // another delivery has given it a task
 		}
 	}
 	if err := d.enqueueAgain(ctx); err != nil {

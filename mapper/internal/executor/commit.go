@@ -136,7 +136,7 @@ func (d *delivery) tell(ctx context.Context, o *page.Results) {
 	if kinds := o.Kinds(); kinds != "" {
 		d.x.Observer.Failing(ctx, d.job, d.record, d.record.Retries, failed, kinds)
 	}
-	if !o.Counters.Empty() && !d.job.CountersDropped {
+	if !d.job.CountersDropped {
 		d.turn.over = d.x.cache.at(d.job.Ref()).noteCounters(o.Counters)
 	}
 }

@@ -92,7 +92,7 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	}
 	d, err := x.load(ctx, t, queued) // 1
 	place.Leave()
-	if err != nil || d == nil {
+	if d == nil {
 		return err
 	}
 	defer d.ended()
@@ -138,10 +138,10 @@ func (d *delivery) runAll(ctx context.Context) (ended bool, err error) {
 		if err != nil && d.handOver(ctx, d.record.ID != first, err) {
 			return false, nil
 		}
-		if err != nil || !ended || d.turn.follow.Next == nil {
+		if !ended || d.turn.follow.Next == nil {
 			return ended, err
 		}
-		if goesOn, err := d.goOn(ctx); err != nil || !goesOn { // 6
+		if goesOn, err := d.goOn(ctx); !goesOn { // 6
 			return false, err
 		}
 	}
@@ -178,7 +178,7 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 			return false, err
 		}
 	}
-	err = d.limitFailures(ctx, d.turn.follow.Failed)
+	err = d.limitFailures(ctx)
 	return err == nil && d.job.State == record.Running, err
 }
 

@@ -67,6 +67,7 @@ func TestDeliver(t *testing.T) {
 		change func(j *record.Job)
 		want   string
 		n      map[int64]int64 // the new values of entities
+		alone  int             // ranges of single entities
 	}{
 		{name: "an update", fn: adds, want: "succeeded, 35 processed by 4 pages", n: map[int64]int64{1: 101, 35: 135}},
 		{name: "a visit", mode: function.Visit, fn: adds, want: "succeeded, 35 processed by 4 pages",
@@ -79,7 +80,7 @@ func TestDeliver(t *testing.T) {
 			}
 			return adds(c)
 		}, want: "succeeded, 35 processed by 4 pages", n: map[int64]int64{11: 111, 12: 112}},
-		{name: "one fails in each attempt", fn: func(c *testworld.Call) error {
+		{name: "one fails in each attempt", alone: 1, fn: func(c *testworld.Call) error {
 			if c.ID == 12 {
 				return errBad
 			}
@@ -123,6 +124,12 @@ func TestDeliver(t *testing.T) {
 			}
 			return nil
 		}, want: "failed, 20 processed by 2 pages"},
+		{name: "so many counters, and they are dropped", fn: func(c *testworld.Call) error {
+			for i := range 3000 {
+				c.Count(fmt.Sprint(c.ID, "-", i), 1)
+			}
+			return nil
+		}, change: func(j *record.Job) { j.CountersDropped = true }, want: "succeeded, 35 processed by 4 pages"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inWorld(t, 35, c.mode, c.fn, func(w *testworld.World, _ *Executor) {
@@ -134,6 +141,15 @@ func TestDeliver(t *testing.T) {
 				time.Sleep(30 * time.Minute)
 				if got := said(w, "j"); got != c.want {
 					w.Errorf("%s\nwant %s; %s", got, c.want, w.Job("j").Error)
+				}
+				alone := 0
+				for _, r := range w.Records(w.Job("j")) {
+					if r.Alone {
+						alone++
+					}
+				}
+				if c.alone > 0 && alone != c.alone {
+					w.Errorf("%d ranges of single entities", alone)
 				}
 				for id, n := range c.n {
 					if got := w.N(id); got != n {
@@ -228,8 +244,10 @@ func TestForged(t *testing.T) {
 			w.Fatal(err)
 		}
 		for _, forged := range []string{"", "{}", `{"job":"../j"}`, string(body.TaskOf(j.RootRange(), j).Body)} {
-			if err := x.Deliver(w.Context(), tasks.Delivery{Body: []byte(forged)}); err == nil {
-				w.Errorf("%q is a task", forged)
+			if err := x.Deliver(w.Context(), tasks.Delivery{Body: []byte(forged)}); err == nil ||
+				!strings.Contains(err.Error(), "not a task of ours") && !strings.Contains(err.Error(),
+					"there is no range") {
+				w.Errorf("%q is a task: %v", forged, err)
 			}
 		}
 	})
@@ -354,6 +372,10 @@ func TestMoved(t *testing.T) {
 		}
 		if got := said(w, "j"); got != "succeeded with failures, 19 processed by 2 pages, failed 15" {
 			w.Errorf("%s, after %d calls for 15", got, met[15])
+		}
+		// three runs in its page, and twenty in each attempt alone
+		if met[15] != 63 {
+			w.Errorf("%d calls for 15", met[15])
 		}
 	})
 }

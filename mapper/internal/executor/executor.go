@@ -34,10 +34,9 @@ func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
 		dispatch: pace.NewDispatch(time.Now()), background: new(background)}
 	x.paces.InUse = x.cache.inUse
 	x.cache.forget = func(job record.Ref, r *cachedJob) {
-		if left, allowance := r.purse.takeAll(); left > 0 {
-			// the delivery that needs the place does not wait for it
-			go x.giveBack(context.Background(), job, left, allowance)
-		}
+		left, allowance := r.purse.takeAll()
+		// the delivery that needs the place does not wait for it
+		go x.giveBack(context.Background(), job, left, allowance)
 	}
 	return x
 }

@@ -29,6 +29,7 @@ func TestStandings(t *testing.T) {
 		"of an earlier task":       {func(r *record.Range) { r.Generation = 2 }, superseded},
 		"abandoned":                {func(r *record.Range) { r.State = record.Abandoned }, superseded},
 		"with more children":       {func(r *record.Range) { r.Children = 3 }, changed},
+		"with fewer children":      {func(r *record.Range) { r.Children = 1 }, changed},
 		"cut":                      {func(r *record.Range) { r.Cut = true }, changed},
 		"with children, and moved": {func(r *record.Range) { r.Children, r.Generation = 3, 4 }, superseded},
 	} {

@@ -12,9 +12,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// limitFailures pauses the job if too many of its entities have failed. Failed is the number of
-// failures of this delivery; if it is 0, nothing is checked.
-func (d *delivery) limitFailures(ctx context.Context, failed int) error {
+// limitFailures pauses the job if too many of its entities have failed. Nothing is checked if none
+// has failed in the range. Its record tells, because another delivery may have done the range, or
+// the answer to the commit may be lost.
+func (d *delivery) limitFailures(ctx context.Context) error {
+	failed := int(d.record.Recorded)
+	if d.record.Failed != "" {
+		failed++
+	}
 	if failed == 0 {
 		return nil
 	}
@@ -109,7 +114,6 @@ func (d *delivery) tolerable(ctx context.Context, o *page.Results) error {
 	}
 	for _, f := range failures {
 		r.Final = r.Final && f.Permanent
-		r.After = max(r.After, fault.After(f.Err))
 	}
 	return r
 }

@@ -25,7 +25,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 		return nil, fmt.Errorf("load range %s of job %s: %w", t.Range, t.Job, err)
 	}
 	lost := stored[1].Gone
-	if stored[0].Gone || t.Ref().Is(job) != nil || lost && job.Cleaned {
+	if t.Ref().Is(job) != nil || lost && job.Cleaned {
 		return nil, nil // the job's records were deleted
 	}
 	job.Version, r.Version = stored[0].Version, stored[1].Version

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,9 +10,13 @@ import (
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 )
@@ -153,6 +158,279 @@ func TestTooManyCalls(t *testing.T) {
 					w.Errorf("%s: %s; %d calls, want at most %d", said, got, made, c.made)
 				}
 			})
+		})
+	}
+}
+
+// TestKeepRate checks when a page may start, by the job's rate.
+func TestKeepRate(t *testing.T) {
+	change := func(f func(j *record.Job)) func(w *testworld.World, d *delivery) {
+		return func(w *testworld.World, d *delivery) {
+			if _, err := w.Jobs.Store.UpdateJob(w.Context(), d.job.Ref(), func(j *record.Job) (bool, error) {
+				f(j)
+				return true, nil
+			}); err != nil {
+				w.Fatal(err)
+			}
+			time.Sleep(2 * cachedFor)
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		rate   string
+		before func(w *testworld.World, d *delivery)
+		s      standing
+		wrong  bool
+		n      int // entities of the page
+		used   *billing.Usage
+		next   time.Duration // when the next page may start
+	}{
+		{name: "all were processed", rate: `{"entities":1}`, n: 10, used: &billing.Usage{}, next: 10 * time.Second},
+		{name: "it was not committed", rate: `{"entities":1}`, n: 10, next: 10 * time.Second},
+		{name: "no limit of pages", rate: `{"calls":1}`, n: 10},
+		{name: "a low rate", rate: `{"entities":0.1}`, n: 1},
+		{name: "the job is paused", rate: `{"entities":1}`, s: stopped,
+			before: change(func(j *record.Job) { j.State = record.Paused })},
+		{name: "the rate can't be read", rate: `{"entities":1}`, wrong: true,
+			before: change(func(j *record.Job) { j.Rate = []byte("{") })},
+		{name: "the job can't be read", rate: `{"entities":1}`, wrong: true, before: func(w *testworld.World,
+			_ *delivery) {
+			time.Sleep(2 * cachedFor)
+			refuse(w, "Lookup", errInjected)
+		}},
+		{name: "the rate can't be reserved", rate: `{"entities":1}`, wrong: true,
+			before: func(w *testworld.World, _ *delivery) { refuse(w, "Commit", errInjected) }},
+		{name: "others reserve, too", rate: `{"entities":1}`, n: 10, next: 10 * time.Second, used: &billing.Usage{},
+			before: func(w *testworld.World, _ *delivery) {
+				on(w, "Commit", func(n int, call func() (any, error)) (any, error) {
+					if n <= 15 {
+						return nil, status.Error(codes.Aborted, "injected")
+					}
+					return call()
+				})
+			}},
+		{name: "the rate has ended", rate: `{"entities":1}`, n: 10,
+			before: change(func(j *record.Job) { j.RateUntil, j.RateThen = time.Now(), []byte(`{"calls":1}`) })},
+		{name: "the rate has ended, and the database fails", rate: `{"entities":1}`, wrong: true,
+			before: func(w *testworld.World, d *delivery) {
+				change(func(j *record.Job) { j.RateUntil, j.RateThen = time.Now(), []byte(`{"calls":1}`) })(w, d)
+				refuse(w, "Commit", errInjected)
+			}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
+				j := w.NewJob("j", "m")
+				j.Rate = []byte(c.rate)
+				d := loaded(w, x, j)
+				if c.before != nil {
+					c.before(w, d)
+				}
+				grant, settle, s, err := d.keepRate(w.Context(), 10)
+				w.Intercept(nil)
+				if s != c.s || (err != nil) != c.wrong || grant.N != c.n && !c.wrong || settle == nil {
+					w.Fatalf("%+v, %d, %v", grant, s, err)
+				}
+				d.turn.used, d.turn.reached = c.used, 10
+				settle()
+				if c.next == 0 {
+					return
+				}
+				first := time.Now()
+				next, _, _, err := d.keepRate(w.Context(), 10)
+				if waits := next.At.Sub(grant.At); err != nil || waits < c.next-time.Second ||
+					waits > c.next+time.Second ||
+					time.Now().Before(next.At) {
+					w.Errorf("the next page waits %v, until %v: %v", waits, time.Since(first), err)
+				}
+			})
+		})
+	}
+}
+
+// TestRateGivesBack has a page process fewer entities than expected. The next page starts earlier.
+func TestRateGivesBack(t *testing.T) {
+	for _, c := range []struct {
+		reached int
+		writes  int64
+		next    time.Duration
+	}{{10, 0, 10 * time.Second}, {4, 0, 4 * time.Second}, {4, 20, 10 * time.Second}} {
+		inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
+			j := w.NewJob("j", "m")
+			j.Rate = []byte(`{"entities":1,"writes":2}`)
+			d := loaded(w, x, j)
+			grant, settle, _, err := d.keepRate(w.Context(), 10)
+			if err != nil {
+				w.Fatal(err)
+			}
+			d.turn.used, d.turn.reached = &billing.Usage{Writes: c.writes + 1 + pace.RecordWrites}, c.reached
+			settle()
+			next, _, _, err := d.keepRate(w.Context(), 4)
+			if waits := next.At.Sub(grant.At); err != nil || waits.Round(time.Second) != c.next {
+				w.Errorf("%+v: the next page waits %v: %v", c, waits, err)
+			}
+		})
+	}
+}
+
+// TestReserveEnds ends a delivery while other processes reserve the rate all the time.
+func TestReserveEnds(t *testing.T) {
+	inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
+		j := w.NewJob("j", "m")
+		j.Rate = []byte(`{"entities":1}`)
+		d := loaded(w, x, j)
+		refuse(w, "Commit", status.Error(codes.Aborted, "injected"))
+		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+		defer cancel()
+		if _, _, _, err := d.keepRate(ctx, 10); !errors.Is(err, context.DeadlineExceeded) {
+			w.Error(err)
+		}
+	})
+}
+
+// TestCalls checks for which jobs calls wait, and for how long.
+func TestCalls(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		rate     string
+		none     bool // calls do not wait at all
+		age      time.Duration
+		tx       bool
+		before   int64
+		first    bool
+		ran      int64         // calls of earlier runs, each
+		reserved time.Duration // by other processes
+		waits    time.Duration
+		refused  bool
+	}{
+		{name: "without a rate", none: true},
+		{name: "without a rate of calls", rate: `{"entities":1}`, none: true},
+		{name: "a rate that can't be read", rate: `{`, none: true},
+		{name: "free", rate: `{"calls":1}`},
+		{name: "of the first entity", rate: `{"calls":1}`, first: true, before: 1, reserved: 100 * time.Second,
+			waits: 100 * time.Second},
+		{name: "of the first entity, for too long", rate: `{"calls":1}`, first: true, before: 1,
+			reserved: 200 * time.Second, refused: true},
+		{name: "of a later entity", rate: `{"calls":1}`, before: 1, reserved: 15 * time.Second,
+			waits: 15 * time.Second},
+		{name: "of a later entity, for too long", rate: `{"calls":1}`, before: 1, reserved: 25 * time.Second,
+			refused: true},
+		{name: "the first of ten, for too long", rate: `{"calls":1}`, ran: 10, reserved: 15 * time.Second,
+			refused: true},
+		{name: "in a transaction", rate: `{"calls":1}`, tx: true, before: 1, reserved: 2 * time.Second, refused: true},
+		{name: "near the end of the delivery", rate: `{"calls":1}`, first: true, before: 1, age: 500 * time.Second,
+			reserved: 100 * time.Second, refused: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
+				j := w.NewJob("j", "m")
+				j.Rate = []byte(c.rate)
+				d := loaded(w, x, j)
+				d.begunAt = time.Now().Add(-c.age)
+				calls := d.calls(c.tx)
+				if (calls == nil) != c.none || (awaitFirst(calls) == nil) != c.none {
+					w.Fatalf("calls wait: %v", calls != nil)
+				}
+				if c.none {
+					return
+				}
+				if c.reserved > 0 {
+					if _, _, err := x.Store.ReserveRate(w.Context(), j, record.CallClockKey(j.Ref()),
+						func(q pace.Queue) (time.Duration, int64) { return c.reserved - q.Wait, 1 }); err != nil {
+						w.Fatal(err)
+					}
+				}
+				if c.ran > 0 {
+					x.paces.CallMeter(j.Ref()).Ran(c.ran)
+				}
+				asked := time.Now()
+				err := calls(w.Context(), 1, c.before, c.first)
+				if waited := time.Since(asked); (err != nil) != c.refused || waited < c.waits-2*time.Second ||
+					waited > c.waits+2*time.Second {
+					w.Errorf("after %v: %v", waited, err)
+				}
+			})
+		})
+	}
+}
+
+// TestCallsUnlimitedMeanwhile lifts a job's rate of calls while its function runs.
+func TestCallsUnlimitedMeanwhile(t *testing.T) {
+	inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
+		j := w.NewJob("j", "m")
+		j.Rate = []byte(`{"calls":0.01}`)
+		d := loaded(w, x, j)
+		calls := d.calls(false)
+		if _, err := x.Store.UpdateJob(w.Context(), j.Ref(), func(j *record.Job) (bool, error) {
+			j.Rate = []byte(`{"entities":1}`)
+			return true, nil
+		}); err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(2 * cachedFor)
+		asked := time.Now()
+		for range 50 {
+			if err := calls(w.Context(), 1, 0, true); err != nil || time.Since(asked) > time.Second {
+				w.Fatalf("after %v: %v", time.Since(asked), err)
+			}
+		}
+	})
+}
+
+// TestRateExpires checks that a process ends a temporary rate once, and only of a running job.
+func TestRateExpires(t *testing.T) {
+	for _, state := range []record.JobState{record.Running, record.Paused} {
+		inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
+			j := w.NewJob("j", "m")
+			j.State, j.Rate, j.RateUntil = state, []byte(`{"entities":1}`), now()
+			insert(w, j)
+			on(w, "Commit", func(_ int, call func() (any, error)) (any, error) {
+				time.Sleep(time.Millisecond)
+				return call()
+			})
+			if _, err := x.runningJob(w.Context(), j.Ref()); err != nil {
+				w.Fatal(err)
+			}
+			cached, err := x.cache.load(w.Context(), x.Store, j.Ref())
+			ended := state == record.Running
+			if err != nil || (len(w.Job("j").Rate) == 0) != ended || (len(cached.Rate) == 0) != ended {
+				w.Errorf("%s: rates %s and %s, %v", state, w.Job("j").Rate, cached.Rate, err)
+			}
+		})
+	}
+}
+
+// TestShortens checks that a low rate makes a page shorter.
+func TestShortens(t *testing.T) {
+	inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
+		j := w.NewJob("j", "m")
+		j.Rate = []byte(`{"entities":0.1}`)
+		d, p := loaded(w, x, j), planner.Plan{At: at(1, 2, 3)}
+		settle, _, err := d.admit(w.Context(), &p)
+		if err != nil || len(p.At) != 1 || p.Next == nil {
+			w.Fatalf("%d entities, %v", len(p.At), err)
+		}
+		settle()
+	})
+}
+
+// TestSuspectsRunOneByOne checks that the functions of a suspected page do not run side by side.
+func TestSuspectsRunOneByOne(t *testing.T) {
+	for _, c := range []struct {
+		solo, alone bool
+		want        int
+	}{{want: 3}, {solo: true, want: 1}, {alone: true, want: 1}} {
+		inWorld(t, 5, function.Visit, nil, func(w *testworld.World, x *Executor) {
+			j := w.NewJob("j", "m")
+			j.Concurrency = 3
+			d := loaded(w, x, j, func(r *record.Range) {
+				if r.Solo, r.Alone = c.solo, c.alone; c.alone {
+					r.Start = at(1)[0]
+				}
+			})
+			defer d.planner.Close()
+			if p := d.pageOf(w.Context(), planned(w, d, 5), nil); p.AtOnce != c.want || p.Alone != c.alone {
+				w.Errorf("%+v: %d at once", c, p.AtOnce)
+			}
 		})
 	}
 }

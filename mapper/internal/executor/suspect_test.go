@@ -3,7 +3,11 @@ package executor
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -81,6 +85,228 @@ func TestSuspected(t *testing.T) {
 							c.failed, c.solo)
 					}
 				})
+		})
+	}
+}
+
+// TestPostponed checks when a range whose process may have died gets a new task in place of this
+// delivery, and when that is due.
+func TestPostponed(t *testing.T) {
+	deaths := func(n int, after time.Duration) (s record.Suspicion) {
+		s.Solo = true
+		for range n {
+			s.Deaths = append(s.Deaths, "d")
+			s.DeathsCountAt = append(s.DeathsCountAt, time.Unix(946684800, 0).Add(after))
+		}
+		return s
+	}
+	for _, c := range []struct {
+		name   string
+		s      record.Suspicion
+		alone  bool
+		retry  int
+		other  func(r *record.Range) // another delivery's change, just before
+		refuse string
+		calls  int
+		due    time.Duration // of the new task; 0: there is none
+		wrong  bool
+	}{
+		{name: "eight deliveries", s: deaths(0, 0), alone: true, retry: 8, due: 10 * time.Second},
+		{name: "seven deliveries", s: deaths(0, 0), alone: true, retry: 7, calls: 1},
+		{name: "eight deliveries of an exclusive range", s: deaths(0, 0), retry: 8, due: 10 * time.Second},
+		{name: "eight deliveries of a single entity", alone: true, retry: 8, due: 10 * time.Second},
+		{name: "eight deliveries of others", retry: 8, calls: 20},
+		{name: "deaths that are not certain yet", s: deaths(record.MaxDeaths, time.Minute), alone: true, retry: 1,
+			due: time.Minute},
+		{name: "fewer deaths", s: deaths(record.MaxDeaths-1, time.Minute), alone: true, retry: 1, calls: 1},
+		{name: "deaths of a range", s: deaths(record.MaxDeaths, -time.Minute), retry: 1, due: 10 * time.Second},
+		{name: "another task by now", s: deaths(0, 0), alone: true, retry: 8,
+			other: func(r *record.Range) { r.Generation++ }},
+		{name: "done by now", s: deaths(0, 0), alone: true, retry: 8, other: func(r *record.Range) { r.Finish(now()) }},
+		{name: "the database fails", s: deaths(0, 0), alone: true, retry: 8, refuse: "Commit", wrong: true},
+		{name: "the queue fails", s: deaths(0, 0), alone: true, retry: 8, refuse: "CreateTask", wrong: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			calls := 0
+			inWorld(t, 20, function.Update, func(*testworld.Call) error { calls++; return nil },
+				func(w *testworld.World, x *Executor) {
+					got, j := take(w), w.NewJob("j", "m")
+					r := j.RootRange()
+					r.PageSize = 20
+					if r.Suspicion = c.s; c.alone {
+						r.Alone, r.Start = true, at(1)[0]
+					}
+					insert(w, j, r)
+					d := load(w, x, j, r, tasks.Delivery{RetryCount: c.retry, TaskID: "t"})
+					defer d.planner.Close()
+					if c.other != nil {
+						if _, err := x.Store.UpdateRange(w.Context(), r.Key(), func(r *record.Range) bool {
+							c.other(r)
+							return true
+						}); err != nil {
+							w.Fatal(err)
+						}
+					}
+					if c.refuse != "" {
+						refuse(w, c.refuse, errInjected)
+						time.AfterFunc(time.Minute, func() { w.Intercept(nil) })
+					}
+					if _, err := d.runRange(w.Context()); (err != nil) != c.wrong {
+						w.Errorf("%v", err)
+					}
+					time.Sleep(5 * time.Minute)
+					synctest.Wait()
+					got.mu.Lock()
+					defer got.mu.Unlock()
+					due := got.at[r.ID]
+					if calls != c.calls || len(due) > 1 || (len(due) > 0) != (c.due > 0) ||
+						len(due) > 0 && due[0].Truncate(time.Second) != c.due {
+						w.Errorf("%d calls, new tasks after %v", calls, due)
+					}
+					stored := w.Records(j)[r.ID]
+					if stored.State == record.Pending && (stored.Begun != "" || c.due > 0 &&
+						stored.Generation != r.Generation+1) {
+						w.Errorf("generation %d after %d, mark %q", stored.Generation, r.Generation, stored.Begun)
+					}
+				})
+		})
+	}
+}
+
+// TestCondemnFails has the database fail while a delivery looks whether a deadly entity still
+// exists. Nothing is recorded.
+func TestCondemnFails(t *testing.T) {
+	inWorld(t, 1, function.Update, nil, func(w *testworld.World, x *Executor) {
+		d := loaded(w, x, w.NewJob("j", "m"), func(r *record.Range) { r.Alone, r.Start = true, at(1)[0] })
+		refuse(w, "Lookup", errInjected)
+		s, err := d.condemn(w.Context(), 5)
+		w.Intercept(nil)
+		if err == nil || w.Records(d.job)[d.record.ID].State != record.Pending {
+			w.Errorf("%d, %v", s, err)
+		}
+	})
+}
+
+// TestBegin leaves the mark of a delivery that comes again. Other deliveries and lost answers are
+// in its way.
+func TestBegin(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		exclusive bool
+		lose      bool // the answer to its commit is lost
+		refuse    error
+		other     func(r *record.Range)
+		s         standing
+		wrong     bool
+		begun     bool
+		mark      string // in the record; "own": the delivery's
+	}{
+		{name: "it leaves it", begun: true, mark: "own"},
+		{name: "the answer is lost", lose: true, begun: true, mark: "own"},
+		{name: "another delivery has left one", other: func(r *record.Range) { r.Begun = "other" }, s: changed,
+			mark: "other"},
+		{name: "the other one has ended", exclusive: true, s: changed},
+		{name: "another delivery has done the range", other: func(r *record.Range) { r.Finish(now()) }, s: done},
+		{name: "the range has another task", other: func(r *record.Range) { r.Generation++ }, s: superseded},
+		{name: "the database fails", refuse: errInjected, wrong: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 5, function.Update, nil, func(w *testworld.World, x *Executor) {
+				j := w.NewJob("j", "m")
+				r := j.RootRange()
+				insert(w, j, r)
+				d := load(w, x, j, r, tasks.Delivery{RetryCount: 1, TaskID: "t"})
+				if c.other != nil {
+					if _, err := x.Store.UpdateRange(w.Context(), r.Key(), func(r *record.Range) bool {
+						c.other(r)
+						return true
+					}); err != nil {
+						w.Fatal(err)
+					}
+				}
+				on(w, "Commit", func(n int, call func() (any, error)) (any, error) {
+					if c.refuse != nil {
+						return nil, c.refuse
+					}
+					answer, err := call()
+					if c.lose && n == 1 {
+						err = status.Error(codes.Unavailable, "injected") // the client tries again
+					}
+					return answer, err
+				})
+				s, err := d.begin(w.Context(), c.exclusive, false)
+				w.Intercept(nil)
+				stored := w.Records(j)[r.ID]
+				if c.mark == "own" {
+					c.mark = d.turn.mark
+				}
+				if s != c.s || (err != nil) != c.wrong || d.turn.begun != c.begun || stored.Begun != c.mark ||
+					d.turn.mark == "" {
+					w.Errorf("%d, %v; begun %v, mark %q of %q", s, err, d.turn.begun, stored.Begun, d.turn.mark)
+				}
+				if c.begun && (stored.Attempts > 1 || len(stored.Deaths) > 0 || stored.Solo) {
+					w.Errorf("one delivery leaves %+v", stored.Suspicion)
+				}
+			})
+		})
+	}
+}
+
+// TestUnmark removes the mark of a delivery that ends in good order. If the delivery was cut off,
+// its page may have been too large.
+func TestUnmark(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		mark     string // of the delivery
+		stored   string // in the record
+		cutOff   bool
+		size     int64
+		estimate int64
+		done     bool
+		refusals int // how often the database fails
+		want     string
+		narrowed int64
+	}{
+		{name: "it has none", stored: "other", size: 10, want: "other"},
+		{name: "it has one", mark: "own", stored: "own", size: 10},
+		{name: "another delivery has one", mark: "own", stored: "other", size: 10, want: "other"},
+		{name: "it was cut off", mark: "own", stored: "own", cutOff: true, size: 10, narrowed: 5},
+		{name: "it was cut off, of a few entities", mark: "own", stored: "own", cutOff: true, size: 10, estimate: 4,
+			narrowed: 2},
+		{name: "it was cut off, of one entity", mark: "own", stored: "own", cutOff: true, size: 1},
+		{name: "it was cut off, of two entities", mark: "own", stored: "own", cutOff: true, size: 2, narrowed: 1},
+		{name: "it was cut off behind another one", mark: "own", stored: "other", cutOff: true, size: 10,
+			want: "other"},
+		{name: "the range is done", mark: "own", stored: "own", cutOff: true, size: 10, done: true, want: "own"},
+		{name: "the database fails for a while", mark: "own", stored: "own", size: 10, refusals: 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
+				j := w.NewJob("j", "m")
+				d := loaded(w, x, j, func(r *record.Range) {
+					r.Begun, r.PageSize, r.Estimate = c.stored, c.size, c.estimate
+					if c.done {
+						r.State, r.Open = record.Done, ""
+					}
+				})
+				on(w, "Commit", func(n int, call func() (any, error)) (any, error) {
+					if n <= c.refusals {
+						return nil, errInjected
+					}
+					return call()
+				})
+				ctx, cancel := context.WithCancel(w.Context())
+				defer cancel()
+				if c.cutOff {
+					cancel()
+				}
+				d.turn.mark = c.mark
+				d.unmark(ctx)
+				w.Intercept(nil)
+				if r := w.Records(j)[d.record.ID]; r.Begun != c.want || r.Narrowed != c.narrowed {
+					w.Errorf("mark %q, narrowed to %d", r.Begun, r.Narrowed)
+				}
+			})
 		})
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/pbvalue"
@@ -51,6 +52,7 @@ type World struct {
 
 	mu         sync.Mutex
 	ended      bool
+	intercept  grpc.UnaryServerInterceptor // nil: none
 	deliveries sync.WaitGroup
 }
 
@@ -64,7 +66,8 @@ func Key(id int64) *datastore.Key { return datastore.IDKey("K", id, nil) }
 func New(t *testing.T, n int64, mappers ...*function.Definition) *World {
 	t.Helper()
 	w := &World{T: t}
-	w.Emulator = emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(w)})
+	w.Emulator = emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(w),
+		Interceptor: w.call})
 	var err error
 	if w.Client, err = w.Emulator.DatastoreClient(t.Context(), "test"); err != nil {
 		t.Fatal(err)
@@ -121,6 +124,25 @@ func (w *World) Change(change func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	change()
+}
+
+// Intercept sets the interceptor of the calls of Datastore and Cloud Tasks; nil: none.
+func (w *World) Intercept(intercept grpc.UnaryServerInterceptor) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.intercept = intercept
+}
+
+func (w *World) call(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
+	w.mu.Lock()
+	intercept := w.intercept
+	w.mu.Unlock()
+	if intercept == nil {
+		return handler(ctx, req)
+	}
+	return intercept(ctx, req, info, handler)
 }
 
 func (w *World) ServeHTTP(rw http.ResponseWriter, r *http.Request) {

@@ -1,0 +1,362 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/planner"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/testworld"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// update changes the stored record of a range, as another delivery does.
+func update(w *testworld.World, r *record.Range, change func(r *record.Range)) {
+	w.Helper()
+	if _, err := w.Jobs.Store.UpdateRange(context.WithoutCancel(w.Context()), r.Key(), func(r *record.Range) bool {
+		change(r)
+		return true
+	}); err != nil {
+		w.Error(err)
+	}
+}
+
+// TestChangedAmid has another delivery change the range while the function runs. The delivery plans
+// its page again, within the new bounds.
+func TestChangedAmid(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		retry  int
+		change func(r *record.Range)
+		alone  bool // the page runs exclusively then
+		marks  int  // how often the delivery leaves its mark
+	}{
+		{name: "it was cut", change: func(r *record.Range) { r.Cut, r.End = true, at(4)[0] }},
+		{name: "it was cut, with a mark", retry: 1, change: func(r *record.Range) { r.Cut, r.End = true, at(4)[0] }},
+		{name: "it is suspected now", retry: 1, change: func(r *record.Range) {
+			r.Cut, r.End, r.Solo = true, at(4)[0],
+				true
+		},
+			alone: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var w *testworld.World
+			var d *delivery
+			calls, alone, marked := 0, false, false
+			inWorld(t, 10, function.Update, func(a *testworld.Call) error {
+				a.N += 100
+				if calls++; calls == 1 {
+					stored := w.Records(d.job)[d.record.ID]
+					marked = stored.Begun != ""
+					update(w, d.record, c.change)
+				}
+				alone = d.place.Exclusive
+				return nil
+			}, func(world *testworld.World, x *Executor) {
+				w = world
+				j := w.NewJob("j", "m")
+				r := j.RootRange()
+				insert(w, j, r)
+				d = load(w, x, j, r, tasks.Delivery{RetryCount: c.retry, TaskID: "t"})
+				defer d.planner.Close()
+				if _, err := d.runRange(w.Context()); err != nil {
+					w.Error(err)
+				}
+				stored := w.Records(j)[r.ID]
+				if stored.State != record.Done || stored.Processed != 3 || w.N(3) != 103 || w.N(4) != 4 {
+					w.Errorf("%s, %d processed, 3 is %d, 4 is %d", stored.State, stored.Processed, w.N(3), w.N(4))
+				}
+				if alone != c.alone || marked != (c.retry > 0) || len(stored.Deaths) > 0 {
+					w.Errorf("exclusive %v, marked %v, %d deaths", alone, marked, len(stored.Deaths))
+				}
+			})
+		})
+	}
+}
+
+// TestFirstDeliverySolo checks that the first delivery of a suspected range leaves a mark, and that
+// a suspected page without entities ends.
+func TestFirstDeliverySolo(t *testing.T) {
+	for _, n := range []int64{5, 0} {
+		var w *testworld.World
+		var j *record.Job
+		marked := false
+		inWorld(t, n, function.Update, func(*testworld.Call) error {
+			marked = marked || w.Records(j)[j.Root()].Begun != ""
+			return nil
+		}, func(world *testworld.World, x *Executor) {
+			w, j = world, world.NewJob("j", "m")
+			take(w)
+			d := loaded(w, x, j, func(r *record.Range) {
+				if r.Solo = true; n == 0 {
+					r.Narrowed = 1
+				}
+			})
+			defer d.planner.Close()
+			if _, err := d.runRange(w.Context()); err != nil || w.Records(j)[j.Root()].State != record.Done {
+				w.Errorf("of %d entities: %v", n, err)
+			}
+			if marked != (n > 0) {
+				w.Errorf("of %d entities: marked %v", n, marked)
+			}
+		})
+	}
+}
+
+// TestStoppedBeforePage stops a job while a delivery waits for what comes before its page. The
+// function does not run.
+func TestStoppedBeforePage(t *testing.T) {
+	pause := func(w *testworld.World, d *delivery) {
+		if err := w.Jobs.Pause(w.Context(), d.job.Ref()); err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(2 * cachedFor)
+	}
+	fails := func(w *testworld.World, _ *delivery) {
+		time.Sleep(2 * cachedFor)
+		refuse(w, "Lookup", errInjected)
+	}
+	other := func(then func(w *testworld.World, d *delivery)) func(w *testworld.World, d *delivery) {
+		return func(w *testworld.World, d *delivery) {
+			place, err := d.x.Gate.Enter(w.Context(), true)
+			if err != nil {
+				w.Fatal(err)
+			}
+			time.AfterFunc(time.Minute, place.Leave)
+			then(w, d)
+		}
+	}
+	slot := func(then func(w *testworld.World, d *delivery)) func(w *testworld.World, d *delivery) {
+		return func(w *testworld.World, d *delivery) {
+			d.x.background.ask(testworld.Key(9))
+			time.AfterFunc(10*time.Second, func() { then(w, d) })
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(j *record.Job)
+		before func(w *testworld.World, d *delivery)
+		s      standing
+		wrong  bool
+	}{
+		{name: "nothing", before: func(*testworld.World, *delivery) {}},
+		{name: "another task", before: other(pause), s: stopped},
+		{name: "another task, and the database fails", before: other(fails), wrong: true},
+		{name: "a slot", change: func(j *record.Job) { j.Background = true }, before: slot(pause), s: stopped},
+		{name: "a slot, and the database fails", change: func(j *record.Job) { j.Background = true },
+			before: slot(fails),
+			wrong:  true},
+		{name: "the rate", change: func(j *record.Job) { j.Rate = []byte(`{"entities":1}`) }, before: pause,
+			s: stopped},
+		{name: "the rate, and the database fails", change: func(j *record.Job) { j.Rate = []byte(`{"entities":1}`) },
+			before: fails, wrong: true},
+		{name: "the rate, and there is a budget", change: func(j *record.Job) {
+			j.Rate, j.Budget = []byte(`{"entities":1}`), []byte(`{"operations":1000000}`)
+		}, before: pause, s: stopped},
+		{name: "the budget", change: func(j *record.Job) { j.Budget = []byte(`{"operations":1000000}`) },
+			before: func(w *testworld.World, d *delivery) { spend(w, d, 1) }, s: stopped},
+		{name: "the budget, and the database fails", change: func(j *record.Job) {
+			j.Budget = []byte(`{"operations":1000000}`)
+		}, before: func(w *testworld.World, _ *delivery) { refuse(w, "Commit", errInjected) }, wrong: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			calls := 0
+			inWorld(t, 5, function.Update, func(*testworld.Call) error { calls++; return nil },
+				func(w *testworld.World, x *Executor) {
+					j := w.NewJob("j", "m")
+					if c.change != nil {
+						c.change(j)
+					}
+					time.Sleep(10 * time.Second)
+					d := loaded(w, x, j)
+					defer d.planner.Close()
+					c.before(w, d)
+					s, err := d.attempt(w.Context())
+					d.leave()
+					w.Intercept(nil)
+					if s != c.s && err == nil || (err != nil) != c.wrong || (calls > 0) != (c.s == ours && !c.wrong) {
+						w.Errorf("%d, %v, %d calls", s, err, calls)
+					}
+					time.Sleep(2 * time.Minute)
+				})
+		})
+	}
+}
+
+// TestSoloDoesNotWait checks that a suspected page does not wait for its job's rate: its process
+// does nothing else meanwhile.
+func TestSoloDoesNotWait(t *testing.T) {
+	for _, solo := range []bool{true, false} {
+		inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
+			j := w.NewJob("j", "m")
+			j.Rate = []byte(`{"entities":1}`)
+			d := loaded(w, x, j, func(r *record.Range) { r.Solo = solo })
+			begun := time.Now()
+			for range 3 {
+				p := planner.Plan{At: at(1, 2, 3, 4, 5)}
+				settle, s, err := d.admit(w.Context(), &p)
+				if err != nil || s != ours || len(p.At) != 5 {
+					w.Errorf("%d, %v", s, err)
+				}
+				settle()
+			}
+			if took := time.Since(begun); (took == 0) != solo {
+				w.Errorf("solo %v: three pages start after %v", solo, took)
+			}
+		})
+	}
+}
+
+// TestSplit cuts a range before its page, for idle workers.
+func TestSplit(t *testing.T) {
+	piece := func(ids ...int64) func() ([]split.Piece, error) {
+		all := []split.Piece{{}}
+		for i, p := range at(ids...) {
+			all[i].End = p
+			all = append(all, split.Piece{Start: p})
+		}
+		return func() ([]split.Piece, error) { return all, nil }
+	}
+	for _, c := range []struct {
+		name   string
+		pieces func() ([]split.Piece, error)
+		last   bool // the page is the last one
+		change func(r *record.Range)
+		other  func(r *record.Range)
+		refuse string
+		s      standing
+		wrong  bool
+		idle   int // children for idle workers
+		busy   int
+		whole  bool // the range is not cut again
+	}{
+		{name: "in three", pieces: piece(100, 200), idle: 2},
+		{name: "in six, for four workers", pieces: piece(50, 100, 150, 200, 250), idle: 3, busy: 2},
+		{name: "again", pieces: piece(100, 200), change: func(r *record.Range) { r.Cut, r.Workers = true, 2 }, idle: 1,
+			busy: 1},
+		{name: "a later range", pieces: piece(100, 200), change: func(r *record.Range) {
+			r.ID, r.Workers = record.RangeID(r.ID, 0), 2
+		}, idle: 1, busy: 1},
+		{name: "not at all", pieces: piece(), whole: true},
+		{name: "before its last page", pieces: piece(100), last: true, idle: 1, whole: true},
+		{name: "no boundaries are found", pieces: func() ([]split.Piece, error) { return nil, errInjected },
+			wrong: true},
+		{name: "another delivery has cut it", pieces: piece(100), other: func(r *record.Range) { r.Cut = true },
+			s: changed},
+		{name: "the database fails", pieces: piece(100), refuse: "Commit", wrong: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 300, function.Update, nil, func(w *testworld.World, x *Executor) {
+				idle, busy := 0, 0
+				w.Change(func() {
+					w.Range = func(_ context.Context, queued tasks.Delivery) error {
+						t, err := body.ParseRange(queued.Body)
+						if t.Idle {
+							idle++
+						} else {
+							busy++
+						}
+						return err
+					}
+				})
+				j := w.NewJob("j", "m")
+				j.Workers, j.PageSize = 4, 100
+				d := loaded(w, x, j, func(r *record.Range) {
+					if c.change != nil {
+						c.change(r)
+					}
+				})
+				defer d.planner.Close()
+				p := planned(w, d, 10)
+				if p.Pieces = c.pieces; c.last {
+					p.Next = nil
+				}
+				if c.other != nil {
+					update(w, d.record, c.other)
+				}
+				if c.refuse != "" {
+					refuse(w, c.refuse, errInjected)
+				}
+				s, err := d.split(w.Context(), p)
+				w.Intercept(nil)
+				if s != c.s || (err != nil) != c.wrong || d.turn.idle != 0 {
+					w.Errorf("%d, %v", s, err)
+				}
+				time.Sleep(30 * time.Second)
+				w.Change(func() {
+					if idle != c.idle || busy != c.busy {
+						w.Errorf("%d tasks for idle workers, and %d others", idle, busy)
+					}
+				})
+				if c.whole && planned(w, d, 10).Pieces != nil {
+					w.Error("it is cut again")
+				}
+			})
+		})
+	}
+}
+
+// TestPostponeFails has the database fail, or another delivery come first, while a delivery gives
+// its range a new task.
+func TestPostponeFails(t *testing.T) {
+	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
+		got, d := take(w), loaded(w, x, w.NewJob("j", "m"))
+		refuse(w, "Commit", errInjected)
+		if s, err := d.postpone(w.Context()); err == nil || s != ours {
+			w.Errorf("%d, %v", s, err)
+		}
+		w.Intercept(nil)
+		update(w, d.record, func(r *record.Range) { r.Cut = true })
+		if s, err := d.postpone(w.Context()); err != nil || s != changed {
+			w.Errorf("%d, %v", s, err)
+		}
+		time.Sleep(time.Minute)
+		w.Change(func() {
+			if len(got.at) > 0 {
+				w.Errorf("new tasks %v", got.at)
+			}
+		})
+	})
+}
+
+// TestReadInTransactionFails has the read of a transaction fail. That is no fault of an entity.
+func TestReadInTransactionFails(t *testing.T) {
+	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
+		d := loaded(w, x, w.NewJob("j", "m"))
+		d.record.Version = 0
+		on(w, "Lookup", func(n int, call func() (any, error)) (any, error) {
+			if n == 1 {
+				return nil, status.Error(codes.InvalidArgument, "injected")
+			}
+			return call()
+		})
+		_, err := d.change(w.Context(), func(*record.Range) ([]*record.Range, error) { return nil, nil })
+		if err == nil || errors.As(err, new(fault.CommitRefusal)) {
+			w.Error(err)
+		}
+	})
+}
+
+// TestPlanSplits has another delivery cut the range that a delivery is about to split.
+func TestPlanSplits(t *testing.T) {
+	inWorld(t, 300, function.Update, nil, func(w *testworld.World, x *Executor) {
+		take(w)
+		j := w.NewJob("j", "m")
+		j.Workers, j.PageSize = 4, 100
+		d := loaded(w, x, j)
+		defer d.planner.Close()
+		update(w, d.record, func(r *record.Range) { r.Cut = true })
+		if _, s, err := d.plan(w.Context()); s != changed || err != nil {
+			w.Errorf("%d, %v", s, err)
+		}
+	})
+}

@@ -1,0 +1,262 @@
+package executor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/testworld"
+)
+
+// sheet returns the key of what the function over a page puts.
+func sheet(sum int64) *datastore.Key { return datastore.IDKey("Sheet", sum, nil) }
+
+// inPages runs a test in a bubble, with a mapper whose function collects the entities of n. The
+// function over is called with a page's IDs.
+func inPages(t *testing.T, n int64, over func(ctx context.Context, a *function.Attempt, name string, ids []int64) error,
+	test func(w *testworld.World, x *Executor)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := testworld.Mapper("m", function.Visit, func(c *testworld.Call) error {
+			c.Collect(c.ID)
+			return nil
+		})
+		m.PreparePage = func(json.RawMessage) (function.PageFunc, error) {
+			return func(ctx context.Context, a *function.Attempt, name string, collected []any) error {
+				var ids []int64
+				for _, v := range collected {
+					ids = append(ids, v.(int64))
+				}
+				return over(ctx, a, name, ids)
+			}, nil
+		}
+		w := testworld.New(t, n, m)
+		x := New(w.Client, w.Jobs)
+		w.Range = x.Deliver
+		test(w, x)
+	})
+}
+
+// TestCollect runs a function over pages. Its effect is committed with the page, and taken back if
+// the page isn't.
+func TestCollect(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		fail func(a *function.Attempt, try int) error // of the first page
+		want string
+		lost int           // attempts that were told that they have no effect
+		took time.Duration // at least
+	}{
+		{name: "it succeeds", want: "succeeded, 15 processed by 2 pages"},
+		{name: "it fails once", fail: func(_ *function.Attempt, try int) error {
+			if try == 1 {
+				return errBad
+			}
+			return nil
+		}, want: "succeeded, 15 processed by 2 pages", lost: 1, took: time.Second},
+		{name: "it fails always", fail: func(*function.Attempt, int) error { return errBad },
+			want: "failed, 0 processed by 0 pages", lost: 3},
+		{name: "it fails for good", fail: func(*function.Attempt, int) error { return fault.Permanent(errBad) },
+			want: "failed, 0 processed by 0 pages", lost: 1},
+		{name: "it says when to try again", fail: func(_ *function.Attempt, try int) error {
+			if try == 1 {
+				return fault.RetryAfter(errBad, 10*time.Minute)
+			}
+			return nil
+		}, want: "succeeded, 15 processed by 2 pages", lost: 1, took: 10 * time.Minute},
+		{name: "it misuses its page", fail: func(a *function.Attempt, _ int) error {
+			a.Count("", 1)
+			return nil
+		}, want: "failed, 0 processed by 0 pages", lost: 1},
+		{name: "it takes too long once", fail: func(_ *function.Attempt, try int) error {
+			if try == 1 {
+				time.Sleep(2 * function.MaxInTransaction)
+			}
+			return nil
+		}, want: "succeeded, 15 processed by 2 pages", took: function.MaxInTransaction},
+		{name: "it panics once", fail: func(_ *function.Attempt, try int) (err error) {
+			defer function.Recovered(&err)
+			if try == 1 {
+				panic(errBad)
+			}
+			return nil
+		}, want: "succeeded, 15 processed by 2 pages", lost: 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tries, lost := 0, 0
+			var names []string
+			var ended time.Time
+			inPages(t, 15, func(_ context.Context, a *function.Attempt, name string, ids []int64) error {
+				defer func() { ended = time.Now() }()
+				names = append(names, name)
+				a.OnLost(func(context.Context) { lost++ })
+				sum := int64(0)
+				for _, id := range ids {
+					sum += id
+				}
+				a.Put(sheet(sum), &testworld.Thing{N: sum})
+				a.Count("sum", sum)
+				if tries++; c.fail != nil && slices.Contains(ids, 1) {
+					return c.fail(a, tries)
+				}
+				return nil
+			}, func(w *testworld.World, _ *Executor) {
+				begun := time.Now()
+				j := w.NewJob("j", "m")
+				w.Begin(j)
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				job := w.Job("j")
+				if got := said(w, "j"); got != c.want || lost != c.lost || ended.Sub(begun) < c.took {
+					w.Errorf("%s after %v, %d lost; %s", got, ended.Sub(begun), lost, job.Error)
+				}
+				checkSheets(w, job, strings.HasPrefix(c.want, "succeeded"))
+				for i, name := range names {
+					if slices.Contains(names[:i], name) {
+						w.Errorf("the name %s is given twice", name)
+					}
+				}
+			})
+		})
+	}
+}
+
+// checkSheets checks that the effects of both pages are stored, or none.
+func checkSheets(w *testworld.World, job *record.Job, are bool) {
+	w.Helper()
+	first := w.Client.Get(w.Context(), sheet(55), new(testworld.Thing))
+	second := w.Client.Get(w.Context(), sheet(65), new(testworld.Thing))
+	if !are {
+		if first == nil || second == nil {
+			w.Error("an effect of a failed page is stored")
+		}
+		return
+	}
+	sum, err := job.RecordedTotals()
+	if err != nil || fmt.Sprint(sum.Counters) != "map[sum:120]" || first != nil || second != nil {
+		w.Errorf("%v, %v; counters %v, %v", first, second, sum.Counters, err)
+	}
+}
+
+// TestCollectNothing checks that a page without collected values does not call the function over
+// it.
+func TestCollectNothing(t *testing.T) {
+	inPages(t, 0, func(context.Context, *function.Attempt, string, []int64) error { return errBad },
+		func(w *testworld.World, _ *Executor) {
+			w.Begin(w.NewJob("j", "m"))
+			time.Sleep(time.Minute)
+			if got := said(w, "j"); got != "succeeded, 0 processed by 1 pages" {
+				w.Error(got)
+			}
+		})
+}
+
+// TestCollectCalls has the function over a page call a service at a rate of calls. A page whose
+// calls are refused is tried again later.
+func TestCollectCalls(t *testing.T) {
+	var made []time.Time
+	var w *testworld.World
+	refused := 0
+	inPages(t, 30, func(ctx context.Context, a *function.Attempt, _ string, _ []int64) error {
+		err := errors.Join(a.AwaitCalls(ctx, 1), a.AwaitCalls(ctx, 1))
+		if err != nil {
+			refused++
+			return err
+		}
+		made = append(made, time.Now())
+		return nil
+	}, func(world *testworld.World, x *Executor) {
+		w = world
+		j := w.NewJob("j", "m")
+		j.Rate = []byte(`{"calls":0.02}`)
+		begun := time.Now()
+		w.Begin(j)
+		time.Sleep(2 * time.Hour)
+		if got := said(w, "j"); got != "succeeded, 30 processed by 3 pages" || len(made) != 3 {
+			w.Fatalf("%s, %d calls, %d refused", got, len(made), refused)
+		}
+		if took := made[2].Sub(begun); took < 190*time.Second { // of 6 calls, the first two need not wait
+			w.Errorf("the last calls are made after %v", took)
+		}
+		calls := int64(0)
+		for _, r := range w.Records(j) {
+			calls += r.Calls
+		}
+		if calls != 6 {
+			w.Errorf("%d calls are recorded", calls)
+		}
+		if most := x.paces.CallMeter(j.Ref()).Begins(time.Hour); most != time.Hour/2 {
+			w.Errorf("runs wait twice each, and may wait %v", most)
+		}
+	})
+}
+
+// TestCollectAmidEnd commits a page that another delivery has done or changed. The attempt is told
+// if its effect is lost.
+func TestCollectAmidEnd(t *testing.T) {
+	lost := 0
+	for _, c := range []struct {
+		name  string
+		state func(r *record.Range)
+		lost  int
+	}{
+		{"another delivery has done the range", func(r *record.Range) { r.Finish(now().Add(-time.Second)) }, 1},
+		{"the range has another task", func(r *record.Range) { r.Generation++ }, 1},
+		{"it was changed", func(r *record.Range) { r.Attempts++ }, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			lost = 0
+			var w *testworld.World
+			var d *delivery
+			begun := false
+			inPages(t, 5, func(_ context.Context, a *function.Attempt, _ string, _ []int64) error {
+				a.OnLost(func(context.Context) { lost++ })
+				if begun {
+					return nil
+				}
+				begun = true
+				_, err := w.Jobs.Store.UpdateRange(w.Context(), d.record.Key(), func(r *record.Range) bool {
+					c.state(r)
+					return true
+				})
+				return err
+			}, func(world *testworld.World, x *Executor) {
+				w = world
+				d = loaded(w, x, w.NewJob("j", "m"))
+				if _, err := d.runRange(w.Context()); err != nil || lost != c.lost {
+					w.Errorf("%v, %d lost", err, lost)
+				}
+			})
+		})
+	}
+}
+
+// TestCollectCanceled ends a delivery while the function over its page runs. That is no refusal.
+func TestCollectCanceled(t *testing.T) {
+	inPages(t, 5, func(ctx context.Context, _ *function.Attempt, _ string, _ []int64) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}, func(w *testworld.World, x *Executor) {
+		d := loaded(w, x, w.NewJob("j", "m"))
+		ctx, cancel := context.WithTimeout(w.Context(), 5*time.Second)
+		defer cancel()
+		_, err := d.runRange(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) || fault.Refused(err) {
+			w.Error(err)
+		}
+		if r := w.Records(d.job)[d.job.Root()]; r.Refusals != 0 || r.State != record.Pending {
+			w.Errorf("%s, %d refusals", r.State, r.Refusals)
+		}
+	})
+}

@@ -1,0 +1,217 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/page"
+	"github.com/scattermap/scattermap/mapper/internal/planner"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/testworld"
+)
+
+// TestGoesOn checks until when a delivery goes on with the rest of its range, and until when it may
+// start a page. The queue's deadline is ten minutes, and a page may take 14 seconds.
+func TestGoesOn(t *testing.T) {
+	const start = 570*time.Second - 14*time.Second - 20*time.Second // 20 s for the wait for a rate
+	for _, c := range []struct {
+		name    string
+		age     time.Duration
+		timeout time.Duration // of an entity; 0: 10 s
+		over    bool          // a function runs over pages
+		drains  bool
+		goes    bool
+		starts  bool
+	}{
+		{name: "at its start", goes: true, starts: true},
+		{name: "in the first quarter", age: 150*time.Second - 1, goes: true, starts: true},
+		{name: "after a quarter", age: 150 * time.Second, starts: true},
+		{name: "while a page still fits", age: start - 1, starts: true},
+		{name: "when no page fits", age: start},
+		{name: "with a function over pages", age: start - function.MaxInTransaction - 1, over: true, starts: true},
+		{name: "with a function over pages, too late", age: start - function.MaxInTransaction, over: true},
+		{name: "with long pages", age: 100 * time.Second, timeout: 8 * time.Minute},
+		{name: "while it drains", drains: true, starts: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
+				d := loaded(w, x, w.NewJob("j", "m"))
+				d.begunAt = time.Now().Add(-c.age)
+				if c.timeout > 0 {
+					d.job.Timeout = int64(c.timeout)
+				}
+				if c.over {
+					d.functions.OverPage = func(_ context.Context, _ *function.Attempt, _ string,
+						_ []any) error {
+						return nil
+					}
+				}
+				if c.drains {
+					_, _ = x.Gate.Drain(w.Context())
+				}
+				if goes, starts := d.mayGoOn(), d.mayStart(); goes != c.goes || starts != c.starts {
+					w.Errorf("goes on %v, starts a page %v", goes, starts)
+				}
+			})
+		})
+	}
+}
+
+// TestNextPage checks how large the pages after a page are. Its job's pages have 100 entities at
+// most, and may take two seconds.
+func TestNextPage(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		reached  int
+		ran      time.Duration // the page, with its waits
+		batch    int
+		narrowed int64
+		want     int64
+	}{
+		{"fast", 10, time.Second, 0, 0, 100},
+		{"half of the deadline", 10, 100 * time.Second, 0, 0, 30},
+		{"one entity takes longer", 1, 400 * time.Second, 0, 0, 1},
+		{"whole batches", 10, time.Second, 30, 0, 90},
+		{"a batch larger than a page", 10, time.Second, 200, 0, 100},
+		{"after a page was cut off", 10, time.Second, 10, 15, 30},
+		{"after a page was cut off, without batches", 10, time.Second, 0, 15, 100},
+		{"no time at all", 10, 0, 0, 0, 100},
+	} {
+		inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
+			j := w.NewJob("j", "m")
+			j.PageSize = 100
+			d := loaded(w, x, j, func(r *record.Range) { r.Narrowed = c.narrowed })
+			d.functions.BatchSize, d.turn.ran = c.batch, c.ran
+			o := page.Failed(nil)
+			o.Reached = c.reached
+			if got := d.nextPage(o); got != c.want {
+				w.Errorf("%s: %d, want %d", c.name, got, c.want)
+			}
+		})
+	}
+}
+
+// TestCut checks into which pieces the commit of a page cuts its range, if that was planned.
+func TestCut(t *testing.T) {
+	piece := func(ids ...int64) (all []split.Piece) {
+		for i, p := range at(ids...) {
+			s := split.Piece{Start: p}
+			if all = append(all, s); i > 0 {
+				all[i-1].End = p
+			}
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name   string
+		pieces []split.Piece
+		err    error
+		want   int
+		wrong  bool
+	}{
+		{"in two", piece(1, 5), nil, 2, false}, {"not at all", piece(1), nil, 1, false},
+		{"the search fails", piece(1, 5), errInjected, 0, false}, {"out of order", nil, planner.ErrCut, 0, true},
+	} {
+		inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
+			d := loaded(w, x, w.NewJob("j", "m"))
+			pieces, late, err := d.cut(w.Context(), planner.Plan{Pieces: func() ([]split.Piece, error) {
+				return c.pieces, c.err
+			}}, page.Failed(nil))
+			if len(pieces) != c.want || late || (err != nil) != c.wrong || c.wrong && !errors.Is(err, c.err) {
+				w.Errorf("%s: %v, late %v, %v", c.name, pieces, late, err)
+			}
+		})
+	}
+}
+
+// TestLookAround checks when a process reads how much work its job still has, and what it knows
+// before.
+func TestLookAround(t *testing.T) {
+	for _, share := range []int64{0, 50} {
+		inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
+			j := w.NewJob("j", "m")
+			j.Workers = 4
+			insert(w, j, j.RootRange())
+			reads := 0
+			on(w, "RunQuery", func(n int, call func() (any, error)) (any, error) {
+				reads = n
+				time.Sleep(time.Millisecond)
+				return call()
+			})
+			look := func(what string, fresh bool, age time.Duration, want int) {
+				w.Helper()
+				o, got, ok := x.lookAround(w.Context(), j, share, time.Millisecond, split.Load{Workers: 4})
+				if ok != (fresh || share > 0) || got != age || fresh && o.Open != 1 || !fresh && o.Entities != 4*share {
+					w.Errorf("%s: %+v of age %v, known %v", what, o, got, ok)
+				}
+				time.Sleep(time.Millisecond / 2)
+				synctest.Wait()
+				if reads != want {
+					w.Errorf("%s: %d reads, want %d", what, reads, want)
+				}
+			}
+			look("at first", false, 0, 1)
+			look("during the read", false, 0, 1)
+			time.Sleep(time.Millisecond)
+			look("after it", true, 2*time.Millisecond, 1)
+			time.Sleep(300 * time.Millisecond)
+			look("later", true, 302500*time.Microsecond, 2)
+			time.Sleep(time.Millisecond)
+			refuse(w, "RunQuery", errInjected)
+			time.Sleep(time.Minute)
+			o, age, ok := x.lookAround(w.Context(), j, share, time.Millisecond, split.Load{Workers: 4})
+			if !ok || age < time.Minute || o.Open != 1 {
+				w.Errorf("%+v of age %v", o, age)
+			}
+			time.Sleep(time.Minute)
+			if _, again, _ := x.lookAround(w.Context(), j, share, time.Millisecond,
+				split.Load{Workers: 4}); again <= age {
+				w.Errorf("a read that fails makes the age %v, after %v", again, age)
+			}
+			synctest.Wait()
+		})
+	}
+}
+
+// TestGivesWork runs a job whose first pages are slow, for four workers. Its task gives work to the
+// others, and its pages end early for that.
+func TestGivesWork(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		slow   func(id int64) bool
+		most   time.Duration
+		ranges int
+	}{
+		{"all are slow", func(int64) bool { return true }, 40 * time.Second, 4},
+		{"the last ones are slow", func(id int64) bool { return id > 100 }, 30 * time.Second, 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 200, function.Update, func(a *testworld.Call) error {
+				if a.N += 1000; c.slow(a.ID) {
+					time.Sleep(500 * time.Millisecond)
+				}
+				return nil
+			}, func(w *testworld.World, _ *Executor) {
+				j := w.NewJob("j", "m")
+				j.Workers, j.PageSize, j.PageTime = 4, 100, int64(20*time.Second)
+				w.Begin(j)
+				time.Sleep(c.most)
+				got, first := said(w, "j"), 0
+				for _, r := range w.Records(j) {
+					if !r.Continued {
+						first++
+					}
+				}
+				if fmt.Sprintf("%.24s", got) != "succeeded, 200 processed" || first < c.ranges {
+					w.Errorf("%s, in %d ranges", got, first)
+				}
+			})
+		})
+	}
+}
