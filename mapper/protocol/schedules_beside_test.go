@@ -1,0 +1,486 @@
+package protocol_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
+)
+
+// advancing gives a world an engine that advances schedules on its own.
+func (w *world) advancing(log io.Writer, mappers []mapper.AnyMapper, schedules ...mapper.AnySchedule) {
+	w.Helper()
+	var err error
+	w.engine, err = mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: mappers, Schedules: schedules,
+		Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.handler = w.engine.Handler()
+}
+
+// minute returns the time of the tick n.
+func minute(n int) time.Time { return midnight.Add(time.Duration(n) * time.Minute) }
+
+// tickOver calls a tick of a schedule of credits over kinds.
+func (w *world) tickOver(s *mapper.Schedule[credit], at time.Time, kinds ...string) *mapper.TickResult {
+	w.Helper()
+	got, err := s.Tick(w.Context(), w.engine, at, mapper.Query{Kinds: kinds}, credit{1},
+		&mapper.StartOptions{PageSize: 10})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return got
+}
+
+// byHand starts a job of steadyCredit over kinds.
+func (w *world) byHand(id string, kinds ...string) (*mapper.Job, error) {
+	return steadyCredit.Start(w.Context(), w.engine, mapper.Query{Kinds: kinds}, credit{1},
+		&mapper.StartOptions{ID: id, PageSize: 10})
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// wantTick checks the outcome of a tick, and the job that it names.
+func (w *world) wantTick(got *mapper.TickResult, outcome mapper.TickOutcome, job string) {
+	w.Helper()
+	if got.Outcome != outcome || got.Job.ID != job {
+		w.Errorf("the tick is %s, of job %s, want %s of job %s", got.Outcome, got.Job.ID, outcome, job)
+	}
+}
+
+// putOthers puts entities of another kind.
+func (w *world) putOthers(n int) (keys []*datastore.Key) {
+	w.Helper()
+	for i := range n {
+		keys = append(keys, datastore.NameKey("Other", fmt.Sprintf("o-%04d", i), nil))
+	}
+	_, err := w.client.PutMulti(w.Context(), keys, make([]account, n))
+	w.must(err)
+	return keys
+}
+
+// TestTickBesideAJob calls a tick while a manually started job of its mapper runs over its kind.
+// The tick is skipped, or waits for that job's end; it never aborts the job. Repeated calls get the
+// same answer.
+func TestTickBesideAJob(t *testing.T) {
+	t.Parallel()
+	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
+		t.Run(string(overlap), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, overlap)
+				w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit}, s)
+				w.putAccounts(names(100))
+				hand, err := w.byHand("by-hand", "Account")
+				w.must(err)
+				outcome := mapper.TickQueued
+				if overlap == mapper.OverlapSkip {
+					outcome = mapper.TickSkipped
+				}
+				for range 2 {
+					w.wantTick(w.tickOver(s, minute(1), "Account"), outcome, "by-hand")
+				}
+				w.wait(hand) // until it has succeeded
+				time.Sleep(10 * time.Minute)
+				if overlap == mapper.OverlapSkip {
+					w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickSkipped, "by-hand")
+					w.wantBalances(names(100), 1)
+					return
+				}
+				w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickStarted, s.JobID(minute(1)))
+				w.wantBalances(names(100), 2)
+			})
+		})
+	}
+}
+
+// TestJobBesideARun starts, resumes and retries jobs by hand while a run of a schedule processes
+// one of their kinds.
+func TestJobBesideARun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, ctx := newWorld(t, setting{}, steadyCredit), t.Context()
+		bridge.Tick(w.engine, "nightly", "hourly")
+		w.putAccounts(names(100))
+		w.putOthers(10)
+		s, other := mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapSkip),
+			mapper.NewSchedule("hourly", steadyCredit, mapper.OverlapQueue)
+		early, err := w.byHand("early", "Account")
+		w.must(err)
+		w.must(early.Pause(ctx))
+		run := w.tickOver(s, minute(1), "Account").Job // a paused job blocks no other
+		w.wantTick(&mapper.TickResult{Outcome: mapper.TickStarted, Job: run}, mapper.TickStarted, s.JobID(minute(1)))
+		refused := func(what string, err error) {
+			t.Helper()
+			if !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(fmt.Sprint(err), run.ID) {
+				t.Errorf("%s: %v, want that %s runs", what, err, run.ID)
+			}
+		}
+		_, err = w.byHand("late", "Account")
+		refused("a start", err)
+		_, err = w.byHand("late", "Account", "Other")
+		refused("a start over two kinds", err)
+		refused("a resume", early.Resume(ctx))
+		w.wantTick(w.tickOver(other, minute(2), "Other", "Account"), mapper.TickQueued, run.ID)
+		_, err = w.byHand("free", "Other")
+		w.must(err)
+		w.must(run.Pause(ctx))
+		w.must(early.Resume(ctx)) // nor does a paused run
+		if err := run.Resume(ctx); !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(err.Error(), "early") {
+			t.Errorf("a resume of the run: %v, want that early runs", err)
+		}
+		w.wantTick(w.tickOver(s, minute(3), "Account"), mapper.TickSkipped, run.ID)
+		w.wait(early)
+		w.must(run.Resume(ctx))
+		w.wait(run)
+		w.must(other.Advance(ctx, w.engine))
+		w.wait(w.engine.Job(other.JobID(minute(2))))
+		w.wantBalances(names(100), 3)
+	})
+}
+
+// TestTwoSchedulesAtOnce calls ticks of two schedules at once, over kinds that they partly share.
+// Their runs follow each other, and none is lost.
+func TestTwoSchedulesAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{})
+		a, b := mapper.NewSchedule("a", steadyCredit, mapper.OverlapQueue),
+			mapper.NewSchedule("b", steadyCredit, mapper.OverlapReplace)
+		w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit}, a, b)
+		w.putAccounts(names(100))
+		others := w.putOthers(10)
+		var group sync.WaitGroup
+		got := make([]*mapper.TickResult, 4)
+		for i, s := range []*mapper.Schedule[credit]{a, a, b, b} {
+			kinds := []string{"Account", "Other"}[:1+i%2*i/3] // b has both or one of them, which decides who is first
+			group.Go(func() {
+				for got[i] == nil { // repeated, as schedulers do
+					got[i], _ = s.Tick(t.Context(), w.engine, minute(1), mapper.Query{Kinds: kinds}, credit{1},
+						&mapper.StartOptions{PageSize: 10})
+					time.Sleep(time.Second)
+				}
+			})
+		}
+		group.Wait()
+		if a, b := got[0].Outcome, got[2].Outcome; (a == mapper.TickStarted) == (b == mapper.TickStarted) {
+			t.Errorf("the ticks are %s and %s, want one that waits for the other", a, b)
+		}
+		time.Sleep(time.Hour)
+		for _, s := range []*mapper.Schedule[credit]{a, b} {
+			w.wait(w.engine.Job(s.JobID(minute(1))))
+		}
+		w.wantBalances(names(100), 2)
+		apart(w, a.JobID(minute(1)), b.JobID(minute(1)))
+		if n := w.account(others[0]).Balance; n > 1 {
+			t.Errorf("the other kind was credited %d", n)
+		}
+	})
+}
+
+// apart checks that jobs did not run at the same time.
+func apart(w *world, ids ...string) {
+	w.Helper()
+	jobs, _, err := w.engine.JobsPage(w.Context(), nil, "")
+	w.must(err)
+	jobs = slices.DeleteFunc(jobs, func(j mapper.JobInfo) bool { return !slices.Contains(ids, j.ID) })
+	for i := 1; i < len(jobs); i++ { // in order of time; the list has the last one first
+		if before, after := jobs[i], jobs[i-1]; after.Created.Before(before.Ended) {
+			w.Errorf("%s started at %v, before %s ended at %v", after.ID, after.Created, before.ID, before.Ended)
+		}
+	}
+}
+
+// TestPausedJobLetsATickStart pauses the job that a tick waits for. The tick then starts its run,
+// without a call of ReviveJobs.
+func TestPausedJobLetsATickStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapQueue)
+		w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit}, s)
+		w.putAccounts(names(100))
+		hand, err := w.byHand("by-hand", "Account")
+		w.must(err)
+		w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickQueued, "by-hand")
+		w.must(hand.Pause(t.Context()))
+		w.wait(w.engine.Job(s.JobID(minute(1))))
+		w.must(hand.Resume(t.Context()))
+		w.wait(hand)
+		w.wantBalances(names(100), 2)
+	})
+}
+
+// TestOverlapChanges deploys another overlap for a schedule while one of its ticks waits. The tick
+// still starts its run.
+func TestOverlapChanges(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	for _, now := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
+		t.Run(string(now), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, ctx := newWorld(t, setting{}, steadyCredit), t.Context()
+				bridge.Tick(w.engine, "nightly")
+				bridge.Tick(w.engine, "nightly", "hourly")
+				w.putAccounts(names(100))
+				hand, err := w.byHand("by-hand", "Account")
+				w.must(err)
+				w.wantTick(w.tickOver(mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapQueue), minute(1),
+					"Account"), mapper.TickQueued, "by-hand")
+				s := mapper.NewSchedule("nightly", steadyCredit, now)
+				w.must(s.Advance(ctx, w.engine))
+				w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickQueued, "by-hand")
+				if now == mapper.OverlapSkip {
+					w.wantTick(w.tickOver(s, minute(2), "Account"), mapper.TickSkipped, "by-hand")
+				}
+				w.wait(hand)
+				w.must(s.Advance(ctx, w.engine))
+				w.wait(w.engine.Job(s.JobID(minute(1))))
+				w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickStarted, s.JobID(minute(1)))
+				if now == mapper.OverlapSkip {
+					w.wantTick(w.tickOver(s, minute(2), "Account"), mapper.TickSkipped, "by-hand")
+				}
+				w.wantBalances(names(100), 2)
+			})
+		})
+	}
+}
+
+// TestReplaceAbortsItsOwn calls a tick that replaces runs, while the last run is paused and a
+// manually started job runs. The run is not aborted before the tick can start.
+func TestReplaceAbortsItsOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, ctx, s := newWorld(t, setting{}), t.Context(),
+			mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapReplace)
+		w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit}, s)
+		w.putAccounts(names(100))
+		run := w.tickOver(s, minute(1), "Account").Job
+		w.must(run.Pause(ctx))
+		hand, err := w.byHand("by-hand", "Account")
+		w.must(err)
+		w.wantTick(w.tickOver(s, minute(2), "Account"), mapper.TickQueued, "by-hand")
+		w.wantTick(w.tickOver(s, minute(3), "Account"), mapper.TickQueued, "by-hand")
+		if status := w.status(run); status.State != mapper.StatePaused {
+			t.Errorf("the run is %s before the tick can start", status.State)
+		}
+		w.wait(hand)
+		time.Sleep(time.Minute)
+		if status := w.status(run); status.State != mapper.StateAborted {
+			t.Errorf("the run is %s", status.State)
+		}
+		w.wait(w.engine.Job(s.JobID(minute(3))))
+		for i, want := range []mapper.TickOutcome{1: mapper.TickStarted, 2: mapper.TickSkipped, 3: mapper.TickStarted} {
+			if i > 0 && w.tickOver(s, minute(i), "Account").Outcome != want {
+				t.Errorf("tick %d is %s, want %s", i, w.tickOver(s, minute(i), "Account").Outcome, want)
+			}
+		}
+	})
+}
+
+// TestTakenID lets a tick wait whose job ID is then taken by a manually started job. The tick is
+// refused, and the schedule continues.
+func TestTakenID(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log logged
+		w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapQueue)
+		w.advancing(&log, []mapper.AnyMapper{steadyCredit}, s)
+		w.putAccounts(names(100))
+		hand, err := w.byHand(s.JobID(minute(1)), "Account")
+		w.must(err)
+		w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickQueued, hand.ID)
+		w.wait(hand)
+		time.Sleep(time.Minute)
+		w.must(w.engine.ReviveJobs(t.Context()))
+		if got := w.tickOver(s, minute(1), "Account"); got.Outcome != mapper.TickRefused {
+			t.Errorf("the tick is %s, want that it is refused", got.Outcome)
+		}
+		if log.count("a tick that has waited can't start a run") != 1 {
+			t.Errorf("the log does not say so once:\n%s", log.String())
+		}
+		w.wantTick(w.tickOver(s, minute(2), "Account"), mapper.TickStarted, s.JobID(minute(2)))
+	})
+}
+
+// TestTickStalls stops the process of a tick at each of its calls. Meanwhile a job of its mapper
+// ends, starts or is paused, or another process decides the tick. No two jobs run at once. Only the
+// run that the tick replaces is aborted. A tick waits only for a job that runs.
+func TestTickStalls(t *testing.T) {
+	t.Parallel()
+	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
+		for what, test := range map[string]struct {
+			before    string // the job that runs before: "run", "hand" or nothing
+			meanwhile func(w *world, s *mapper.Schedule[credit])
+		}{
+			"the run ends": {"run", func(w *world, s *mapper.Schedule[credit]) {
+				w.must(w.engine.Job(s.JobID(minute(1))).Abort(w.Context()))
+			}},
+			"a job ends": {"hand", func(w *world, _ *mapper.Schedule[credit]) {
+				w.must(w.engine.Job("by-hand").Abort(w.Context()))
+			}},
+			"a job begins": {"", func(w *world, _ *mapper.Schedule[credit]) { _, _ = w.byHand("by-hand", "Account") }},
+			"another job takes over": {"run", func(w *world, s *mapper.Schedule[credit]) {
+				_ = w.engine.Job(s.JobID(minute(1))).Pause(w.Context()) // fails if it was replaced already
+				_, _ = w.byHand("by-hand", "Account")
+			}},
+		} {
+			t.Run(fmt.Sprint(overlap, "/", what), func(t *testing.T) {
+				t.Parallel()
+				step := testflag.Size(t, 4, 4, 1)
+				for after, reached := rand.IntN(step), true; reached && !t.Failed(); after += step {
+					m := &mishap{after: after}
+					synctest.Test(t, func(t *testing.T) {
+						w, s := newWorld(t, setting{}, steadyCredit),
+							mapper.NewSchedule("nightly", steadyCredit, overlap)
+						bridge.Tick(w.engine, s.Name())
+						staller := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
+						w.putAccounts(names(20))
+						switch test.before {
+						case "run":
+							w.tickOver(s, minute(1), "Account")
+						case "hand":
+							_, err := w.byHand("by-hand", "Account")
+							w.must(err)
+						}
+						m.happen = func(*process) { test.meanwhile(w, s) }
+						q := mapper.Query{Kind: "Account"}
+						e := staller.pick().engine
+						bridge.Tick(e, s.Name())
+						got, err := s.Tick(m.with(t.Context()), e, minute(2), q, credit{1},
+							&mapper.StartOptions{PageSize: 10})
+						if err != nil {
+							t.Fatalf("at call %d: %v", after, err)
+						}
+						running := 0
+						for _, id := range []string{s.JobID(minute(1)), s.JobID(minute(2)), "by-hand"} {
+							if status, err := w.engine.Job(id).Status(t.Context()); err == nil &&
+								status.State == mapper.StateRunning {
+								running++
+							}
+						}
+						if running > 1 || got.Outcome != mapper.TickStarted && running == 0 && m.since > 0 {
+							t.Errorf("at call %d: the tick is %s, of %s; %d jobs run", after, got.Outcome, got.Job.ID,
+								running)
+						}
+						if hand, err := w.engine.Job("by-hand").Status(t.Context()); err == nil &&
+							what != "a job ends" && hand.State == mapper.StateAborted {
+							t.Errorf("at call %d: a job that is no run of the schedule was aborted", after)
+						}
+					})
+					reached = m.happened
+				}
+			})
+		}
+	}
+}
+
+// TestLateReplacement stops a process that is about to abort a run for a tick. Meanwhile another
+// process decides that tick, and an operator retries the run. The run is not aborted.
+func TestLateReplacement(t *testing.T) {
+	t.Parallel()
+	step := testflag.Size(t, 3, 3, 1)
+	for after := int(testflag.Seed(t) % uint64(step)); ; after += step {
+		m, aborted := &mishap{after: after}, false
+		synctest.Test(t, func(t *testing.T) {
+			w, ctx, s := newWorld(t, setting{}, steadyCredit), t.Context(),
+				mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapReplace)
+			bridge.Tick(w.engine, s.Name())
+			late := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
+			w.putAccounts(names(20))
+			first := w.tickOver(s, minute(1), "Account").Job
+			// Meanwhile the first run ends, and another process starts the tick's run, which ends,
+			// too.
+			m.happen = func(*process) {
+				if aborted = w.status(first).State == mapper.StateAborted; aborted {
+					return
+				}
+				w.wait(first)
+				w.wait(w.tickOver(s, minute(2), "Account").Job)
+				w.must(first.Retry(ctx, nil)) // without failures to retry it runs for a moment
+			}
+			e := late.pick().engine
+			bridge.Tick(e, s.Name())
+			_, err := s.Tick(m.with(ctx), e, minute(2), mapper.Query{Kind: "Account"}, credit{1},
+				&mapper.StartOptions{PageSize: 10})
+			if err != nil {
+				t.Fatalf("at call %d: %v", after, err)
+			}
+			if !m.happened || aborted {
+				return
+			}
+			if status, err := first.Wait(ctx); err != nil || status.State != mapper.StateSucceeded {
+				t.Errorf("at call %d: the run is %+v, %v", after, status, err)
+			}
+		})
+		if !m.happened || t.Failed() {
+			return
+		}
+	}
+}
+
+// TestSlotOfAnIDsSecondJob gives a job the ID of one that was cleaned up, and the slot that
+// belonged to it. While the job runs, no other may start.
+func TestSlotOfAnIDsSecondJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, steadyCredit)
+		w.putAccounts(names(100))
+		for range 2 {
+			job, err := w.byHand("nightly", "Account")
+			w.must(err)
+			if _, err := w.byHand("other", "Account"); !errors.Is(err, mapper.ErrWrongState) ||
+				!strings.Contains(err.Error(), "job nightly") {
+				t.Errorf("a start beside it: %v", err)
+			}
+			w.wait(job)
+			w.must(job.CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}))
+			time.Sleep(time.Hour)
+		}
+	})
+}
+
+// TestSlotsOfAllKinds checks that a job over two kinds blocks others from both. A start that finds
+// one of two kinds busy takes neither.
+func TestSlotsOfAllKinds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, steadyCredit)
+		w.putAccounts(names(100))
+		w.putOthers(100)
+		both, err := w.byHand("both", "Account", "Other")
+		w.must(err)
+		for _, kind := range []string{"Account", "Other"} {
+			if _, err := w.byHand("one", kind); !errors.Is(err, mapper.ErrWrongState) ||
+				!strings.Contains(err.Error(), fmt.Sprintf("kind %q", kind)) {
+				t.Errorf("a start over %s: %v", kind, err)
+			}
+		}
+		w.must(both.Abort(context.Background()))
+		_, err = w.byHand("other", "Other")
+		w.must(err)
+		if _, err := w.byHand("again", "Account", "Other"); !errors.Is(err, mapper.ErrWrongState) {
+			t.Errorf("a start over both: %v", err)
+		}
+		_, err = w.byHand("account", "Account") // the refused start has not taken this slot
+		w.must(err)
+	})
+}
