@@ -15,6 +15,7 @@ import (
 	"github.com/scattermap/scattermap/internal/oldnames"
 	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
@@ -331,9 +332,12 @@ func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) err
 	return start.findOut(ctx)
 }
 
-// replace aborts the last run for a tick. The transaction that aborts it checks that nothing else
-// prevents the tick.
+// replace aborts the last run for a tick, which becomes the reason unless the caller gives another.
+// The transaction that aborts it checks that nothing else prevents the tick.
 func (s *Schedule[P]) replace(ctx context.Context, e *Engine, turns store.Turns, at time.Time, run record.Ref) error {
+	if observe.Why(ctx) == "" {
+		ctx = WithReason(ctx, "replaced by the run of "+s.Name()+" that was due at "+at.UTC().Format(time.RFC3339))
+	}
 	job := &Job{ID: run.ID, incarnation: run.Incarnation, engine: e}
 	jobs := *job.control(ctx)
 	jobs.Store = store.When(jobs.Store, func(tx *datastore.Transaction) error { return turns.Replaces(tx, at, run) })

@@ -173,6 +173,17 @@ func overlapping(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], ov
 			want[s.JobID(second)] = mapper.StateAborted
 		}
 	}
+	for id, state := range states {
+		acts, err := w.Engine.Job(id).History(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := acts[len(acts)-1]
+		replaced := strings.HasPrefix(end.Reason, "replaced by the run of nightly that was due at 2000-01-")
+		if end.State != state || replaced != (state == mapper.StateAborted) {
+			t.Errorf("the last act on %s is %+v", id, end)
+		}
+	}
 	if fmt.Sprint(states) != fmt.Sprint(want) {
 		t.Errorf("the runs are %v, want %v; the ticks were %v", states, want, outcomes(got[:]))
 	}
