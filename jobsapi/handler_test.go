@@ -312,7 +312,7 @@ func TestBodies(t *testing.T) {
 		`{"mapper": "add-credit", "limit": 2, ` +
 			end: "limit",
 		begun + account + `"params": {"Amount": 10}, "page_size": "2"}`: `: \"page_size\" is a string`,
-		begun + account + `"params": {"Amount": 10}, "rate": 5}`:        `\"rate\" is a number, and has to be an object`,
+		begun + account + `"params": {"Amount": 10}, "rate": 5}`:        `\"rate\" is a number, and has to`,
 		begun + account + `"params": [10]}`:                             `params: the value is an array`,
 		begun + `"query": {"kind": "Account", "start": "a1"}}`:          `\"query.start\" can't be read`,
 		begun + `"query": {"kind": "Account", "read_time": "now"}}`:     `\"query.read_time\" can't be read`,

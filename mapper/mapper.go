@@ -216,7 +216,7 @@ type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMess
 func (m *Mapper[P]) WithStarter(
 	start func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error),
 ) *Mapper[P] {
-	m.def.ByName = starter(start)
+	m.def.ByName = start
 	return m
 }
 

@@ -227,8 +227,8 @@ func TestKeysOnly(t *testing.T) {
 		} {
 			s := run(t, w, name, params, q, mapper.StartOptions{})
 			if s.Failures != n || s.Processed != 0 {
-				t.Errorf("%s: %s, %d processed and %d failures, want all %d to fail", name, s.State, s.Processed, s.Failures,
-					n)
+				t.Errorf("%s: %s, %d processed and %d failures, want all %d to fail", name, s.State, s.Processed,
+					s.Failures, n)
 			}
 		}
 		for name, params := range map[string]string{"check": `{"condition": "Balance >= 0"}`, "copy": `{"kind": "X"}`} {
@@ -254,7 +254,8 @@ func TestCopyOfDescendants(t *testing.T) {
 		ancestor.Namespace = "acme"
 		key := datastore.NameKey("Account", "a", ancestor)
 		key.Namespace = "acme"
-		if _, err := w.Client.Put(t.Context(), key, &datastore.PropertyList{{Name: "Balance", Value: int64(1)}}); err != nil {
+		balance := &datastore.PropertyList{{Name: "Balance", Value: int64(1)}}
+		if _, err := w.Client.Put(t.Context(), key, balance); err != nil {
 			t.Fatal(err)
 		}
 		q := mapper.Query{Kind: "Account", Ancestor: ancestor}

@@ -107,8 +107,8 @@ func TestServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer queues.Close()
-	if q, err := queues.GetQueue(t.Context(), &cloudtaskspb.GetQueueRequest{Name: os.Getenv("TASKS_QUEUE")}); err != nil ||
-		q.GetRateLimits().GetMaxConcurrentDispatches() != 180 || q.GetRetryConfig().GetMaxAttempts() != -1 {
+	q, err := queues.GetQueue(t.Context(), &cloudtaskspb.GetQueueRequest{Name: os.Getenv("TASKS_QUEUE")})
+	if err != nil || q.GetRateLimits().GetMaxConcurrentDispatches() != 180 || q.GetRetryConfig().GetMaxAttempts() != -1 {
 		t.Errorf("of the queue that it says exists: %v", err)
 	}
 	if err := s.process.Process.Signal(syscall.SIGTERM); err != nil {

@@ -126,8 +126,8 @@ func nothing(c *cobra.Command, args []string) error {
 			}
 		})
 		if alone != "" {
-			return usageError(fmt.Errorf("%s: it takes no argument, and was given %.110q: if that is the value of --%s, "+
-				"write --%s=%.110s", c.Name(), args[0], alone, alone, args[0]))
+			return usageError(fmt.Errorf("%s: it takes no argument, and was given %.110q: if that is the value of "+
+				"--%s, write --%s=%.110s", c.Name(), args[0], alone, alone, args[0]))
 		}
 		return usageError(fmt.Errorf("%s: it takes no argument, and was given %.110q (%s --help says what it takes)",
 			c.Name(), args[0], c.CommandPath()))

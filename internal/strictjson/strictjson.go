@@ -94,7 +94,7 @@ func locateInside(path string, text []byte, t reflect.Type) error {
 		var values map[string]json.RawMessage
 		_ = json.Unmarshal(text, &values) // there are none if it is no object
 		for _, name := range slices.Sorted(maps.Keys(values)) {
-			inner := t
+			var inner reflect.Type
 			if t.Kind() == reflect.Map {
 				inner = t.Elem()
 			} else if f := fieldOf(t, name); f == nil {

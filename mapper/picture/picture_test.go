@@ -80,9 +80,11 @@ func TestPicture(t *testing.T) {
 			}
 			p := pictureOf(t, w, "j")
 			if p.Estimated || !p.Ended || !p.Begun.Equal(s.Created) || !p.Until.Equal(s.Ended) || len(p.History) != 2 {
-				t.Errorf("estimated %v, ended %v, from %v to %v, history %v", p.Estimated, p.Ended, p.Begun, p.Until, p.History)
+				t.Errorf("estimated %v, ended %v, from %v to %v, history %v", p.Estimated, p.Ended, p.Begun, p.Until,
+					p.History)
 			}
-			if end := p.History[1]; end.Action != "succeeded with failures" || end.State != s.State || !end.Time.Equal(s.Ended) {
+			end := p.History[1]
+			if end.Action != "succeeded with failures" || end.State != s.State || !end.Time.Equal(s.Ended) {
 				t.Errorf("the last entry of its history is %+v", end)
 			}
 			var processed, failed, slow int64

@@ -217,9 +217,9 @@ func TestJobCache(t *testing.T) {
 			}
 		}
 		look("the first time", 1, record.Running)
-		time.Sleep(cachedFor - 1)
+		time.Sleep(cachedFor - time.Nanosecond)
 		look("just before a second is over", 1, record.Running)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		look("after a second", 2, record.Running)
 		newer, older := *j, *j
 		newer.State, older.State = record.Paused, record.Aborted

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"path"
 	"strings"
@@ -403,7 +402,7 @@ func TestLaterDelay(t *testing.T) {
 		}
 		for range 100 {
 			if got := laterDelay(r, c.after); got < c.least || got > c.most+time.Second {
-				t.Fatal(fmt.Sprintf("%+v: %v", c, got))
+				t.Fatalf("%+v: %v", c, got)
 			}
 		}
 	}

@@ -154,210 +154,213 @@ func left(kind string, n int) func(*trialWorld) bool {
 	return func(w *trialWorld) bool { return w.count(kind) == n }
 }
 
+// erasures are searches for a subject that records of all forms mention.
+var erasures = []struct {
+	name  string
+	whom  *record.Subject // nil: ann
+	put   func(w *trialWorld)
+	first string // part of the first call's error; empty: none
+	wants string // part of the error in the end; empty: none
+	check func(w *trialWorld) bool
+}{
+	{name: "its own records", put: func(w *trialWorld) {
+		r := w.Job("eraser").RootRange()
+		r.Start = atAnn()
+		w.put(r.Key(), r)
+	}, check: left(record.RangeKind, 1)},
+	{name: "a record under the name of another job", put: func(w *trialWorld) {
+		j := w.ended("j", nil)
+		r := w.Records(j)[j.Root()]
+		w.put(datastore.NameKey(record.RangeKind, "elsewhere", nil), r)
+		r.Start = atAnn()
+		w.put(datastore.NameKey(record.RangeKind, "elsewhere", nil), r)
+	}, first: `the ScattermapRange "elsewhere" says that it is a record of job j`, wants: "delete it"},
+	{name: "a record whose name is after all names of its job", put: func(w *trialWorld) {
+		j := w.ended("j", nil)
+		r := w.Records(j)[j.Root()]
+		r.Start = atAnn()
+		w.put(datastore.NameKey(record.RangeKind, record.RangePrefix(j.Ref())+"zz", nil), r)
+	}, first: "is not in that job's range of names", wants: "delete it"},
+	{name: "a record of an unknown kind", put: func(w *trialWorld) {
+		w.put(datastore.NameKey("ScattermapOther", "o", nil), &says{"ann-lee"})
+	}, first: `the ScattermapOther "o": discard what it belongs to`, wants: "delete it"},
+	{name: "a record of an unknown kind that does not mention it", put: func(w *trialWorld) {
+		w.put(datastore.NameKey("ScattermapOther", "o", nil), &says{"bob"})
+	}},
+	{name: "entities of users", put: func(w *trialWorld) {
+		w.put(atAnn().Key, &says{"ann-lee"})
+	}},
+	{name: "the record of a range that an ended job has", put: func(w *trialWorld) {
+		j := w.ended("j", nil)
+		r := w.Records(j)[j.Root()]
+		r.Start = atAnn()
+		w.put(r.Key(), r)
+	}, first: oneRemains, check: func(w *trialWorld) bool {
+		return w.count(record.RangeKind) == 0 && w.Job("j").Erased.IsZero() && w.Job("j").Cleaned
+	}},
+	{name: "the draft of a job", put: func(w *trialWorld) {
+		j := w.ended("j", nil)
+		w.put(ledger.DraftKey(j.Ref()), &ledger.Draft{Stored: []byte(`{"a":"ann-lee"}`)})
+		w.stored(j, func(j *record.Job) { j.Drafted = true })
+	}, first: oneRemains, check: left(record.DraftKind, 0)},
+	{name: "records of a deleted job", put: func(w *trialWorld) { w.orphans("gone") },
+		first: "4 jobs and records remain", check: func(w *trialWorld) bool {
+			return w.count(record.RangeKind)+w.count(record.BatchKind)+w.count(record.DraftKind) == 0
+		}},
+	{name: "a batch of a deleted job", put: func(w *trialWorld) {
+		gone := w.NewJob("gone", "m")
+		key, b := record.NewBatch(gone.Ref(), gone.Root(), []*datastore.Key{atAnn().Key}, 1, 0)
+		w.put(key, b)
+	}, first: oneRemains, check: left(record.BatchKind, 0)},
+	{name: "the guard of a job that has it in its ID", put: func(w *trialWorld) {
+		w.must(w.Store.Forestall(w.Context(), annGone, time.Now()))
+	}, first: oneRemains, check: left(record.RangeKind, 0)},
+	{name: "the slot of a job that has it in its ID", put: func(w *trialWorld) {
+		j := w.NewJob("ann-lee", "m")
+		w.Begin(j)
+		w.passes(5 * time.Minute)
+	}, first: "2 jobs and records remain", check: func(w *trialWorld) bool {
+		_, err := w.Store.LoadJob(w.Context(), record.Ref{ID: "ann-lee"})
+		return errors.Is(err, record.ErrNoSuchJob) && w.count(record.SlotKind) == 0
+	}},
+	{name: "a slot without a job", put: func(w *trialWorld) {
+		w.put(datastore.NameKey(record.SlotKind, "ann-lee", nil), &record.Slot{})
+	}, first: oneRemains, check: left(record.SlotKind, 0)},
+	{name: "a slot that mentions it in a property of another build", put: func(w *trialWorld) {
+		j := w.ended("j", nil)
+		w.put(datastore.NameKey(record.SlotKind, "s", nil), &datastore.PropertyList{{Name: "job", Value: j.ID},
+			{Name: "incarnation", Value: j.Incarnation}, {Name: "new", Value: "ann-lee"}})
+	}, first: oneRemains, check: left(record.SlotKind, 1)},
+	{name: "a slot that can't be read", put: func(w *trialWorld) {
+		w.put(datastore.NameKey(record.SlotKind, "ann-lee", nil),
+			&datastore.PropertyList{{Name: "job", Value: int64(7)}})
+	}, first: `the ScattermapSlot "ann-lee" can't be read`, wants: "delete it"},
+	{name: "a schedule that can't be read", put: func(w *trialWorld) {
+		w.put(record.ScheduleKey("s"), &datastore.PropertyList{{Name: "run", Value: int64(7)},
+			{Name: "queued", Value: []byte(`["ann-lee"]`)}})
+	}, first: `the ScattermapSchedule "s" can't be read`, wants: "delete it"},
+	{name: "past ticks of a schedule", put: func(w *trialWorld) {
+		s := &record.Schedule{}
+		s.Start(time.Now(), "ann-lee")
+		s.Start(time.Now().Add(time.Hour), "bob")
+		w.put(record.ScheduleKey("s"), s)
+	}, first: oneRemains, check: func(w *trialWorld) bool {
+		s := w.schedule("s")
+		past := string(s.Past)
+		return s.Run == "bob" && strings.Contains(past, "erased-") && strings.Contains(past, "bob")
+	}},
+	{name: "a schedule whose last run is there", put: func(w *trialWorld) {
+		w.ended("ann-lee", nil)
+		w.put(record.ScheduleKey("s"), &record.Schedule{Run: "ann-lee"})
+	}, first: "2 jobs and records remain", check: func(w *trialWorld) bool { return w.schedule("s").Run == "" }},
+	{name: "a waiting tick", put: func(w *trialWorld) {
+		w.put(record.ScheduleKey("s"), &record.Schedule{Queued: []byte(`{"params":{"who":"ann-lee"}}`),
+			Waits: time.Now()})
+	}, first: `a tick of the schedule "s" waits`, wants: "wait for that job's end"},
+	{name: "a schedule of its name", put: func(w *trialWorld) {
+		w.put(record.ScheduleKey("ann-lee"), &record.Schedule{})
+	}, first: "has the subject in its name", wants: "delete its record"},
+	{name: "a schedule that mentions it in a slot's name of another build", put: func(w *trialWorld) {
+		w.put(record.ScheduleKey("s"), &says{"ann-lee"})
+	}, first: oneRemains, check: left(record.ScheduleKind, 1)},
+	{name: "a job that can't be read", put: func(w *trialWorld) {
+		w.put(record.JobKey("odd"), &datastore.PropertyList{{Name: "state", Value: int64(1)}})
+	}, first: "the record of job odd can't be read", wants: "delete it"},
+	{name: "a job that runs", put: func(w *trialWorld) {
+		w.running("j", func(j *record.Job) { j.Params = []byte(`{"who":"ann-lee"}`) })
+	}, first: "job j is running: abort it", wants: "abort it"},
+	{name: "a job of another queue", put: func(w *trialWorld) {
+		w.stored(w.about("j"), func(j *record.Job) { j.Queue = "projects/p/locations/l/queues/q" })
+	}, first: "clean it up there", wants: "the job belongs to another queue"},
+	{name: "a job that is being cleaned up", put: func(w *trialWorld) {
+		w.must(w.CleanUp(w.Context(), w.about("j").Ref(), lifecycle.CleanUp{}))
+	}, first: oneRemains, check: func(w *trialWorld) bool { return !w.Job("j").Erased.IsZero() }},
+	{name: "a job of its name that is being cleaned up in another way", put: func(w *trialWorld) {
+		w.must(w.CleanUp(w.Context(), w.ended("ann-lee", nil).Ref(), lifecycle.CleanUp{}))
+	}, first: oneRemains, check: left(record.JobKind, 1)},
+	{name: "a job that was erased, and is about the subject all the same", put: func(w *trialWorld) {
+		w.stored(w.about("j"), func(j *record.Job) { j.Erased = time.Now() })
+	}, first: "no longer says what it was about", wants: "delete it"},
+	{name: "texts of a job", put: func(w *trialWorld) {
+		w.stored(w.ended("j", nil), func(j *record.Job) { j.Error = "ann-lee is missing" })
+	}, first: oneRemains, check: func(w *trialWorld) bool {
+		j := w.Job("j")
+		return !strings.Contains(j.Error, "ann") && j.Error != "" && j.Erased.IsZero() && !j.Cleaned
+	}},
+	{name: "a property of another build", put: func(w *trialWorld) {
+		j := w.ended("j", nil)
+		properties, err := datastore.SaveStruct(j)
+		w.must(err)
+		list := datastore.PropertyList(append(properties, datastore.Property{Name: "new", Value: "ann-lee"}))
+		w.put(record.JobKey(j.ID), &list)
+	}, first: oneRemains, check: func(w *trialWorld) bool { return !w.Job("j").Cleaned }},
+	{name: "a job that an undo needs", put: func(w *trialWorld) { w.undone("j", false) },
+		first: "", wants: "job j can't be cleaned up"},
+	{name: "a job that an undo needs, and that an older build has cleaned up", put: func(w *trialWorld) {
+		w.undone("j", true)
+	}, first: "", wants: "job j can't forget"},
+	{name: "totals that can't be read", put: func(w *trialWorld) {
+		w.stored(w.about("j"), func(j *record.Job) { j.Totals, j.Cleaned = []byte("{"), true })
+	}, first: "", wants: "the record of job j can't be redacted"},
+	{name: "everywhere: a job with counters, and one without", whom: &record.Subject{Everywhere: true},
+		put: func(w *trialWorld) {
+			w.counts = []byte(`{"ann":1}`)
+			w.ended("j", nil)
+		}, first: oneRemains, check: func(w *trialWorld) bool {
+			sum, err := w.Job("j").RecordedTotals()
+			return err == nil && len(sum.Counters) == 0 && sum.Processed == 4 && w.count(record.RangeKind) == 0 &&
+				w.Job("j").Erased.IsZero()
+		}},
+	{name: "everywhere: a job that names a key", whom: &record.Subject{Everywhere: true}, put: func(w *trialWorld) {
+		w.ended("j", func(j *record.Job) { j.Query = []byte(`{"kind":"K","start":"x"}`) })
+	}, first: oneRemains, check: func(w *trialWorld) bool { return !w.Job("j").Erased.IsZero() }},
+	{name: "everywhere: a job that goes on", whom: &record.Subject{Everywhere: true}, put: func(w *trialWorld) {
+		w.running("j", nil)
+	}, first: "job j is running", wants: "abort it"},
+	{name: "a job that reads all namespaces, and goes on", put: func(w *trialWorld) {
+		w.running("j", func(j *record.Job) { j.Query = []byte(`{"kind":"K","all_namespaces":true}`) })
+	}, first: "job j is running", wants: "abort it"},
+	{name: "an aborted job that reads all namespaces, with an open range", put: func(w *trialWorld) {
+		j := w.running("j", func(j *record.Job) { j.Query = []byte(`{"kind":"K","all_namespaces":true}`) })
+		w.stored(j, func(j *record.Job) { _, err := j.Abort(time.Now()); w.must(err) })
+	}, first: oneRemains, check: func(w *trialWorld) bool { return w.Job("j").Cleaned }},
+	{name: "an ended job that reads all namespaces, and a record without a mark", put: func(w *trialWorld) {
+		j := w.ended("j", func(j *record.Job) { j.Query = []byte(`{"kind":"K","all_namespaces":true}`) })
+		properties, err := datastore.SaveStruct(w.Records(j)[j.Root()])
+		w.must(err)
+		list := datastore.PropertyList(append(properties, datastore.Property{Name: "open", Value: ""}))
+		w.put(record.RangeKey(j.Ref(), j.Root()), &list)
+	}, check: func(w *trialWorld) bool { return !w.Job("j").Cleaned }},
+	{name: "everywhere: records of no job", whom: &record.Subject{Everywhere: true}, put: func(w *trialWorld) {
+		w.put(datastore.NameKey(record.SlotKind, "s", nil), &record.Slot{Job: "gone"})
+		w.put(record.ScheduleKey("s"), &record.Schedule{Run: "gone"})
+		w.put(datastore.NameKey("ScattermapOther", "o", nil), &says{"bob"})
+		w.must(w.Store.Forestall(w.Context(), annGone, time.Now()))
+	}, check: left(record.SlotKind, 1)},
+	{name: "a schedule whose name looks like a draft's", put: func(w *trialWorld) {
+		w.put(record.ScheduleKey("a.b.c.d"), &record.Schedule{Run: "ann-lee"})
+	}, first: oneRemains, check: func(w *trialWorld) bool { return w.schedule("a.b.c.d").Run == "" }},
+	{name: "a waiting tick, after a run that is there", put: func(w *trialWorld) {
+		w.ended("ann-lee", nil)
+		w.put(record.ScheduleKey("s"), &record.Schedule{Run: "ann-lee",
+			Queued: []byte(`{"params":{"who":"ann-lee"}}`), Waits: time.Now()})
+	}, first: `a tick of the schedule "s" waits`, wants: "wait for that job's end"},
+	{name: "a job that runs, and a schedule of its name", put: func(w *trialWorld) {
+		w.put(record.ScheduleKey("ann-lee"), &record.Schedule{})
+		w.running("j", func(j *record.Job) { j.Params = []byte(`{"who":"ann-lee"}`) })
+	}, first: `erased subject: job j is running: abort it, or wait for its end; the schedule "ann-lee" has`,
+		wants: "abort it"},
+	{name: "an aborted job with an open range", put: func(w *trialWorld) { w.aborted("j") },
+		check: func(w *trialWorld) bool { return !w.Job("j").Cleaned && w.count(record.RangeKind) == 1 }},
+	{name: "an ended job that reads all namespaces", put: func(w *trialWorld) {
+		w.ended("j", func(j *record.Job) { j.Query = []byte(`{"kind":"K","all_namespaces":true}`) })
+	}, check: func(w *trialWorld) bool { return !w.Job("j").Cleaned }},
+}
+
 // TestErasures erases a subject that records of all forms mention.
 func TestErasures(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name  string
-		whom  *record.Subject // nil: ann
-		put   func(w *trialWorld)
-		first string // part of the first call's error; empty: none
-		wants string // part of the error in the end; empty: none
-		check func(w *trialWorld) bool
-	}{
-		{name: "its own records", put: func(w *trialWorld) {
-			r := w.Job("eraser").RootRange()
-			r.Start = atAnn()
-			w.put(r.Key(), r)
-		}, check: left(record.RangeKind, 1)},
-		{name: "a record under the name of another job", put: func(w *trialWorld) {
-			j := w.ended("j", nil)
-			r := w.Records(j)[j.Root()]
-			w.put(datastore.NameKey(record.RangeKind, "elsewhere", nil), r)
-			r.Start = atAnn()
-			w.put(datastore.NameKey(record.RangeKind, "elsewhere", nil), r)
-		}, first: `the ScattermapRange "elsewhere" says that it is a record of job j`, wants: "delete it"},
-		{name: "a record whose name is after all names of its job", put: func(w *trialWorld) {
-			j := w.ended("j", nil)
-			r := w.Records(j)[j.Root()]
-			r.Start = atAnn()
-			w.put(datastore.NameKey(record.RangeKind, record.RangePrefix(j.Ref())+"zz", nil), r)
-		}, first: "is not in that job's range of names", wants: "delete it"},
-		{name: "a record of an unknown kind", put: func(w *trialWorld) {
-			w.put(datastore.NameKey("ScattermapOther", "o", nil), &says{"ann-lee"})
-		}, first: `the ScattermapOther "o": discard what it belongs to`, wants: "delete it"},
-		{name: "a record of an unknown kind that does not mention it", put: func(w *trialWorld) {
-			w.put(datastore.NameKey("ScattermapOther", "o", nil), &says{"bob"})
-		}},
-		{name: "entities of users", put: func(w *trialWorld) {
-			w.put(atAnn().Key, &says{"ann-lee"})
-		}},
-		{name: "the record of a range that an ended job has", put: func(w *trialWorld) {
-			j := w.ended("j", nil)
-			r := w.Records(j)[j.Root()]
-			r.Start = atAnn()
-			w.put(r.Key(), r)
-		}, first: oneRemains, check: func(w *trialWorld) bool {
-			return w.count(record.RangeKind) == 0 && w.Job("j").Erased.IsZero() && w.Job("j").Cleaned
-		}},
-		{name: "the draft of a job", put: func(w *trialWorld) {
-			j := w.ended("j", nil)
-			w.put(ledger.DraftKey(j.Ref()), &ledger.Draft{Stored: []byte(`{"a":"ann-lee"}`)})
-			w.stored(j, func(j *record.Job) { j.Drafted = true })
-		}, first: oneRemains, check: left(record.DraftKind, 0)},
-		{name: "records of a deleted job", put: func(w *trialWorld) { w.orphans("gone") },
-			first: "4 jobs and records remain", check: func(w *trialWorld) bool {
-				return w.count(record.RangeKind)+w.count(record.BatchKind)+w.count(record.DraftKind) == 0
-			}},
-		{name: "a batch of a deleted job", put: func(w *trialWorld) {
-			gone := w.NewJob("gone", "m")
-			key, b := record.NewBatch(gone.Ref(), gone.Root(), []*datastore.Key{atAnn().Key}, 1, 0)
-			w.put(key, b)
-		}, first: oneRemains, check: left(record.BatchKind, 0)},
-		{name: "the guard of a job that has it in its ID", put: func(w *trialWorld) {
-			w.must(w.Store.Forestall(w.Context(), annGone, time.Now()))
-		}, first: oneRemains, check: left(record.RangeKind, 0)},
-		{name: "the slot of a job that has it in its ID", put: func(w *trialWorld) {
-			j := w.NewJob("ann-lee", "m")
-			w.Begin(j)
-			w.passes(5 * time.Minute)
-		}, first: "2 jobs and records remain", check: func(w *trialWorld) bool {
-			_, err := w.Store.LoadJob(w.Context(), record.Ref{ID: "ann-lee"})
-			return errors.Is(err, record.ErrNoSuchJob) && w.count(record.SlotKind) == 0
-		}},
-		{name: "a slot without a job", put: func(w *trialWorld) {
-			w.put(datastore.NameKey(record.SlotKind, "ann-lee", nil), &record.Slot{})
-		}, first: oneRemains, check: left(record.SlotKind, 0)},
-		{name: "a slot that mentions it in a property of another build", put: func(w *trialWorld) {
-			j := w.ended("j", nil)
-			w.put(datastore.NameKey(record.SlotKind, "s", nil), &datastore.PropertyList{{Name: "job", Value: j.ID},
-				{Name: "incarnation", Value: j.Incarnation}, {Name: "new", Value: "ann-lee"}})
-		}, first: oneRemains, check: left(record.SlotKind, 1)},
-		{name: "a slot that can't be read", put: func(w *trialWorld) {
-			w.put(datastore.NameKey(record.SlotKind, "ann-lee", nil),
-				&datastore.PropertyList{{Name: "job", Value: int64(7)}})
-		}, first: `the ScattermapSlot "ann-lee" can't be read`, wants: "delete it"},
-		{name: "a schedule that can't be read", put: func(w *trialWorld) {
-			w.put(record.ScheduleKey("s"), &datastore.PropertyList{{Name: "run", Value: int64(7)},
-				{Name: "queued", Value: []byte(`["ann-lee"]`)}})
-		}, first: `the ScattermapSchedule "s" can't be read`, wants: "delete it"},
-		{name: "past ticks of a schedule", put: func(w *trialWorld) {
-			s := &record.Schedule{}
-			s.Start(time.Now(), "ann-lee")
-			s.Start(time.Now().Add(time.Hour), "bob")
-			w.put(record.ScheduleKey("s"), s)
-		}, first: oneRemains, check: func(w *trialWorld) bool {
-			s := w.schedule("s")
-			past := string(s.Past)
-			return s.Run == "bob" && strings.Contains(past, "erased-") && strings.Contains(past, "bob")
-		}},
-		{name: "a schedule whose last run is there", put: func(w *trialWorld) {
-			w.ended("ann-lee", nil)
-			w.put(record.ScheduleKey("s"), &record.Schedule{Run: "ann-lee"})
-		}, first: "2 jobs and records remain", check: func(w *trialWorld) bool { return w.schedule("s").Run == "" }},
-		{name: "a waiting tick", put: func(w *trialWorld) {
-			w.put(record.ScheduleKey("s"), &record.Schedule{Queued: []byte(`{"params":{"who":"ann-lee"}}`),
-				Waits: time.Now()})
-		}, first: `a tick of the schedule "s" waits`, wants: "wait for that job's end"},
-		{name: "a schedule of its name", put: func(w *trialWorld) {
-			w.put(record.ScheduleKey("ann-lee"), &record.Schedule{})
-		}, first: "has the subject in its name", wants: "delete its record"},
-		{name: "a schedule that mentions it in a slot's name of another build", put: func(w *trialWorld) {
-			w.put(record.ScheduleKey("s"), &says{"ann-lee"})
-		}, first: oneRemains, check: left(record.ScheduleKind, 1)},
-		{name: "a job that can't be read", put: func(w *trialWorld) {
-			w.put(record.JobKey("odd"), &datastore.PropertyList{{Name: "state", Value: int64(1)}})
-		}, first: "the record of job odd can't be read", wants: "delete it"},
-		{name: "a job that runs", put: func(w *trialWorld) {
-			w.running("j", func(j *record.Job) { j.Params = []byte(`{"who":"ann-lee"}`) })
-		}, first: "job j is running: abort it", wants: "abort it"},
-		{name: "a job of another queue", put: func(w *trialWorld) {
-			w.stored(w.about("j"), func(j *record.Job) { j.Queue = "projects/p/locations/l/queues/q" })
-		}, first: "clean it up there", wants: "the job belongs to another queue"},
-		{name: "a job that is being cleaned up", put: func(w *trialWorld) {
-			w.must(w.CleanUp(w.Context(), w.about("j").Ref(), lifecycle.CleanUp{}))
-		}, first: oneRemains, check: func(w *trialWorld) bool { return !w.Job("j").Erased.IsZero() }},
-		{name: "a job of its name that is being cleaned up in another way", put: func(w *trialWorld) {
-			w.must(w.CleanUp(w.Context(), w.ended("ann-lee", nil).Ref(), lifecycle.CleanUp{}))
-		}, first: oneRemains, check: left(record.JobKind, 1)},
-		{name: "a job that was erased, and is about the subject all the same", put: func(w *trialWorld) {
-			w.stored(w.about("j"), func(j *record.Job) { j.Erased = time.Now() })
-		}, first: "no longer says what it was about", wants: "delete it"},
-		{name: "texts of a job", put: func(w *trialWorld) {
-			w.stored(w.ended("j", nil), func(j *record.Job) { j.Error = "ann-lee is missing" })
-		}, first: oneRemains, check: func(w *trialWorld) bool {
-			j := w.Job("j")
-			return !strings.Contains(j.Error, "ann") && j.Error != "" && j.Erased.IsZero() && !j.Cleaned
-		}},
-		{name: "a property of another build", put: func(w *trialWorld) {
-			j := w.ended("j", nil)
-			properties, err := datastore.SaveStruct(j)
-			w.must(err)
-			list := datastore.PropertyList(append(properties, datastore.Property{Name: "new", Value: "ann-lee"}))
-			w.put(record.JobKey(j.ID), &list)
-		}, first: oneRemains, check: func(w *trialWorld) bool { return !w.Job("j").Cleaned }},
-		{name: "a job that an undo needs", put: func(w *trialWorld) { w.undone("j", false) },
-			first: "", wants: "job j can't be cleaned up"},
-		{name: "a job that an undo needs, and that an older build has cleaned up", put: func(w *trialWorld) {
-			w.undone("j", true)
-		}, first: "", wants: "job j can't forget"},
-		{name: "totals that can't be read", put: func(w *trialWorld) {
-			w.stored(w.about("j"), func(j *record.Job) { j.Totals, j.Cleaned = []byte("{"), true })
-		}, first: "", wants: "the record of job j can't be redacted"},
-		{name: "everywhere: a job with counters, and one without", whom: &record.Subject{Everywhere: true},
-			put: func(w *trialWorld) {
-				w.counts = []byte(`{"ann":1}`)
-				w.ended("j", nil)
-			}, first: oneRemains, check: func(w *trialWorld) bool {
-				sum, err := w.Job("j").RecordedTotals()
-				return err == nil && len(sum.Counters) == 0 && sum.Processed == 4 && w.count(record.RangeKind) == 0 &&
-					w.Job("j").Erased.IsZero()
-			}},
-		{name: "everywhere: a job that names a key", whom: &record.Subject{Everywhere: true}, put: func(w *trialWorld) {
-			w.ended("j", func(j *record.Job) { j.Query = []byte(`{"kind":"K","start":"x"}`) })
-		}, first: oneRemains, check: func(w *trialWorld) bool { return !w.Job("j").Erased.IsZero() }},
-		{name: "everywhere: a job that goes on", whom: &record.Subject{Everywhere: true}, put: func(w *trialWorld) {
-			w.running("j", nil)
-		}, first: "job j is running", wants: "abort it"},
-		{name: "a job that reads all namespaces, and goes on", put: func(w *trialWorld) {
-			w.running("j", func(j *record.Job) { j.Query = []byte(`{"kind":"K","all_namespaces":true}`) })
-		}, first: "job j is running", wants: "abort it"},
-		{name: "an aborted job that reads all namespaces, with an open range", put: func(w *trialWorld) {
-			j := w.running("j", func(j *record.Job) { j.Query = []byte(`{"kind":"K","all_namespaces":true}`) })
-			w.stored(j, func(j *record.Job) { _, err := j.Abort(time.Now()); w.must(err) })
-		}, first: oneRemains, check: func(w *trialWorld) bool { return w.Job("j").Cleaned }},
-		{name: "an ended job that reads all namespaces, and a record without a mark", put: func(w *trialWorld) {
-			j := w.ended("j", func(j *record.Job) { j.Query = []byte(`{"kind":"K","all_namespaces":true}`) })
-			properties, err := datastore.SaveStruct(w.Records(j)[j.Root()])
-			w.must(err)
-			list := datastore.PropertyList(append(properties, datastore.Property{Name: "open", Value: ""}))
-			w.put(record.RangeKey(j.Ref(), j.Root()), &list)
-		}, check: func(w *trialWorld) bool { return !w.Job("j").Cleaned }},
-		{name: "everywhere: records of no job", whom: &record.Subject{Everywhere: true}, put: func(w *trialWorld) {
-			w.put(datastore.NameKey(record.SlotKind, "s", nil), &record.Slot{Job: "gone"})
-			w.put(record.ScheduleKey("s"), &record.Schedule{Run: "gone"})
-			w.put(datastore.NameKey("ScattermapOther", "o", nil), &says{"bob"})
-			w.must(w.Store.Forestall(w.Context(), annGone, time.Now()))
-		}, check: left(record.SlotKind, 1)},
-		{name: "a schedule whose name looks like a draft's", put: func(w *trialWorld) {
-			w.put(record.ScheduleKey("a.b.c.d"), &record.Schedule{Run: "ann-lee"})
-		}, first: oneRemains, check: func(w *trialWorld) bool { return w.schedule("a.b.c.d").Run == "" }},
-		{name: "a waiting tick, after a run that is there", put: func(w *trialWorld) {
-			w.ended("ann-lee", nil)
-			w.put(record.ScheduleKey("s"), &record.Schedule{Run: "ann-lee",
-				Queued: []byte(`{"params":{"who":"ann-lee"}}`), Waits: time.Now()})
-		}, first: `a tick of the schedule "s" waits`, wants: "wait for that job's end"},
-		{name: "a job that runs, and a schedule of its name", put: func(w *trialWorld) {
-			w.put(record.ScheduleKey("ann-lee"), &record.Schedule{})
-			w.running("j", func(j *record.Job) { j.Params = []byte(`{"who":"ann-lee"}`) })
-		}, first: `erased subject: job j is running: abort it, or wait for its end; the schedule "ann-lee" has`,
-			wants: "abort it"},
-		{name: "an aborted job with an open range", put: func(w *trialWorld) { w.aborted("j") },
-			check: func(w *trialWorld) bool { return !w.Job("j").Cleaned && w.count(record.RangeKind) == 1 }},
-		{name: "an ended job that reads all namespaces", put: func(w *trialWorld) {
-			w.ended("j", func(j *record.Job) { j.Query = []byte(`{"kind":"K","all_namespaces":true}`) })
-		}, check: func(w *trialWorld) bool { return !w.Job("j").Cleaned }},
-	} {
+	for _, c := range erasures {
 		t.Run(c.name, func(t *testing.T) {
 			inTrial(t, new(function.Definition), func(w *trialWorld) {
 				whom := ann

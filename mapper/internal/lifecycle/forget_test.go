@@ -152,76 +152,81 @@ func TestErasureBeside(t *testing.T) {
 	})
 }
 
+// countsX reports whether a job's record has the totals of its counter x.
+func countsX(j *record.Job) bool {
+	sum, err := j.RecordedTotals()
+	return err == nil && sum.Counters["x"] == 1
+}
+
+// erasureSteps are ended jobs, and what an erasure does to them.
+var erasureSteps = []struct {
+	name    string
+	whom    record.Subject
+	id      string
+	params  string
+	holds   bool                     // the record of its root mentions the subject
+	records bool                     // it has records
+	change  func(j *record.Job)      // its record
+	first   func(j *record.Job) bool // what it is after the first search,
+	last    func(j *record.Job) bool // and in the end; nil: it is deleted
+	wants   string                   // part of the error in the end
+}{
+	{name: "it does not mention it", whom: ann, records: true, first: countsX, last: countsX},
+	{name: "its parameters", whom: ann, params: `{"who":"ann-lee"}`, records: true,
+		first: func(j *record.Job) bool {
+			return j.Erased.IsZero() && j.Cleaning != "" && !countsX(j) && ann.InJob(j)
+		}, last: func(j *record.Job) bool { return !j.Erased.IsZero() && !ann.InJob(j) }},
+	{name: "its parameters, and it was cleaned up", whom: ann, params: `{"who":"ann-lee"}`,
+		change: func(j *record.Job) { j.Cleaned = true },
+		first:  func(j *record.Job) bool { return !j.Erased.IsZero() && j.Epoch == 0 && j.Cleaning == "" },
+		last:   func(j *record.Job) bool { return !j.Erased.IsZero() && j.Epoch == 0 }},
+	{name: "its parameters and a late record", whom: ann, params: `{"who":"ann-lee"}`, records: true, holds: true,
+		change: func(j *record.Job) { j.Cleaned = true },
+		first:  func(j *record.Job) bool { return j.Erased.IsZero() && j.Cleaning != "" && !countsX(j) },
+		last:   func(j *record.Job) bool { return !j.Erased.IsZero() }},
+	{name: "a record", whom: ann, records: true, holds: true,
+		first: func(j *record.Job) bool { return j.Cleaning != "" && !countsX(j) },
+		last:  func(j *record.Job) bool { return j.Erased.IsZero() && j.Cleaned && !countsX(j) }},
+	{name: "a text", whom: ann, records: true, change: func(j *record.Job) { j.Error = "ann-lee" },
+		first: func(j *record.Job) bool { return j.Error == "(erased)" && countsX(j) && !j.Cleaned },
+		last:  func(j *record.Job) bool { return countsX(j) && !j.Cleaned }},
+	{name: "a text, and it was cleaned up", whom: ann, change: func(j *record.Job) {
+		j.Error, j.Cleaned = "ann-lee", true
+	}, first: func(j *record.Job) bool { return j.Error == "(erased)" && j.Erased.IsZero() },
+		last: func(j *record.Job) bool { return j.Erased.IsZero() && countsX(j) }},
+	{name: "a text, and it was erased", whom: ann, change: func(j *record.Job) {
+		j.Error, j.Erased, j.Cleaned = "ann-lee", time.Now(), true
+	}, first: func(j *record.Job) bool { return j.Error == "(erased)" },
+		last: func(j *record.Job) bool { return j.Error == "(erased)" }},
+	{name: "its ID, and it was erased", whom: ann, id: "ann-lee", records: true, change: func(j *record.Job) {
+		j.Erased, j.Cleaned = time.Now(), true
+	}, first: func(j *record.Job) bool { return j.Cleaning != "" }},
+	{name: "its ID, and it was erased and cleaned up", whom: ann, id: "ann-lee", change: func(j *record.Job) {
+		j.Erased, j.Cleaned = time.Now(), true
+	}, first: func(j *record.Job) bool { return j.Cleaning != "" }},
+	{name: "its ID, and it was cleaned up", whom: ann, id: "ann-lee",
+		change: func(j *record.Job) { j.Cleaned = true },
+		first:  func(j *record.Job) bool { return j.Cleaning != "" }},
+	{name: "its parameters and a record, and it was erased", whom: ann, params: `{"who":"ann-lee"}`, records: true,
+		holds: true, change: func(j *record.Job) { j.Erased, j.Cleaned = time.Now(), true },
+		first: func(j *record.Job) bool { return j.Cleaning != "" },
+		last:  func(j *record.Job) bool { return true }, wants: "no longer says what it was about"},
+	{name: "its schedule", whom: ann, change: func(j *record.Job) { j.Schedule, j.Cleaned = "ann-lee", true },
+		first: func(j *record.Job) bool { return j.Erased.IsZero() },
+		last:  func(j *record.Job) bool { return j.Erased.IsZero() },
+		wants: "the job's state does not allow that: the record of job j still mentions the erased subject"},
+	{name: "everywhere: counters, and no records", whom: record.Subject{Everywhere: true},
+		first: func(j *record.Job) bool { return !countsX(j) && !j.Cleaned },
+		last:  func(j *record.Job) bool { return !countsX(j) && j.CountersDropped && !j.Cleaned }},
+	{name: "everywhere: its parameters", whom: record.Subject{Everywhere: true, Words: ann.Words},
+		params: `{"who":"ann-lee"}`, records: true, first: func(j *record.Job) bool { return j.Cleaning != "" },
+		last: func(j *record.Job) bool { return !j.Erased.IsZero() }},
+}
+
 // TestErasureSteps checks what the first search does to an ended job, and what it leaves until the
 // job's records are deleted.
 func TestErasureSteps(t *testing.T) {
-	counted := func(j *record.Job) bool {
-		sum, err := j.RecordedTotals()
-		return err == nil && sum.Counters["x"] == 1
-	}
-	for _, c := range []struct {
-		name    string
-		whom    record.Subject
-		id      string
-		params  string
-		holds   bool                     // the record of its root mentions the subject
-		records bool                     // it has records
-		change  func(j *record.Job)      // its record
-		first   func(j *record.Job) bool // what it is after the first search,
-		last    func(j *record.Job) bool // and in the end; nil: it is deleted
-		wants   string                   // part of the error in the end
-	}{
-		{name: "it does not mention it", whom: ann, records: true, first: counted, last: counted},
-		{name: "its parameters", whom: ann, params: `{"who":"ann-lee"}`, records: true,
-			first: func(j *record.Job) bool {
-				return j.Erased.IsZero() && j.Cleaning != "" && !counted(j) && ann.InJob(j)
-			}, last: func(j *record.Job) bool { return !j.Erased.IsZero() && !ann.InJob(j) }},
-		{name: "its parameters, and it was cleaned up", whom: ann, params: `{"who":"ann-lee"}`,
-			change: func(j *record.Job) { j.Cleaned = true },
-			first:  func(j *record.Job) bool { return !j.Erased.IsZero() && j.Epoch == 0 && j.Cleaning == "" },
-			last:   func(j *record.Job) bool { return !j.Erased.IsZero() && j.Epoch == 0 }},
-		{name: "its parameters and a late record", whom: ann, params: `{"who":"ann-lee"}`, records: true, holds: true,
-			change: func(j *record.Job) { j.Cleaned = true },
-			first:  func(j *record.Job) bool { return j.Erased.IsZero() && j.Cleaning != "" && !counted(j) },
-			last:   func(j *record.Job) bool { return !j.Erased.IsZero() }},
-		{name: "a record", whom: ann, records: true, holds: true,
-			first: func(j *record.Job) bool { return j.Cleaning != "" && !counted(j) },
-			last:  func(j *record.Job) bool { return j.Erased.IsZero() && j.Cleaned && !counted(j) }},
-		{name: "a text", whom: ann, records: true, change: func(j *record.Job) { j.Error = "ann-lee" },
-			first: func(j *record.Job) bool { return j.Error == "(erased)" && counted(j) && !j.Cleaned },
-			last:  func(j *record.Job) bool { return counted(j) && !j.Cleaned }},
-		{name: "a text, and it was cleaned up", whom: ann, change: func(j *record.Job) {
-			j.Error, j.Cleaned = "ann-lee", true
-		}, first: func(j *record.Job) bool { return j.Error == "(erased)" && j.Erased.IsZero() },
-			last: func(j *record.Job) bool { return j.Erased.IsZero() && counted(j) }},
-		{name: "a text, and it was erased", whom: ann, change: func(j *record.Job) {
-			j.Error, j.Erased, j.Cleaned = "ann-lee", time.Now(), true
-		}, first: func(j *record.Job) bool { return j.Error == "(erased)" },
-			last: func(j *record.Job) bool { return j.Error == "(erased)" }},
-		{name: "its ID, and it was erased", whom: ann, id: "ann-lee", records: true, change: func(j *record.Job) {
-			j.Erased, j.Cleaned = time.Now(), true
-		}, first: func(j *record.Job) bool { return j.Cleaning != "" }},
-		{name: "its ID, and it was erased and cleaned up", whom: ann, id: "ann-lee", change: func(j *record.Job) {
-			j.Erased, j.Cleaned = time.Now(), true
-		}, first: func(j *record.Job) bool { return j.Cleaning != "" }},
-		{name: "its ID, and it was cleaned up", whom: ann, id: "ann-lee",
-			change: func(j *record.Job) { j.Cleaned = true },
-			first:  func(j *record.Job) bool { return j.Cleaning != "" }},
-		{name: "its parameters and a record, and it was erased", whom: ann, params: `{"who":"ann-lee"}`, records: true,
-			holds: true, change: func(j *record.Job) { j.Erased, j.Cleaned = time.Now(), true },
-			first: func(j *record.Job) bool { return j.Cleaning != "" },
-			last:  func(j *record.Job) bool { return true }, wants: "no longer says what it was about"},
-		{name: "its schedule", whom: ann, change: func(j *record.Job) { j.Schedule, j.Cleaned = "ann-lee", true },
-			first: func(j *record.Job) bool { return j.Erased.IsZero() },
-			last:  func(j *record.Job) bool { return j.Erased.IsZero() },
-			wants: "the job's state does not allow that: the record of job j still mentions the erased subject"},
-		{name: "everywhere: counters, and no records", whom: record.Subject{Everywhere: true},
-			first: func(j *record.Job) bool { return !counted(j) && !j.Cleaned },
-			last:  func(j *record.Job) bool { return !counted(j) && j.CountersDropped && !j.Cleaned }},
-		{name: "everywhere: its parameters", whom: record.Subject{Everywhere: true, Words: ann.Words},
-			params: `{"who":"ann-lee"}`, records: true, first: func(j *record.Job) bool { return j.Cleaning != "" },
-			last: func(j *record.Job) bool { return !j.Erased.IsZero() }},
-	} {
+	for _, c := range erasureSteps {
 		t.Run(c.name, func(t *testing.T) {
 			inTrial(t, new(function.Definition), func(w *trialWorld) {
 				f := w.eraser(c.whom)

@@ -120,7 +120,7 @@ func TestAddUpInParts(t *testing.T) {
 			w.must(w.deliver(under(w.Context(), nth(2, "RunQuery", func() { // after that for open ranges
 				if time.Sleep(c.takes); c.drains {
 					go func() { _, _ = w.Gate.Drain(context.Background()) }()
-					time.Sleep(1)
+					time.Sleep(time.Nanosecond)
 				}
 			})), j, "cleanup", body.Job{Tick: addUp}, 0))
 			var links []int64

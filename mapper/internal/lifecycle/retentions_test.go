@@ -115,7 +115,7 @@ func TestRetentionDecides(t *testing.T) {
 			if c.name == "it is due" && (!now.Retired || !now.CleanedAt.Equal(time.Now())) {
 				w.Errorf("it was retired: %v, at %v", now.Retired, now.CleanedAt)
 			}
-			if c.tasks > 0 && c.name == "an undo needs its records" && w.tasks("retain")[0].at.Sub(time.Now()) != aDay {
+			if c.tasks > 0 && c.name == "an undo needs its records" && time.Until(w.tasks("retain")[0].at) != aDay {
 				w.Errorf("it is tried again at %v", w.tasks("retain")[0].at)
 			}
 			w.purge()

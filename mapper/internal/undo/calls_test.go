@@ -92,6 +92,32 @@ func TestFailingCalls(t *testing.T) {
 	}
 }
 
+// runUnkept undoes a page, and refuses one of its reads of the past, after so many others. It returns
+// the moment that was not read; zero: the page has no more reads.
+func (w *world) runUnkept(page, after int) (e *function.Effect, refused time.Time, err error) {
+	reads := 0
+	w.taps(func(req, _ any, pass func() error) error {
+		at := readTime(req)
+		if at.IsZero() {
+			return pass()
+		}
+		w.mu.Lock()
+		reads++
+		now := reads == after+1
+		if now {
+			refused = at
+		}
+		w.mu.Unlock()
+		if now {
+			return status.Error(codes.InvalidArgument, "the past is not kept")
+		}
+		return pass()
+	})
+	defer w.taps(nil)
+	e, err = w.run(page)
+	return e, refused, err
+}
+
 // TestUnkept refuses each read of the past of an undo's page in turn, as the database does if it no
 // longer keeps that past. An entity then becomes what it would have become, or it stays and is
 // listed, or the page can't be undone at all.
@@ -111,25 +137,8 @@ func TestUnkept(t *testing.T) {
 				page := commit{at: stored.UpdateTime.AsTime()}
 				all := strings.Split(s.says, "\n")
 				for after := 0; ; after += 1 + after/12 {
-					reads, refused := 0, time.Time{}
-					w.taps(func(req, _ any, pass func() error) error {
-						at := readTime(req)
-						w.mu.Lock()
-						if !at.IsZero() {
-							reads++
-						}
-						now := !at.IsZero() && reads == after+1
-						if now {
-							refused = at
-						}
-						w.mu.Unlock()
-						if now {
-							return status.Error(codes.InvalidArgument, "the past is not kept")
-						}
-						return pass()
-					})
-					e, err := w.run(s.page)
-					if w.taps(nil); refused.IsZero() {
+					e, refused, err := w.runUnkept(s.page, after)
+					if refused.IsZero() {
 						break
 					}
 					if err != nil { // the states just before and after it must be kept, or a minute's

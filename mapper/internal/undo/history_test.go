@@ -75,8 +75,10 @@ func TestBegun(t *testing.T) {
 		{"the root is as at the start", func(*world) {}, 0, 0, true},
 		{"the root has changed", func(w *world) { w.page(0, nil); w.page(0, nil) }, 0, 0, true},
 		{"the start is too old", func(*world) { time.Sleep(2 * time.Hour) }, -skew, -skew, false},
-		{"the root has changed within the hour only", func(w *world) { time.Sleep(2 * time.Hour); w.page(0, nil) }, -skew,
-			-skew, false},
+		{"the root has changed within the hour only", func(w *world) {
+			time.Sleep(2 * time.Hour)
+			w.page(0, nil)
+		}, -skew, -skew, false},
 		{"the root is gone", func(w *world) {
 			w.commit(func(tx *datastore.Transaction) error { return tx.Delete(w.ranges[0].Key()) })
 		}, -skew, -skew, false},

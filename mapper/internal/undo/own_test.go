@@ -199,7 +199,8 @@ func TestSpaces(t *testing.T) {
 			key.Namespace = space
 			keys, all = append(keys, key), append(all, datastore.NewInsert(key, &thing{1}))
 		}
-		all = append(all, datastore.NewInsert(keyOf(1), &thing{1}), datastore.NewInsert(keys[record.MaxPageSize], &thing{1}))
+		all = append(all, datastore.NewInsert(keyOf(1), &thing{1}),
+			datastore.NewInsert(keys[record.MaxPageSize], &thing{1}))
 		w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(all...); return err })
 		found, err := w.undoer().lookup(w.Context(), keys, time.Time{})
 		if err != nil {

@@ -20,8 +20,8 @@ import (
 func TestParams(t *testing.T) {
 	m := Mapper(&function.Definition{Name: "m"}, nil, nil, new(atomic.Int64))
 	for params, want := range map[string]string{
-		`{"job":7}`: "job", `{"other":7,"query":{"kind":"K"}}`: "other", `{"job":"j","incarnation":"i","query":[]}`: "params: query",
-		`{"job":"j","incarnation":"i"}`: "params: query",
+		`{"job":7}`: "job", `{"other":7,"query":{"kind":"K"}}`: "other",
+		`{"job":"j","incarnation":"i","query":[]}`: "params: query", `{"job":"j","incarnation":"i"}`: "params: query",
 	} {
 		if f, err := m.Prepare([]byte(params), true); f != nil || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", params, err, want)
@@ -32,7 +32,7 @@ func TestParams(t *testing.T) {
 // refuse makes the database refuse reads of the past, but perhaps serve whole minutes.
 func (w *world) refuse(minutes bool) {
 	w.taps(func(req, _ any, pass func() error) error {
-		if at := readTime(req); !at.IsZero() && !(minutes && at.Equal(at.Truncate(time.Minute))) {
+		if at := readTime(req); !at.IsZero() && (!minutes || !at.Equal(at.Truncate(time.Minute))) {
 			return status.Error(codes.InvalidArgument, "the past is not kept")
 		}
 		return pass()

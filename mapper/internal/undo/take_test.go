@@ -114,10 +114,12 @@ func TestBatchRecords(t *testing.T) {
 		inWorld(t, 1, []int64{1}, func(w *world) {
 			w.page(0, to{1: 7})
 			other(w, w.undo, w.ranges[0].ID, []byte("\x00x"))
-			if _, err := w.run(0); !fault.IsPermanent(err) || !strings.Contains(err.Error(), "what a page has written") {
+			_, err := w.run(0)
+			if !fault.IsPermanent(err) || !strings.Contains(err.Error(), "what a page has written") {
 				t.Errorf("%v", err)
 			}
-			e, err := w.function()(w.Context(), function.Job{Ref: w.undo.Ref(), Rehearses: true}, w.ranges[0].Key(), nil)
+			rehearses := function.Job{Ref: w.undo.Ref(), Rehearses: true}
+			e, err := w.function()(w.Context(), rehearses, w.ranges[0].Key(), nil)
 			if err != nil || says(e) == "" {
 				t.Errorf("a rehearsal, which has no batches: %v", err)
 			}

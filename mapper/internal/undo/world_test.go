@@ -35,7 +35,8 @@ type to = map[int64]int64
 func keyOf(id int64) *datastore.Key { return datastore.IDKey("K", id, nil) }
 
 // A world is a database with a job over the kind K. Its ranges have 10 IDs each: [1, 10), [10, 20)
-// and so on. The records of the first five are in the same order. Somebody else writes, too. Each write takes a second of its own.
+// and so on. The records of the first five are in the same order. Somebody else writes, too. Each
+// write takes a second of its own.
 type world struct {
 	*testing.T
 	client *datastore.Client
