@@ -7,7 +7,8 @@
 //	GOOGLE_CLOUD_PROJECT  the project of the database
 //	TASKS_QUEUE           projects/PROJECT/locations/LOCATION/queues/QUEUE
 //	SERVICE_URL           where Cloud Tasks reaches this service
-//	SERVICE_ACCOUNT       the account whose token the tasks carry; none is needed with an emulator
+//	SERVICE_ACCOUNT       the account whose token the tasks carry (TASKS_SERVICE_ACCOUNT in
+//	                      examples/cloudrun); none is needed with an emulator
 //	PORT                  where to listen
 //
 // DATASTORE_EMULATOR_HOST and CLOUD_TASKS_EMULATOR_HOST, which "scattermap emulator" prints, point
