@@ -4,12 +4,11 @@
 //
 // Environment:
 //
-//	GOOGLE_CLOUD_PROJECT  the project of the database
-//	TASKS_QUEUE           projects/PROJECT/locations/LOCATION/queues/QUEUE
-//	SERVICE_URL           where Cloud Tasks reaches this service
-//	SERVICE_ACCOUNT       the account whose token the tasks carry (TASKS_SERVICE_ACCOUNT in
-//	                      examples/cloudrun); none is needed with an emulator
-//	PORT                  where to listen
+//	GOOGLE_CLOUD_PROJECT   the project of the database
+//	TASKS_QUEUE            projects/PROJECT/locations/LOCATION/queues/QUEUE
+//	SERVICE_URL            where Cloud Tasks reaches this service
+//	TASKS_SERVICE_ACCOUNT  the account whose token the tasks carry; an emulator needs none
+//	PORT                   where to listen
 //
 // DATASTORE_EMULATOR_HOST and CLOUD_TASKS_EMULATOR_HOST, which "scattermap emulator" prints, point
 // it at emulators. Then it writes one account, to try the job on.
@@ -58,7 +57,7 @@ func main() {
 	check(err)
 	url := os.Getenv("SERVICE_URL") + "/mapper/"
 	queue, err := tasks.NewQueue(taskClient, os.Getenv("TASKS_QUEUE"), url, &tasks.Options{
-		ServiceAccount:     os.Getenv("SERVICE_ACCOUNT"),
+		ServiceAccount:     os.Getenv("TASKS_SERVICE_ACCOUNT"),
 		InsecureSkipVerify: os.Getenv("CLOUD_TASKS_EMULATOR_HOST") != "", // its tasks carry no tokens
 	})
 	check(err)

@@ -92,8 +92,8 @@ func TestFailingCalls(t *testing.T) {
 	}
 }
 
-// runUnkept undoes a page, and refuses one of its reads of the past, after so many others. It returns
-// the moment that was not read; zero: the page has no more reads.
+// runUnkept undoes a page, and refuses one of its reads of the past: the one after the given number
+// of others. It returns the moment that was not read; zero: the page has no more reads.
 func (w *world) runUnkept(page, after int) (e *function.Effect, refused time.Time, err error) {
 	reads := 0
 	w.taps(func(req, _ any, pass func() error) error {
