@@ -580,8 +580,9 @@ func TestCauses(t *testing.T) {
 			t.Fatal(err)
 		}
 		wait(mapper.StateSucceededWithFailures, 30)
-		wantHistory(t, job, "started running", "its failures of one cause are retried running",
-			"its failures of one cause are retried running")
+		const ended = "succeeded with failures succeeded with failures"
+		wantHistory(t, job, "started running", ended, "its failures of one cause are retried running", ended,
+			"its failures of one cause are retried running", ended)
 		if err := job.Retry(ctx, nil); err != nil {
 			t.Fatal(err)
 		}
