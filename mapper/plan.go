@@ -31,7 +31,8 @@ type PlanOptions struct {
 	WritesPerEntity float64
 
 	// CallsPerEntity is how many calls the function announces per entity ([Entity.AwaitCall]), up
-	// to 10,000. It has no effect unless Rate limits calls. Defaults to 1.
+	// to 10,000. It has no effect unless Rate limits calls: waiting for calls then ends pages early.
+	// Defaults to 1.
 	CallsPerEntity float64
 
 	// Params are the parameters of the job as JSON. The plan checks them as a start does, unless
@@ -48,8 +49,9 @@ type Estimate struct {
 	// LowerBound says that the count stopped at Entities: there may be more.
 	LowerBound bool `json:"at_least,omitempty"`
 
-	Workers  int           `json:"workers"`  // tasks at once
-	Pages    int64         `json:"pages"`    // commits of the job
+	Workers int `json:"workers"` // tasks at once
+	// Pages are the commits of the job. If Rate limits calls, the job may make twice as many.
+	Pages    int64         `json:"pages"`
 	Tasks    int64         `json:"tasks"`    // tasks of ranges
 	Duration time.Duration `json:"takes_ns"` // with the latencies of docs/scale.md
 
