@@ -49,9 +49,8 @@ type Estimate struct {
 	// LowerBound says that the count stopped at Entities: there may be more.
 	LowerBound bool `json:"at_least,omitempty"`
 
-	Workers int `json:"workers"` // tasks at once
-	// Pages are the commits of the job. If Rate limits calls, the job may make twice as many.
-	Pages    int64         `json:"pages"`
+	Workers  int           `json:"workers"`  // tasks at once
+	Pages    int64         `json:"pages"`    // commits; maybe twice as many with a Rate of calls
 	Tasks    int64         `json:"tasks"`    // tasks of ranges
 	Duration time.Duration `json:"takes_ns"` // with the latencies of docs/scale.md
 
