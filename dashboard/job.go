@@ -141,7 +141,7 @@ func (s *server) view(st, undo *mapper.Status, p *picture.Picture, chosen pictur
 	}
 	v.Name, v.Rehearsed = strings.CutPrefix(st.Mapper, "rehearsal:")
 	v.Standing = standingOf(&v.Status, v.History, time.Now())
-	v.Undoes = undoneJob(st)
+	v.Undoes = operator.UndoneJob(st)
 	v.Strip = draw(st.ID, p, v.Ranges, chosen, st.Progress)
 	v.Rates = chartOf(v.Series, func(m picture.Moment) float64 { return m.Rate })
 	v.Busy = chartOf(v.Series, func(m picture.Moment) float64 { return m.Busy })
@@ -160,20 +160,6 @@ func (s *server) view(st, undo *mapper.Status, p *picture.Picture, chosen pictur
 		v.Logs = s.LogURL(st.ID, "")
 	}
 	return v, err
-}
-
-// undoneJob returns the ID of the job that an undo undoes. For other jobs it returns "".
-func undoneJob(s *mapper.Status) string {
-	if !operator.Undoes(s) {
-		return ""
-	}
-	var p struct {
-		Job string `json:"job"`
-	}
-	if json.Unmarshal(s.Params, &p) != nil {
-		return ""
-	}
-	return p.Job
 }
 
 // settingsOf lists settings by their names in JSON.

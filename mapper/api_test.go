@@ -40,6 +40,15 @@ func TestFailureJSON(t *testing.T) {
 	}
 }
 
+// TestTickJSON encodes the result of a tick, as handlers do.
+func TestTickJSON(t *testing.T) {
+	t.Parallel()
+	encoded, err := json.Marshal(mapper.TickResult{Outcome: mapper.TickStarted, Job: new(mapper.Engine).Job("nightly-1")})
+	if want := `{"outcome":"started","job":{"id":"nightly-1"}}`; err != nil || string(encoded) != want {
+		t.Errorf("%s, %v, want %s", encoded, err, want)
+	}
+}
+
 // TestFiltersOnce reads filters that repeat a field.
 func TestFiltersOnce(t *testing.T) {
 	t.Parallel()

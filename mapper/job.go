@@ -345,7 +345,7 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 // by then.
 type Job struct {
 	// ID is the job's ID.
-	ID string
+	ID string `json:"id"`
 
 	incarnation string // empty: any job that has the ID
 	engine      *Engine

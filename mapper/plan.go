@@ -31,7 +31,8 @@ type PlanOptions struct {
 	WritesPerEntity float64
 
 	// CallsPerEntity is how many calls the function announces per entity ([Entity.AwaitCall]), up
-	// to 10,000. It has no effect unless Rate limits calls. Defaults to 1.
+	// to 10,000. It has no effect unless Rate limits calls: waiting for calls then ends pages early.
+	// Defaults to 1.
 	CallsPerEntity float64
 
 	// Params are the parameters of the job as JSON. The plan checks them as a start does, unless
@@ -49,7 +50,7 @@ type Estimate struct {
 	LowerBound bool `json:"at_least,omitempty"`
 
 	Workers  int           `json:"workers"`  // tasks at once
-	Pages    int64         `json:"pages"`    // commits of the job
+	Pages    int64         `json:"pages"`    // commits; maybe twice as many with a Rate of calls
 	Tasks    int64         `json:"tasks"`    // tasks of ranges
 	Duration time.Duration `json:"takes_ns"` // with the latencies of docs/scale.md
 

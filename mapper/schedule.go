@@ -97,11 +97,11 @@ type AnySchedule interface {
 
 // A TickResult is what [Schedule.Tick] has done.
 type TickResult struct {
-	Outcome TickOutcome
+	Outcome TickOutcome `json:"outcome"`
 	// Job is the job that the tick has started. If it has started none, Job is the job that
 	// prevented that, or the last run. If an erasure has removed that job's ID, Job.ID is a hash of
 	// it.
-	Job *Job
+	Job *Job `json:"job"`
 }
 
 // Name returns the schedule's name.

@@ -59,7 +59,7 @@ func jobCommands() []*cobra.Command {
 // newVerb returns a command that changes a job, and then shows its status.
 func newVerb(name, short, long string) *cobra.Command {
 	var s service
-	var yes bool
+	var yes, watch bool
 	var cause string
 	c := &cobra.Command{Use: name + " JOB", Short: short, Long: long, Args: oneJob}
 	s.define(c.Flags())
@@ -67,6 +67,9 @@ func newVerb(name, short, long string) *cobra.Command {
 	format := outputFlag(c.Flags())
 	if name == "abort" {
 		c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	}
+	if name == "resume" || name == "retry" {
+		c.Flags().BoolVarP(&watch, "watch", "w", false, "follow the job to its end, like the command watch")
 	}
 	if name == "retry" {
 		c.Flags().StringVar(&cause, "cause", "",
@@ -84,6 +87,9 @@ func newVerb(name, short, long string) *cobra.Command {
 		}
 		if err := s.call(c.Context(), http.MethodPost, args[0]+"/"+name, parameters, nil, job); err != nil {
 			return err
+		}
+		if watch {
+			return follow(c, &s, args[0], format)
 		}
 		return show(c, format, job)
 	}
@@ -277,15 +283,18 @@ func newDescribe() *cobra.Command {
 // describe prints a job's status for people, with one fact on each line.
 func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	about := map[bool]string{true: "about "}[job.Estimated]
-	query, err := json.Marshal(job.Query)
-	if err != nil {
-		return err
+	lines := [][]string{{"Job:", operator.Line(job.ID, 100)}, {"Mapper:", operator.Line(job.Mapper, 120)}}
+	if id := operator.UndoneJob(job); id != "" { // its query and parameters name records of that job
+		lines = append(lines, []string{"Query:", "the pages of job " + operator.Line(id, 100)})
+	} else {
+		query, err := json.Marshal(job.Query)
+		if err != nil {
+			return err
+		}
+		lines = append(lines, []string{"Query:", operator.Line(string(query), 500)},
+			[]string{"Parameters:", operator.Line(string(job.Params), 500)})
 	}
-	lines := [][]string{
-		{"Job:", operator.Line(job.ID, 100)}, {"Mapper:", operator.Line(job.Mapper, 120)},
-		{"Query:", operator.Line(string(query), 500)}, {"Parameters:", operator.Line(string(job.Params), 500)},
-		{"State:", operator.Standing(job.State, job.Phase)},
-	}
+	lines = append(lines, []string{"State:", operator.Standing(job.State, job.Phase)})
 	add := func(name, value string) {
 		if value != "" {
 			lines = append(lines, []string{name, operator.Line(value, 1000)})
@@ -329,8 +338,9 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		add("Total:", operator.Within(job.Total, job.Bounds.Total))
 		add("Progress:", operator.Percent(job.Progress))
 		add("Time left:", operator.Takes(job.Progress))
-		add("Rate:", fmt.Sprintf("%s entities a second in the last minute, %s over all",
-			operator.Grouped(int64(job.Progress.EntitiesPerSecond)),
+		what := map[bool]string{false: "entities", true: "pages"}[operator.Undoes(job)]
+		add("Rate:", fmt.Sprintf("%s %s a second in the last minute, %s over all",
+			operator.Grouped(int64(job.Progress.EntitiesPerSecond)), what,
 			operator.Grouped(int64(job.Progress.EntitiesPerSecondOverall))))
 	}
 	if !operator.Undoes(job) {

@@ -190,8 +190,7 @@ func TestJobs(t *testing.T) {
 		{"retry spring --cause 'the ledger has no # [#'", "", 0, "spring: "},
 		{"watch spring", "", 3, "200 failures"},
 		{"history spring", "", 0, "ann@example.com  the spring credit"},
-		{"retry spring", "", 0, "spring: "},
-		{"watch spring", "", 3, "failures"},
+		{"retry spring --watch", "", 3, "failures"},
 		{"abort spring", "n\n", 1, "nothing was done: --yes does it without asking"},
 		{"abort spring", "", 1,
 			"Abort the job spring (succeeded with failures)? An aborted job can't be resumed. [y/N]"},
@@ -254,6 +253,10 @@ func TestJobs(t *testing.T) {
 		{"start touch --kind Account --share 1% --except 1%", "", 2, "contradict"},
 		{"start touch --kind Account --id touched -w", "", 0, "touched: succeeded, 1,800"},
 		{"describe touched", "", 0, "1,800 entities, 1,800 of them written"},
+		{"start touch --kind Account --id held --rate 20 --expected-workers 4", "", 0, "held: running"},
+		{"pause held", "", 0, "held: paused"},
+		{"rate held 0", "", 0, "held: paused"},
+		{"resume held --watch", "", 0, "held: succeeded, 1,800 entities processed"},
 	} {
 		out, errs, code := command(t, c.typed, words(c.line)...)
 		if code != c.code || !strings.Contains(out+errs, c.want) {

@@ -296,8 +296,9 @@ func newPlan() *cobra.Command {
 	c := &cobra.Command{
 		Use: "plan MAPPER --kind KIND", Short: "Estimate a job's time and cost, without starting it", Args: oneMapper,
 		Long: `Counts or estimates the entities of a query, and prints how long a job would take and what it would
-cost. It starts nothing. With flags of the command start, it is the plan of that job. A plan costs at
-most a few thousand reads, or 11,000 if it has to count the entities that match a filter.`,
+cost. It starts nothing. With flags of the command start, it is the plan of that job. With --calls, it
+assumes one call for each entity. A plan costs at most a few thousand reads, or 11,000 if it has to
+count the entities that match a filter.`,
 		Example: "  scattermap plan add-credit --kind Account --per-entity 5ms",
 	}
 	s.define(c.Flags())

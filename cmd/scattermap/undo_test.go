@@ -50,6 +50,8 @@ func TestUndo(t *testing.T) {
 		{"", []string{"left", "one"}, 1, "it is no undo"},
 		{"", []string{"describe", "one"}, 0, "undo-one"},
 		{"", []string{"describe", "undo-one"}, 0, "300 not restored"},
+		{"", []string{"describe", "undo-one"}, 0, "the pages of job one\n"},
+		{"", []string{"describe", "undo-undo-two"}, 0, "the pages of job undo-two\n"},
 		{"", []string{"start", "add-credit", "--kind", "Account", "--budget", "inf"}, 2, "--budget"},
 		{"", []string{"rate", "one", "NaN"}, 2, "is not a number"},
 		{"", []string{"start", "add-credit", "--kind", "Account", "--filter", "Balance != 1"}, 2,
@@ -60,6 +62,9 @@ func TestUndo(t *testing.T) {
 		if code != test.code || !strings.Contains(errs+out, test.says) {
 			t.Errorf("%q: code %d, want %d and %q:\n%s%s", test.args, code, test.code, test.says, errs, out)
 		}
+	}
+	if out, _, _ := command(t, "", "describe", "undo-one"); strings.Contains(out, "ScattermapRange") {
+		t.Errorf("an undo shows its internal query:\n%s", out)
 	}
 	out, _, _ := command(t, "", "left", "undo-one", "--all")
 	if n := strings.Count(out, "\n"); n != 301 {

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -188,6 +189,20 @@ func Sized(est *mapper.Estimate) string {
 
 // Undoes reports whether a job is an undo, or the rehearsal of one.
 func Undoes(job *mapper.Status) bool { return strings.Contains(job.Mapper, "undo:") }
+
+// UndoneJob returns the ID of the job that an undo undoes. For other jobs it returns "".
+func UndoneJob(s *mapper.Status) string {
+	if !Undoes(s) {
+		return ""
+	}
+	var p struct {
+		Job string `json:"job"`
+	}
+	if json.Unmarshal(s.Params, &p) != nil {
+		return ""
+	}
+	return p.Job
+}
 
 // Undone describes the result of an undo.
 func Undone(job *mapper.Status) string {

@@ -406,3 +406,52 @@ func TestCallsUnlimited(t *testing.T) {
 		}
 	})
 }
+
+// TestCallsPlanned compares the plans of jobs whose functions wait for calls with the jobs. Their
+// pages end early, because waiting takes the time of a page.
+func TestCallsPlanned(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	for _, c := range []struct {
+		queue    int32
+		each     int // calls of an entity
+		rate     float64
+		entities int
+	}{
+		{20, 1, 100, 3000}, {180, 1, 200, 2001}, {1, 1, 50, 500}, {20, 2, 500, 200}, {20, 1, 50_000, 3000},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := mapper.Visit("call", func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+					for range c.each {
+						if err := a.AwaitCall(ctx); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall,
+					Latency: emulator.Exponential{Mean: 10 * time.Millisecond}})
+				w := newWorld(t, setting{queue: few(c.queue), emulator: emulator.Options{Faults: faults}}, m)
+				w.putAccounts(names(c.entities))
+				o := mapper.StartOptions{Rate: mapper.Rate{CallsPerSecond: c.rate}}
+				plan, err := m.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"},
+					&mapper.PlanOptions{StartOptions: o, CallsPerEntity: float64(c.each), TimePerEntity: time.Microsecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := over(w, m, &o)
+				synctest.Wait()
+				t.Logf("planned %d pages, %d tasks, $%.4f; it made %d, %d, $%.4f", plan.Pages, plan.Tasks, plan.Dollars,
+					s.Pages, s.Tasks, s.Dollars)
+				more := int64(c.queue) // in a short job, each task may end a page early
+				if 5*s.Pages < 2*plan.Pages || 2*(s.Pages-more) > 5*plan.Pages {
+					t.Errorf("%d pages, and %d were planned", s.Pages, plan.Pages)
+				}
+				if cost := s.Dollars / plan.Dollars; cost < 0.5 || cost > 2 {
+					t.Errorf("it has cost $%.4f, and $%.4f were planned", s.Dollars, plan.Dollars)
+				}
+			})
+		})
+	}
+}

@@ -63,7 +63,20 @@ func (j *Job) Page() int64 {
 func ForecastOf(ctx context.Context, j *Job, size Size) (*Forecast, error) {
 	est := &Forecast{Entities: size.Entities, Exact: size.Exact, LowerBound: size.LowerBound, Workers: int(j.Workers),
 		Spent: size.Spent}
-	return est, est.expect(ctx, j, j.Page(), size.Pages)
+	return est, est.expect(ctx, j, j.pageOf(size.Entities), size.Pages)
+}
+
+// pageOf returns how many entities a page of the job has, if the job has a number of entities.
+// Functions that wait for calls use the time of a page: all tasks share the rate of calls. If the
+// time is over, the page ends.
+func (j *Job) pageOf(entities int64) int64 {
+	page := j.Page()
+	each := j.Rate.Takes(pace.Need{Calls: j.Calls}) // of all workers together
+	if j.Rate.CallsPerSecond == 0 || float64(entities)*each.Seconds() <= j.PageTime.Seconds() {
+		return page
+	}
+	tasks := max(1, min(j.AtOnce, entities))
+	return max(1, min(page, int64(j.PageTime.Seconds()/(each.Seconds()*float64(tasks)))))
 }
 
 // mostModelled is the most pages that are simulated one by one. Of a larger job a part is

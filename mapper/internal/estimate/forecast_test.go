@@ -82,6 +82,25 @@ func TestForecast(t *testing.T) {
 			entities: 100, pages: 20, takes: 100 * time.Second,
 		},
 		{
+			name: "calls limit it, and it has pages of 15: a quarter of the calls of a minute",
+			job: func() *estimate.Job {
+				j := jobOver(few)
+				j.Rate, j.Calls = pace.Limit{CallsPerSecond: 2}, 2
+				return j
+			},
+			entities: 100, pages: 7, takes: 100 * time.Second,
+		},
+		{
+			name: "its calls take less than the time of a page",
+			job: func() *estimate.Job {
+				j := jobOver(few)
+				j.Rate, j.Calls = pace.Limit{CallsPerSecond: 2}, 1
+				j.Workers, j.AtOnce = 4, 100
+				return j
+			},
+			entities: 100, pages: 1, takes: 50 * time.Second,
+		},
+		{
 			name:     "no page has entities of two namespaces",
 			job:      func() *estimate.Job { return jobOver(query.Query{Kind: "K", Namespaces: []string{"a", "b"}}) },
 			entities: 1100, pages: 11,

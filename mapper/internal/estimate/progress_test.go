@@ -258,6 +258,39 @@ func TestShown(t *testing.T) {
 	}
 }
 
+// TestShownWithinTotal checks that estimates keep within a total that was known before, until
+// entities are found that it did not include.
+func TestShownWithinTotal(t *testing.T) {
+	var shown Shown
+	for i, c := range []struct {
+		processed, failures, left                    Number
+		wantProcessed, wantFailures, wantLeft, total int64
+	}{
+		{exactly(100), exactly(0), exactly(19_901), 100, 0, 19_901, 20_001},
+		{Number{9000, 5000, 14_000}, exactly(1), Number{8000, 4000, 20_000}, 9000, 1, 8000, 17_001},
+		{Number{28_479, 14_000, 43_000}, exactly(1), exactly(2000), 18_000, 1, 2000, 20_001},
+		{Number{17_000, 14_000, 21_000}, exactly(5), Number{2500, 1000, 4000}, 18_000, 5, 1996, 20_001},
+		{Number{19_000, 18_500, 20_500}, exactly(5), Number{2500, 1700, 4000}, 19_000, 5, 2500, 21_505},
+		{Number{24_000, 22_000, 28_000}, exactly(5), Number{Unknown, 0, Unknown}, 24_000, 5, Unknown, Unknown},
+		{Number{26_000, 22_000, 28_000}, exactly(5), exactly(100), 24_400, 5, 100, 24_505},
+		{exactly(22_500), exactly(5), exactly(0), 22_500, 5, 0, 22_505},
+	} {
+		var s State
+		s.counts(c.processed, c.failures, c.left)
+		s.fractions()
+		s = shown.Latest("j", s)
+		if s.Processed.About != c.wantProcessed || s.Failures.About != c.wantFailures ||
+			s.Remaining.About != c.wantLeft || s.Total.About != c.total {
+			t.Errorf("look %d: %+v, want %+v", i+1, s, c)
+		}
+		for _, n := range []Number{s.Processed, s.Failures, s.Remaining, s.Total} {
+			if n.About != Unknown && n.About < n.Min || n.Max != Unknown && n.About > n.Max {
+				t.Errorf("look %d: %+v is not within its bounds", i+1, n)
+			}
+		}
+	}
+}
+
 // TestDollars checks that all usage is paid, and that a dry run writes no entities.
 func TestDollars(t *testing.T) {
 	sum := record.Totals{Processed: 990, Failures: 10, Written: 990, Pages: 10, Tasks: 4}

@@ -11,8 +11,14 @@ import (
 // another sample was drawn. Several goroutines may use it.
 type Shown struct {
 	mu      sync.Mutex
-	all     recent.Map[string, State]
+	all     recent.Map[string, seen]
 	counted recent.Map[string, int64] // by range
+}
+
+// A seen is what was shown of a job, and the least upper bound of its total so far, or Unknown.
+type seen struct {
+	State
+	most int64
 }
 
 // mostShown is the most jobs that are remembered.
@@ -21,23 +27,41 @@ const mostShown = 1000
 // Latest returns the state to show for a job. The number of processed entities is not below what
 // was shown before, unless it is now known exactly. The fraction is not below either, as far as the
 // bounds allow: entities that were found meanwhile lower it.
+//
+// No sum of estimates exceeds what is known of the total, as far as their bounds allow. Estimates
+// err to both sides, and the highest of many would be far too high.
 func (sh *Shown) Latest(job string, s State) State {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	most := s.Total.Max
 	if last, ok := sh.all.Get(job); ok {
-		s = s.after(last)
+		if last.most != Unknown && s.Total.Min <= last.most && s.Total.Min != most { // no more entities were found
+			most = last.most
+			if s.Total.Max != Unknown {
+				most = min(most, s.Total.Max)
+			}
+		}
+		s = s.after(last.State, most)
 	}
-	sh.all.Put(job, s, mostShown, nil)
+	sh.all.Put(job, seen{s, most}, mostShown, nil)
 	return s
 }
 
-// after returns the state, which shows no less progress than an earlier one.
-func (s State) after(last State) State {
-	p := s.Processed
+// after returns the state, which shows no less progress than an earlier one. most is the highest
+// total, or Unknown.
+func (s State) after(last State, most int64) State {
+	p, r := s.Processed, s.Remaining
 	if p.Min != p.Max {
-		p.About, p.Min = max(p.About, last.Processed.About), max(p.Min, last.Processed.Min)
+		p.Min = max(p.Min, last.Processed.Min)
+		if most != Unknown && r.About != Unknown {
+			p.About = min(p.About, most-s.Failures.About-r.About)
+		}
+		p.About = max(p.About, p.Min, last.Processed.About)
 		p.Max = max(p.Max, p.About)
-		s.counts(p, s.Failures, s.Remaining)
+		if most != Unknown && r.About != Unknown {
+			r.About = max(r.Min, min(r.About, most-s.Failures.About-p.About))
+		}
+		s.counts(p, s.Failures, r)
 		s.fractions()
 	}
 	s.Fraction = max(s.Fraction, min(last.Fraction, s.FractionMax))
