@@ -170,12 +170,22 @@ func (w tenancy) put(namespace, kind, name string, properties ...datastore.Prope
 	}
 }
 
-func (w tenancy) start(name string, q mapper.Query, params, id string) *mapper.Job {
+func (w tenancy) start(name string, q mapper.Query, params, id string, rate mapper.Rate) *mapper.Job {
 	w.Helper()
 	ctx := mapper.WithReason(w.Context(), "as alice-0001@example.com of acme asks")
 	job, err := w.Engine.StartByName(ctx, name, q, []byte(params),
-		&mapper.StartOptions{ID: id, PageSize: 10, AllowOverlap: true})
+		&mapper.StartOptions{ID: id, PageSize: 10, AllowOverlap: true, Rate: rate})
 	if err != nil {
+		w.Fatal(err)
+	}
+	return job
+}
+
+// paused starts a job over several entities, and pauses it before it can end.
+func (w tenancy) paused(q mapper.Query, id string) *mapper.Job {
+	w.Helper()
+	job := w.start("touch", q, "{}", id, mapper.Rate{EntitiesPerSecond: 1})
+	if err := job.Pause(w.Context()); err != nil {
 		w.Fatal(err)
 	}
 	return job
@@ -183,7 +193,7 @@ func (w tenancy) start(name string, q mapper.Query, params, id string) *mapper.J
 
 func (w tenancy) run(name string, q mapper.Query, params, id string) *mapper.Status {
 	w.Helper()
-	s, err := w.start(name, q, params, id).Wait(w.Context())
+	s, err := w.start(name, q, params, id, mapper.Rate{}).Wait(w.Context())
 	if err != nil || s.State == mapper.StateFailed || s.State == mapper.StateRunning {
 		w.Fatalf("%+v, %v", s, err)
 	}
@@ -216,8 +226,7 @@ func (w tenancy) earlier(q mapper.Query, prefix string) {
 	if s, err := undo.Wait(w.Context()); err != nil || s.State != mapper.StateSucceeded {
 		w.Fatalf("%+v, %v", s, err)
 	}
-	job = w.start("touch", q, "{}", prefix+"aborted")
-	if err := errors.Join(job.Pause(w.Context()), job.Abort(w.Context())); err != nil {
+	if err := w.paused(q, prefix+"aborted").Abort(w.Context()); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -250,10 +259,7 @@ func TestEraseForgets(t *testing.T) {
 		}
 
 		// A job that has not ended prevents the erasure, before and after its start.
-		paused := w.start("touch", q, "{}", "paused")
-		if err := paused.Pause(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		paused := w.paused(q, "paused")
 		_, err := w.Engine.StartByName(t.Context(), "erase", mapper.Query{Namespace: "acme"}, []byte("{}"), nil)
 		if !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(err.Error(), "paused (paused)") {
 			t.Errorf("a job is paused: %v", err)
@@ -266,7 +272,7 @@ func TestEraseForgets(t *testing.T) {
 			t.Fatalf("jobs keep %q, %v", ours, err)
 		}
 		time.Sleep(time.Hour)
-		job := w.start("erase", mapper.Query{Namespace: "acme"}, `{"words": ["carol-0059"]}`, "erasure")
+		job := w.start("erase", mapper.Query{Namespace: "acme"}, `{"words": ["carol-0059"]}`, "erasure", mapper.Rate{})
 		for ctx, left := t.Context(), 20; left > 0; left-- { // another job starts in between
 			if _, err := w.Engine.StartByName(ctx, "touch", q, []byte("{}"),
 				&mapper.StartOptions{ID: "meanwhile", AllowOverlap: true, AllowEmpty: true}); err == nil {
@@ -462,7 +468,7 @@ func TestEraseIsInTheWay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		job := w.start("erase", mapper.Query{Namespace: "acme"}, "{}", "erasure")
+		job := w.start("erase", mapper.Query{Namespace: "acme"}, "{}", "erasure", mapper.Rate{})
 		blocked := func(want string) {
 			t.Helper()
 			s, err := job.Wait(t.Context())
@@ -643,7 +649,7 @@ func TestEraseQueuedTick(t *testing.T) {
 		if _, err := first.Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		job := w.start("erase", mapper.Query{Namespace: "acme"}, `{"words": ["AT&T"]}`, "erasure")
+		job := w.start("erase", mapper.Query{Namespace: "acme"}, `{"words": ["AT&T"]}`, "erasure", mapper.Rate{})
 		s, err := job.Wait(t.Context())
 		if err != nil || s.State != mapper.StateFailed ||
 			!strings.Contains(s.Error, `a tick of the schedule "nightly" waits`) {
@@ -744,7 +750,7 @@ func TestEraseWaitsLong(t *testing.T) {
 			}
 		}
 		change("touched", map[string]any{"cleaning": "broken"}) // so that the clean-up stops
-		job := w.start("erase", mapper.Query{Namespace: "acme"}, "{}", "erasure")
+		job := w.start("erase", mapper.Query{Namespace: "acme"}, "{}", "erasure", mapper.Rate{})
 		failed := false
 		for range 2 * 6 {
 			time.Sleep(10 * time.Minute)
