@@ -43,7 +43,8 @@ func TestFailureJSON(t *testing.T) {
 // TestTickJSON encodes the result of a tick, as handlers do.
 func TestTickJSON(t *testing.T) {
 	t.Parallel()
-	encoded, err := json.Marshal(mapper.TickResult{Outcome: mapper.TickStarted, Job: new(mapper.Engine).Job("nightly-1")})
+	tick := mapper.TickResult{Outcome: mapper.TickStarted, Job: new(mapper.Engine).Job("nightly-1")}
+	encoded, err := json.Marshal(tick)
 	if want := `{"outcome":"started","job":{"id":"nightly-1"}}`; err != nil || string(encoded) != want {
 		t.Errorf("%s, %v, want %s", encoded, err, want)
 	}

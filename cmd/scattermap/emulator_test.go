@@ -108,7 +108,8 @@ func TestServer(t *testing.T) {
 	}
 	defer queues.Close()
 	q, err := queues.GetQueue(t.Context(), &cloudtaskspb.GetQueueRequest{Name: os.Getenv("TASKS_QUEUE")})
-	if err != nil || q.GetRateLimits().GetMaxConcurrentDispatches() != 180 || q.GetRetryConfig().GetMaxAttempts() != -1 {
+	if err != nil || q.GetRateLimits().GetMaxConcurrentDispatches() != 180 ||
+		q.GetRetryConfig().GetMaxAttempts() != -1 {
 		t.Errorf("of the queue that it says exists: %v", err)
 	}
 	if err := s.process.Process.Signal(syscall.SIGTERM); err != nil {

@@ -422,21 +422,23 @@ func TestCallsPlanned(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := mapper.Visit("call", func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+				call := func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 					for range c.each {
 						if err := a.AwaitCall(ctx); err != nil {
 							return err
 						}
 					}
 					return nil
-				})
+				}
+				m := mapper.Visit("call", call)
 				faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall,
 					Latency: emulator.Exponential{Mean: 10 * time.Millisecond}})
 				w := newWorld(t, setting{queue: few(c.queue), emulator: emulator.Options{Faults: faults}}, m)
 				w.putAccounts(names(c.entities))
 				o := mapper.StartOptions{Rate: mapper.Rate{CallsPerSecond: c.rate}}
 				plan, err := m.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"},
-					&mapper.PlanOptions{StartOptions: o, CallsPerEntity: float64(c.each), TimePerEntity: time.Microsecond})
+					&mapper.PlanOptions{StartOptions: o, CallsPerEntity: float64(c.each),
+						TimePerEntity: time.Microsecond})
 				if err != nil {
 					t.Fatal(err)
 				}

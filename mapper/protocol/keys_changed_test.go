@@ -93,8 +93,8 @@ func TestKeysChanged(t *testing.T) {
 			visited.Store(0)
 			s := over(w, m, &mapper.StartOptions{PageSize: 5})
 			if s.State != mapper.StateSucceeded || s.Processed != int64(len(keys)) || visited.Load() != s.Processed {
-				t.Errorf("%s: %s, %d processed, and %d visited, want %d: %s", what, s.State, s.Processed, visited.Load(),
-					len(keys), s.Error)
+				t.Errorf("%s: %s, %d processed, and %d visited, want %d: %s", what, s.State, s.Processed,
+					visited.Load(), len(keys), s.Error)
 			}
 			changes := what != "Visit" && what != "VisitPages"
 			for _, key := range keys {

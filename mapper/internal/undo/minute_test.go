@@ -11,8 +11,8 @@ import (
 func TestMinute(t *testing.T) {
 	const why = "its state just before the page is not known: it may have been changed within the minute before, and " +
 		"after an hour only whole minutes are kept"
-	const others = "others have put or deleted entities within the minute before the page, which wrote %d: at least %d " +
-		"of them are not known, as after an hour only whole minutes are kept"
+	const others = "others have put or deleted entities within the minute before the page, which wrote %d: at least " +
+		"%d of them are not known, as after an hour only whole minutes are kept"
 	for _, c := range []struct {
 		name string
 		job  func(w *world)

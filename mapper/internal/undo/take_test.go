@@ -55,8 +55,8 @@ func TestTake(t *testing.T) {
 		{"it is not there, and it is not known what it was", []*entity{{why: whyUnkept}}, "1 stays: " + whyUnkept, 1},
 		{"nothing remains to be done", []*entity{{now: stored(1, 7, 3), becomes: image, passed: true}}, "", 0},
 		{"nor to be listed", []*entity{{why: whyChanged, passed: true}}, "", 0},
-		{"it is as before already", []*entity{{now: stored(1, 5, 3), becomes: image, why: whyChanged, already: true}}, "",
-			0},
+		{"it is as before already", []*entity{{now: stored(1, 5, 3), becomes: image, why: whyChanged, already: true}},
+			"", 0},
 		{"two commits of the page have deleted it", []*entity{{becomes: image}, {becomes: stored(1, 6, 0).Entity}},
 			"1 of version 0 becomes 5, 1 stays: " + whyTwice, 1},
 	} {
