@@ -234,7 +234,8 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// TestJobCancelled does the same with the job, whose pages have the same size.
+// TestJobCancelled does the same with the job, whose pages have the same size. The job may have read
+// a second page ahead, with the same query. When it can't commit that page, it reads the rest again.
 func TestJobCancelled(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
 		var f *floor
@@ -257,8 +258,8 @@ func TestJobCancelled(t *testing.T) {
 				f.must(err)
 				_, err = finished(t.Context(), j)
 				f.must(err)
-				if len(shipped) != pageSize {
-					t.Errorf("%d orders were shipped, want the page of %d", len(shipped), pageSize)
+				if len(shipped) != pageSize && len(shipped) != 2*pageSize {
+					t.Errorf("%d orders were shipped, want one or two pages of %d", len(shipped), pageSize)
 				}
 				f.wantStatus(pageSize/2, 200, deleted)
 			})

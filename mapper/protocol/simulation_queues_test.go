@@ -339,6 +339,7 @@ func (r *ring) end() {
 	r.faults.Pause()
 	r.fleet.stops.calm()
 	r.fleet.wake()
+	late := true // calls, tasks and processes of hours ago may still change a job
 	for range 300 {
 		r.fleet.thaw()
 		time.Sleep(10 * time.Minute)
@@ -361,10 +362,13 @@ func (r *ring) end() {
 			}
 		}
 		r.must(r.fleet.pick().engine.ReviveJobs(r.Context()))
-		if unfinished == 0 && !r.waiting() {
+		switch ended := unfinished == 0 && !r.waiting(); {
+		case ended && !late:
+			return
+		case ended:
 			r.late.Wait()
 			time.Sleep(24 * time.Hour) // until late tasks have come and processes are awake
-			return
+			late = false
 		}
 	}
 	for _, id := range r.ids {
