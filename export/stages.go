@@ -94,7 +94,7 @@ func (x *Export[P]) plan(ctx context.Context, e *mapper.Engine, status *mapper.S
 	if err := putFiles(ctx, e.Client(), s.Export+joinSuffix, keys, files); err != nil {
 		return fmt.Errorf("put the files: %w", err)
 	}
-	return startStage(ctx, e, x.joins, joinSuffix, s)
+	return startStage(ctx, e, x.joins, joinSuffix, s, status)
 }
 
 // hasBegun reports whether the next stage's job exists.
@@ -215,12 +215,15 @@ func (x *Export[P]) checkFiles(n int) error {
 	return nil
 }
 
-// startStage starts the job of a stage, over the files.
-func startStage(ctx context.Context, e *mapper.Engine, m *mapper.Mapper[stage], suffix string, s stage) error {
+// startStage starts the job of a stage, over the files. It has the queue and the retention of the
+// stage before.
+func startStage(
+	ctx context.Context, e *mapper.Engine, m *mapper.Mapper[stage], suffix string, s stage, before *mapper.Status,
+) error {
 	q := mapper.Query{Kind: fileKind, Start: fileKey(s.Run, 0),
 		End: datastore.NameKey(fileKind, entityName(s.Run, lastName), nil)}
 	_, err := m.Start(names.Owning(ctx), e, q, s, &mapper.StartOptions{ID: s.Export + suffix, AllowOverlap: true,
-		PageSize:      1,
+		PageSize: 1, Queue: before.Queue, Retain: before.Settings.Retain,
 		EntityTimeout: e.Queue().DispatchDeadline() / 2})
 	return err
 }
@@ -266,7 +269,7 @@ func (x *Export[P]) list(ctx context.Context, d *mapper.Completion, s stage) err
 	} else {
 		s.Coverage = proof
 	}
-	return startStage(ctx, e, x.deletes, deleteSuffix, s)
+	return startStage(ctx, e, x.deletes, deleteSuffix, s, d.Status)
 }
 
 // manifest makes the manifest from the recorded files.

@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -256,14 +257,14 @@ func TestSplit(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inWorld(t, 300, function.Update, nil, func(w *testworld.World, x *Executor) {
-				idle, busy := 0, 0
+				var idle, busy atomic.Int64
 				w.Change(func() {
 					w.Range = func(_ context.Context, queued tasks.Delivery) error {
 						t, err := body.ParseRange(queued.Body)
 						if t.Idle {
-							idle++
+							idle.Add(1)
 						} else {
-							busy++
+							busy.Add(1)
 						}
 						return err
 					}
@@ -292,11 +293,9 @@ func TestSplit(t *testing.T) {
 					w.Errorf("%d, %v", s, err)
 				}
 				time.Sleep(30 * time.Second)
-				w.Change(func() {
-					if idle != c.idle || busy != c.busy {
-						w.Errorf("%d tasks for idle workers, and %d others", idle, busy)
-					}
-				})
+				if idle, busy := int(idle.Load()), int(busy.Load()); idle != c.idle || busy != c.busy {
+					w.Errorf("%d tasks for idle workers, and %d others", idle, busy)
+				}
 				if c.whole && planned(w, d, 10).Pieces != nil {
 					w.Error("it is cut again")
 				}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,9 +26,9 @@ import (
 // as part of a background job. The page makes room at once, and goes on later.
 func TestWaitsLetOthersBeAlone(t *testing.T) {
 	for _, background := range []bool{false, true} {
-		begun := 0
+		var begun atomic.Int64
 		inWorld(t, 3, function.Visit, func(c *testworld.Call) error {
-			begun++
+			begun.Add(1)
 			return c.AwaitCalls(c, 1)
 		}, func(w *testworld.World, _ *Executor) {
 			j := w.NewJob("j", "m")
@@ -36,8 +37,8 @@ func TestWaitsLetOthersBeAlone(t *testing.T) {
 			}
 			w.Begin(j) // at the start of a minute, where background jobs pause
 			time.Sleep(2 * time.Second)
-			if background && begun > 0 || !background && begun != 3 { // the second one twice
-				w.Fatalf("background %v: %d functions have begun", background, begun)
+			if n := begun.Load(); background && n > 0 || !background && n != 3 { // the second one twice
+				w.Fatalf("background %v: %d functions have begun", background, n)
 			}
 			for range 2 {
 				asked := time.Now()

@@ -95,19 +95,20 @@ func (fi finalizer) forget(ctx context.Context, job *record.Job) (failed, err er
 	}
 	a := function.NewAttempt(job.Ref(), function.Update, record.JobKey(job.ID))
 	longest := fi.Queue.DispatchDeadline() / 2
+	var said error // what the function returned; an abandoned call may still set it
 	err = function.Calls(ctx, longest, &fi.Gate.Strays, func(r *function.Runner) {
 		r.Call(func(ctx context.Context) {
-			defer function.Recovered(&failed)
-			failed = a.Run(func() error { return fi.def.Forget(ctx, a, &ended, fi.sum) })
+			defer function.Recovered(&said)
+			said = a.Run(func() error { return fi.def.Forget(ctx, a, &ended, fi.sum) })
 		})
 	})
 	switch {
-	case errors.Is(err, function.ErrTimeout): // the abandoned call no longer changes failed
+	case errors.Is(err, function.ErrTimeout):
 		return fmt.Errorf("it took more than %v", longest), nil
 	case err != nil:
 		return err, nil
-	case failed != nil:
-		return failed, nil
+	case said != nil:
+		return said, nil
 	}
 	return nil, fi.end(ctx, job, "", func(_ *datastore.Transaction, j *record.Job) error {
 		if len(j.Closing) == 0 {

@@ -183,9 +183,14 @@ func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f chan
 	return job, js.settle(ctx, s, cause, nil)
 }
 
-// actOf returns an entry of a job's history for now. The context has who acts and why.
+// actOf returns an entry of a job's history for now. The context has who acts and why. The history
+// of an erased job has neither.
 func actOf(ctx context.Context, what string, job *record.Job) record.Act {
-	return record.Act{At: time.Now(), What: what, By: observe.By(ctx), Why: observe.Why(ctx), To: job.State}
+	act := record.Act{At: time.Now(), What: what, To: job.State}
+	if job.Erased.IsZero() {
+		act.By, act.Why = observe.By(ctx), observe.Why(ctx)
+	}
+	return act
 }
 
 // A transition is a change of a job's state in a transaction.
@@ -228,10 +233,21 @@ func (js *Jobs) Pause(ctx context.Context, ref record.Ref) error {
 	return err
 }
 
-// Abort ends a job permanently.
+// Abort ends a job permanently. If the job is an erasure that may have kept its certificate, its
+// record is redacted as at its end.
 func (js *Jobs) Abort(ctx context.Context, ref record.Ref) error {
 	// If the job is paused, its sweeps may have ended.
-	abort := func(j *record.Job) (bool, error) { return j.Abort(time.Now()) }
+	abort := func(j *record.Job) (changed bool, err error) {
+		closing := len(j.Closing) > 0
+		if changed, err = j.Abort(time.Now()); !changed || !closing {
+			return changed, err
+		}
+		if j.Redact(record.Subject{}, js.salt(), time.Now()) == nil {
+			return true, nil
+		}
+		j.Totals = nil // they can't be read
+		return true, j.Redact(record.Subject{}, js.salt(), time.Now())
+	}
 	if err := js.foreseeRetention(ctx, ref, abort); err != nil {
 		return err
 	}

@@ -75,11 +75,10 @@ func Salted(salt, text string) string {
 const erasedText = "(erased)"
 
 // Redact removes everything from a job's record that can name an entity or say what the job was
-// about: query, parameters, errors, reasons and the names of counters. Its history
-// keeps times and actions, unless they mention the subject.
+// about: query, parameters, errors, reasons and the names of counters. Its history keeps times and
+// actions, and operators whom the subject does not name. With an empty subject it names no operator.
 //
-// Numbers stay. The query and the parameters are replaced by a
-// salted hash, whose salt is not kept.
+// Numbers stay. The query and the parameters are replaced by a salted hash, whose salt is not kept.
 func (j *Job) Redact(s Subject, salt string, now time.Time) error {
 	hash := Salted(salt, string(j.Query)+"\x00"+string(j.Params))
 	j.Query, j.Params = fmt.Appendf(nil, `{"kind":"erased-%s"}`, hash), fmt.Appendf(nil, `{"erased":"%s"}`, hash)
@@ -90,7 +89,7 @@ func (j *Job) Redact(s Subject, salt string, now time.Time) error {
 		if a.Why != "" {
 			a.Why = erasedText
 		}
-		if s.InText(a.By) {
+		if a.By != "" && (s.InText(a.By) || s.empty()) {
 			a.By = erasedText
 		}
 		if s.InText(a.What) || strings.HasPrefix(a.What, "undone by job") {

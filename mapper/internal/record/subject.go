@@ -25,6 +25,11 @@ type Subject struct {
 	Times      []time.Time
 }
 
+// empty reports whether no text mentions the subject.
+func (s Subject) empty() bool {
+	return s.Namespace == "" && !s.Everywhere && len(s.Words)+len(s.Numbers)+len(s.Times) == 0
+}
+
 // ownProperties are properties of our records without any value that users or operators gave. They
 // have settings, states, random numbers, and names from the program: of mappers, kinds and queues.
 // All other properties are searched, also properties that another build has written.

@@ -32,8 +32,10 @@ func Undoes(j, o *Job) bool {
 }
 
 // NeedsUndone reports whether an undo may still read the records of the job that it undoes: it
-// runs, is paused, or has failed and may be resumed.
-func (j *Job) NeedsUndone() bool { return j.Unfinished() || j.State == Failed }
+// runs, is paused, or has failed and may be resumed. It can't be resumed after a clean-up.
+func (j *Job) NeedsUndone() bool {
+	return j.Unfinished() || j.State == Failed && j.HasRecords() == nil
+}
 
 // HasRecords returns an error if a clean-up has deleted records of a job's ranges, or is about to.
 func (j *Job) HasRecords() error {

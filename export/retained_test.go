@@ -1,0 +1,46 @@
+package export_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/internal/testbucket"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+)
+
+// TestStagesAreRetained checks that the records of all stages are cleaned up when the export says,
+// and that all stages run in its queue.
+func TestStagesAreRetained(t *testing.T) {
+	const month = 30 * 24 * time.Hour
+	store := testbucket.New()
+	x := newExport(store.Open(), nil)
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+		putOrders(t, w.Client)
+		run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{}, &export.StartOptions{
+			StartOptions: mapper.StartOptions{ID: "n", PageSize: 50, Retain: month}})
+		if err == nil {
+			_, err = run.Wait(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(run.Jobs()); n != 3 {
+			t.Errorf("it has %d jobs", n)
+		}
+		first, err := w.Engine.Job("n").Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range run.Jobs() {
+			s, err := j.Status(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Settings.Retain != month || s.CleanUpAt.Before(s.Ended.Add(month)) || s.Queue != first.Queue {
+				t.Errorf("%s is retained for %v, until %v, in queue %s", j.ID, s.Settings.Retain, s.CleanUpAt, s.Queue)
+			}
+		}
+	})
+}
