@@ -80,8 +80,9 @@ func TestApply(t *testing.T) {
 		return mapper.Skip
 	})
 	checked := mapper.Update("checked", func(context.Context, *mapper.Entity[account], positive) error { return nil })
-	if r := mappertest.Apply(t, checked, &a, positive{-1}); r.Err == nil || !strings.Contains(r.Err.Error(), "positive") {
-		t.Errorf("parameters that a start refuses: %+v", r)
+	negative := mappertest.Apply(t, checked, &a, positive{-1})
+	if negative.Err == nil || !strings.Contains(negative.Err.Error(), "positive") {
+		t.Errorf("parameters that a start refuses: %+v", negative)
 	}
 	if r := mappertest.Apply(t, checked, &a, positive{1}); r.Err != nil {
 		t.Errorf("parameters that a start takes: %+v", r)
