@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,9 +49,9 @@ func inPages(t *testing.T, n int64, over func(ctx context.Context, a *function.A
 	})
 }
 
-// TestCollect runs a function over pages. Its effect is committed with the page, and taken back if
+// TestOverPage runs a function over pages. Its effect is committed with the page, and taken back if
 // the page isn't.
-func TestCollect(t *testing.T) {
+func TestOverPage(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		fail func(a *function.Attempt, try int) error // of the first page
@@ -67,7 +68,7 @@ func TestCollect(t *testing.T) {
 		}, want: "succeeded, 15 processed by 2 pages", lost: 1, took: time.Second},
 		{name: "it fails always", fail: func(*function.Attempt, int) error { return errBad },
 			want: "failed, 0 processed by 0 pages", lost: 3},
-		{name: "it fails for good", fail: func(*function.Attempt, int) error { return fault.Permanent(errBad) },
+		{name: "its error is permanent", fail: func(*function.Attempt, int) error { return fault.Permanent(errBad) },
 			want: "failed, 0 processed by 0 pages", lost: 1},
 		{name: "it says when to try again", fail: func(_ *function.Attempt, try int) error {
 			if try == 1 {
@@ -94,21 +95,34 @@ func TestCollect(t *testing.T) {
 		}, want: "succeeded, 15 processed by 2 pages", lost: 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			var mu sync.Mutex // a call that takes too long runs beside the next one
 			tries, lost := 0, 0
 			var names []string
 			var ended time.Time
 			inPages(t, 15, func(_ context.Context, a *function.Attempt, name string, ids []int64) error {
-				defer func() { ended = time.Now() }()
+				mu.Lock()
 				names = append(names, name)
-				a.OnLost(func(context.Context) { lost++ })
+				tries++
+				try := tries
+				mu.Unlock()
+				defer func() {
+					mu.Lock()
+					defer mu.Unlock()
+					ended = time.Now()
+				}()
+				a.OnLost(func(context.Context) {
+					mu.Lock()
+					defer mu.Unlock()
+					lost++
+				})
 				sum := int64(0)
 				for _, id := range ids {
 					sum += id
 				}
 				a.Put(sheet(sum), &testworld.Thing{N: sum})
 				a.Count("sum", sum)
-				if tries++; c.fail != nil && slices.Contains(ids, 1) {
-					return c.fail(a, tries)
+				if c.fail != nil && slices.Contains(ids, 1) {
+					return c.fail(a, try)
 				}
 				return nil
 			}, func(w *testworld.World, _ *Executor) {

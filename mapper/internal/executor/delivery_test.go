@@ -124,7 +124,7 @@ func TestDeliver(t *testing.T) {
 			}
 			return nil
 		}, want: "failed, 20 processed by 2 pages"},
-		{name: "so many counters, and they are dropped", fn: func(c *testworld.Call) error {
+		{name: "too many counters, and they are dropped", fn: func(c *testworld.Call) error {
 			for i := range 3000 {
 				c.Count(fmt.Sprint(c.ID, "-", i), 1)
 			}

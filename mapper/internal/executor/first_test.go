@@ -22,7 +22,7 @@ func TestFirst(t *testing.T) {
 		{name: "a full page", n: 10, pieces: 1},
 		{name: "nothing", n: 0},
 		{name: "several pages for one worker", n: 35},
-		{name: "so many that a survey takes long", n: 2000,
+		{name: "a survey takes long", n: 2000,
 			change: func(j *record.Job) { j.Workers, j.PageSize = 4, 100 }},
 		{name: "for four workers", n: 300, change: func(j *record.Job) { j.Workers, j.PageSize = 4, 100 }, pieces: 4},
 		{name: "this build does not have the mapper", n: 5, change: func(j *record.Job) { j.Mapper = "new" }},

@@ -62,9 +62,9 @@ func TestTolerable(t *testing.T) {
 		{name: "a few of a page", failures: failed(10, errBad), reached: 20},
 		{name: "many of a page", failures: failed(11, errBad), reached: 20, want: fault.Refusal{
 			Summary: "the function failed on 11 of 20 entities of a page"}},
-		{name: "many of a page, for good", failures: failed(11, fault.Permanent(errBad)), reached: 20,
+		{name: "many of a page, all permanent", failures: failed(11, fault.Permanent(errBad)), reached: 20,
 			want: fault.Refusal{Summary: "the function failed on 11 of 20 entities of a page", Final: true}},
-		{name: "some for good", failures: append(failed(11, fault.Permanent(errBad)), failed(1, errBad)...),
+		{name: "most are permanent", failures: append(failed(11, fault.Permanent(errBad)), failed(1, errBad)...),
 			reached: 20, want: fault.Refusal{Summary: "the function failed on 12 of 20 entities of a page"}},
 		{name: "many that the service refuses for now", failures: failed(12, later), reached: 20},
 		{name: "many that others change", failures: failed(12, errHot), reached: 20},

@@ -263,7 +263,7 @@ func TestAfterFailure(t *testing.T) {
 			codes.InvalidArgument, "injected")), alone: true, s: superseded, after: 1, tasks: true,
 			trouble: "an entity is tried again, up to 3 times: "},
 		{name: "the function fails for the last time", cause: refused, refusals: 2, state: record.Failed},
-		{name: "the function fails for good", cause: fault.Refusal{Summary: "refused", Cause: errBad, Final: true},
+		{name: "the function's error is permanent", cause: fault.Refusal{Summary: "refused", Cause: errBad, Final: true},
 			state: record.Failed},
 		{name: "no task can go on", cause: fault.Fatal(errBad), state: record.Failed},
 		{name: "somebody has resumed the job", cause: fault.Fatal(errBad), s: superseded, tasks: true,

@@ -275,7 +275,7 @@ func TestUnmark(t *testing.T) {
 			narrowed: 2},
 		{name: "it was cut off, of one entity", mark: "own", stored: "own", cutOff: true, size: 1},
 		{name: "it was cut off, of two entities", mark: "own", stored: "own", cutOff: true, size: 2, narrowed: 1},
-		{name: "it was cut off behind another one", mark: "own", stored: "other", cutOff: true, size: 10,
+		{name: "it was cut off after another one", mark: "own", stored: "other", cutOff: true, size: 10,
 			want: "other"},
 		{name: "the range is done", mark: "own", stored: "own", cutOff: true, size: 10, done: true, want: "own"},
 		{name: "the database fails for a while", mark: "own", stored: "own", size: 10, refusals: 3},

@@ -258,7 +258,7 @@ func TestFinalizer(t *testing.T) {
 			}
 			return nil
 		}, record.Succeeded, 7, ""},
-		{"it fails for good", func(a *function.Attempt) error {
+		{"its error is permanent", func(a *function.Attempt) error {
 			a.Put(testworld.Key(100), &testworld.Thing{N: 7})
 			return fault.Permanent(errBad)
 		}, record.Failed, -1, "the finalizer failed: bad"},
