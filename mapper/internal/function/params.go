@@ -11,8 +11,9 @@ import (
 	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
-// EncodeParams encodes parameters for a job's record.
-func EncodeParams(params any) (json.RawMessage, error) {
+// EncodeParams encodes parameters for a job's record. A panic of their methods becomes an error.
+func EncodeParams(params any) (_ json.RawMessage, err error) {
+	defer Recovered(&err)
 	encoded, err := json.Marshal(params)
 	switch {
 	case err != nil:
@@ -30,8 +31,9 @@ func EncodeParams(params any) (json.RawMessage, error) {
 const maxParams = 256 << 10
 
 // DecodeParams decodes the parameters of a stored job. A field that the type does not have is an
-// error, because somebody expects an effect of it.
-func DecodeParams(encoded json.RawMessage, params any) error {
+// error, because somebody expects an effect of it. A panic of their methods becomes an error.
+func DecodeParams(encoded json.RawMessage, params any) (err error) {
+	defer Recovered(&err)
 	d := json.NewDecoder(bytes.NewReader(encoded))
 	d.DisallowUnknownFields()
 	switch err := d.Decode(params); {
@@ -50,8 +52,9 @@ func DecodeParams(encoded json.RawMessage, params any) error {
 
 // ReadParams decodes and checks the parameters of a job that is about to start. It is strict: it
 // returns an error instead of ignoring a part of the input or changing a value. It also calls the
-// parameters' Validate method, if they have one.
-func ReadParams[P any](encoded json.RawMessage, params *P) error {
+// parameters' Validate method, if they have one. A panic of their methods becomes an error.
+func ReadParams[P any](encoded json.RawMessage, params *P) (err error) {
+	defer Recovered(&err)
 	if string(bytes.TrimSpace(encoded)) == "null" {
 		return errNull
 	}
