@@ -375,11 +375,17 @@ func (a *Attempt) OnLost(f func(context.Context)) {
 	})
 }
 
-// Lose calls the functions that OnLost has registered, the last one first.
-func (a *Attempt) Lose(ctx context.Context) {
+// Lose calls the functions that OnLost has registered, the last one first. If some of them panic,
+// it calls the others, and returns the first panic as an error.
+func (a *Attempt) Lose(ctx context.Context) (failed error) {
 	for _, f := range slices.Backward(a.lost) {
-		f(ctx)
+		failed = cmp.Or(failed, func() (err error) {
+			defer Recovered(&err)
+			f(ctx)
+			return nil
+		}())
 	}
+	return failed
 }
 
 // Fail reports an error of the function on its entity. Only the first one counts.
