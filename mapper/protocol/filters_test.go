@@ -399,7 +399,9 @@ func TestMistypedKind(t *testing.T) {
 // reading finds.
 func TestOddNamesOfFilters(t *testing.T) {
 	t.Parallel()
-	visit := mapper.Visit("visit", func(context.Context, *mapper.Entity[struct{}], mapper.NoParams) error { return nil })
+	visit := mapper.Visit("visit", func(context.Context, *mapper.Entity[struct{}], mapper.NoParams) error {
+		return nil
+	})
 	remove := mapper.Update("remove", func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.NoParams) error {
 		e.Delete(e.Key)
 		return nil

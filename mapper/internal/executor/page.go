@@ -84,8 +84,8 @@ func (d *delivery) collect(ctx context.Context, o *page.Results) (lose func(), e
 	return lose, nil
 }
 
-// lose calls the functions that an attempt has registered for its rollback. What they leave behind
-// counts for nobody, so the delivery goes on if they panic, end their goroutine or take too long.
+// lose calls the functions that an attempt has registered for its rollback. No reader counts their
+// leftovers, so the delivery goes on if they panic, end their goroutine or take too long.
 func (d *delivery) lose(ctx context.Context, a *function.Attempt) {
 	ctx = context.WithoutCancel(ctx)
 	var failed error
