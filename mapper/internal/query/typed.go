@@ -46,6 +46,12 @@ func (q Query) Comparisons() (all []Comparison) {
 	return all
 }
 
+// AnySharded returns the query for the key of an entity with the property of ShardBy, for a query
+// over one space.
+func (q Query) AnySharded() *datastore.Query {
+	return Query{Kind: q.Kind, Namespace: q.Namespace}.Base().Order(names.Field(q.ShardBy)).KeysOnly().Limit(1)
+}
+
 // Ranges reports whether all filters of the comparison are inequalities.
 func (c Comparison) Ranges() bool {
 	return !slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.ranges() })

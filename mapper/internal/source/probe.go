@@ -24,7 +24,7 @@ import (
 // Probe sends the database each form of query that tasks will send, for one entity each. It returns
 // an error if the database can't answer, or if the answer shows a mistake in the query. It is a
 // mistake to compare values of different types. Unless empty is set, it is also a mistake if a kind
-// has no entities, or if no entity has a filtered property.
+// has no entities, or if no entity has a filtered property or the property of ShardBy.
 //
 // Probe reports whether the job is sharded by values that are times.
 func (src Source) Probe(ctx context.Context, q query.Query, empty bool) (times bool, err error) {
