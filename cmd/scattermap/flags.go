@@ -30,11 +30,13 @@ func naming(parts []string) error {
 var jsonName = regexp.MustCompile(`"[a-z]+(?:[._][a-z]+)+"`)
 
 // partsOf makes an error of an answer's text. It finds the settings' names by their form, because
-// older services do not mark them.
+// older services do not mark them. An error about parameters has
+// the mapper's names, which stay.
 func partsOf(text string) error {
 	var parts []string
 	from := 0
-	for _, at := range jsonName.FindAllStringIndex(text, -1) {
+	settings, _, _ := strings.Cut(text, "params: ")
+	for _, at := range jsonName.FindAllStringIndex(settings, -1) {
 		parts = append(parts, text[from:at[0]], text[at[0]+1:at[1]-1])
 		from = at[1]
 	}
