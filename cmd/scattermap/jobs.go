@@ -370,8 +370,10 @@ func newRate() *cobra.Command {
 		For time.Duration `json:"for_ns,omitempty"`
 	}
 	c := &cobra.Command{
-		Use:     "rate JOB ENTITIES",
-		Short:   "Set a job's rate limit in entities a second; 0 is no limit, and limits without a flag end",
+		Use:   "rate JOB ENTITIES",
+		Short: "Set a job's rate limit, in entities a second; 0 is no limit",
+		Long: `Sets a job's rate limit, in entities a second; 0 is no limit. The command replaces all limits: without
+--calls or --writes, the job has no such limit.`,
 		Example: "  scattermap rate spring 100 --for 2h    # and then as fast as before",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
@@ -413,7 +415,7 @@ func newBudget() *cobra.Command {
 	c := &cobra.Command{
 		Use: "budget JOB DOLLARS", Short: "Set what a job may cost from now on, in dollars; 0 is no limit",
 		Long: `Sets what a job may cost from now on, in dollars, whatever it has cost before. The job pauses before
-a page that might exceed its budget. A paused job stays paused: resume it after this.`,
+a page that might exceed its budget. The command does not resume a paused job.`,
 		Example: "  scattermap budget spring 5\n  scattermap budget spring 0 --operations 1000000",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {

@@ -127,7 +127,21 @@ func commandPage(root *cobra.Command) string {
 			if c.Example != "" {
 				b.WriteString("\n```sh\n" + regexp.MustCompile(`(?m)^  `).ReplaceAllString(c.Example, "") + "\n```\n")
 			}
-			b.WriteString(flagTable(c.Flags(), but...))
+			if c.Name() != "plan" {
+				b.WriteString(flagTable(c.Flags(), but...))
+				continue
+			}
+			// The flags of the planned job are described once, as the flags of start.
+			job := pflag.NewFlagSet("", pflag.ContinueOnError)
+			new(jobFlags).define(job)
+			b.WriteString(flagTable(c.Flags(), append(but, job)...))
+			b.WriteString("\nA plan also has these flags of [start](#start):")
+			comma := ""
+			job.VisitAll(func(f *pflag.Flag) {
+				fmt.Fprintf(&b, "%s `--%s`", comma, f.Name)
+				comma = ","
+			})
+			b.WriteString(".\n")
 		}
 	}
 	return b.String()
