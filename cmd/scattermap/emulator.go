@@ -55,7 +55,7 @@ variables that clients need.`,
 	flags.BoolVar(&o.PessimisticConcurrency, "pessimistic", false,
 		"make transactions lock what they read, instead of conflicting at commit")
 	flags.BoolVar(&keepNames, "keep-queue-names", false,
-		"refuse to create a queue if one of its name was deleted less than 72 hours ago, like production")
+		"like production, refuse a new queue whose name a queue had that was deleted less than 72 hours ago")
 	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index missing in this `index.yaml`")
 	flags.StringArrayVar(&queues, "queue", []string{firstQueue}, "create this `queue`, which delivers up to 180 tasks "+
 		"at once, as in docs/deploy.md; repeatable; empty creates none")

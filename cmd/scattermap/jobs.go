@@ -40,10 +40,9 @@ func jobCommands() []*cobra.Command {
 			"Processes the failures of a job again. Each failure gets as many attempts as at first. Processed " +
 				"entities are not processed again."},
 		{"move", "Move a job to this service's queue",
-			"Gives a job to the service that answers this command, on the queue that the service would choose for " +
-				"a new job of the mapper. Use it if the job's own queue or service was deleted or renamed. The " +
-				"service " +
-				"must have the job's mapper."},
+			"Gives a job to the service that answers this command. The job gets the queue that the service would " +
+				"choose for a new job of its mapper. Use this command if the job's queue or service was deleted " +
+				"or renamed. The service must have the job's mapper."},
 	} {
 		all = append(all, newVerb(verb.name, verb.short, verb.long))
 	}

@@ -45,8 +45,8 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.IntVar(&f.options.ExpectedWorkers, "expected-workers", 0,
 		"the `number` of tasks at once, in [1, 5000], for which the job is divided at its start; by default the "+
 			"queue's setting")
-	flags.IntVar(&f.options.Concurrency, "concurrency", 0, "the `number` of calls of the function at once in a page, "+
-		"in [1, 1000]; by default as the mapper says, or 1")
+	flags.IntVar(&f.options.Concurrency, "concurrency", 0, "how many calls of the function run at once in a page, "+
+		"a `number` in [1, 1000]; by default as the mapper says, or 1")
 	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second; by default no limit")
 	flags.Float64Var(&f.options.Rate.CallsPerSecond, "calls", 0, callsHelp)
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
@@ -184,8 +184,7 @@ unless you add --execute. --kind is required, except with erase.`,
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
 		"pause the job when more than this `number` of entities have failed; by default 1,000; -1 is no limit")
 	flags.Var((*retention)(&f.options.Retain), "retain", "how long the job's records are kept after its end: a "+
-		"`time` such as 30d, at least 8d, or always. By default the service decides, and keeps them always unless "+
-		"it is set otherwise")
+		"`time` such as 30d, at least 8d, or always; by default as the service sets, or always")
 	flags.BoolVar(&execute, "execute", false, "make set, rename, drop, delete and erase write, and not only rehearse")
 	flags.BoolVarP(&yes, "yes", "y", false, "with --execute, do not ask for the number of entities")
 	flags.BoolVar(&f.options.DryRun, "dry-run", false,

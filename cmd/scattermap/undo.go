@@ -24,8 +24,8 @@ If somebody has changed an entity since, the undo leaves it alone: "scattermap l
 
 Datastore keeps old versions for an hour, so undo a job within an hour of its start. With
 point-in-time recovery it keeps them for seven days, but only the version at each full minute. So
-an undo after the first hour does not restore an entity that somebody else changed within the minute
-before the job changed it.`,
+after the first hour, an undo does not restore an entity that somebody changed in the two minutes
+before the job did.`,
 		Example: `  scattermap undo spring-credit --dry-run --watch    # says what it would do
   scattermap undo spring-credit --watch --reason "the amount was wrong"`,
 	}
