@@ -46,9 +46,9 @@ ways.`,
 	flags.StringVar(&q.ShardBy, "shard-by", "",
 		"split between values of this indexed `property`; by default between keys")
 	flags.IntVarP(&n, "parts", "n", 10, "the `number` of parts, in [1, 10000]")
-	flags.BoolVar(&check, "check", false, "count the entities of each part; costs a read for a thousand entities")
+	flags.BoolVar(&check, "check", false, "count the entities of each part; costs one read for every thousand entities")
 	flags.BoolVar(&compare, "compare", false,
-		"compare four ways to cut; costs a read for a thousand entities, and 4n counts")
+		"compare four ways to cut; costs one read for every thousand entities, and 4n counts")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if q.Kind == "" {

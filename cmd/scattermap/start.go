@@ -43,8 +43,8 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.IntVar(&f.options.PageSize, "page-size", 0,
 		"the most entities of a page, a `number` in [1, 1000]; by default 500")
 	flags.IntVar(&f.options.ExpectedWorkers, "expected-workers", 0,
-		"the `number` of tasks at once, in [1, 5000], for which the job is divided at its start; by default the "+
-			"queue's setting")
+		"divide the job at its start for this `number` of parallel tasks, in [1, 5000]; by default as many as the "+
+			"queue delivers at once")
 	flags.IntVar(&f.options.Concurrency, "concurrency", 0, "how many calls of the function run at once in a page, "+
 		"a `number` in [1, 1000]; by default as the mapper says, or 1")
 	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second; by default no limit")
