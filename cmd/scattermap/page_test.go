@@ -55,18 +55,21 @@ func flagTable(flags *pflag.FlagSet, but ...*pflag.FlagSet) string {
 		if f.Shorthand != "" {
 			name = "-" + f.Shorthand + ", " + name
 		}
+		if value != "" {
+			name += " " + value
+		}
 		if f.NoOptDefVal != "" && f.Value.Type() != "bool" {
-			value = fmt.Sprintf("%s (alone: %s)", value, f.NoOptDefVal)
+			usage += fmt.Sprintf("; without a value `%s`", f.NoOptDefVal)
 		}
 		if d := f.DefValue; d != "" && d != "0" && d != "0s" && d != "[]" && d != "false" {
 			usage += fmt.Sprintf("; by default `%s`", strings.Trim(d, "[]"))
 		}
-		fmt.Fprintf(&rows, "| `%s` | %s | %s |\n", name, cmp.Or(value, "–"), strings.ReplaceAll(usage, "|", `\|`))
+		fmt.Fprintf(&rows, "| `%s` | %s |\n", name, strings.ReplaceAll(usage, "|", `\|`))
 	})
 	if rows.Len() == 0 {
 		return ""
 	}
-	return "\n| flag | value | meaning |\n|---|---|---|\n" + rows.String()
+	return "\n| flag | meaning |\n|---|---|\n" + rows.String()
 }
 
 // paragraphs converts a command's help to Markdown. It joins lines, and makes indented lines code.
