@@ -3,40 +3,40 @@ module github.com/scattermap/scattermap
 go 1.26.0
 
 require (
-	charm.land/bubbletea/v2 v2.1.1 // the screen of scattermap top, with lipgloss
+	charm.land/bubbletea/v2 v2.1.1
 	charm.land/lipgloss/v2 v2.0.6
 	cloud.google.com/go/bigquery v1.86.2
 	cloud.google.com/go/cloudtasks v1.20.0
 	cloud.google.com/go/datastore v1.27.1
 	cloud.google.com/go/longrunning v1.5.0
 	github.com/chromedp/cdproto v0.159.0
-	github.com/chromedp/chromedp v0.23.0 // the dashboard's tests in Chromium
+	github.com/chromedp/chromedp v0.23.0
 	github.com/creack/pty v1.1.24
 	github.com/fsouza/fake-gcs-server v1.56.1
-	github.com/go-jose/go-jose/v4 v4.1.6 // the emulator's OIDC tokens; forged tokens in tests
+	github.com/go-jose/go-jose/v4 v4.1.6
 	github.com/google/go-cmp v0.7.0
 	github.com/googleapis/gax-go/v2 v2.27.0
-	github.com/hashicorp/hcl/v2 v2.25.0 // tests evaluate deploy/terraform and docs/deploy.md, like go-cty
+	github.com/hashicorp/hcl/v2 v2.25.0
 	github.com/klauspost/compress v1.20.3
-	github.com/parquet-go/parquet-go v0.32.0 // Parquet of export
+	github.com/parquet-go/parquet-go v0.32.0
 	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
-	github.com/tidwall/btree v1.8.2 // ordered maps of the emulator
-	github.com/twmb/avro v1.9.0 // Avro of export; the alternative, hamba/avro, is archived and has open advisories
+	github.com/tidwall/btree v1.8.2
+	github.com/twmb/avro v1.9.0
 	github.com/zclconf/go-cty v1.19.0
-	go.opentelemetry.io/otel v1.47.0 // metrics and traces; the library uses only the API
+	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp v1.47.0
 	go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp v1.47.0
 	go.opentelemetry.io/otel/metric v1.47.0
-	go.opentelemetry.io/otel/sdk v1.47.0 // for examples/cloudrun and tests, like the exporters
+	go.opentelemetry.io/otel/sdk v1.47.0
 	go.opentelemetry.io/otel/sdk/metric v1.47.0
 	go.opentelemetry.io/otel/trace v1.47.0
 	go.opentelemetry.io/proto/otlp v1.11.0
-	go.yaml.in/yaml/v3 v3.0.6 // the emulator's index.yaml; it continues gopkg.in/yaml.v3, which is no longer maintained
-	gocloud.dev v0.47.0 // buckets of export, with conditional writes
+	go.yaml.in/yaml/v3 v3.0.6
+	gocloud.dev v0.47.0
 	golang.org/x/net v0.61.0
-	golang.org/x/sync v0.24.0 // semaphore in package gate: first come, first served
+	golang.org/x/sync v0.24.0
 	golang.org/x/term v0.48.0
 	golang.org/x/time v0.16.0
 	google.golang.org/api v0.304.0
