@@ -680,7 +680,8 @@ func TestRollbackFails(t *testing.T) {
 					t.Fatal(err)
 				}
 				status, err := job.Wait(t.Context())
-				if err != nil || status.State != mapper.StateFailed || !strings.Contains(status.Error, "the function fails") {
+				if err != nil || status.State != mapper.StateFailed ||
+					!strings.Contains(status.Error, "the function fails") {
 					t.Errorf("status %+v, %v", status, err)
 				}
 				if others := name == "by a panic" || name == "not at all"; others && called.Load() == 0 {

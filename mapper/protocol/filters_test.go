@@ -452,7 +452,8 @@ func TestOddNamesOfFilters(t *testing.T) {
 					t.Errorf("%q: %+v: %v", name, c.q, err)
 					continue
 				}
-				if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Processed != c.want {
+				s, err := job.Wait(t.Context())
+				if err != nil || s.State != mapper.StateSucceeded || s.Processed != c.want {
 					t.Errorf("%q: %+v: status %+v, %v, want %d", name, c.q, s, err, c.want)
 				}
 			}

@@ -64,7 +64,8 @@ func withKeys(d *datastore.Query, start, end *keyspace.Position) *datastore.Quer
 
 // byValue orders results by value, then by key.
 func (q Query) byValue(d *datastore.Query) *datastore.Query {
-	if d = d.Order(names.Field(q.ShardBy)); q.ranged() { // otherwise the property of the inequality would come before the key
+	d = d.Order(names.Field(q.ShardBy))
+	if q.ranged() { // otherwise the property of the inequality would come before the key
 		d = d.Order("__key__")
 	}
 	return d

@@ -129,8 +129,8 @@ func (src Source) checkTypes(ctx context.Context, q query.Query, absent bool) er
 		switch {
 		case known:
 		case sharded && property == q.ShardBy:
-			return setting.Errorf("%w: Query.ShardBy: no entity has an indexed property %q, so the job would process none: "+
-				"if its name is right, it is indexed, and there may be none, set StartOptions.AllowEmpty",
+			return setting.Errorf("%w: Query.ShardBy: no entity has an indexed property %q, so the job would process "+
+				"none: if its name is right, it is indexed, and there may be none, set StartOptions.AllowEmpty",
 				fault.ErrArguments, property)
 		default:
 			return setting.Errorf("%w: Query.Filters: no entity has an indexed property %q, so a filter by it finds "+
