@@ -52,7 +52,7 @@ type Budget struct {
 // Unlimited means no limit, in [StartOptions].FailureLimit and in a [Rate].
 const Unlimited = -1
 
-// limit returns the rate as records store it.
+// limit returns the rate in the form in which records store it: with 0 in place of [Unlimited].
 func (r Rate) limit() pace.Limit {
 	for _, n := range []*float64{&r.EntitiesPerSecond, &r.WritesPerSecond, &r.CallsPerSecond} {
 		if *n == Unlimited {

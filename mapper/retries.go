@@ -53,7 +53,7 @@ func (m *Mapper[P]) WithRetryPolicy(r RetryPolicy) *Mapper[P] {
 	return m
 }
 
-// of returns a job's retry policy with its defaults.
+// of fills in zero fields from the mapper's definition, and then from the defaults.
 func (r RetryPolicy) of(def *function.Definition) RetryPolicy {
 	attempts := DefaultUpdateAttempts
 	if def.Mode == function.Visit {

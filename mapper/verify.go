@@ -103,7 +103,7 @@ func verify(
 	return found, nil
 }
 
-// prove checks the records of a job, which it returns.
+// prove checks the records of a job. It returns the job's record and the proof.
 func prove(ctx context.Context, st store.Store, ref record.Ref) (*record.Job, *Proof, error) {
 	job, l, err := ledger.OfRecords(ctx, st, ref)
 	if err != nil {
