@@ -171,14 +171,12 @@ func (s *Suspicion) Calm() {
 	s.Begun, s.BegunAt, s.BegunAlone, s.SeenTask, s.SeenTry, s.Doubtful = "", time.Time{}, false, "", 0, false
 }
 
-// Begin writes the crash mark m of a delivery that starts on the range. If the previous delivery
-// has died while its process did nothing else, the page is halved. If the range is a single entity,
-// the death is recorded instead.
+// EndTime returns how long a delivery tries to remove its crash mark.
 func EndTime(deadline time.Duration) time.Duration { return max(deadline, 10*time.Minute) }
 
 // Begin writes the crash mark m of a delivery that starts on the range. If the previous delivery
-// has died while its process did nothing else, Begin halves the page. If the range is a single
-// entity, it records the death instead.
+// has died while its process did nothing else, the page is halved. If the range is a single entity,
+// the death is recorded instead.
 func (r *Range) Begin(m CrashMark, now time.Time, deadline time.Duration) {
 	r.Lost = false
 	r.Attempts++
