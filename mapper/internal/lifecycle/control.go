@@ -183,8 +183,8 @@ func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f chan
 	return job, js.settle(ctx, s, cause, nil)
 }
 
-// actOf returns a new entry of a job's history. The context says who acts and why; the history of an
-// erased job does not keep that.
+// actOf returns a new entry of a job's history. The context says who acts and why; the history of
+// an erased job does not keep that.
 func actOf(ctx context.Context, what string, job *record.Job) record.Act {
 	act := record.Act{At: time.Now(), What: what, To: job.State}
 	if job.Erased.IsZero() {
