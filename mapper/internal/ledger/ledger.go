@@ -91,7 +91,7 @@ func boundaryDigest(p *keyspace.Position) *record.Digest {
 }
 
 // boundaryHash returns a hash of the position where a range starts or ends, which is the same for
-// both. A nil position is the start of the query if begins is set, and otherwise its end.
+// both. A nil position stands for the start or the end of the query, which differ.
 func boundaryHash(p *keyspace.Position, begins bool) string {
 	if p != nil {
 		return string(boundaryDigest(p).Sum())

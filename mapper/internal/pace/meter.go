@@ -79,8 +79,8 @@ type Request struct {
 }
 
 // A Cost is a function that returns the size of a page, if the reservations in q come before it. It
-// returns how many entities or calls the page may have, and for how long they use the whole rate. It
-// returns 0 entities if the page does not wait that long.
+// returns how many entities or calls the page may have, and for how long they use the whole rate.
+// It returns 0 entities if the page does not wait that long.
 type Cost func(q Queue) (n int, cost time.Duration)
 
 // PageCost returns the cost of a page of up to n entities, with each writes for an entity. The ramp
