@@ -109,7 +109,7 @@ type Engine struct {
 	prices    billing.Prices
 
 	shown    *estimate.Shown
-	undoMost *atomic.Int64 // limit of bytes in the commit of an undo's page; 0: the default
+	undoMost *atomic.Int64 // the limit of bytes in the commit of an undo's page; 0: the default
 }
 
 // NewEngine returns an engine that keeps its records in the client's database, and sends its tasks
@@ -433,7 +433,7 @@ func EngineFromContext(ctx context.Context) *Engine {
 //nolint:revive // beside JobInfo, Info alone would not say of what
 type MapperInfo struct {
 	Name       string
-	Visit      bool         // it was made by [Visit], [VisitPages] or [VisitBatches]
+	Visit      bool         // whether the mapper was made by [Visit], [VisitPages] or [VisitBatches]
 	ParamsType reflect.Type // the type of the parameters of [Engine.StartByName]
 
 	Description string // see [Mapper.WithDescription]

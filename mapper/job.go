@@ -269,7 +269,7 @@ const (
 
 	defaultWorkers = 100
 
-	maxPageTime = page.MaxTime // this and a function's timeout together fit into that minute
+	maxPageTime = page.MaxTime // the limit; together with a function's timeout it fits into that minute
 )
 
 func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {

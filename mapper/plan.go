@@ -49,9 +49,10 @@ type Estimate struct {
 	// LowerBound says that the count stopped at Entities: there may be more.
 	LowerBound bool `json:"at_least,omitempty"`
 
-	Workers  int           `json:"workers"`  // tasks at once
-	Pages    int64         `json:"pages"`    // commits of pages; perhaps twice as many if a Rate limits calls
-	Tasks    int64         `json:"tasks"`    // tasks of ranges
+	Workers int `json:"workers"` // the expected number of tasks that run at once
+	// the number of commits of pages; perhaps twice as many if a Rate limits calls
+	Pages    int64         `json:"pages"`
+	Tasks    int64         `json:"tasks"`    // the number of tasks for ranges
 	Duration time.Duration `json:"takes_ns"` // about how long the job takes, with the latencies of docs/scale.md
 
 	Usage   billing.Usage `json:"usage"`   // what the job uses; RPCs are not estimated

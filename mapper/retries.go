@@ -75,7 +75,7 @@ func retriesOf(j *record.Job) RetryPolicy {
 
 const (
 	mostAttempts = 100
-	longestWait  = 7 * 24 * time.Hour // Cloud Tasks takes tasks for up to 30 days
+	longestWait  = 7 * 24 * time.Hour // the longest wait; Cloud Tasks takes tasks for up to 30 days
 )
 
 // validate checks a retry policy. Zero fields are defaults.

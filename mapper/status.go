@@ -40,7 +40,7 @@ type Status struct {
 	Bottleneck string    `json:"bottleneck,omitempty"`
 	Created    time.Time `json:"created"`        // when the job was started
 	Ended      time.Time `json:"ended,omitzero"` // zero until it has ended
-	UndoneBy   string    `json:"undo,omitempty"` // the ID of the job that undoes it, see [Job.Undo]
+	UndoneBy   string    `json:"undo,omitempty"` // the ID of the job that undoes this one, see [Job.Undo]
 
 	Progress Progress `json:"progress"`
 	// about what the job has cost so far, at the prices of [EngineOptions].Prices, without the
@@ -86,12 +86,13 @@ type Status struct {
 	Calls int64 `json:"calls"`
 	// how often the function of an [Update] ran again because others had changed an entity
 	Conflicts int64            `json:"conflicts"`
-	Counters  map[string]int64 `json:"counters"`   // what the function has counted
-	Pages     int64            `json:"pages"`      // commits of pages with entities
-	FullPages int64            `json:"full_pages"` // pages that ended at a limit: of count, bytes or time
+	Counters  map[string]int64 `json:"counters"` // what the function has counted
+	Pages     int64            `json:"pages"`    // the number of commits of pages with entities
+	// the number of pages that ended at a limit: of count, bytes or time
+	FullPages int64 `json:"full_pages"`
 	// ranges for which a task was enqueued
 	Tasks      int64 `json:"tasks"`
-	OpenRanges int64 `json:"open"` // ranges that are not done
+	OpenRanges int64 `json:"open"` // the number of ranges that are not done
 	// the greatest depth of a range: the first range has depth 0, and a range that was cut off
 	// another one has that one's depth plus one
 	MaxDepth int64 `json:"depth"`
@@ -364,7 +365,7 @@ type FailureCause struct {
 	// "entities failed" has the Digest instead of the Text.
 	Digest string `json:"digest"`
 
-	Count     int64   `json:"count"`     // failures with this cause
+	Count     int64   `json:"count"`     // the number of failures with this cause
 	Estimated bool    `json:"estimated"` // Count is an estimate: the job has more than 1,000 failures
 	Example   Failure `json:"example"`
 }

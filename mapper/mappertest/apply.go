@@ -62,7 +62,7 @@ type Result struct {
 
 // A Put is another entity that the function put.
 type Put struct {
-	Key        *datastore.Key // incomplete if the key passed to Put was
+	Key        *datastore.Key // the key of the put entity; incomplete if the key passed to Put was
 	Properties datastore.PropertyList
 }
 

@@ -40,8 +40,9 @@ type Place struct {
 	Namespace string `json:"namespace,omitempty"`
 	Kind      string `json:"kind,omitempty"`
 	// the value of the property in mapper.Query.ShardBy, if there is one
-	Value any            `json:"value,omitempty"`
-	Key   *datastore.Key `json:"key,omitempty"` // in JSON the text of Key.Encode
+	Value any `json:"value,omitempty"`
+	// the key of the entity at the place; in JSON the text of Key.Encode
+	Key *datastore.Key `json:"key,omitempty"`
 }
 
 // A Range is one range of the job, according to its record.
@@ -57,16 +58,16 @@ type Range struct {
 	// Entities is how many entities the range's page processed. For a pending range it is how many
 	// are expected in the whole range.
 	Entities int64 `json:"entities"`
-	Written  int64 `json:"written"`  // how many entities the page saved or deleted
-	Attempts int64 `json:"attempts"` // number of deliveries after the first one
+	Written  int64 `json:"written"`  // how many entities the range's page saved or deleted
+	Attempts int64 `json:"attempts"` // the number of deliveries of the range's task after the first one
 	Refusals int64 `json:"refusals"` // number of attempts that the function or the database made fail
 	// whether the task of the page before continued with it, so that it had no task of its own
 	Continues bool `json:"continues"`
 
 	Ran     time.Duration `json:"ran_ns"`          // how long the function ran on the page
-	Created time.Time     `json:"created"`         // when the range was cut off
-	Done    time.Time     `json:"done,omitzero"`   // when its page was committed; zero: not yet
-	Error   string        `json:"error,omitempty"` // the error of its entity, if that has failed
+	Created time.Time     `json:"created"`         // when the range was cut off from another one
+	Done    time.Time     `json:"done,omitzero"`   // when the range's page was committed; zero: not yet
+	Error   string        `json:"error,omitempty"` // the error of the range's single entity, if that has failed
 
 	// Weight is about how many ranges of the job this one represents. It is 1, unless the picture
 	// is a sample.

@@ -133,7 +133,7 @@ type sample struct {
 // samples are samples of a job's range records, one for each result: done, failed or pending.
 type samples struct {
 	done, failed, open sample
-	some               bool // whether they do not have all records
+	some               bool // whether the sample lacks some records
 }
 
 // samplesOf reads a job's range records, or samples of them. If brief is set, it reads no separate
@@ -262,21 +262,24 @@ type Detail struct {
 	Range
 	// namespace of its entities, if the query has several kinds or namespaces
 	Namespace string `json:"namespace,omitempty"`
-	Kind      string `json:"kind,omitempty"` // kind of its entities, if Namespace is set
+	Kind      string `json:"kind,omitempty"` // the kind of the range's entities, if Namespace is set
 
-	PageSize  int64     `json:"page_size"`           // how many entities its page may have
-	Full      bool      `json:"full"`                // whether the page ended at a limit of count, bytes or time
-	NotBefore time.Time `json:"not_before,omitzero"` // when its task may start; zero: at once
+	PageSize int64 `json:"page_size"` // how many entities the range's page may have
+	Full     bool  `json:"full"`      // whether the page ended at a limit of count, bytes or time
+	// the earliest time at which the range's task may start; zero: at once
+	NotBefore time.Time `json:"not_before,omitzero"`
 	// when a delivery arrived that has not ended, or has died; zero: none
 	Begun time.Time `json:"begun,omitzero"`
 	// whether it must run exclusively, while its process does nothing else
-	Exclusive  bool  `json:"exclusive,omitempty"`
-	Deaths     int   `json:"deaths"`               // number of deliveries that seem to have died on it
-	Generation int64 `json:"generation,omitempty"` // a number in the name of its task
+	Exclusive bool `json:"exclusive,omitempty"`
+	// the number of deliveries of the range that seem to have died with their process
+	Deaths     int   `json:"deaths"`
+	Generation int64 `json:"generation,omitempty"` // the generation of the range, a number in the name of its task
 
-	Counters json.RawMessage `json:"counters,omitempty"` // the counters of its page
-	Children []Child         `json:"children,omitempty"` // up to 100 of the ranges that its task has cut off
-	More     int64           `json:"more,omitempty"`     // number of further children
+	Counters json.RawMessage `json:"counters,omitempty"` // the function's counters for the range's page
+	// up to 100 of the ranges that the range's task has cut off
+	Children []Child `json:"children,omitempty"`
+	More     int64   `json:"more,omitempty"` // number of further children
 }
 
 // A Child is a range that the task of a [Detail] has cut off.

@@ -13,7 +13,7 @@ import (
 // A Slot is the place of a range on a strip that stands for the key space. X and Width are in the
 // unit of the width that [Picture.Slots] was given.
 type Slot struct {
-	Range int     // its index in Picture.Ranges
+	Range int     // the index of the slot's range in Picture.Ranges
 	X     float64 // the distance of the range's start from the left end
 	Width float64 // 0 for a range of a single entity, because that entity is also part of a page
 }
@@ -109,10 +109,10 @@ type Colour string
 
 // The properties that colours can show.
 const (
-	ByState    Colour = "state"    // the state of a range
-	ByPace     Colour = "pace"     // how long the function took for one of its entities
-	ByAttempts Colour = "attempts" // the number of its failed attempts
-	ByTime     Colour = "time"     // when it was done
+	ByState    Colour = "state"    // colours show the states of the ranges
+	ByPace     Colour = "pace"     // colours show how long the function took for one entity of a range
+	ByAttempts Colour = "attempts" // colours show the numbers of a range's failed attempts
+	ByTime     Colour = "time"     // colours show when the ranges were done
 )
 
 // Colours lists all colours.

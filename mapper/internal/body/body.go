@@ -69,16 +69,16 @@ type Job struct {
 	Job         string `json:"job"`
 	Incarnation string `json:"incarnation"`
 	Epoch       int64  `json:"epoch"`
-	Tick        int64  `json:"tick,omitempty"`  // the number of a sweep, which stands for its time
+	Tick        int64  `json:"tick,omitempty"`  // the number of the sweep, which stands for the time when it is due
 	After       string `json:"after,omitempty"` // the ID of the record after which the task goes on
-	All         bool   `json:"all,omitempty"`   // whether a sweep checks ranges of any age
+	All         bool   `json:"all,omitempty"`   // whether the task, a sweep, checks ranges of any age
 	// a random number if the task is a guard, enqueued before a commit; 0: it is not
 	Guard uint64 `json:"guard,omitempty"`
 	Link  int64  `json:"link,omitempty"` // the task's number in a chain of tasks that add up records
 
 	// The following fields are about the delivery, and not part of the body.
 	Queued  tasks.Delivery `json:"-"` // the request of the queue
-	BegunAt time.Time      `json:"-"` // when it arrived
+	BegunAt time.Time      `json:"-"` // when the queue's request arrived
 }
 
 // Task returns the task for a job and a path, due at the time at. Its name depends only on the

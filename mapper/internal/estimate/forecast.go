@@ -21,7 +21,7 @@ type Job struct {
 	Deadline  time.Duration // the dispatch deadline of the queue
 	Update    bool
 	Writes    float64
-	Calls     float64 // calls of a service for an entity
+	Calls     float64 // the mean number of calls of a service for an entity
 	PerEntity time.Duration
 	Prices    billing.Prices
 	Parallel  int // how many tasks are enqueued at the same time

@@ -59,12 +59,12 @@ func (v VirtualKind) sample(rng *rand.Rand, n int) []*keyspace.Position {
 
 // Times are the times of calls in a simulation.
 type Times struct {
-	Query    time.Duration // of a query or a lookup
-	Key      time.Duration // of each key that a query passes
-	Commit   time.Duration // of a commit, with the transaction's start and read
-	Enqueue  time.Duration // of enqueueing one task, while others are enqueued, too
-	Dispatch time.Duration // from the queue to a worker
-	Page     time.Duration // of all calls of a page
+	Query    time.Duration // the time of a query or a lookup
+	Key      time.Duration // the time of each key that a query passes
+	Commit   time.Duration // the time of a commit, with the transaction's start and read
+	Enqueue  time.Duration // the time to enqueue one task, while others are enqueued, too
+	Dispatch time.Duration // the time from a task's creation in the queue to its delivery to a worker
+	Page     time.Duration // the time of all calls of the function in a page
 }
 
 // UsualTimes returns the times that package bench uses as well. Tasks are enqueued parallel at a

@@ -120,7 +120,7 @@ func (l Look) givesWay() string {
 // Conditions for a job that counts as slowed. Its workers have to be busy, and its earlier pages
 // must be short compared with the time that is observed.
 const (
-	slowerBy    = 5 // by this factor slower than before
+	slowerBy    = 5 // the factor by which a job is slower than before, so that its phase says so
 	leastWindow = 10 * time.Second
 	leastPages  = 8
 )

@@ -22,7 +22,7 @@ import (
 type background struct {
 	mu      sync.Mutex
 	pace    pace.Background
-	taken   int             // slots in use: by pages under way, or resting after a page
+	taken   int             // number of slots in use: by pages under way, or resting after a page
 	waiting []chan struct{} // the waiting pages; a channel is closed when its page gets a slot
 	wanted  int             // the most pages at once that had or wanted a slot, since the last probe
 

@@ -57,7 +57,8 @@ func Suffices(budget record.Budget, page, tasks int, writes float64, prices bill
 // the job. If the process dies, the whole purse counts as spent.
 type purse struct {
 	turn *semaphore.Weighted // locked by the delivery that uses the purse
-	left float64             // the rest, as a share of the whole budget; negative if a page has cost more than expected
+	// the share of the whole budget that is left; negative if a page has cost more than expected
+	left float64
 
 	allowance int64 // the job's Allowance at the reservation; if the job has another one by now, the purse is void
 }

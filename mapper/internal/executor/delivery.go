@@ -37,7 +37,7 @@ type delivery struct {
 	ahead   bool       // whether the job's budget has paid for reading the next page ahead
 	turn    turn
 
-	announced atomic.Int64 // announced calls of a service that no record counts yet
+	announced atomic.Int64 // number of announced calls of a service that no record counts yet
 }
 
 // A turn is the part of a delivery's state that belongs to its current range. The next range gets a

@@ -143,7 +143,7 @@ type try struct {
 	record     *record.Range // the record that the try writes
 	children   []*record.Range
 	versions   *wire.Versions // the versions that the commit has returned
-	moved      bool           // whether others have changed a guarded entity
+	moved      bool           // whether other clients have changed a guarded entity
 	unprepared bool           // whether preparing the mutations has failed
 	unread     bool           // whether reading the records has failed
 }

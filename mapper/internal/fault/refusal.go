@@ -80,4 +80,4 @@ func Text(err error) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-const maxErrorText = 1000 // in bytes
+const maxErrorText = 1000 // the maximum length in bytes

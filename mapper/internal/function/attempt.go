@@ -31,14 +31,14 @@ import (
 type Attempt struct {
 	job    record.Ref
 	mode   Mode
-	key    *datastore.Key // the key of its own entity; nil: it runs on a page
-	others Others         // gives it other entities; nil: it can't read any
-	calls  *Announced     // receives the calls that it announces; nil: it is not part of a page
+	key    *datastore.Key // the key of the attempt's own entity; nil: the function runs on a page
+	others Others         // gives the function other entities; nil: it can't read any
+	calls  *Announced     // receives the calls that the function announces; nil: the attempt is not part of a page
 	lost   []func(context.Context)
 
 	mu      sync.Mutex
 	over    bool
-	err     error // the error of the first wrong call
+	err     error // the error of the function's first wrong call of an Attempt's methods
 	failed  error // the first error passed to Fail
 	effect  Effect
 	Deleted bool // whether the function has deleted its own entity

@@ -24,7 +24,7 @@ type Mode int
 // Modes, which correspond to mapper.Update and mapper.Visit.
 const (
 	Update Mode = iota // the function changes entities, in the commit of their page
-	Visit              // the function has its effects outside the commit
+	Visit              // the function has its effects outside of Datastore's commit, such as calls of a service
 )
 
 // Writes returns the number of writes that are assumed for an entity before the first page of a
@@ -57,9 +57,9 @@ type Definition struct {
 
 	Description string // a sentence for operators about what the mapper does; may be empty
 
-	Queue string // the queue of its jobs; empty: the engine's first queue
+	Queue string // the queue of the mapper's jobs; empty: the engine's first queue
 
-	Params reflect.Type // the type of its parameters
+	Params reflect.Type // the type of the mapper's parameters
 
 	// GivenType is the type of the parameters that a start by name takes; nil: it is Params. The
 	// function Given checks them in a plan. If it is nil, a plan can't check them.
@@ -72,7 +72,7 @@ type Definition struct {
 	Concurrency int // how many calls of the function run at once in a page; 0: one
 	BatchSize   int // maximum number of entities in a call of PrepareBatch's function
 
-	Backoff fault.Backoff // attempts and waits of its jobs; zero fields have their defaults
+	Backoff fault.Backoff // the attempts and waits of the mapper's jobs; zero fields have their defaults
 
 	// Canonical checks the parameters of a start and returns their canonical encoding, which is
 	// the same for equal parameters.
@@ -159,7 +159,7 @@ type Others interface {
 type Seen struct {
 	Key *datastore.Key
 	wire.Stamp
-	OfPage bool // whether an earlier entity of the page has written it
+	OfPage bool // whether the mutation of an earlier entity of the same page has written the entity
 }
 
 // A Keys is a function that names the other entities which the mapper's function will read for an

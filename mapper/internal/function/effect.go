@@ -30,14 +30,15 @@ type Effect struct {
 // does not show its key.
 type mutation struct {
 	Key   *datastore.Key
-	bytes int // approximate size
+	bytes int // the approximate size of the mutation
 
 	Properties []datastore.Property // properties to put, unless On.Writes has them
-	Changed    []string             // names of the changed properties, if it writes the attempt's own entity
-	Deletes    bool                 // whether it deletes the entity
-	Inserts    bool                 // whether it fails if the entity exists
-	Whole      *pb.Entity           // the attempt's own entity after the mutation, if it writes that
-	On         wire.Condition       // the condition that must hold when the mutation commits
+	// names of the changed properties, if the mutation writes the attempt's own entity
+	Changed []string
+	Deletes bool           // whether the mutation deletes the entity
+	Inserts bool           // whether the mutation fails if the entity exists
+	Whole   *pb.Entity     // the attempt's own entity after the mutation, if the mutation writes it
+	On      wire.Condition // the condition that must hold when the mutation commits
 	*datastore.Mutation
 }
 

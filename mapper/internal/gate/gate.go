@@ -36,7 +36,7 @@ func New() *Gate {
 // A Place is a task's place inside the gate. The task must call Leave when it ends.
 type Place struct {
 	Leave     func()
-	Exclusive bool // whether no other task is inside
+	Exclusive bool // whether no other task is inside the gate
 	Waited    bool // whether the task had to wait
 	Alone     bool // whether this task would be the cause if the process died
 }

@@ -17,7 +17,8 @@ import (
 // A missing part sorts first. So a position without a key is before all keys with its value, and a
 // position without a value is before all values of its kind.
 type Position struct {
-	Namespace string `datastore:"namespace,omitempty,noindex"` // empty if it is the namespace of Key
+	// the namespace of the position; empty if it is the namespace of Key
+	Namespace string `datastore:"namespace,omitempty,noindex"`
 	// Kind is empty if it is the kind of Key. The kinds differ if Key is the key of an ancestor.
 	Kind   string         `datastore:"kind,omitempty,noindex"`
 	Valued bool           `datastore:"valued,omitempty,noindex"`

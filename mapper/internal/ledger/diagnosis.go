@@ -21,8 +21,9 @@ import (
 type diagnosis struct {
 	ids, bounds balance
 
-	found  map[string]bool   // IDs of the records in the chosen buckets
-	made   map[string]string // IDs that these records' parents have given, each with the parent as a text
+	found map[string]bool // IDs of the records in the chosen buckets
+	// the IDs that parents have given to these ranges, each with a text that names the parent
+	made   map[string]string
 	places map[string]*place // places where ranges start or end, by hash
 }
 
@@ -30,7 +31,7 @@ type diagnosis struct {
 // and one ends there. At the start or the end of the query there is only one.
 type place struct {
 	at           *keyspace.Position // the position; nil: the start or the end of the query
-	begins, ends []string           // IDs of the ranges that start there, and that end there
+	begins, ends []string           // IDs of the ranges that start at the position, and that end at it
 }
 
 // diagnose adds texts to the ledger's problems that say which records are missing or wrong.

@@ -29,11 +29,11 @@ import (
 //   - A record that is done has a seal: a hash of its contents at the commit of its page.
 type Ledger struct {
 	Sum
-	made, found tally.Sum // sums of range IDs: of those that parents have given, and of those in records
+	made, found tally.Sum // sums of range IDs: the ones that parents have given, and the ones in records
 	begin, end  tally.Sum // sums of hashes of the positions where ranges start, and end
 	// sums of hashes of single entities: according to their pages, and to their own records
 	meant, single       tally.Sum
-	first, last         int64 // numbers of ranges that start with the query, and that end with it
+	first, last         int64 // numbers of ranges that start where the query starts, and that end where it ends
 	Problems            []string
 	missed              int   // number of problems for which Problems has no room
 	Tiles, PendingTiles int64 // numbers of ranges that are not single entities: all, and the pending ones

@@ -174,7 +174,7 @@ func (s *Sum) SetCensus(c record.Census, open *Sum) {
 // Limits of the totals by kind and namespace, which are stored in the record of a job.
 const (
 	maxSpaces     = 5000
-	maxSpaceBytes = 128 << 10 // size as JSON, in bytes
+	maxSpaceBytes = 128 << 10 // the maximum size as JSON, in bytes
 )
 
 // bound keeps the totals of the first kinds and namespaces, in the order of names, if there are too

@@ -14,8 +14,8 @@ const (
 	// of the wait so far.
 	firstPause   = 50 * time.Millisecond
 	longestPause = 2 * time.Second
-	patience     = time.Minute // how long errors may go on
-	fewFailures  = 5           // this number of errors in a row is accepted, however long they last
+	patience     = time.Minute // the time for which reads may fail before the wait ends with an error
+	fewFailures  = 5           // the number of errors in a row that is accepted, however long they last
 	lookEvery    = time.Minute // how often the queue is asked whether it can deliver the job's tasks
 )
 

@@ -89,11 +89,11 @@ func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 
 // traces say in which parts of a job's records the subject is mentioned.
 type traces struct {
-	named     bool // in its ID
-	mentioned bool // in its record
-	about     bool // in its query or its parameters
-	values    bool // in values such as counters
-	holding   bool // in the records of its ranges
+	named     bool // whether the job's ID mentions the subject
+	mentioned bool // whether the job's record mentions the subject
+	about     bool // whether the job's query or parameters mention the subject
+	values    bool // whether values of the job mention the subject, such as counters
+	holding   bool // whether the records of the job's ranges mention the subject
 }
 
 // tracesOf searches a job for the subject.

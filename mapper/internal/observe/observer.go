@@ -137,11 +137,11 @@ type Page struct {
 
 // Reasons why ranges are cut off another one, as values of a metric's attribute.
 const (
-	AtStart    = "start"   // at the job's start
-	BeforePage = "before"  // before a page, because workers are idle
-	BehindPage = "behind"  // at the end of a page, as planned
-	Late       = "late"    // at the end of a page, because this task would otherwise end late
-	Failed     = "failure" // a failed entity gets a range of its own
+	AtStart    = "start"   // cut at the start of the job
+	BeforePage = "before"  // cut before a page, because workers are idle
+	BehindPage = "behind"  // cut at the end of a page, as planned
+	Late       = "late"    // cut at the end of a page, because this task would otherwise end late
+	Failed     = "failure" // cut because a failed entity gets a range of its own
 )
 
 // Committed adds a committed page to the metrics.

@@ -38,32 +38,35 @@ const (
 	pauseFor   = 4 * time.Second
 	settleFor  = time.Second
 	probeEvery = 1500 * time.Millisecond
-	probeOften = 100 * time.Millisecond // the interval in a pause
-	probeStart = 200 * time.Millisecond // the interval until the limit is found
-	forgetFor  = 2 * time.Minute        // after this time without probes, everything learned is forgotten
+	probeOften = 100 * time.Millisecond // the interval between probes in a pause
+	probeStart = 200 * time.Millisecond // the interval between probes until the limit is found
+	forgetFor  = 2 * time.Minute        // the time without probes after which everything learned is forgotten
 )
 
 // These constants control the limit. An excess is the logarithm of a probe's time as a multiple of
 // the floor. Single probes vary by more than the excess to be found. So each changes the limit a
 // little, or more if their mean is clear.
 const (
-	targetRise  = 0.2                  // the share by which probes may take longer beside pages
-	targetSlack = 2 * time.Millisecond // or this time longer, if that is more
-	mostExcess  = 1.5                  // the largest excess that one probe counts as
-	gain        = 0.06                 // change of the limit's logarithm for an excess of 1
-	faster      = 2                    // factor of the gain if the mean is clear
-	firstPages  = 1                    // the limit at the start
-	leastPages  = 0.25                 // the lowest limit: a page runs a quarter of the time
-	floorFirst  = 8                    // number of probes that are enough for a first floor
-	floorProbes = 60                   // number of earlier probes that count in a new floor
-	startProbes = 12                   // number of probes after which the limit doubles, at the start
-	startCut    = 0.5                  // factor of the limit when the doubling ends
-	clearExcess = 0.2                  // a mean excess that is this much above or below the target is clear
-	soonShare   = 0.85                 // weight of earlier probes in the mean that forgets faster
-	lateShare   = 0.95
-	farProbes   = 4   // number of probes that can show an overload
-	farExcess   = 0.9 // their mean excess in an overload
-	farCut      = 0.6 // factor of the limit in an overload
+	targetRise = 0.2 // the share by which probes may take longer beside pages
+	// the time by which probes may take longer beside pages, if this is more than targetRise
+	targetSlack = 2 * time.Millisecond
+	mostExcess  = 1.5 // the largest excess that one probe counts as
+	// the change of the limit's logarithm if probes take longer than allowed by an excess of 1
+	gain        = 0.06
+	faster      = 2    // the factor of gain if the mean excess is clear
+	firstPages  = 1    // the limit at the start
+	leastPages  = 0.25 // the lowest limit: a page runs a quarter of the time
+	floorFirst  = 8    // number of probes that are enough for a first floor
+	floorProbes = 60   // number of earlier probes that count in a new floor
+	startProbes = 12   // number of probes after which the limit doubles, at the start
+	startCut    = 0.5  // factor of the limit when the doubling ends
+	clearExcess = 0.2  // a mean excess that is this much above or below the target is clear
+	// the weight of earlier probes, against a new one, in the mean excess that changes faster
+	soonShare = 0.85
+	lateShare = 0.95
+	farProbes = 4   // number of probes that can show an overload
+	farExcess = 0.9 // the mean excess of farProbes probes that counts as an overload
+	farCut    = 0.6 // factor of the limit in an overload
 )
 
 // Start records that the process has background jobs again, after a time without any.

@@ -31,7 +31,8 @@ type Brake struct {
 	since     time.Time // when the current span started
 	inside    int       // number of runs under way
 	later     bool      // whether the service, when it last refused a call, asked to call later
-	givenUp   int       // number of entities for which it has refused all calls, since it last accepted one
+	// number of entities for which the service has refused all calls, since it last accepted one
+	givenUp int
 }
 
 // braking is the state of a Brake that has slowed calls.
@@ -44,7 +45,7 @@ type braking struct {
 	cut       int       // number of cuts and releases so far; calls before the last one do not count
 	limit     float64   // accepted calls a second when the rate was last cut; 0: unknown
 	firstRate float64   // calls a second when the service first refused calls
-	firstOf   float64   // share of calls that the service refused then
+	firstOf   float64   // the share of calls that the service refused at that time
 	quickest  float64   // the shortest recent mean time of a call, in seconds
 	peak      float64   // highest rate of accepted calls since the service first refused calls
 	inVain    int       // number of windows in which a much lower rate had no effect on the share of refusals
@@ -59,7 +60,7 @@ type gap struct{ turn, charge float64 }
 // A window has the numbers of calls in a short span of time.
 type window struct {
 	begun           time.Time
-	took            float64 // length in seconds
+	took            float64 // the length of the window in seconds
 	calls, accepted int     // runs that have called the service, and those that it has accepted
 	answers                 // answers to calls that started after the last cut
 }
@@ -94,7 +95,7 @@ const (
 	slowestRate = 1.0             // lowest rate to which the brake slows, in calls a second
 	fastGrowth  = 1.5             // factor by which the rate grows in a window, far below the limit
 	cautious    = 0.9             // share of the accepted calls that becomes the next rate
-	restWindows = 5               // number of windows for which the rate stays there
+	restWindows = 5               // the number of windows for which the rate stays at that share
 	// calls slower than the quickest by this factor wait for each other in the service
 	slower    = 1.5
 	fewAtOnce = 4   // with fewer calls at once than this, only the rate spaces them
@@ -117,7 +118,7 @@ func TooMany(failed, calls int) bool { return failed > 10 && failed*20 > calls }
 // has not asked the brake yet.
 type Pass struct {
 	waits  bool
-	turn   float64 // number of calls that come before it
+	turn   float64 // the number of calls whose turn comes before this one's
 	charge float64 // expected number of service calls in the run: the share of recent runs that have made one
 	cut    int
 }

@@ -17,11 +17,11 @@ type Meter struct {
 	waiting atomic.Int64
 	known   atomic.Pointer[Queue]
 
-	rate string // the limit for which the time is reserved
+	rate string // the job's rate for which the time is reserved, as its record has it
 	free []part // reserved times that no page has yet, the first one first
 
 	reserved time.Time // when the process last reserved time; zero: never
-	granted  int64     // number of pages since then
+	granted  int64     // the number of pages that got time since then
 
 	mu   sync.Mutex
 	each float64 // mean number of waits for calls in recent runs of the function; 0: there were none
@@ -73,7 +73,7 @@ func (g Grant) Of(rate string) bool { return g.N > 0 && g.rate == rate }
 
 // A Request describes a page that waits for the rate.
 type Request struct {
-	Rate string // the limit in its stored form
+	Rate string // the job's rate in the form in which its record has it
 	Cost Cost
 	Now  func() time.Time
 }

@@ -269,7 +269,7 @@ func (e BatchError) Error() string { return fmt.Sprintf("a batch of %d: %v", e.E
 type narrowing struct {
 	begun    time.Time
 	alone    int  // number of entities on which the function has failed alone
-	accepted bool // whether the function has succeeded on a part
+	accepted bool // whether the function has succeeded on a part of the entities
 }
 
 // note adds the outcome of one call of the function to the search. The error whole is the call's

@@ -15,14 +15,14 @@ import (
 // use.
 type callers struct {
 	mu      sync.Mutex
-	place   int   // the place of the first entity whose announced calls were refused
-	refused error // why they were refused; nil: none were
+	place   int   // the place in the page of the first entity whose announced calls were refused
+	refused error // why those calls were refused; nil: none were
 	waiting map[*caller]bool
 }
 
 // A caller is a call of the function that waits until its announced calls may be made.
 type caller struct {
-	place int // the place of its first entity
+	place int // the place in the page of the first entity of the caller's call
 	end   context.CancelFunc
 }
 

@@ -54,10 +54,10 @@ type Page struct {
 	// set for the page's first entity. After an error the page ends before the entities of the
 	// call. If Calls is nil, nothing is limited.
 	Calls     func(ctx context.Context, n int, before int64, first bool) error
-	Announced *atomic.Int64 // adds up the calls of a service that Calls has allowed
+	Announced *atomic.Int64 // the sum of the calls of a service that Calls has allowed
 	calls     *callers
 
-	Begin   time.Time     // when the first call of the function may start, by the job's rate
+	Begin   time.Time     // the time from which the function may be called, by the job's rate
 	Spacing time.Duration // time between starts of calls, by the job's rate; 0: no rate
 
 	Paces  *pace.Book[record.Ref] // receives the observed speed of the job

@@ -25,7 +25,7 @@ type result struct {
 	completed  []*datastore.Key
 
 	ran   bool // whether the function has returned
-	moves int  // how often other clients had changed the entity
+	moves int  // how often other clients had changed the entity, so that the function ran again
 }
 
 // A sum is the total of a page's results.

@@ -31,14 +31,14 @@ type Results struct {
 	visits bool // whether the mapper is a Visit, whose function can't write
 
 	mu      sync.Mutex // guards known and results while functions run
-	known   others     // other entities that calls may read
+	known   others     // the other entities that calls may read
 	results []result   // results of the entities handled; empty if the outcome is known without a call
 
 	shares  time.Duration // time of concurrent calls that have ended, each call's share of Ran
-	ended   int           // number of entities in these calls
+	ended   int           // the number of entities in the calls of shares
 	hung    time.Duration // part of Ran in which calls waited or timed out
-	dearest time.Duration // longest time for one entity
-	lately  pace.Lately   // time for recent entities
+	dearest time.Duration // the longest time of the function for one entity
+	lately  pace.Lately   // the function's time for recent entities
 	late    Late          // reports whether the page ends early to share its work; nil: never
 }
 

@@ -41,14 +41,14 @@ type crew struct {
 	at    time.Time
 
 	next  *turn     // the prepared call that has to wait; nil: none
-	pass  pace.Pass // the brake's permission for that call
-	since time.Time // when that wait has started; zero: there is no wait
+	pass  pace.Pass // the brake's permission for the call in next
+	since time.Time // the time at which the wait of next has started; zero: there is no wait
 }
 
 // A turn is the state of one call in a crew.
 type turn struct {
 	group         // the entities of the call
-	all   []*hand // these entities, and those between them that need no call
+	all   []*hand // the entities of the call, and the ones between them that need no call
 	called
 	left     error // why the call did not return: it timed out, or ended its goroutine
 	panicked any

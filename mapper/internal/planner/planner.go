@@ -24,9 +24,9 @@ type Planner struct {
 	Source   source.Source
 	Mode     function.Mode
 	Strategy split.Strategy
-	Starts   bool // whether it plans for the start of a job, which waits only for short calls
+	Starts   bool // whether the plan is for the start of a job, which waits only for short calls
 
-	Paces *pace.Book[record.Ref] // how fast the jobs of this process go
+	Paces *pace.Book[record.Ref] // the pace of each job in this process
 	Wait  time.Duration          // the longest wait of a page for its job's rate
 
 	job    *record.Job
@@ -34,7 +34,7 @@ type Planner struct {
 	local  query.Query // the part of the query in the kind and namespace of the range
 
 	keys     *source.Stream // reads keys from the range's start on
-	counted  bool           // whether it has counted the range, or tried to
+	counted  bool           // whether the planner has counted the range, or tried to
 	unsought bool           // whether the range could be cut, but so far that was not worth it
 	divided  bool           // whether one worker processes the rest, which is cut only if it would end late
 	whole    string         // the ID of the range that must not be cut
@@ -50,7 +50,7 @@ type Planner struct {
 // A Plan is the next page of a range, and where the range is cut.
 type Plan struct {
 	At   []*keyspace.Position // the page's entities, in the order of the read
-	Next *keyspace.Position   // the first entity of the range after the page; nil: there is none
+	Next *keyspace.Position   // the first entity of the range after the page; nil: the page is the last
 
 	// Pieces returns the pieces into which the range is cut. It is nil if the range is not cut. The
 	// first piece starts with the page, and stays with the range. The others become its children.
@@ -58,7 +58,7 @@ type Plan struct {
 	First  bool // whether the range is cut before the page is processed
 
 	Range split.Piece // the range at the time of the plan
-	known prefix      // the positions of the range that were known then
+	known prefix      // the positions of the range that were known at the time of the plan
 	seek  func()      // starts the search for boundaries; nil: all are known
 }
 

@@ -77,8 +77,8 @@ func (m merger) stays(old *pb.Value, before, after any, noIndex, flags bool, s *
 
 // places say at which places the elements of an array were before the function.
 type places struct {
-	from    []int  // each element's place before; -1: it is new
-	kept    []bool // for each place before, whether its element is still in the array
+	from    []int  // for each element, its place before the change; -1: the element is new
+	kept    []bool // for each place before the change, whether its element is still in the array
 	removed bool   // whether elements were removed, and nothing else was changed
 	inPlace bool   // whether the elements that differ are at the same places before and after
 	more    bool   // whether some elements are new

@@ -148,9 +148,9 @@ func (p part) before(old *pb.Value) ([]datastore.Property, error) {
 
 // habits say what a type, or a type inside it, may do when it is saved.
 type habits struct {
-	saves bool // whether it saves itself
-	omits bool // whether it leaves out elements of slices
-	loose bool // whether it has interfaces, which may hold anything
+	saves bool // whether the type saves itself
+	omits bool // whether the type leaves out elements of slices when it is saved
+	loose bool // whether the type has interfaces, which may hold anything
 }
 
 func habitsOf(t reflect.Type, tag string) habits {
@@ -199,10 +199,10 @@ type part struct {
 	field int
 	name  string
 	alone reflect.Type // a struct type that has only this field
-	plain bool         // whether its values can be compared with stored ones
+	plain bool         // whether the field's values can be compared with stored ones
 	habits
 
-	scalar  bool // whether it is always saved as one value, with an index flag that depends only on its type
+	scalar  bool // whether the field is always saved as one value, with an index flag that depends only on its type
 	noIndex bool
 }
 
@@ -281,11 +281,11 @@ func (p part) stores(f reflect.Value, stored *pb.Value) bool {
 
 // A shape says how a struct type is saved: in parts, or as a whole.
 type shape struct {
-	parts []part // its parts; none: it must be saved as a whole
+	parts []part // the fields that are compared one by one; none: the value must be saved as a whole
 	habits
 }
 
-var shapes sync.Map // a shape by each reflect.Type
+var shapes sync.Map // the shape of each type, by its reflect.Type
 
 func shapeOf(t reflect.Type) *shape {
 	if s, ok := shapes.Load(t); ok {

@@ -27,13 +27,13 @@ type schema struct {
 // A field is one field of a struct, or of a struct that is embedded in it.
 type field struct {
 	sub     *schema // the schema of a field that holds structs; nil for other fields
-	flatten bool    // whether its fields are properties of the outer entity, with dots in their names
-	opaque  bool    // whether it loads and saves itself
-	many    bool    // whether it is a slice
+	flatten bool    // whether the inner fields are properties of the outer entity, with dots in their names
+	opaque  bool    // whether the field's type loads and saves itself
+	many    bool    // whether the field is a slice
 	index   []int   // the index of the struct's field, for reflection
 }
 
-var schemas sync.Map // a schema by each reflect.Type
+var schemas sync.Map // the schema of each type, by its reflect.Type
 
 var (
 	loadSaver = reflect.TypeFor[datastore.PropertyLoadSaver]()

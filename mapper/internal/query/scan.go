@@ -18,7 +18,7 @@ type Scan struct {
 	Query    *datastore.Query
 	Property string // the property by whose values the results are ordered, and then by key; empty: only by key
 	Fixed    bool   // whether all results have the same value of Property
-	Value    any    // that value
+	Value    any    // the one value of Property if Fixed is set
 	Times    bool   // whether the values are times, which a projection returns as microseconds
 
 	Share Share // the share of the keys; other results do not count

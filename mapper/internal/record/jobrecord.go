@@ -33,8 +33,9 @@ var ErrNoSuchJob = errors.New("no such job")
 // its status has something new to show. Pages do not write it, because all of a job's tasks
 // together are too fast for one record.
 type Job struct {
-	ID          string `datastore:"-"`
-	Incarnation string `datastore:"incarnation,noindex"` // tells it from earlier jobs with the same ID, see [Ref]
+	ID string `datastore:"-"`
+	// distinguishes the job from earlier jobs with the same ID, see [Ref]
+	Incarnation string `datastore:"incarnation,noindex"`
 	Mapper      string `datastore:"mapper,noindex"`
 	Queue       Owner  `datastore:"queue,omitempty,noindex"`
 	// the name of the [Schedule] that started the job; empty: none
@@ -57,8 +58,8 @@ type Job struct {
 	// raised to refuse moves to another queue that are about to commit, see [Owner.Forestall]
 	Forestalled int64 `datastore:"forestalled,omitempty,noindex"`
 	PageSize    int64 `datastore:"page_size,noindex"`
-	PageTime    int64 `datastore:"page_time,noindex"` // in nanoseconds
-	Timeout     int64 `datastore:"timeout,noindex"`   // of one entity, in nanoseconds
+	PageTime    int64 `datastore:"page_time,noindex"` // the setting PageTime in nanoseconds
+	Timeout     int64 `datastore:"timeout,noindex"`   // the time limit for one entity, in nanoseconds
 	Workers     int64 `datastore:"workers,noindex"`
 	// how many calls of the function run at once in a page; 0: one
 	Concurrency int64 `datastore:"concurrency,omitempty,noindex"`
@@ -116,7 +117,7 @@ type Job struct {
 	Drafted bool `datastore:"drafted,omitempty,noindex"`
 
 	History History `datastore:"history,omitempty,noindex"`
-	Undo    string  `datastore:"undo,omitempty,noindex"` // the ID of the job that undoes it
+	Undo    string  `datastore:"undo,omitempty,noindex"` // the ID of the job that undoes this one
 
 	// JSON that says which records a clean-up deletes at present; empty: none
 	Cleaning string `datastore:"cleaning,noindex"`

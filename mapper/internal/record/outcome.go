@@ -21,7 +21,7 @@ type Outcome struct {
 	Cut     []split.Piece
 	GoesOn  bool          // whether the delivery continues with the rest of the range
 	Failed  []Failure     // the entities in Done that have failed
-	Backoff fault.Backoff // when failed entities are retried
+	Backoff fault.Backoff // the waits before failed entities are retried
 
 	Generation int64           // the job's generation
 	Space      *keyspace.Space // the kind and namespace of the page's entities; nil: the query has only one
@@ -33,7 +33,7 @@ type Outcome struct {
 	Processed, Written int64
 	// calls of a service that the function has announced since the record was written
 	Calls     int64
-	Conflicts int64          // repeated runs of the function, on entities that others had changed
+	Conflicts int64          // how often the function ran again because other clients had changed an entity
 	Ran       time.Duration  // how long the function ran
 	Yielded   time.Duration  // how long the page waited because the job is a background job
 	Full      bool           // whether the page ended at a limit of count, bytes or time
@@ -48,7 +48,7 @@ type Outcome struct {
 type Failure struct {
 	At        *keyspace.Position
 	Err       error
-	Attempts  int64 // attempts so far
+	Attempts  int64 // the number of attempts so far
 	Permanent bool  // whether another attempt would fail in the same way
 	Suspected bool  // whether the entity is suspected of killing its process; then no error is known
 }
@@ -58,10 +58,10 @@ func (f Failure) Last(most int64) bool { return f.Permanent || f.Attempts >= mos
 
 // A Follow says what the delivery does after it has committed its page.
 type Follow struct {
-	Next   *Range               // the child that the delivery continues with; nil: none
+	Next   *Range               // the child range that the delivery continues with; nil: none
 	Waits  map[string]time.Time // when children with a retried entity are due, by the children's IDs
 	Failed int                  // number of failed entities that are not retried
-	CutOff int64                // number of children that were cut off for other workers
+	CutOff int64                // number of child ranges that the page has cut off for other workers
 }
 
 // ErrOverlap says that a page reaches beyond the end of its range, so that another task would

@@ -43,9 +43,11 @@ type Range struct {
 	State      RangeState `datastore:"state,noindex"`
 	Generation int64      `datastore:"generation,noindex"`
 	// 0: the root; a child has its parent's depth plus one, or the same if Continued
-	Depth int64              `datastore:"depth,noindex"`
-	Start *keyspace.Position `datastore:"start,omitempty,noindex"` // nil: the start of the query
-	End   *keyspace.Position `datastore:"end,omitempty,noindex"`   // nil: the end of the query
+	Depth int64 `datastore:"depth,noindex"`
+	// the first position of the range; nil: the start of the query
+	Start *keyspace.Position `datastore:"start,omitempty,noindex"`
+	// the position after the range; nil: the end of the query
+	End *keyspace.Position `datastore:"end,omitempty,noindex"`
 	// with Kind: the namespace and kind of all entities, if the query is over several
 	Namespace string `datastore:"namespace,omitempty,noindex"`
 	// empty: the entities may have several kinds or namespaces
@@ -74,7 +76,7 @@ type Range struct {
 	LaterFrom time.Time `datastore:"later_from,omitempty,noindex"`
 	// the job's generation in which Refusals were counted; a Resume starts a new one
 	RefusedIn int64     `datastore:"refused_in,omitempty,noindex"`
-	NotBefore time.Time `datastore:"not_before,omitempty,noindex"` // when its task is due
+	NotBefore time.Time `datastore:"not_before,omitempty,noindex"` // when the range's task is due
 	// whether a sweep has found the range pending without a task
 	Lost bool `datastore:"lost,omitempty,noindex"`
 	// whether the part after its page was given to its children before the page ran
@@ -92,7 +94,7 @@ type Range struct {
 	Single []byte `datastore:"single,omitempty,noindex"`
 	// number of entities on which its page ran; at that time the range had no others
 	Entities int64  `datastore:"entities,omitempty,noindex"`
-	Keys     []byte `datastore:"keys,omitempty,noindex"` // a digest of the keys of these entities
+	Keys     []byte `datastore:"keys,omitempty,noindex"` // a digest of the keys of the page's entities
 	// the digest of this record when it was done, see [Range.Digest]
 	Seal      []byte `datastore:"seal,omitempty,noindex"`
 	Processed int64  `datastore:"processed,omitempty,noindex"`
@@ -103,7 +105,7 @@ type Range struct {
 	Calls int64 `datastore:"calls,omitempty,noindex"`
 	// how often the function of its page ran again because others had changed an entity
 	Conflicts int64         `datastore:"conflicts,omitempty,noindex"`
-	Ran       time.Duration `datastore:"ran,omitempty,noindex"` // how long the function ran on its page
+	Ran       time.Duration `datastore:"ran,omitempty,noindex"` // how long the function ran on the range's page
 	// the function's time per entity, measured on the page from which the range was cut off; 0:
 	// unknown
 	Pace time.Duration `datastore:"pace,omitempty,noindex"`
@@ -113,17 +115,19 @@ type Range struct {
 	Full bool `datastore:"full,omitempty,noindex"`
 	// in the root: how many entities lack the property in the query's ShardBy; negative: unknown
 	Unsharded int64  `datastore:"unsharded,omitempty,noindex"`
-	Counters  []byte `datastore:"counters,omitempty,noindex"` // counters of its page as JSON
-	Wrote     []byte `datastore:"wrote,omitempty,noindex"`    // entities that its page wrote, see [undolog.Wrote]
+	Counters  []byte `datastore:"counters,omitempty,noindex"` // the function's counters of the range's page as JSON
+	// the entities that the range's page wrote, see [undolog.Wrote]
+	Wrote []byte `datastore:"wrote,omitempty,noindex"`
 	// entities that a page of an undo did not restore, see [Range.Leave]
 	Left   []byte `datastore:"left,omitempty,noindex"`
 	LeftOf string `datastore:"left_of,omitempty"` // the job's ID if Left is set
 	// JSON of the changes that a page of a rehearsal would make, see [Example]
-	Examples   []byte    `datastore:"examples,omitempty,noindex"`
-	ExamplesOf string    `datastore:"examples_of,omitempty"`   // the job's ID if Examples is set
-	Error      string    `datastore:"error,omitempty,noindex"` // the error of its single entity, if that has failed
-	Created    time.Time `datastore:"created,omitempty,noindex"`
-	Done       time.Time `datastore:"done,omitempty,noindex"`
+	Examples   []byte `datastore:"examples,omitempty,noindex"`
+	ExamplesOf string `datastore:"examples_of,omitempty"` // the job's ID if Examples is set
+	// the error of the range's single entity, if that has failed
+	Error   string    `datastore:"error,omitempty,noindex"`
+	Created time.Time `datastore:"created,omitempty,noindex"`
+	Done    time.Time `datastore:"done,omitempty,noindex"`
 	// when a time-to-live policy may delete the record, see mapper.Job.CleanUp
 	Expires time.Time `datastore:"expires,omitempty"`
 

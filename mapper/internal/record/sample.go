@@ -40,7 +40,7 @@ type End struct {
 	Began    time.Time // when a delivery started on the range; zero: unknown
 	Entities int64
 	Ran      time.Duration // how long the function took
-	Yielded  time.Duration // how long its page waited because the job is a background job
+	Yielded  time.Duration // how long the range's page waited because the job is a background job
 	Alone    bool          // whether the range is a single entity that was retried
 	Failed   bool          // whether that entity has failed
 	AtOnce   bool          // whether that entity has failed in its first attempt, together with others in a page

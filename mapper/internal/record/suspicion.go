@@ -31,9 +31,10 @@ import (
 // these are deliveries of the range; in a job's record they are deliveries that run its finalizer.
 type Suspicion struct {
 	// the delivery that wrote the crash mark, see [CrashMark]; empty: there is no mark
-	Begun      string    `datastore:"begun,omitempty,noindex"`
-	BegunAt    time.Time `datastore:"begun_at,omitempty,noindex"`    // when that delivery arrived
-	BegunAlone bool      `datastore:"begun_alone,omitempty,noindex"` // whether its process did nothing else
+	Begun   string    `datastore:"begun,omitempty,noindex"`
+	BegunAt time.Time `datastore:"begun_at,omitempty,noindex"` // when the delivery that may have died arrived
+	// whether that delivery's process did nothing else
+	BegunAlone bool `datastore:"begun_alone,omitempty,noindex"`
 	// the task of the latest deliveries that wrote a mark, or found a mark of their own task
 	SeenTask string `datastore:"seen_task,omitempty,noindex"`
 	// the highest number of an attempt among these deliveries

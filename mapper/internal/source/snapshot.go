@@ -18,7 +18,7 @@ import (
 // client has no other way to set the time of a call. They lock nothing, and need not be ended. A
 // nil snapshot is the database as of now.
 type snapshot struct {
-	ctx    context.Context // the context of the transactions, in which they look entities up
+	ctx    context.Context // the context of the transactions that look entities up
 	client *datastore.Client
 	at     time.Time
 	taken  *wire.Taken // receives the entities of these lookups

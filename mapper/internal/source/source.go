@@ -24,7 +24,7 @@ const Parallel = 16
 type Source struct {
 	Client *datastore.Client
 	log    *slog.Logger
-	At     *snapshot // the past time; nil: now
+	At     *snapshot // reads the state at a past time; nil: the source reads the present state
 	// whether the database does not implement aggregations; shared by all copies of the Source
 	uncounted *atomic.Bool
 }

@@ -23,19 +23,19 @@ import (
 // read ahead.
 type Stream struct {
 	query      query.Query
-	start, End *keyspace.Position // the range when the stream was made
-	Whole      bool               // whether it reads entities, and not only keys
+	start, End *keyspace.Position // the start and the end of the range when the stream was made
+	Whole      bool               // whether the stream reads entities, and not only keys
 	Few        int                // if not 0, the limit of results of the first query
 	AtOnce     int                // the limit of results of each query
 
-	ctx    context.Context // the context of its queries
+	ctx    context.Context // the context of the stream's queries
 	cancel context.CancelFunc
 	source Source
 
 	turn    *semaphore.Weighted // guards the fields below; its holder may read
 	scans   func() (s query.Scan, ok bool, err error)
 	scan    query.Scan          // the scan that is being read
-	it      *datastore.Iterator // nil: no scan is being read
+	it      *datastore.Iterator // the results of that scan; nil: no scan is being read
 	begun   time.Time           // when that scan has started
 	limit   int                 // the limit of results of that scan's query
 	results int                 // number of results of that query so far
@@ -44,10 +44,10 @@ type Stream struct {
 	last    *keyspace.Position  // the last position that was read
 	appends sync.Mutex          // locked while at and stamps grow, for Read
 	at      []*keyspace.Position
-	stamps  []wire.Stamp   // if Whole: the entities at the positions, with their versions
+	stamps  []wire.Stamp   // the entities at the positions with their versions, if Whole is set
 	taken   *wire.Versions // receives the entities of results; nil: the stream reads no entities
 	all     bool
-	err     error // if not nil, the stream can't be used any more
+	err     error // why the stream can't be used any more; nil: it can
 }
 
 // NewStream returns a stream that reads a range of a query: its keys, or whole entities. The caller

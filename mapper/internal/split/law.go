@@ -14,7 +14,7 @@ type Load struct {
 	Task    time.Duration // the time from the creation of a task to its delivery; 0: unknown
 	Outlook               // the job's remaining work
 	Age     time.Duration // the time since Outlook was read
-	Known   time.Duration // the time since an Outlook of the job was first read
+	Known   time.Duration // the time since the task first read an Outlook of the job
 }
 
 // The constants of the law of cutting, see Load.Keep.
@@ -39,7 +39,7 @@ const (
 	// lookOf sets the time between two reads of a job's open ranges. It is this share of the time
 	// that the job still needs, or of the time since the first read if that is less.
 	lookOf    = 0.1
-	lookEvery = 250 * time.Millisecond // the shortest time between two such reads
+	lookEvery = 250 * time.Millisecond // the shortest time between two reads of an Outlook
 )
 
 // WorthTask is the least running time of the function for which a task of its own is worth its

@@ -10,7 +10,7 @@ import (
 // open until it is done.
 type Outlook struct {
 	Open     int64         // estimated number of open ranges
-	Entities int64         // number of entities in them
+	Entities int64         // the estimated number of entities in the open ranges
 	Rest     time.Duration // the function's time for these entities
 }
 
@@ -25,7 +25,7 @@ func Unseen(fairShare, workers int64, each time.Duration) Outlook {
 
 // An OpenRange has the facts about an open range that its record has.
 type OpenRange struct {
-	Estimate int64         // estimated number of its entities
+	Estimate int64         // the estimated number of entities in the range
 	Pace     time.Duration // the function's time per entity, measured where the range was cut off; 0: unknown
 	Age      time.Duration // the time since the record was written
 }

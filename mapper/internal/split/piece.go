@@ -8,13 +8,14 @@ import (
 
 // A Piece is a range as this package sees it: before a cut, or as a result of one.
 type Piece struct {
-	Start, End *keyspace.Position   // where it starts and ends; nil: with the job's query
+	Start, End *keyspace.Position   // the positions where the piece starts and ends; nil: with the job's query
 	Samples    []*keyspace.Position // sampled keys inside the piece, in order
-	Estimate   int64                // number of entities inside; 0: unknown
+	Estimate   int64                // the number of entities in the piece; 0: unknown
 	Exact      bool                 // whether Estimate was counted
 	Workers    int64                // how many workers should share the piece; 0: one
 	FairShare  int64                // how many entities one worker should get; 0: all
-	Space      keyspace.Space       // kind and namespace of all its entities; empty: there may be several
+	// the kind and namespace of all entities in the piece; empty: there may be several
+	Space keyspace.Space
 	// whether it is far from the page at which it was cut off, so that the pace there does not
 	// count for it
 	Far bool

@@ -9,7 +9,7 @@ import (
 
 // A Rank is a position with the number of the query's entities before it.
 type Rank struct {
-	At     *keyspace.Position // the position; nil: after the last entity
+	At     *keyspace.Position // the position of the rank; nil: after the last entity
 	Before int64
 }
 

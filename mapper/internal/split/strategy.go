@@ -105,7 +105,7 @@ type Task struct {
 	// everything before it
 	Blind   bool
 	Divided bool  // whether the task has cut its piece before, and processes the part that it kept
-	Page    int64 // number of entities in its pages
+	Page    int64 // the number of entities in each of the task's pages
 }
 
 // MayCut reports whether the task may cut the piece before a page. A task does so once, and again

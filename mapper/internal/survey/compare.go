@@ -17,9 +17,9 @@ import (
 // A Way is one way to cut a query, and its result.
 type Way struct {
 	Name    string
-	Asked   int     // number of sampled keys that it requested; -1: unknown
-	Sampled int     // number of sampled keys that it got; -1: unknown
-	Counts  []int64 // numbers of entities in the parts
+	Asked   int     // number of sampled keys that this way has requested; -1: unknown
+	Sampled int     // number of sampled keys that this way has got; -1: unknown
+	Counts  []int64 // the number of entities in each part
 
 	at []*keyspace.Position
 }

@@ -31,7 +31,7 @@ type Survey struct {
 	End    *keyspace.Position
 	Space  keyspace.Space // the kind and namespace of the range, if the query has several
 	Page   int64
-	Refine bool // whether the estimate should be good, because nothing corrects it later
+	Refine bool // whether to improve the estimate by further calls, because nothing corrects it later
 	// whether to give up, with ErrLong, if the range is too large for a few rounds of short calls
 	Brief bool
 	Used  *billing.Usage // if not nil, the cost of the survey's calls is added to it

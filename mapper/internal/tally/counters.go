@@ -17,8 +17,8 @@ import (
 const (
 	groups          = 10_000
 	maxCounters     = 4 * groups
-	maxCounterName  = 100     // in bytes
-	maxCounterBytes = 4 << 20 // size of all names and numbers together, as JSON
+	maxCounterName  = 100     // the maximum length of a counter's name, in bytes
+	maxCounterBytes = 4 << 20 // the maximum size of all names and numbers together as JSON, in bytes
 
 	// MaxStored is the largest size of the counters in the record of a job, in bytes. The record
 	// has up to 1 MiB, and other contents. The limit is checked when all counters are added up.
@@ -32,7 +32,7 @@ const (
 type Counters struct {
 	sums  map[string]Sum
 	bytes int  // the largest size of the counters as JSON
-	over  bool // whether there are more than a job may have
+	over  bool // whether there are more counters than a job may have
 }
 
 // Err says that a job's counters can't be kept. The error is the same for a page, for a process and

@@ -67,7 +67,7 @@ type history struct {
 	// when the job's record was first written, by the database's clock, or a little earlier; zero:
 	// unknown
 	begun   time.Time
-	kept    bool // whether the database still serves the state at that time
+	kept    bool // whether the database still serves the state before the job's writes
 	closers map[time.Time]*closers
 
 	mu       sync.Mutex           // guards restores

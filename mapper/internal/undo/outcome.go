@@ -42,7 +42,7 @@ type outcome struct {
 	changes  []change        // changes for the commit of the undo's page
 	// numbers of entities restored and removed by batches, of this attempt and earlier ones
 	restored, removed int64
-	batches           map[string]bool // names of the batches whose numbers are included
+	batches           map[string]bool // the names of the batches that are included in the numbers
 	done              map[string]bool // keys of the entities in these batches
 
 	left []undolog.Left // entities that are not restored, each with the reason

@@ -46,7 +46,7 @@ const PageSize = 4
 type Params struct {
 	Job         string          `json:"job"`
 	Incarnation string          `json:"incarnation"`
-	Query       json.RawMessage `json:"query"` // the query of that job
+	Query       json.RawMessage `json:"query"` // the query of the job that is undone
 	Times       bool            `json:"times,omitempty"`
 }
 
@@ -206,7 +206,7 @@ func (u undoer) commits(ctx context.Context, o *outcome, r *record.Range, stored
 type commit struct {
 	version int64
 	at      time.Time
-	record  *datastore.Key // the key of the record that it wrote
+	record  *datastore.Key // the key of the record that the commit wrote
 	wrote   *undolog.Wrote
 }
 
@@ -312,17 +312,19 @@ func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, 
 // An entity is one that a commit wrote, with its states at several times and the undo's decision
 // about it.
 type entity struct {
-	key         *datastore.Key
-	before, now *pb.EntityResult // its state just before the commit, and its state now; nil: it does not exist
-	deleted     bool             // whether the commit deleted it
-	changed     bool             // whether it was changed after the commit
-	shown       *pb.EntityResult // if it was deleted: a state in which it was seen later
-	again       bool             // whether it exists again because the undo of an earlier page has restored it
+	key *datastore.Key
+	// the entity's states just before the commit, and now; nil: the entity does not exist
+	before, now *pb.EntityResult
+	deleted     bool             // whether the commit deleted the entity
+	changed     bool             // whether the entity was changed after the commit
+	shown       *pb.EntityResult // for a deleted entity, a state in which it was seen later
+	// whether the entity exists again because the undo of an earlier page has restored it
+	again bool
 
 	becomes *pb.Entity // the state to restore; nil: it is deleted
-	why     string     // why it is not restored; empty: it is
-	passed  bool       // whether the undo of another page restores or lists it, and this one does nothing
-	already bool       // whether the undo leaves it, because it has its state from before the job
+	why     string     // why the entity is not restored; empty: it is
+	passed  bool       // whether this page's undo leaves the entity to another page's, which restores or lists it
+	already bool       // whether the undo leaves the entity, because it has its state from before the job
 }
 
 // look returns the entities that a commit wrote, with their states before it and now. It omits

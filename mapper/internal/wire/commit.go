@@ -55,7 +55,7 @@ func (c Condition) on(m *pb.Mutation) *pb.Mutation {
 
 // A Mutation is one mutation of a commit, which may have a condition.
 type Mutation struct {
-	*datastore.Mutation // the client's mutation; nil: it is a deletion
+	*datastore.Mutation // the client's mutation; nil: the entity is deleted
 	// Deletes is the key to delete, in place of a deletion by the client. The client would send
 	// only one deletion for two keys with the same text.
 	Deletes *datastore.Key

@@ -17,8 +17,8 @@ import (
 type Versions struct {
 	Of []Stamp
 
-	takes bool  // whether it keeps the entities of queries, and gives the client only their keys
-	Taken Taken // the wanted entities of lookups, which it keeps as well
+	takes bool  // whether to keep the entities of queries, and give the client only their keys
+	Taken Taken // the wanted entities of lookups, which are kept as well
 
 	sends []Mutation // the mutations that the next commit sends; nil: the client's own
 	alone bool       // whether the commit is not part of a transaction
@@ -31,7 +31,7 @@ type Stamp struct {
 	At      int64 // time of the last write, in microseconds after 1970; 0: unknown
 
 	Entity *pb.Entity // the entity; nil: it was not read, or does not exist
-	Gone   bool       // whether it does not exist
+	Gone   bool       // whether the entity does not exist
 }
 
 // stampOf returns the stamp of the result r. The entity in it is e.
@@ -135,7 +135,7 @@ type Taken struct {
 }
 
 type taken struct {
-	wanted int  // number of lookups that still want it
+	wanted int  // number of lookups that still want the entity
 	stays  bool // whether the client gets the entity, too, and only the stamp is kept
 	stamp  Stamp
 }
