@@ -12,9 +12,9 @@ import (
 
 // Limits of fetching the public keys, because anybody's request may cause that.
 const (
-	keysTime  = 10 * time.Second // timeout of a fetch
-	keysPause = time.Second      // time from the end of a fetch to the next one
-	maxKeys   = 1 << 20          // size of an answer in bytes
+	keysTime  = 10 * time.Second // the timeout of a fetch
+	keysPause = time.Second      // the time from the end of a fetch to the next one
+	maxKeys   = 1 << 20          // the maximum size of an answer in bytes
 )
 
 // keysTransport fetches the public keys for Google's library, at most once in keysPause. The

@@ -20,11 +20,11 @@ import (
 // A verb is an action on a job that a page offers, such as pause.
 type verb struct {
 	Name    string
-	Label   string // the text of its button
+	Label   string // the text of the action's button
 	Did     string // the text that a page shows after the action
 	Warns   string // the question before the action, if it costs money or can't be undone; empty: none
-	Many    bool   // whether the list offers it for several jobs at once
-	Settles string // the fields of its form: rate, budget, clean-up or undo; empty: none
+	Many    bool   // whether the list offers the action for several jobs at once
+	Settles string // the fields of the action's form: rate, budget, clean-up or undo; empty: none
 	Past    string // the state of a job after the action, in words
 
 	// whether a page offers the action; the methods of mapper.Job decide whether it is possible
@@ -195,7 +195,7 @@ type question struct {
 	In      url.Values `json:"-"` // the inputs of the viewer
 	Bad     string     `json:"-"` // what is wrong with the inputs, or why the action has failed
 	Written int64      `json:"-"` // number of entities that the job to undo has written
-	Back    string     `json:"-"` // the address of the previous page
+	Back    string     `json:"-"` // the address of the page from which the viewer came
 }
 
 // order reads the action, and the IDs of the jobs, from a request's parameters.

@@ -38,7 +38,9 @@ type slot struct {
 	Range      int    // the index of the range in the picture
 	To         string // the address of the range's page
 	Text       string
-	Born, Done int    // frames of a replay, from 0, in which the range was cut off, and was done
+	// frames of a replay, from 0: the one in which the range was cut off, and the one in which it
+	// was done
+	Born, Done int
 	Began      int    // the frame in which the range's page started
 	Final      string // the slot's class in the last frame
 }
@@ -189,7 +191,7 @@ type chart struct {
 	Width, Height int
 	Path          string
 	Partial       string // the path for the latest moments, whose pages are still under way
-	Top           string // the number at the top of its axis
+	Top           string // the number at the top of the vertical axis
 	To            string // the length of time that the chart shows
 	Says          string
 }

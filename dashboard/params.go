@@ -28,7 +28,7 @@ type field struct {
 	Bad   string       `json:"-"` // what is wrong with the text; empty: nothing
 	typ   reflect.Type // the Go type of the value
 	path  []string
-	quote bool // whether it is a number that JSON has as a string
+	quote bool // whether the value is a number that JSON has as a string
 }
 
 // ID returns the ID of the input in the page.

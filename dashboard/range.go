@@ -20,7 +20,7 @@ type detail struct {
 // A oneRange has all details of a range. Its texts are redacted.
 type oneRange struct {
 	*picture.Detail
-	Start string `json:"start,omitempty"` // replaces the field of picture.Detail
+	Start string `json:"start,omitempty"` // the start of the range as text, in place of the field of picture.Detail
 	End   string `json:"end,omitempty"`
 	Error string `json:"error,omitempty"`
 

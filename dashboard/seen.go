@@ -126,7 +126,7 @@ func (s *server) causesOf(from []mapper.FailureCause) []cause {
 // A ranged is a range of a picture. Its texts are redacted.
 type ranged struct {
 	picture.Range
-	Start string `json:"start,omitempty"` // replaces the field of picture.Range
+	Start string `json:"start,omitempty"` // the start of the range as text, in place of the field of picture.Range
 	End   string `json:"end,omitempty"`
 	Error string `json:"error,omitempty"`
 }

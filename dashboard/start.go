@@ -31,7 +31,7 @@ type startable struct {
 	Description string `json:"description,omitempty"`
 
 	Destroys bool `json:"-"`
-	Kindless bool `json:"-"` // whether its jobs need no kind
+	Kindless bool `json:"-"` // whether the mapper's jobs need no kind
 }
 
 // A form is the page that starts a job.

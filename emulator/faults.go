@@ -187,7 +187,7 @@ type Faults struct {
 	seed uint64
 
 	mu      sync.Mutex
-	begun   time.Time // zero before the emulator starts
+	begun   time.Time // the start of the emulator; zero before it
 	paused  bool
 	rules   []*rule
 	invalid error                   // the error of the first invalid rule

@@ -97,7 +97,7 @@ func (a *readAhead) wait() {
 // A heldBlob is a blob that counts for the limits until it is closed.
 type heldBlob struct {
 	io.Reader
-	body io.Closer // closes the blob; nil: it is in memory
+	body io.Closer // closes the blob, if it is not in memory
 	free func()
 }
 

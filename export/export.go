@@ -77,7 +77,7 @@ type File struct {
 	// Params are the parameters of the export, as JSON.
 	Params json.RawMessage `json:"params,omitempty"`
 
-	Ext string `json:"-"` // the extension for its name, such as .jsonl.gz
+	Ext string `json:"-"` // the extension for the file's name, such as .jsonl.gz
 }
 
 // An Export defines exports with parameters of type P: what a record is, and where the files go.
@@ -95,13 +95,13 @@ type Export[P any] struct {
 // startParams are the parameters of an export's first stage.
 type startParams[P any] struct {
 	Export string `json:"export"` // the ID of the export
-	Run    string `json:"run"`    // tells this run from other exports with the same ID
+	Run    string `json:"run"`    // distinguishes this run from other exports with the same ID
 	Folder string `json:"folder"`
 	Files  int    `json:"files,omitempty"`
 	Params P      `json:"params"`
 	Layout int    `json:"layout,omitempty"`
 	Coding string `json:"coding,omitempty"`
-	Hold   bool   `json:"hold,omitempty"` // see StartOptions.Hold
+	Hold   bool   `json:"hold,omitempty"` // the value of StartOptions.Hold
 }
 
 // layoutRuns is the number of the layout in which each run has a folder of its own. Older builds do

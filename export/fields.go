@@ -205,7 +205,7 @@ func inside(where string, err error) error {
 	return &valueError{where + "." + inner.path, inner.err}
 }
 
-const someKey = "[…]" // stands for the key of a map
+const someKey = "[…]" // someKey stands for the key of a map in a path.
 
 func elementOf(i int) string { return fmt.Sprintf("[%d]", i) }
 

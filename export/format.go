@@ -53,8 +53,8 @@ const secondRevision = "/2"
 type frames struct {
 	squeezer
 	line  func(record any) ([]byte, error) // returns the text of one record
-	ends  string                           // text after each record
-	apart string                           // text between two records
+	ends  string                           // the text after each record
+	apart string                           // the text between two records
 	head  func(f File) string
 	tail  func(f File) string
 	ext   string

@@ -67,13 +67,13 @@ type jsonType struct {
 type jsonChecks struct {
 	known  map[jsonType]*jsonCheck
 	depth  int
-	search bool // whether to encode each value by its own method, to find the one that fails
+	search bool // whether to encode each value with its own method, to find the one that fails
 
 	byPointer bool // whether a pointer's method is called where older builds did not call it
 }
 
 // dynamic caches the checks of types that were found in interfaces.
-var dynamic sync.Map // a *jsonCheck for each reflect.Type
+var dynamic sync.Map // dynamic has the *jsonCheck of each reflect.Type.
 
 // A jsonCheck is a function that returns an error for a value that encoding/json would change or
 // could not write. It is nil if every value of the type is safe.

@@ -34,13 +34,13 @@ const (
 // A Manifest lists the files of an export that has succeeded: see [ReadManifest].
 type Manifest struct {
 	Export      string         `json:"export"` // the ID of the export
-	Run         string         `json:"run"`    // tells this run from other exports with the same ID
+	Run         string         `json:"run"`    // distinguishes this run from other exports with the same ID
 	Format      Format         `json:"format"`
 	Compression Compression    `json:"compression,omitempty"`
 	Query       mapper.Query   `json:"query"` // the export's query, with its ReadTime if it has one
 	Records     int64          `json:"records"`
 	Bytes       int64          `json:"bytes"`
-	Failures    int64          `json:"failures"` // entities that are in no file because they failed
+	Failures    int64          `json:"failures"` // number of entities that are in no file because they failed
 	Files       []ManifestFile `json:"files"`
 
 	// Ended is when the files were complete, by the clock of the process that noticed it. Manifests
@@ -59,9 +59,9 @@ type Manifest struct {
 
 // A ManifestFile describes one file of an export.
 type ManifestFile struct {
-	Name    string `json:"name"` // relative to the export's folder; starts with the run's folder
+	Name    string `json:"name"` // the file's path below the export's folder; it starts with the run's folder
 	Records int64  `json:"records"`
-	Bytes   int64  `json:"bytes"` // size of the stored file, compressed
+	Bytes   int64  `json:"bytes"` // the size of the stored file, which may be compressed
 	SHA256  string `json:"sha256"`
 }
 

@@ -187,7 +187,7 @@ type textRoute struct {
 	err error
 }
 
-var textRoutes sync.Map // a textRoute for each textKey
+var textRoutes sync.Map // textRoutes has the textRoute of each textKey.
 
 // textOf returns the text of a value by its text method. It returns false if the type has none, and
 // for nil. If only pointers have the method, the value must have an address. If it is the method of

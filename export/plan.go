@@ -10,7 +10,7 @@ import (
 // A stretch is the parts whose names are in the half-open interval [From, To), with the sums of
 // their records and bytes. The names are evenly distributed.
 type stretch struct {
-	From, To       string // an empty To is no bound
+	From, To       string // the interval of parts' names, [From, To); an empty To is no bound
 	Records, Bytes int64
 }
 

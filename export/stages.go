@@ -17,7 +17,7 @@ import (
 // A stage has the parameters of the second or third job of an export.
 type stage struct {
 	Export   string       `json:"export"` // the ID of the first job
-	Run      string       `json:"run"`    // tells this run from other exports with that ID
+	Run      string       `json:"run"`    // distinguishes this run from other exports with that ID
 	Folder   string       `json:"folder"`
 	Files    int          `json:"files"`
 	Parts    int64        `json:"parts"`
@@ -40,7 +40,7 @@ func (s stage) place() place { return place{s.Folder, s.Run, s.Layout == 0} }
 // A plannedFile is the record of a file: which parts belong to it, and later its size. The key has
 // the file's number.
 type plannedFile struct {
-	From, To string `datastore:",noindex"` // the interval of its parts' names
+	From, To string `datastore:",noindex"` // the interval of the names of the file's parts
 	Index    int64  `datastore:",noindex"`
 	// the name in the manifest; empty if an older build has planned the file
 	Name string `datastore:",noindex,omitempty"`

@@ -36,7 +36,7 @@ import (
 // not indexed. Nothing finds such an entity.
 type Certificate struct {
 	Job       string       `json:"job"`
-	Run       string       `json:"run"` // tells this job from others with the same ID
+	Run       string       `json:"run"` // distinguishes this job from others with the same ID
 	Namespace string       `json:"namespace"`
 	Tenant    *Tenant      `json:"tenant,omitempty"`    // the tenant; nil: a namespace was erased
 	Kinds     []string     `json:"kinds"`               // the kinds of the job's query when it started
@@ -81,7 +81,7 @@ var outside = []string{
 // signature. The signature is over the bytes of Certificate.
 type signed struct {
 	Certificate []byte `json:"certificate"` // the certificate as JSON
-	Signature   []byte `json:"signature"`   // an Ed25519 signature
+	Signature   []byte `json:"signature"`   // the certificate's Ed25519 signature
 	PublicKey   []byte `json:"public_key"`
 }
 

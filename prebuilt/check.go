@@ -199,10 +199,10 @@ type failed struct {
 type failure int
 
 const (
-	plainly  failure = iota // the value does not satisfy the comparison
+	plainly  failure = iota // the value simply does not satisfy the comparison
 	unasked                 // the value has another type, which needs no explanation, such as null
 	mistyped                // the value has another type than all values of the comparison
-	oddly                   // the value is a surprising one, such as NaN
+	oddly                   // the value is an unusual one, such as NaN
 )
 
 // reason returns a text that says why an entity does not meet a condition, if the condition alone

@@ -20,8 +20,9 @@ import (
 
 // Limits of a request to the handler, because anybody may send one.
 const (
-	maxBody   = 1 << 20          // bytes of a body; more than the largest task that Cloud Tasks accepts
-	maxTaskID = 500              // bytes of an ID; Cloud Tasks has the same limit
+	// the maximum size of a body in bytes, above the largest task that Cloud Tasks accepts
+	maxBody   = 1 << 20
+	maxTaskID = 500              // the maximum length of an ID in bytes, as in Cloud Tasks
 	bodyTime  = 10 * time.Second // time within which the whole body must arrive
 )
 

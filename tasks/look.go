@@ -13,9 +13,9 @@ import (
 
 // A TaskInfo is the state of a task as its queue has it: see [Queue.Lookup].
 type TaskInfo struct {
-	URL          string     // where the task is delivered
+	URL          string     // the URL to which the task is delivered
 	ScheduleTime time.Time  // time of the next attempt, or of the attempt under way
-	Attempts     int        // number of attempts started so far
+	Attempts     int        // the number of attempts started so far
 	Ended        bool       // whether the last attempt has ended, with Code and Message
 	Code         codes.Code // result of the last attempt; OK until one has failed
 	Message      string     // message of the last attempt, such as "NOT_FOUND(5): HTTP status code 404"

@@ -35,7 +35,7 @@ func main() {
 const (
 	exitError = 1
 	exitUsage = 2
-	exitJob   = 3 // the job that a command followed did not succeed, or has failures
+	exitJob   = 3 // exit code: the job that a command followed did not succeed, or has failures
 )
 
 // Kinds of errors: of a flag or argument (errUsage), and of the outcome of a job.

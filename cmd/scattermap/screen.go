@@ -17,7 +17,7 @@ import (
 // A topJob is a job in the list of the command top.
 type topJob struct {
 	mapper.JobInfo
-	status *mapper.Status // its status; nil: the job has ended, or its status was not read
+	status *mapper.Status // the job's status; nil: the job has ended, or its status was not read
 }
 
 // standing returns the job's state, and its phase if that is known and says more.
@@ -30,7 +30,7 @@ func (j *topJob) standing() string {
 
 // An act is a request that a key triggers in the command top.
 type act struct {
-	verb string // the last part of the path in the jobs API; empty: no request
+	verb string // the last part of the act's path in the jobs API; empty: no request is sent
 	job  string
 	rate mapper.Rate
 }
@@ -48,10 +48,10 @@ type screen struct {
 	chosen  string // the ID of the chosen job
 	first   int    // index of the first job on the screen, in the list
 	details bool   // whether to show the details of the chosen job
-	said    string // a text with the outcome of the last key
+	said    string // a text with the outcome of the last key that the user pressed
 
 	asks  act    // the act that waits for a confirmation
-	rates string // the ID of the job whose rate the user types; empty: of none
+	rates string // the ID of the job whose rate the user types; empty: none
 	typed string
 }
 
@@ -207,7 +207,7 @@ var (
 // A column is a column of the list. Narrow screens leave out the columns with the highest ranks.
 type column struct {
 	name  string
-	width int // its largest width
+	width int // the maximum width of the column
 	rank  int
 	right bool
 	text  func(*topJob) string

@@ -19,7 +19,7 @@ import (
 type proof struct {
 	token string
 	from  string // where the token comes from, in words that come after "the token" in an error
-	kept  bool   // whether an earlier call or command has made it, so that the service may refuse it by now
+	kept  bool   // whether an earlier call or command has got the token, so that the service may refuse it by now
 }
 
 // onThisMachine reports whether a service is on this machine, where it needs no token.

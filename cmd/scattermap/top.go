@@ -50,9 +50,9 @@ terminal.`,
 }
 
 const (
-	topEvery     = 2 * time.Second // time between two reads of the list
-	mostStatuses = 20              // largest number of unfinished jobs whose statuses are read
-	atOnce       = 4               // number of statuses that are read at once
+	topEvery     = 2 * time.Second // the time between two reads of the list
+	mostStatuses = 20              // the largest number of unfinished jobs whose statuses are read
+	atOnce       = 4               // the number of statuses that are read at once
 )
 
 // A top is the program of the command top: the screen, and the service whose jobs it shows.
@@ -64,7 +64,7 @@ type top struct {
 
 // Messages that Update handles.
 type (
-	lookMsg   struct{} // it is time to read the list
+	lookMsg   struct{} // lookMsg says that it is time to read the list.
 	loadedMsg struct {
 		jobs []*topJob
 		at   time.Time

@@ -38,9 +38,9 @@ is paused. An interrupt ends the command, and not the job.`,
 const (
 	lookEvery = time.Second
 	lineEvery = 10 * time.Second
-	patient   = time.Minute // how long a service that has answered once may then not answer
+	patient   = time.Minute // how long a service that has answered before may fail to answer
 
-	fewFailures = 5 // number of failed reads in a row from which on the command may end
+	fewFailures = 5 // the number of failed reads in a row after which the command may end
 )
 
 // follow prints a job's progress until the job has ended or is paused. Then it prints the status in

@@ -41,11 +41,11 @@ var (
 type caller struct {
 	client Verbs
 	rand   *rand.Rand
-	keys   []*datastore.Key // keys of all comments that it has put
+	keys   []*datastore.Key // keys of all comments that the caller has put
 	names  map[int64]string // name of each comment by its ID, because IDs differ from client to client
 	notes  []string
 	put    int
-	counts bool // whether it also counts, and queries several orders at once
+	counts bool // whether the caller also counts, and queries several orders at once
 }
 
 // diary runs a caller, and returns the results that it has written down. The caller puts 20

@@ -56,8 +56,8 @@ func derive() (derivation, error) {
 	return d, nil
 }
 
-// followComments assumes that turns count comments. It follows the orders of two rounds, each with
-// a comment every hour of its life, and counts their shards.
+// followComments counts the shards that an order's comments are in, if a turn is a number of
+// comments. It follows the orders of two rounds, each with a comment every hour of its life.
 func (d *derivation) followComments() {
 	orders, crossing := 0, 0
 	for begun := time.Duration(0); begun < 2*d.Round; begun += time.Hour {
@@ -75,8 +75,8 @@ func (d *derivation) followComments() {
 	d.Crossing = float64(crossing) / float64(orders)
 }
 
-// followOrders assumes that turns count orders, as in the store. It finds how many orders in a row
-// are in one shard.
+// followOrders finds how many consecutive orders are in one shard, if a turn is a number of orders,
+// as in the store.
 func (d *derivation) followOrders() {
 	begun := int64(0)
 	for order := int64(1); order <= 2*shardsInTurn*rowsATurn; order++ {

@@ -20,7 +20,7 @@ type plan struct {
 	session   *session
 	mutations []*pb.Mutation // a mutation for each write, then deletions in shards that comments leave
 	leave     []*pb.Mutation
-	// results with the keys that callers see; complete if an earlier attempt has written
+	// the results with the keys that callers see; without new IDs unless written is set
 	results []*pb.MutationResult
 	written bool // whether an earlier attempt has written
 }

@@ -384,8 +384,8 @@ func (st *stream) take() (*pb.EntityResult, place) {
 // without reading earlier results. A shard may have none, because comments were moved since. It is
 // then read from its start, and results before the position are dropped.
 type cursor struct {
-	Print uint32            `json:"q"` // identifies the query
-	Form  []byte            `json:"p"` // the ordered form of the place
+	Print uint32            `json:"q"` // a hash that identifies the query
+	Form  []byte            `json:"p"` // the ordered form of the place after which the query goes on
 	Group int               `json:"g,omitempty"`
 	Kinds map[string][]byte `json:"k,omitempty"`
 }

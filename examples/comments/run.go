@@ -165,7 +165,7 @@ type load struct {
 	// number of edits of each inserted comment, by order and ID
 	orders                          map[int64]map[ID]int64
 	busy                            map[ID]bool // comments that a client edits or deletes at present
-	gone                            map[ID]bool // deleted comments
+	gone                            map[ID]bool // comments that a client has deleted
 	inserted, edited, removed, read int64
 	refused                         func(error) bool // reports whether an error is acceptable; nil: none is
 	// blind makes no client read or edit, because Google's classic emulator has no snapshots.

@@ -20,10 +20,10 @@ const plainKind = "Comment"
 
 // Properties of a comment that the store itself uses. All others are the caller's.
 const (
-	orderProperty   = "Order"   // the order's number, which decides on the shard
-	createdProperty = "Created" // the time in the comment's ID
-	updatedProperty = "Updated" // the time of the last write
-	writesProperty  = "~writes" // tokens of the last writes; hidden from readers
+	orderProperty   = "Order"   // the property with the order's number, which decides on the shard
+	createdProperty = "Created" // the property with the time in the comment's ID
+	updatedProperty = "Updated" // the property with the time of the last write
+	writesProperty  = "~writes" // the property with the tokens of the last writes; hidden from readers
 )
 
 // A Comment is a comment on an order, as this program stores it.

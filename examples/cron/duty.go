@@ -13,11 +13,11 @@ import (
 // turn in its transaction. So a process that was replaced, or that stood still for days, commits
 // nothing.
 type duty struct {
-	Turn      int64 // the present turn; increased whenever others take over
+	Turn      int64 // the number of the present turn; it increases whenever others take over
 	Running   bool  // whether a run of the old cron is under way
 	Retired   bool  // whether the old cron must not start any more
-	Shards    int   // number of the battery's processes; new orders get their remainder by it
-	Rewriting bool  // whether some stored remainders are still by another number
+	Shards    int   // number of the battery's processes; the remainders of new orders are by this number
+	Rewriting bool  // whether some stored remainders are still by an earlier number
 }
 
 var dutyKey = datastore.NameKey("Duty", "send-orders", nil)

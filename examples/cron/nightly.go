@@ -19,9 +19,9 @@ import (
 // A Subscription is an entity that is paid for and renewed when it is due.
 type Subscription struct {
 	Country  string
-	Cents    int64    // the price
-	Due      []string // the day it is due, and days after it, for nights without a run
-	Paid     int64    // the sum of all payments
+	Cents    int64    // the price in cents
+	Due      []string // the day on which the subscription is due, and the days after it, for nights without a run
+	Paid     int64    // the sum of all payments in cents
 	Renewals int64    // number of payments
 }
 

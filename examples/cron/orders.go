@@ -15,7 +15,7 @@ import (
 type Order struct {
 	Status    string // one of pending, sent and cancelled
 	Remainder int    // the remainder of the key's hash, divided by the number of shards
-	By        string // name of the sender
+	By        string // the name of the process that has sent the order
 }
 
 const (

@@ -19,7 +19,7 @@ import (
 // A Report has the results of a check of all feeds in a folder.
 type Report struct {
 	Feeds    []FeedReport `json:"feeds"`
-	Problems []string     `json:"problems,omitempty"` // texts about rules that are broken
+	Problems []string     `json:"problems,omitempty"` // texts about rules that the feeds break
 	Advice   []string     `json:"advice,omitempty"`   // texts about recommendations that are not followed
 }
 
@@ -39,7 +39,7 @@ type FeedReport struct {
 type checker struct {
 	report   Report
 	maxBytes int64
-	most     int // largest number of shards of a feed without advice
+	most     int // the largest number of shards that a feed may have without advice
 	now      time.Time
 
 	advice map[string][]string // the files to which each piece of advice applies

@@ -49,8 +49,8 @@ func (g Generation) metadata(f export.File) Metadata {
 
 // A kind is a kind of feed, such as the feed of merchants. A set of feeds has one of each kind.
 type kind struct {
-	name    string    // the name in the names of files
-	list    string    // the property of a file that has the records
+	name    string    // the kind's name in the names of files
+	list    string    // the property of a file that contains the records
 	element valueType // the type of the records in that list
 	id      []string  // the fields that identify a record
 	wanted  []string  // fields that the reference requires of a record and that may be 0

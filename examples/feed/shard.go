@@ -17,7 +17,7 @@ import (
 // A shard is a file of a feed that the check has found.
 type shard struct {
 	name     string // name of the file, relative to the checked folder
-	kind     kind   // kind of feed, according to its list; zero if the file has no list
+	kind     kind   // the kind of feed, according to the file's list; zero if the file has no list
 	metadata *Metadata
 	bytes    int64 // size of the compressed file
 	records  map[recordHash]int

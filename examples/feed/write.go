@@ -20,7 +20,7 @@ import (
 
 // A feedSet identifies a set of feeds, one of each kind. The regions agree on it before they read.
 type feedSet struct {
-	at     time.Time // the past time that all reads have, in whole seconds
+	at     time.Time // the past time at which all reads see the database, in whole seconds
 	nonces []string  // the nonce of each kind of feed
 }
 

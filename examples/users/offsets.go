@@ -30,9 +30,9 @@ type offsets struct {
 	// reads of the same pages if they are read one after the other, by cursors
 	CursorReads    int64   `json:"cursor_reads"`
 	CursorSeconds  float64 `json:"cursor_seconds"`
-	MillionReads   int64   `json:"million_reads"` // reads of a million users by offsets
+	MillionReads   int64   `json:"million_reads"` // number of reads of a million users by offsets
 	MillionDollars float64 `json:"million_dollars"`
-	CursorDollars  float64 `json:"cursor_dollars"` // dollars for a million users by cursors
+	CursorDollars  float64 `json:"cursor_dollars"` // the cost of a million users by cursors, in dollars
 }
 
 // readByOffsets reads all users twice: by offsets, all pages at once, and then page after page by

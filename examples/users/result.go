@@ -13,16 +13,16 @@ type outcome struct {
 	Over    string  `json:"over"`
 	Form    string  `json:"form"`
 	Seconds float64 `json:"seconds"`
-	Ratio   float64 `json:"ratio"`   // its time as a multiple of the adaptive form's time in the same order
+	Ratio   float64 `json:"ratio"`   // the job's time as a multiple of the adaptive form's time in the same order
 	Active  int64   `json:"active"`  // number of users in the job's query
 	Checked int64   `json:"checked"` // number of users that the job has counted
 	Invalid int64   `json:"invalid"` // number of checked users with invalid data
 	Without int64   `json:"without"` // number of active users without the property, which the job does not see
-	Depth   int     `json:"depth"`   // depth of the tree of tasks: how often a task made the next one
+	Depth   int     `json:"depth"`   // the depth of the tree of tasks: how often a task made the next one
 	Tasks   int64   `json:"tasks"`
 	Pages   int64   `json:"pages"`
-	Reads   int64   `json:"reads"`  // reads that are billed
-	Writes  int64   `json:"writes"` // writes that are billed
+	Reads   int64   `json:"reads"`  // number of billed reads
+	Writes  int64   `json:"writes"` // number of billed writes
 
 	levels  []level
 	sampled bool // whether levels are estimates

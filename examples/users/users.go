@@ -24,7 +24,7 @@ type User struct {
 
 const (
 	idSpace     int64 = 1 << 32
-	joinedSpace int64 = 5 * 365 * 24 * 3600 // five years
+	joinedSpace int64 = 5 * 365 * 24 * 3600 // the number of seconds in five years
 	keySpace    int64 = 1 << 53             // IDs that Datastore allocates are below this number
 )
 

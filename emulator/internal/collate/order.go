@@ -16,8 +16,8 @@ import (
 // descendants. Kinds compare as bytes. IDs come before names; IDs compare as signed integers, names
 // as bytes.
 const (
-	PathEnd     byte = 0x00 // after the last element; less than PathElement
-	PathElement byte = 0x01 // before each element
+	PathEnd     byte = 0x00 // the byte after the last element of a path; less than PathElement
+	PathElement byte = 0x01 // the byte before each element of a path
 	idTag       byte = 0x01
 	nameTag     byte = 0x02
 )

@@ -15,8 +15,8 @@ import (
 
 // Limits of a commit, from the limits page of Datastore.
 const (
-	maxEntity  = 1048572  // size of an entity in bytes
-	maxRequest = 10 << 20 // size of a request in bytes
+	maxEntity  = 1048572  // the maximum size of an entity in bytes
+	maxRequest = 10 << 20 // the maximum size of a request in bytes
 )
 
 // commit applies all of a commit's mutations, or none. With pessimistic concurrency it waits for

@@ -24,7 +24,7 @@ type database struct {
 	namespaces btree.Map[string, *metadata.Kinds]
 	lastCommit int64    // time of the last commit in microseconds
 	log        []change // changes that a running read may not have seen, oldest first
-	trimmed    int      // number of changes at the start of log with which trim is done
+	trimmed    int      // number of changes at the start of log that trim has handled
 	// versions before this time were dropped to save memory; reads of earlier times are refused
 	forgotten    int64
 	scans        map[int64]int // number of running scans, by the time of the state that they read

@@ -29,7 +29,7 @@ type draftSet struct {
 	db     *database
 	byID   map[string]*draft
 	order  []*draft
-	atomic bool  // whether the commit is of a transaction, which may change an entity more than once
+	atomic bool  // whether the commit ends a transaction, which may change an entity more than once
 	at     int64 // the time of the commit
 }
 
@@ -63,7 +63,7 @@ type mutation struct {
 	operation string
 	entity    *pb.Entity
 	draft     *draft
-	completed bool // whether its key was given an ID
+	completed bool // whether the mutation's key was given an ID
 }
 
 // check checks the parts of a mutation that do not depend on stored entities. So a bad request is

@@ -11,7 +11,7 @@ import (
 type mutex struct {
 	sync.Mutex
 	waiting atomic.Int32
-	locked  atomic.Int64 // number of times that it was locked
+	locked  atomic.Int64 // number of times that the mutex was locked
 }
 
 func (m *mutex) Lock() {

@@ -19,10 +19,10 @@ const maxLookupKeys = 1000
 
 // Options are the settings of a server. All fields must be set.
 type Options struct {
-	Scatter     int           // one in this number of entities has __scatter__
+	Scatter     int           // the share of entities that get __scatter__: one in this number
 	Batch       int           // the largest number of a query's results in one answer
 	Seed        uint64        // determines the IDs that are allocated
-	Retention   time.Duration // the age of the oldest time that can be read
+	Retention   time.Duration // how far in the past a state can be read
 	PointInTime bool          // whether whole minutes older than an hour can be read
 	Pessimistic bool          // whether transactions lock the entities that they read
 	Indexes     *indexes.Set  // the indexes that queries may need; nil: any query is served

@@ -30,16 +30,16 @@ const (
 type transaction struct {
 	id       string
 	readOnly bool
-	snapshot int64 // the time of the last commit that it sees
+	snapshot int64 // the time of the last commit that the transaction sees
 	begun    time.Time
 	used     time.Time
-	aborted  bool // whether it has conflicted, so that it can only be rolled back
+	aborted  bool // whether the transaction has conflicted, so that it can only be rolled back
 
 	keys    map[string]model.Key
 	queries []*scanned
 
-	ended    chan struct{}  // closed when no other transaction has to wait for it any more
-	waitsFor []*transaction // transactions that its commit waits for
+	ended    chan struct{}  // a channel that is closed when no other transaction has to wait for this one any more
+	waitsFor []*transaction // transactions that this one's commit waits for
 }
 
 // A scanned records which part of a query's results a transaction has read.

@@ -18,7 +18,7 @@ import (
 type Form struct {
 	wire    []byte
 	keyLen  int32 // number of bytes of the key's field
-	indexed int32 // number of its values that are in the indexes
+	indexed int32 // number of the entity's values that are in the indexes
 }
 
 // New returns the form of an entity that has a key and no properties.

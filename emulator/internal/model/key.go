@@ -14,14 +14,15 @@ import (
 )
 
 const (
-	maxKeySize      = 6 << 10 // size in bytes, from the limits page of Datastore
+	maxKeySize      = 6 << 10 // the maximum size in bytes, from the page on Datastore's limits
 	maxPathElements = 100
 
 	// MaxName is the largest size of a kind or a name in bytes.
 	MaxName = 1500
 )
 
-var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`) // from the comment of the client's NewQuery
+// validNamespace matches valid names of namespaces, as the comment of the client's NewQuery says.
+var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
 
 // Invalid returns an error with the code INVALID_ARGUMENT.
 func Invalid(format string, args ...any) error {
@@ -35,7 +36,7 @@ func Reserved(s string) bool { return names.Reserved(s) }
 type Key struct {
 	Namespace string
 	Kind      string
-	Path      string  // the ordered form of its path, see package collate
+	Path      string  // the ordered form of the key's path, see package collate
 	PB        *pb.Key // the key with its whole partition, even if the client left parts out
 }
 

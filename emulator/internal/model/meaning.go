@@ -7,16 +7,16 @@ import (
 // Meanings that have rules of their own, and limits of their values. A meaning is a number beside a
 // value, which says what an older client meant by it.
 const (
-	timeMeaning       = 7 // of an integer that is a time, from before times had a type
+	timeMeaning       = 7 // the meaning of an integer that is a time, from before times had a type
 	ratingMeaning     = 13
-	textMeaning       = 15 // of a long text
-	byteStringMeaning = 16 // of a short blob that is indexed
-	userMeaning       = 20 // of an entity that is a user of App Engine
-	compressedMeaning = 22 // of a compressed property of NDB
+	textMeaning       = 15 // the meaning of a long text
+	byteStringMeaning = 16 // the meaning of a short blob that is indexed
+	userMeaning       = 20 // the meaning of an entity that is a user of App Engine
+	compressedMeaning = 22 // the meaning of a compressed property of NDB
 	vectorMeaning     = 31
 
 	maxRating = 100
-	maxVector = 2048 // number of elements, from the limits page of Datastore
+	maxVector = 2048 // the maximum number of elements of a vector, from the page on Datastore's limits
 )
 
 // A meaningType is the type that a value with a meaning must have.

@@ -10,9 +10,9 @@ import (
 
 // Limits of properties, from the limits page of Datastore.
 const (
-	maxIndexedValue  = 1500    // size of an indexed string or blob in bytes
-	maxPropertyValue = 1048487 // size of a string or blob that is not indexed, in bytes
-	maxDepth         = 20      // depth of nested entities and arrays
+	maxIndexedValue  = 1500    // the maximum size of an indexed string or blob in bytes
+	maxPropertyValue = 1048487 // the maximum size of a string or blob that is not indexed, in bytes
+	maxDepth         = 20      // the maximum depth of nested entities and arrays
 )
 
 // ProjectionMeaning is the meaning of a value that comes from a projection.

@@ -14,7 +14,7 @@ import (
 // after later writes.
 const (
 	cursorVersion = 2
-	cursorHead    = 9 // number of bytes before the sort key
+	cursorHead    = 9 // the number of bytes in a cursor before the sort key
 )
 
 func (q *Query) fingerprint() uint32 {

@@ -17,11 +17,11 @@ import (
 type conjunction struct {
 	lo, hi   string // bounds of the path: lo <= path, and path < hi unless hi is empty
 	notKeys  map[string]bool
-	ranged   bool        // whether it has an inequality on __key__
+	ranged   bool        // whether the conjunction has an inequality on __key__
 	ancestor string      // the path of the ancestor, as a prefix; empty: none
 	equal    []condition // equalities; each must hold for at least one of the property's values
 	between  []*interval // inequalities, one interval for each property; one value must satisfy all of them
-	never    bool        // whether no entity can satisfy it
+	never    bool        // whether no entity can satisfy the conjunction
 
 	wanted    []wanted    // the equalities, grouped by property
 	indexed   []condition // the equalities whose values are in the index that serves the conjunction

@@ -12,10 +12,10 @@ import (
 // A scan is a part of an index, or of the keys. It has the results of a conjunction, in the order
 // of the query.
 type scan struct {
-	definition store.Definition // the index; empty: the keys
-	prefix     string           // start of all entries: the values of the equalities
-	lo, hi     string           // bounds after the prefix; empty hi: the end of the prefix
-	reverse    bool             // whether it reads keys in descending order
+	definition store.Definition // the definition of the index to read; empty: the keys
+	prefix     string           // the start of all entries to read: the values of the equalities
+	lo, hi     string           // bounds of the entries after the prefix; empty hi: the end of the prefix
+	reverse    bool             // whether to read keys in descending order
 }
 
 // plan returns the scan of a conjunction.

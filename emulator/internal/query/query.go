@@ -29,7 +29,7 @@ type Query struct {
 	After      string        // the sort key of the start cursor
 	AfterGroup string
 	Until      string // the sort key of the end cursor
-	Bounded    bool   // whether there is an end cursor
+	Bounded    bool   // whether the query has an end cursor, in Until
 	Offset     int    // number of rows to skip
 	Limit      int    // largest number of results; negative: no limit
 	scatter    int    // one in this number of entities has __scatter__
@@ -38,7 +38,7 @@ type Query struct {
 	chosen  int
 	indexes []indexes.Index // the indexes that serve the query
 	Scanned int64           // number of index entries that were read
-	print   uint32          // identifies the query in its cursors
+	print   uint32          // a hash that identifies the query in its cursors
 }
 
 func unimplemented(what string) error {

@@ -18,7 +18,7 @@ type Row struct {
 	SortKey string // a text by which results are sorted; unique
 	Group   int    // length of the group's part in the sort key
 	Version store.Version
-	Values  map[string]*pb.Value // the projected values; nil: it is a whole entity
+	Values  map[string]*pb.Value // the projected values; nil: the row is a whole entity
 }
 
 // Rows appends the rows of a version of a record to dst. It ignores cursors. If the version does

@@ -12,8 +12,8 @@ import (
 
 // A Pause lets other calls run during a scan, which may look at millions of entries.
 type Pause interface {
-	Wanted() bool // reports whether a caller waits
-	Pause()       // lets other calls run; maps that are scanned may have changed after it
+	Wanted() bool // reports whether a caller waits for the database, so that a scan should call Pause
+	Pause()       // lets waiting calls run; maps that are scanned may have changed after it
 }
 
 // pauseEvery is the number of entries after which a scan looks for waiting callers.
@@ -208,13 +208,13 @@ type source struct {
 	merge  *merge
 	at     int64
 	prefix string
-	end    string // where the entries end; empty: they have no end
+	end    string // the end of the entries to read; empty: they have no end
 	iter   store.Iterator
 	down   bool
 	keys   bool                     // whether rows depend only on keys
 	first  bool                     // whether the iterator is at an entry that was not read yet
 	paused bool                     // whether there was a pause, after which the iterator must find its entry again
-	entry  string                   // the entry before the pause
+	entry  string                   // the entry at which the iterator was before the pause
 	rows   []Row                    // the rows of the last entry
 	next   int                      // index of the next row
 	sorts  map[*store.Record]string // sort keys of entities with many values; "" if they have no row

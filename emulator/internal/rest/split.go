@@ -80,7 +80,7 @@ func (s *split) run(grpc, other *half) {
 type half struct {
 	*split
 	conns chan net.Conn
-	owner bool // whether closing it closes the divided listener
+	owner bool // whether closing this half closes the divided listener
 
 	closed chan struct{}
 	close  sync.Once

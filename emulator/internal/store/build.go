@@ -30,9 +30,9 @@ type update struct {
 }
 
 const (
-	takeAtOnce = 64 // number of versions taken in a step
+	takeAtOnce = 64 // number of versions that one step takes
 	restEvery  = 24
-	fewUpdates = 32 // number of updates up to which they are applied with the database locked
+	fewUpdates = 32 // the largest number of updates that are applied with the database locked
 	// number of rounds after which all updates are, so that steady writes do not delay the build
 	// for ever
 	maxRepeats = 100

@@ -73,11 +73,11 @@ type index struct {
 	definition Definition
 	names      Names
 	entries    btree.Map[string, entry]
-	bytes      int64 // estimated size in memory
+	bytes      int64 // the estimated size of the index in memory
 
 	used   int64 // the value of Totals.uses when a query last used the index
-	upkeep int   // number of entries written since that use
-	held   int   // number of queries that use it now
+	upkeep int   // number of entries that were written since the last use
+	held   int   // number of queries that use the index now
 	excess int   // number of versions that have too many entries, and are not in the index
 	counts []int // for the last such version, the numbers of values of the definition's properties
 }

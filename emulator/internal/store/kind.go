@@ -22,7 +22,7 @@ type Kind struct {
 
 // Totals are sums over all kinds of a database.
 type Totals struct {
-	Old     int64 // size of deleted entities, and of versions that are not an entity's last, in bytes
+	Old     int64 // the size of deleted entities and of older versions of entities, in bytes
 	Indexes int64 // size of the indexes in bytes
 
 	uses int64 // number of times that queries have used an index

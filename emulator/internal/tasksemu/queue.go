@@ -33,8 +33,8 @@ type queue struct {
 	waiting    taskHeap
 	arrivals   uint64
 	running    int                  // number of deliveries under way that count towards the limit
-	tombstones map[string]time.Time // names of removed tasks, with the times until which they are taken
-	graves     []string             // the same names, oldest first
+	tombstones map[string]time.Time // names of removed tasks, which new tasks can't have until the given times
+	graves     []string             // the names in tombstones, oldest first
 }
 
 func newQueue(s *Server, e *era, config *pb.Queue) *queue {

@@ -46,7 +46,7 @@ type Server struct {
 
 // An era has what ends at a reset of the server: dispatchers and deliveries.
 type era struct {
-	ctx     context.Context // ends when the dispatchers and deliveries have to end
+	ctx     context.Context // a context that ends when the dispatchers and deliveries have to end
 	end     context.CancelFunc
 	working sync.WaitGroup
 }

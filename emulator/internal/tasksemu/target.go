@@ -13,7 +13,7 @@ import (
 
 // Limits of a delivery's request, from the documentation of Cloud Tasks.
 const (
-	maxURL        = 2083 // size of the encoded URL in bytes
+	maxURL        = 2083 // the maximum size of the encoded URL in bytes
 	maxHeaderSize = 80 << 10
 )
 

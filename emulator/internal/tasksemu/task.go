@@ -12,7 +12,7 @@ import (
 
 // Limits and defaults of a task, from the documentation of Cloud Tasks.
 const (
-	maxTaskSize      = 1048569 // size of the stored form in bytes
+	maxTaskSize      = 1048569 // the maximum size of the stored form in bytes
 	maxAhead         = 30 * 24 * time.Hour
 	retention        = 31 * 24 * time.Hour // the age at which a task is deleted in any case
 	defaultDeadline  = 10 * time.Minute
@@ -22,19 +22,19 @@ const (
 
 // A task is a task in a queue. The queue's lock guards the fields that change.
 type task struct {
-	name    string // the full name
+	name    string // the full name of the task
 	id      string
 	request *pb.HttpRequest
-	retries *pb.RetryConfig // the task's own retry settings; nil: it has the queue's
+	retries *pb.RetryConfig // the task's own retry settings; nil: the queue's apply
 	created time.Time
 	size    int
 
 	deadline time.Duration // the longest time of a delivery
 	due      time.Time     // the schedule_time
-	at       time.Time     // the time at which to dispatch it; equal to due, unless a fault has delayed it
-	held     bool          // whether a fault has delayed it since its last delivery
-	number   uint64        // order of arrival among the queue's waiting tasks
-	place    int           // index in the heap of waiting tasks, or -1
+	at       time.Time     // the time at which to dispatch the task: due, unless a fault has delayed it
+	held     bool          // whether a fault has delayed the task since its last delivery
+	number   uint64        // the task's number in the order of arrival among the queue's waiting tasks
+	place    int           // the index in the heap of waiting tasks, or -1
 	running  int           // number of deliveries under way
 
 	dispatches int // number of attempts started

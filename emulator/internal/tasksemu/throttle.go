@@ -14,14 +14,14 @@ import (
 const (
 	throttleOnceIn  = time.Second
 	throttleRecover = 10 * time.Second
-	throttleLowest  = 6 // largest number of halvings
+	throttleLowest  = 6 // the largest number of times that the rate is halved
 )
 
 // A throttle says how much slower a queue is because its handler was overloaded.
 type throttle struct {
 	halvings int
 	changed  time.Time // time of the last halving or doubling
-	until    time.Time // before this time nothing is dispatched
+	until    time.Time // the time before which nothing is dispatched
 }
 
 // overloads reports whether an answer with this HTTP status slows the whole queue down.

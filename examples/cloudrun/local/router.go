@@ -29,10 +29,10 @@ type instance struct {
 	revision *revision
 	stage    stage
 	killed   bool
-	why      string // why it was told to end; empty: it was not
+	why      string // why the instance was told to end; empty: it was not
 	underWay int
-	ready    time.Time // when it became ready
-	idle     time.Time // when its last request ended
+	ready    time.Time // when the instance became ready
+	idle     time.Time // when the instance's last request ended
 }
 
 // A revision is one version of the service.
@@ -92,9 +92,9 @@ type counts struct {
 
 	longestWait time.Duration
 	ready       int           // number of instances that became ready
-	starts      time.Duration // total time until these became ready
-	life        time.Duration // total time of these after that
-	paused      time.Duration // the part of life without a CPU
+	starts      time.Duration // the total time from the starts of these instances until they became ready
+	life        time.Duration // the total time for which these instances then existed
+	paused      time.Duration // the part of life in which instances had no CPU
 }
 
 // deploy adds a revision. The first one gets all requests. A later one gets none before a call of

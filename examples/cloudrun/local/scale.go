@@ -20,7 +20,7 @@ const target = 6
 type stage int
 
 const (
-	starting stage = iota // the instance's startup probe has not succeeded yet
+	starting stage = iota // the startup probe of the instance has not succeeded yet
 	serving
 	ending // the instance was told to end, and gets no more requests
 )
@@ -28,8 +28,8 @@ const (
 // A standing is the state of an instance when the router decides.
 type standing struct {
 	stage    stage
-	underWay int           // number of requests that it works on
-	idle     time.Duration // how long it has had no requests
+	underWay int           // number of requests that the instance works on
+	idle     time.Duration // how long the instance has had no requests
 }
 
 // wanted returns how many instances are needed for a number of requests, which includes waiting

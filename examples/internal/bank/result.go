@@ -20,8 +20,8 @@ type Result struct {
 	Pages     int64        `json:"pages"`
 	Depth     int64        `json:"depth"`
 	Seconds   float64      `json:"seconds"`
-	Reads     int64        `json:"reads"`  // reads that are billed for the job and its progress bar
-	Writes    int64        `json:"writes"` // writes that are billed
+	Reads     int64        `json:"reads"`  // number of billed reads of the job and its progress bar
+	Writes    int64        `json:"writes"` // number of billed writes
 }
 
 // Check returns an error if the accounts have not changed as they should: n accounts, each by
