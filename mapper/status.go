@@ -33,7 +33,7 @@ type Status struct {
 	Phase  Phase  `json:"phase"` // what the job does or waits for, with more detail than State
 	// why the job has failed, was paused by a limit, makes no progress, or retries something
 	Error string `json:"error,omitempty"`
-	// whether one of the job's limits, which Error names, has paused it; false if a caller has
+	// whether a limit of the job, which Error names, has paused the job; false if a caller has
 	Limited bool `json:"limited,omitempty"`
 	// why the job is not faster: its Error, who paused it, its Rate, or what it waits for; empty if
 	// the job has ended, or if that is unknown

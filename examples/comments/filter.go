@@ -165,8 +165,8 @@ func rename(f *pb.Filter, kind string) {
 	}
 }
 
-// renamed returns a key that compares with a shard's keys as the given key compares with the keys
-// of comments.
+// renamed converts a key in a condition from the kind that callers use to the kind of a shard. The
+// result compares with the shard's keys as the given key compares with keys of comments.
 func renamed(key *pb.Key, kind string) *pb.Key {
 	to := &pb.Key{PartitionId: &pb.PartitionId{NamespaceId: key.GetPartitionId().GetNamespaceId()}}
 	for _, el := range key.Path {

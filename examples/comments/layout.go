@@ -98,8 +98,8 @@ func gcd(a, b int) int {
 	return a
 }
 
-// agree compares the layout of a database with the numbers of a store, and returns an error if they
-// differ. If write is set, it writes a missing layout.
+// agree returns an error if the layout in a database differs from the given numbers of shards and
+// databases. If write is set, it writes a missing layout.
 func agree(ctx context.Context, d *database, shards, databases int, write bool) error {
 	ctx = context.WithValue(ctx, direct{}, true)
 	return persist(ctx, func() error {

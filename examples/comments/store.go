@@ -65,7 +65,7 @@ type Store struct {
 	router *router
 }
 
-// A router sends a client's calls about the plain kind to the shards.
+// A router sends a client's calls about comments to the shards that have the comments.
 type router struct {
 	databases []*database
 	first     int // number of logical shards at the start; also for times before the layout

@@ -61,7 +61,8 @@ type Range struct {
 	Written  int64 `json:"written"`  // how many entities the range's page saved or deleted
 	Attempts int64 `json:"attempts"` // the number of deliveries of the range's task after the first one
 	Refusals int64 `json:"refusals"` // number of attempts that the function or the database made fail
-	// whether the task of the page before continued with it, so that it had no task of its own
+	// whether one task processed this range after the page before, so that the range had no task of
+	// its own
 	Continues bool `json:"continues"`
 
 	Ran     time.Duration `json:"ran_ns"`          // how long the function ran on the page

@@ -260,7 +260,7 @@ func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) 
 // A Detail has everything that the record of one range says: see [RangeOf].
 type Detail struct {
 	Range
-	// namespace of its entities, if the query has several kinds or namespaces
+	// the namespace of the range's entities, if the query has several kinds or namespaces
 	Namespace string `json:"namespace,omitempty"`
 	Kind      string `json:"kind,omitempty"` // the kind of the range's entities, if Namespace is set
 
@@ -270,7 +270,7 @@ type Detail struct {
 	NotBefore time.Time `json:"not_before,omitzero"`
 	// when a delivery arrived that has not ended, or has died; zero: none
 	Begun time.Time `json:"begun,omitzero"`
-	// whether it must run exclusively, while its process does nothing else
+	// whether the range's task must run exclusively, while its process does nothing else
 	Exclusive bool `json:"exclusive,omitempty"`
 	// the number of deliveries of the range that seem to have died with their process
 	Deaths     int   `json:"deaths"`

@@ -209,8 +209,8 @@ func (idx *index) entriesOf(path string, properties map[string]*pb.Value) (entri
 type Order struct {
 	Property   string
 	Descending bool
-	// whether it is of an equality or an ancestor, which a query can do without, if it looks at
-	// more entries
+	// whether the order is of an equality or an ancestor. A query can do without such an order, if
+	// it looks at more entries.
 	Equal bool
 }
 

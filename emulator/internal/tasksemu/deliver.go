@@ -19,7 +19,7 @@ type delivery struct {
 	copy   task
 	config *pb.Queue
 	begun  time.Time
-	forced bool // whether RunTask has started it
+	forced bool // whether RunTask has started the delivery
 }
 
 // An outcome is the result of a delivery. The zero value says that there was none.

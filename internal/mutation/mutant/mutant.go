@@ -41,25 +41,25 @@ func note(id int) bool {
 	return on == id
 }
 
-// Not returns c, or with its mutant on the negation of c.
+// Not returns c. If its mutant is on, it returns the negation of c.
 func Not(id int, c bool) bool { return c != note(id) }
 
-// Never returns c, or with its mutant on false.
+// Never returns c. If its mutant is on, it returns false.
 func Never(id int, c bool) bool { return c && !note(id) }
 
-// Always returns c, or with its mutant on true.
+// Always returns c. If its mutant is on, it returns true.
 func Always(id int, c bool) bool { return c || note(id) }
 
-// Less returns a < b, or with its mutant on a <= b.
+// Less returns a < b. If its mutant is on, it returns a <= b.
 func Less[T cmp.Ordered](id int, a, b T) bool { return a < b || a == b && note(id) }
 
-// AtMost returns a <= b, or with its mutant on a < b.
+// AtMost returns a <= b. If its mutant is on, it returns a < b.
 func AtMost[T cmp.Ordered](id int, a, b T) bool { return a < b || a == b && !note(id) }
 
-// More returns a > b, or with its mutant on a >= b.
+// More returns a > b. If its mutant is on, it returns a >= b.
 func More[T cmp.Ordered](id int, a, b T) bool { return a > b || a == b && note(id) }
 
-// AtLeast returns a >= b, or with its mutant on a > b.
+// AtLeast returns a >= b. If its mutant is on, it returns a > b.
 func AtLeast[T cmp.Ordered](id int, a, b T) bool { return a > b || a == b && !note(id) }
 
 // Unequal returns a != b. With the mutant id on it returns a < b, and with the next one a > b.

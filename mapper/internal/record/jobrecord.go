@@ -40,7 +40,7 @@ type Job struct {
 	Queue       Owner  `datastore:"queue,omitempty,noindex"`
 	// the name of the [Schedule] that started the job; empty: none
 	Schedule string `datastore:"schedule,omitempty,noindex"`
-	// whether the job may run beside other jobs of its mapper and kind: it takes no [Slot]
+	// whether the job may run beside other jobs of its mapper and kind, so that it takes no [Slot]
 	Beside bool `datastore:"beside,omitempty,noindex"`
 	// whether the job gives way to other clients of the database, see pace.Background
 	Background bool `datastore:"background,omitempty,noindex"`

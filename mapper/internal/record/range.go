@@ -52,7 +52,8 @@ type Range struct {
 	Namespace string `datastore:"namespace,omitempty,noindex"`
 	// empty: the entities may have several kinds or namespaces
 	Kind string `datastore:"kind,omitempty,noindex"`
-	// whether its task samples and counts the entities before it cuts, as the root's task does
+	// whether the range's task samples and counts the entities before it cuts, as the root's task
+	// does
 	Resample bool `datastore:"survey,omitempty,noindex"`
 	// whether the range is only the entity at Start
 	Alone   bool                 `datastore:"alone,omitempty,noindex"`
@@ -67,7 +68,8 @@ type Range struct {
 	// average size of an entity in bytes; 0: unknown
 	EntitySize int64 `datastore:"entity_size,omitempty,noindex"`
 	PageSize   int64 `datastore:"page_size,omitempty,noindex"`
-	// the size of only its own page after it was halved; 0: PageSize
+	// the size of the range's own page after it was halved, which its children do not have; 0:
+	// PageSize
 	Narrowed int64 `datastore:"narrowed,omitempty,noindex"`
 	Attempts int64 `datastore:"attempts,omitempty,noindex"` // number of deliveries after the first one
 	// number of attempts that the function or the database made fail
@@ -79,39 +81,40 @@ type Range struct {
 	NotBefore time.Time `datastore:"not_before,omitempty,noindex"` // when the range's task is due
 	// whether a sweep has found the range pending without a task
 	Lost bool `datastore:"lost,omitempty,noindex"`
-	// whether the part after its page was given to its children before the page ran
+	// whether the part after the range's page was given to children before the page ran
 	Cut      bool  `datastore:"cut,omitempty,noindex"`
 	Children int64 `datastore:"children,omitempty,noindex"`
 	// in the root: how many of its first children the job's start has recorded, and given tasks
 	Given int64 `datastore:"given,omitempty,noindex"`
-	// whether the delivery that did its parent continued with it, so that it has no task
+	// whether the delivery of the parent continued with this range, so that the range has no task
 	Continued bool `datastore:"continued,omitempty,noindex"`
-	// number of its last children that are failed entities to retry
+	// number of the range's last children that are failed entities to retry
 	Retries int64 `datastore:"retries,omitempty,noindex"`
-	// number of its last children that are final failures; they come after the ones to retry
+	// number of the range's last children that are final failures; they come after the ones to
+	// retry
 	Recorded int64 `datastore:"recorded,omitempty,noindex"`
 	// the sum of SingleSum over the children in Retries and Recorded
 	Single []byte `datastore:"single,omitempty,noindex"`
-	// number of entities on which its page ran; at that time the range had no others
+	// number of entities on which the range's page ran; at that time the range had no others
 	Entities int64  `datastore:"entities,omitempty,noindex"`
 	Keys     []byte `datastore:"keys,omitempty,noindex"` // a digest of the keys of the page's entities
 	// the digest of this record when it was done, see [Range.Digest]
 	Seal      []byte `datastore:"seal,omitempty,noindex"`
 	Processed int64  `datastore:"processed,omitempty,noindex"`
-	// number of entities that its page wrote or deleted
+	// number of entities that the range's page wrote or deleted
 	Written int64 `datastore:"written,omitempty,noindex"`
 	// number of calls of a service that the function announced on its page, also in runs that had
 	// no effect
 	Calls int64 `datastore:"calls,omitempty,noindex"`
-	// how often the function of its page ran again because others had changed an entity
+	// how often the function ran again on the range's page because others had changed an entity
 	Conflicts int64         `datastore:"conflicts,omitempty,noindex"`
 	Ran       time.Duration `datastore:"ran,omitempty,noindex"` // how long the function ran on the range's page
 	// the function's time per entity, measured on the page from which the range was cut off; 0:
 	// unknown
 	Pace time.Duration `datastore:"pace,omitempty,noindex"`
-	// how long its page waited because the job is a background job
+	// how long the range's page waited because the job is a background job
 	Yielded time.Duration `datastore:"yielded,omitempty,noindex"`
-	// whether its page ended at a limit of count, bytes or time
+	// whether the range's page ended at a limit of count, bytes or time
 	Full bool `datastore:"full,omitempty,noindex"`
 	// in the root: how many entities lack the property in the query's ShardBy; negative: unknown
 	Unsharded int64  `datastore:"unsharded,omitempty,noindex"`

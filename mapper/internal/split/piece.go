@@ -16,10 +16,11 @@ type Piece struct {
 	FairShare  int64                // how many entities one worker should get; 0: all
 	// the kind and namespace of all entities in the piece; empty: there may be several
 	Space keyspace.Space
-	// whether it is far from the page at which it was cut off, so that the pace there does not
-	// count for it
+	// whether the piece is far from the page at which it was cut off, so that the pace there does
+	// not count for the piece
 	Far bool
-	// whether its task samples and counts its entities, as the task of a job's first range does
+	// whether the piece's task samples and counts its entities, as the task of a job's first range
+	// does
 	Resample bool
 }
 
