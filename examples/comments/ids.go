@@ -76,8 +76,8 @@ func NewGenerator(physical, logical int) (*Generator, error) {
 	return &Generator{physical: physical, logical: logical, now: time.Now}, nil
 }
 
-// tolerance is how far a clock may go back before its generator no longer waits for it. IDs are
-// then ahead of the clock.
+// tolerance is the longest time for which a generator waits if its clock goes back. After a longer
+// jump it does not wait, and IDs are ahead of the clock.
 const tolerance = time.Second
 
 // Next draws an ID. If no numbers are left, it waits for the next millisecond. It returns an error

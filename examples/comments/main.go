@@ -84,8 +84,8 @@ func parse(args []string, help io.Writer) (config, error) {
 // A result has the numbers of what the program has done and checked.
 type result struct {
 	Derivation derivation `json:"derivation"`
-	// number of results that the caller has written down; they were the same with the plain kind
-	// and with the store
+	// number of results that the caller has written down, equal in the two runs: with a plain kind
+	// in Datastore, and with the store of shards
 	Notes     int   `json:"notes"`
 	Comments  int64 `json:"comments"`  // number of comments at the end
 	Inserted  int64 `json:"inserted"`  // number of comments inserted while comments were moved

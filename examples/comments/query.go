@@ -320,9 +320,9 @@ type stream struct {
 	kind    string
 	query   *pb.Query
 	results []*pb.EntityResult
-	place   place // the place of its first result
+	place   place // the place of the stream's first result
 	placed  bool
-	before  string // the place of the result before that, in ordered form
+	before  string // the place of the result before the first one, in ordered form
 	next    []byte // the shard's cursor after all results that were read
 	done    bool
 	taken   []byte // the shard's cursor after the last result that was used

@@ -15,7 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// plainKind is the kind that callers know. No entity is stored under it.
+// plainKind is the kind that callers use for comments, without shards. The store keeps no entity
+// under it.
 const plainKind = "Comment"
 
 // Properties of a comment that the store itself uses. All others are the caller's.

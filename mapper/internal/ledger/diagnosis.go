@@ -162,7 +162,7 @@ func hashOf(what string) (bucket uint16, value uint64) {
 	return binary.BigEndian.Uint16(h[:]), binary.BigEndian.Uint64(h[2:])
 }
 
-// add adds a thing n times; a negative n subtracts it.
+// add notes that a thing has come n times, or for a negative n that it has gone.
 func (b *balance) add(what string, n int64) {
 	bucket, value := hashOf(what)
 	b.buckets[bucket] += uint64(n) * value

@@ -35,8 +35,8 @@ type crew struct {
 	err      error
 	panicked any
 
-	// Concurrent calls share the time in which they run. At the time at, clock is the share of a
-	// call that has run from the start of the chunk.
+	// clock is one call's share, at the time at, of the time since the start of the chunk. Calls
+	// that run at the same time share it equally.
 	clock time.Duration
 	at    time.Time
 
@@ -54,7 +54,7 @@ type turn struct {
 	panicked any
 
 	from  time.Time     // when the call has started
-	clock time.Duration // the crew's clock when the call has started
+	clock time.Duration // the value of the crew's clock when the call has started
 	reran bool
 	done  bool
 }

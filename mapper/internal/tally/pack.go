@@ -55,7 +55,8 @@ type Grouped[V any] map[string]V
 // read.
 const few = 10_000
 
-// MarshalJSON returns the JSON of the map. Up to few names it is in their order.
+// MarshalJSON returns the map as a JSON object. A map of up to few names is ordered by name, and a
+// larger one by the ends of the names.
 func (g Grouped[V]) MarshalJSON() ([]byte, error) {
 	if len(g) <= few {
 		return json.Marshal(map[string]V(g))
