@@ -90,7 +90,7 @@ func (js *Jobs) enqueueFullSweep(ctx context.Context, job *record.Job) error {
 
 var allRanges = body.Job{All: true}
 
-// fullSweep returns the task that enqueueFullSweep enqueues.
+// fullSweep returns the task for a sweep that checks all ranges of a job, whatever their age.
 func fullSweep(job *record.Job) tasks.Task { return allRanges.Task(job, sweepPath, time.Time{}) }
 
 // EnqueueAgain enqueues the task of a pending range, unless the queue has it.

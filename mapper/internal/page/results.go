@@ -35,7 +35,7 @@ type Results struct {
 	results []result   // results of the entities handled; empty if the outcome is known without a call
 
 	shares  time.Duration // time of concurrent calls that have ended, each call's share of Ran
-	ended   int           // the number of entities in the calls of shares
+	ended   int           // the number of entities in concurrent calls that have ended
 	hung    time.Duration // part of Ran in which calls waited or timed out
 	dearest time.Duration // the longest time of the function for one entity
 	lately  pace.Lately   // the function's time for recent entities
