@@ -11,7 +11,8 @@ import (
 	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
-// EncodeParams encodes parameters for a job's record. A panic of their methods becomes an error.
+// EncodeParams returns the JSON of parameters for a job's record. A panic of their methods becomes
+// an error.
 func EncodeParams(params any) (_ json.RawMessage, err error) {
 	defer Recovered(&err)
 	encoded, err := json.Marshal(params)
@@ -26,12 +27,13 @@ func EncodeParams(params any) (_ json.RawMessage, err error) {
 	return encoded, nil
 }
 
-// maxParams bounds the encoded parameters, in bytes. It keeps a job's record well below an
-// entity's limit of 1 MiB.
+// maxParams is the largest size of the encoded parameters, in bytes. It keeps a job's record well
+// below an entity's limit of 1 MiB.
 const maxParams = 256 << 10
 
-// DecodeParams decodes the parameters of a stored job. A field that the type does not have is an
-// error, because somebody expects an effect of it. A panic of their methods becomes an error.
+// DecodeParams decodes the parameters in a job's record. A field that the Go type does not have is
+// an error, because the caller who set it expects an effect. A panic of the parameters' methods
+// becomes an error.
 func DecodeParams(encoded json.RawMessage, params any) (err error) {
 	defer Recovered(&err)
 	d := json.NewDecoder(bytes.NewReader(encoded))
@@ -50,9 +52,9 @@ func DecodeParams(encoded json.RawMessage, params any) (err error) {
 	return nil
 }
 
-// ReadParams decodes and checks the parameters of a job that is about to start. It is strict: it
-// returns an error instead of ignoring a part of the input or changing a value. It also calls the
-// parameters' Validate method, if they have one. A panic of their methods becomes an error.
+// ReadParams decodes and checks the parameters of a job that is about to start. It is strict: if a
+// part of the input would be ignored or changed, it returns an error. It also calls the parameters'
+// Validate method, if they have one. A panic of their methods becomes an error.
 func ReadParams[P any](encoded json.RawMessage, params *P) (err error) {
 	defer Recovered(&err)
 	if string(bytes.TrimSpace(encoded)) == "null" {
