@@ -70,7 +70,7 @@ type NoParams struct{}
 //     entities so far.
 //
 // The job also fails if the database refuses to write an entity, and too many entities have failed
-// for whatever reason: more than 10, and more than 5% of the job's entities so far.
+// before. Too many are more than 10, and more than 5% of the job's entities so far.
 //
 // T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver. A struct needs
 // only the fields that the function uses, with their usual tags. A PropertyLoadSaver declares the
