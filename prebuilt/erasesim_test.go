@@ -85,7 +85,9 @@ func (f *fleet) stops(share float64) grpc.UnaryClientInterceptor {
 	}
 }
 
-func newFleet(t *testing.T, seed uint64, mappers []mapper.AnyMapper, schedules ...mapper.AnySchedule) *fleet {
+// newFleet returns a fleet. The interceptor of calls of the database and the queue may be nil.
+func newFleet(t *testing.T, seed uint64, mappers []mapper.AnyMapper, intercept grpc.UnaryServerInterceptor,
+	schedules ...mapper.AnySchedule) *fleet {
 	t.Helper()
 	f := &fleet{T: t, rng: rand.New(rand.NewPCG(seed, 7))}
 	share := func(most float64) float64 { return most * f.rng.Float64() }
@@ -102,7 +104,7 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.AnyMapper, schedules .
 	f.faults.Pause()
 	var handlers []http.Handler
 	var running sync.WaitGroup
-	e := emulator.ForTest(t, &emulator.Options{Faults: f.faults, Seed: seed, Retention: 48 * time.Hour,
+	e := emulator.ForTest(t, &emulator.Options{Faults: f.faults, Seed: seed, Retention: 48 * time.Hour, Interceptor: intercept,
 		Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			running.Add(1)
 			defer running.Done()
@@ -228,7 +230,7 @@ func simulateErase(t *testing.T, seed uint64) (kept int) {
 	}
 	s.schedule = mapper.NewSchedule("nightly", prebuilt.Touch,
 		[]mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace}[seed%3])
-	s.fleet = newFleet(t, seed, append(prebuilt.Mappers(), d.erase()), s.schedule)
+	s.fleet = newFleet(t, seed, append(prebuilt.Mappers(), d.erase()), nil, s.schedule)
 	s.tenant, s.acme = s.rng.IntN(2) == 0, "acme"
 	if s.rng.IntN(2) == 0 {
 		s.acme = tenantNumber
