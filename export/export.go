@@ -301,8 +301,12 @@ func (x *Export[P]) Start(
 			x.opts.MaxFiles))
 	}
 	given, err := json.Marshal(params)
+	place := place{folder: folder, run: newRun()} // no run has a longer name
 	if err == nil {
-		err = x.checkNames(stage{Export: opts.ID, Folder: folder, Params: given},
+		err = place.checkLength()
+	}
+	if err == nil {
+		err = x.checkNames(stage{Export: opts.ID, Run: place.run, Folder: folder, Params: given, Layout: layoutRuns},
 			cmp.Or(files, min(2, x.opts.MaxFiles)))
 	}
 	if err != nil {
