@@ -93,7 +93,7 @@ func newRelic(t *testing.T) *relic {
 	queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/", &tasks.Options{InsecureSkipVerify: true})
 	must(err)
 	r.engine, err = mapper.NewEngine(r.client, queue, &mapper.EngineOptions{Mappers: r.export.Mappers(),
-		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		Logger: slog.New(slog.DiscardHandler)})
 	must(err)
 	handler = r.engine.Handler()
 	return r

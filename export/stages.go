@@ -51,6 +51,9 @@ type plannedFile struct {
 	SHA256  string `datastore:",noindex"`
 }
 
+// OwnRecord implements [names.Record].
+func (*plannedFile) OwnRecord(names.Own) {}
+
 func fileKey(run string, i int64) *datastore.Key {
 	return datastore.NameKey(fileKind, entityName(run, fmt.Sprintf("%05d", i)), nil)
 }

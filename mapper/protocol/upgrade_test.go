@@ -100,7 +100,7 @@ func newRelic(t *testing.T) *relic {
 	}
 	if r.engine, err = mapper.NewEngine(r.client, queue,
 		&mapper.EngineOptions{Mappers: []mapper.AnyMapper{aged, r.erase()},
-			Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}); err != nil {
+			Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	bridge.Tick(r.engine, "nightly", weekly.Name())
