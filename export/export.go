@@ -250,8 +250,9 @@ type StartOptions struct {
 	Hold bool
 
 	// Folder is the path in the bucket below which the run makes its own folder. It has no slash at
-	// its ends, and must not be inside the folder of a run. Several exports may share a Folder:
-	// [ReadManifest] returns the last one. Defaults to the ID.
+	// its ends, and must not be inside the folder of a run. It has up to 902 bytes, because buckets
+	// allow names of 1,024. Several exports may share a Folder: [ReadManifest] returns the last one.
+	// Defaults to the ID.
 	Folder string
 }
 
