@@ -161,7 +161,7 @@ const longestPath = 1024
 const partName = 80
 
 // checkLength returns an error if the folder of an export leaves no room for the names of its
-// parts, which are longer than those of its other blobs.
+// parts.
 func (p place) checkLength() error {
 	if n := len(p.part(strings.Repeat("0", partName))); n > longestPath {
 		return fmt.Errorf("the folder %q is too long: it has %d bytes, and the longest name below it %d, of up to %d "+

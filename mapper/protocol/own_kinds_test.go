@@ -14,9 +14,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestOwnKinds runs a function that reads and writes scattermap's own records in all ways: those of
-// its own job, too. Each call is a failure of its entity that names the kind, and the records stay
-// as they are. The same kinds in another namespace are the user's.
+// TestOwnKinds runs a function that reads and writes scattermap's own records in all ways, also the
+// record of its job. Each call is a failure of its entity that names the kind, and the records stay
+// unchanged. The same kinds in another namespace are the user's.
 func TestOwnKinds(t *testing.T) {
 	t.Parallel()
 	ways := []func(context.Context, *mapper.Entity[account], *datastore.Key) error{
