@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"math"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -106,7 +110,14 @@ func TestAbandonOpen(t *testing.T) {
 // TestAbandonDamaged abandons the open ranges of a job with a record that is done and open. It ends,
 // and the record stays done.
 func TestAbandonDamaged(t *testing.T) {
-	e := emulator.ForTest(t, nil)
+	var commits atomic.Int64
+	e := emulator.ForTest(t, &emulator.Options{Interceptor: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+		handler grpc.UnaryHandler) (any, error) {
+		if _, ok := req.(*datastorepb.CommitRequest); ok {
+			commits.Add(int64(len(req.(*datastorepb.CommitRequest).Mutations)))
+		}
+		return handler(ctx, req)
+	}})
 	client, err := e.DatastoreClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
@@ -130,6 +141,10 @@ func TestAbandonDamaged(t *testing.T) {
 		r, err := js.Store.LoadRange(t.Context(), job.Ref(), record.RangeID(job.RootRange().ID, int64(i)))
 		if err != nil || r.State != want || r.Open != "" {
 			t.Errorf("record %d: %+v, %v, want %s", i, r, err, want)
+		}
+		before := commits.Load()
+		if err := js.abandon(t.Context(), r.Key()); err != nil || commits.Load() != before {
+			t.Errorf("record %d is not open, and is written again: %v", i, err)
 		}
 	}
 }
