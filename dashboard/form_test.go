@@ -99,6 +99,7 @@ func TestFormRefused(t *testing.T) {
 		{[]string{"calls", "-2"}, "“Calls a second”"},
 		{[]string{"budget", "-1"}, "“Budget in dollars”"},
 		{[]string{"queue", "nowhere"}, "nowhere"}, {[]string{"failure_limit", "-2"}, "“Failure limit”"},
+		{[]string{"failure_limit", "0"}, "“Failure limit” is 0"}, {[]string{"workers", "0"}, "“Workers” is 0"},
 		{[]string{"kind", "Nothing"}, "set “Allow a kind without entities”"},
 		{[]string{"per_entity", "fast"}, "“Time per entity”"},
 		{[]string{"kind", "__x__"}, "__x__"},

@@ -175,6 +175,9 @@ func (f *form) read(q url.Values) (in entered, err error) {
 		if err == nil && n != float64(int(n)) {
 			err = operator.BadRequest(fmt.Sprintf("%s is %v, it has to be a whole number", labelOf(name), n))
 		}
+		if err == nil && n == 0 && q.Get(name) != "" { // it would mean the default
+			err = operator.BadRequest(fmt.Sprintf("%s is 0: leave it empty for the default", labelOf(name)))
+		}
 		*to = int(n)
 		note(err)
 	}

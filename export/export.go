@@ -250,8 +250,9 @@ type StartOptions struct {
 	Hold bool
 
 	// Folder is the path in the bucket below which the run makes its own folder. It has no slash at
-	// its ends, and must not be inside the folder of a run. Several exports may share a Folder:
-	// [ReadManifest] returns the last one. Defaults to the ID.
+	// its ends, and must not be inside the folder of a run. It has up to 902 bytes, because buckets
+	// allow names of 1,024. Several exports may share a Folder: [ReadManifest] returns the last one.
+	// Defaults to the ID.
 	Folder string
 }
 
@@ -301,8 +302,12 @@ func (x *Export[P]) Start(
 			x.opts.MaxFiles))
 	}
 	given, err := json.Marshal(params)
+	place := place{folder: folder, run: newRun()} // no run has a longer name
 	if err == nil {
-		err = x.checkNames(stage{Export: opts.ID, Folder: folder, Params: given},
+		err = place.checkLength()
+	}
+	if err == nil {
+		err = x.checkNames(stage{Export: opts.ID, Run: place.run, Folder: folder, Params: given, Layout: layoutRuns},
 			cmp.Or(files, min(2, x.opts.MaxFiles)))
 	}
 	if err != nil {

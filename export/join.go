@@ -35,9 +35,7 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	defer cancel() // before Close, it discards the write
 	name := x.fileName(s, f)
 	path := s.Folder + "/" + name
-	// A run of an older build may find the file of another run, and overwrites it as that build
-	// did.
-	w, err := x.bucket.NewWriter(writing, path, &blob.WriterOptions{IfNotExist: s.Layout != 0,
+	w, err := x.bucket.NewWriter(writing, path, &blob.WriterOptions{IfNotExist: true,
 		DisableContentTypeDetection: true})
 	if err != nil {
 		return f, fmt.Errorf("write a file: %w", err)
@@ -53,11 +51,8 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	if gcerrors.Code(err) == gcerrors.FailedPrecondition {
 		joined := written
 		written, err = x.readBack(ctx, path)
-		// A retry may have recorded a part in between, so the number of records in the file is not
-		// known.
-		if err == nil && s.Failures > 0 && !bytes.Equal(joined.sum.Sum(nil), written.sum.Sum(nil)) {
-			err = mapper.Permanent(fmt.Errorf("an attempt before has written %s of other parts, as failures were "+
-				"retried meanwhile: discard the run, and start another export", path))
+		if err == nil && !bytes.Equal(joined.sum.Sum(nil), written.sum.Sum(nil)) {
+			err = s.otherFile(path)
 		}
 	}
 	if err != nil {
@@ -68,6 +63,20 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	}
 	f.Written, f.Bytes, f.SHA256 = true, written.n, hex.EncodeToString(written.sum.Sum(nil))
 	return f, nil
+}
+
+// otherFile returns the error of an existing file that has other bytes than its parts give, or nil
+// if it is right all the same.
+func (s stage) otherFile(path string) error {
+	switch {
+	case s.Layout == 0: // the folder may have files of other runs
+		return mapper.Permanent(fmt.Errorf("there is another file %s already: an earlier run or an older build has "+
+			"written it; delete it if nobody reads it, and retry this job, or start another export", path))
+	case s.Failures > 0: // a retry may have recorded a part in between, so its number of records is not known
+		return mapper.Permanent(fmt.Errorf("an attempt before has written %s of other parts, as failures were "+
+			"retried meanwhile: discard the run, and start another export", path))
+	}
+	return nil
 }
 
 // readBack reads a file, and returns the number of its bytes and their hash.

@@ -93,7 +93,7 @@ func newRelic(t *testing.T) *relic {
 	queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/", &tasks.Options{InsecureSkipVerify: true})
 	must(err)
 	r.engine, err = mapper.NewEngine(r.client, queue, &mapper.EngineOptions{Mappers: r.export.Mappers(),
-		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		Logger: slog.New(slog.DiscardHandler)})
 	must(err)
 	handler = r.engine.Handler()
 	return r
@@ -351,5 +351,55 @@ func TestOldDiscard(t *testing.T) {
 	m, err := r.start("paused-2").Wait(t.Context())
 	if err != nil || m.Records != oldOrders {
 		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+// TestOldForeignFile continues an export of an older build in whose folder another run has a file
+// of the same name. It does not overwrite the file, and says what to do. A file that a lost attempt
+// of its own has written is no hindrance.
+func TestOldForeignFile(t *testing.T) {
+	folders, err := filepath.Glob("testdata/old/*")
+	if err != nil || len(folders) == 0 {
+		t.Fatalf("no old records: %v", err)
+	}
+	r := newRelic(t)
+	r.load(folders[0])
+	const name = "out/joining/00002-of-00003.jsonl.gz"
+	foreign := []byte("of another run")
+	r.store.Put(name, foreign)
+	lost := false
+	r.store.Hook = func(c *testbucket.Call) error {
+		if err := c.Effect(); err != nil || lost || c.Op != "write" || c.Key != name {
+			return err
+		}
+		lost = true
+		return errLost
+	}
+	run, err := r.export.Find(t.Context(), r.engine, "joining")
+	if err != nil {
+		t.Fatal(err)
+	}
+	join := run.Jobs()[1]
+	if err := join.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = run.Wait(t.Context()); err == nil {
+		t.Fatal("an export has succeeded whose file is another run's")
+	}
+	failures, _, err := join.FailuresPage(t.Context(), "")
+	if err != nil || len(failures) != 1 || !strings.Contains(failures[0].Error, name) ||
+		!strings.Contains(failures[0].Error, "delete it") {
+		t.Errorf("the failures are %+v, %v, want one that names the file", failures, err)
+	}
+	if got := r.store.Get(name); !bytes.Equal(got, foreign) {
+		t.Errorf("the file of another run is now %q", got)
+	}
+	r.store.Put(name, nil)
+	if err := join.Retry(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	m, err := run.Wait(t.Context())
+	if err != nil || m.Records != oldOrders || !lost {
+		t.Errorf("%+v, %v, an answer was lost: %t", m, err, lost)
 	}
 }

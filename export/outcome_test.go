@@ -203,3 +203,16 @@ func TestClaims(t *testing.T) {
 		t.Errorf("%v, want an error that names the folder", err)
 	}
 }
+
+// TestOutcomeOfOlderBuild reads the outcome of a run that an older build has started. The manifest
+// in the export's folder is its outcome only if it names this run.
+func TestOutcomeOfOlderBuild(t *testing.T) {
+	p := place{folder: "f", run: runA, direct: true}
+	for run, want := range map[string]bool{runA: true, runB: false} {
+		b := testbucket.New()
+		b.Put("f/manifest.json", manifestText(t, &Manifest{Run: run}))
+		if m, err := p.decided(t.Context(), b.Open()); err != nil || (m != nil) != want {
+			t.Errorf("the manifest of run %s: %+v, %v", run, m, err)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"gocloud.dev/blob"
 	"google.golang.org/api/iterator"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -29,6 +30,9 @@ type part struct {
 	Records int64 `datastore:",noindex"`
 	Bytes   int64 `datastore:",noindex"`
 }
+
+// OwnRecord implements [names.Record].
+func (*part) OwnRecord(names.Own) {}
 
 // Names of counters of the export's first job.
 const (

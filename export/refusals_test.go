@@ -21,6 +21,7 @@ import (
 	"github.com/scattermap/scattermap/export"
 	"github.com/scattermap/scattermap/internal/testbucket"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
 // errDenied is the error of a refused call. No client repeats such a call.
@@ -441,4 +442,53 @@ func TestRefusedOperations(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTooLongFolder starts exports whose folders are so long that the names below them are longer
+// than buckets take. Each is refused at its start, and leaves nothing. The longest allowed folder
+// has only names that buckets take.
+func TestTooLongFolder(t *testing.T) {
+	s := testbucket.New()
+	longest := 0
+	s.Hook = func(c *testbucket.Call) error {
+		longest = max(longest, len(c.Key))
+		return c.Effect()
+	}
+	x := newExport(s.Open(), &export.Options{Files: 2, Name: func(f export.File) string {
+		if strings.HasPrefix(f.Export, "long") {
+			return fmt.Sprint(strings.Repeat("n", 150), f.Index)
+		}
+		return fmt.Sprint(f.Index)
+	}})
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+		putOrders(t, w.Client)
+		for i, test := range []struct {
+			id, want string
+			folder   int
+		}{
+			{"short", "", 902}, {"short", "the folder", 903}, {"short", "the folder", 2000}, {"long", "", 841},
+			{"long", "names of files", 842},
+		} {
+			id := fmt.Sprint(test.id, i)
+			run, err := startIn(t, w, x, id, strings.Repeat("f", test.folder))
+			if test.want == "" {
+				if err == nil {
+					_, err = run.Wait(t.Context())
+				}
+				if err != nil {
+					t.Errorf("%+v: %.200v", test, err)
+				}
+				continue
+			}
+			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%+v: %v", test, err)
+			}
+			if _, err := x.Find(t.Context(), w.Engine, id); !errors.Is(err, mapper.ErrNoSuchJob) {
+				t.Errorf("%+v: there is a job, %v", test, err)
+			}
+		}
+		if longest > 1024 || longest < 1000 {
+			t.Errorf("the longest name has %d bytes", longest)
+		}
+	})
 }

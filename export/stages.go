@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -53,6 +54,9 @@ type plannedFile struct {
 	Bytes   int64  `datastore:",noindex"`
 	SHA256  string `datastore:",noindex"`
 }
+
+// OwnRecord implements [names.Record].
+func (*plannedFile) OwnRecord(names.Own) {}
 
 func fileKey(run string, i int64) *datastore.Key {
 	return datastore.NameKey(fileKind, entityName(run, fmt.Sprintf("%05d", i)), nil)
@@ -141,10 +145,31 @@ func (x *Export[P]) checkNames(s stage, files int) error {
 			return fmt.Errorf("Options.Name returns %q for file %d, which is no path of names, begins with '_', or "+
 				"is the manifest's", name, i)
 		}
+		if path := s.place().path(name); len(path) > longestPath {
+			return fmt.Errorf("the names of files get too long: with the folder %q and its run, that of file %d has %d "+
+				"bytes, and buckets take up to %d", s.Folder, i, len(path), longestPath)
+		}
 		if other, there := seen[name]; there {
 			return fmt.Errorf("Options.Name returns %q for both file %d and file %d", name, other, i)
 		}
 		seen[name] = i
+	}
+	return nil
+}
+
+// longestPath is the maximum length of a blob's name in bytes, in Google Cloud Storage, S3 and
+// Azure.
+const longestPath = 1024
+
+// partName is more than the length of a part's name, see [mapper.Page.UniqueName].
+const partName = 80
+
+// checkLength returns an error if the folder of an export leaves no room for the names of its
+// parts.
+func (p place) checkLength() error {
+	if n := len(p.part(strings.Repeat("0", partName))); n > longestPath {
+		return fmt.Errorf("the folder %q is too long: it has %d bytes, and the longest name below it %d, of up to %d "+
+			"that buckets take", p.folder, len(p.folder), n, longestPath)
 	}
 	return nil
 }

@@ -443,6 +443,27 @@ func decode(r *http.Request, what string, v any) error {
 	if err != nil {
 		return operator.Bad("the body is not %s: %w", what, err)
 	}
+	return checkLimits(text)
+}
+
+// checkLimits returns an error if a body sets a limit of failures to 0. In Go this means the default,
+// which allows failures, and a caller who writes 0 wants none.
+func checkLimits(text []byte) error {
+	var body struct {
+		FailureLimit *float64 `json:"failure_limit"`
+		FailureShare *float64 `json:"failure_share"`
+	}
+	if json.Unmarshal(text, &body) != nil {
+		return nil // the body is no start
+	}
+	is0 := func(n *float64) bool { return n != nil && *n == 0 }
+	switch {
+	case is0(body.FailureLimit):
+		return operator.BadRequest(`"failure_limit" is 0: leave it out for 1,000, set at least 1 to pause when more ` +
+			`entities than that have failed, or -1 for no limit`)
+	case is0(body.FailureShare):
+		return operator.BadRequest(`"failure_share" is 0: leave it out for no such limit, or set more than 0`)
+	}
 	return nil
 }
 

@@ -20,6 +20,7 @@ func TestErrorsNameSettings(t *testing.T) {
 		`"page_size": 1001`: `"page_size"`, `"page_size": -1`: `"page_size"`, `"concurrency": 1001`: `"concurrency"`,
 		`"page_time_ns": -1`:      `"page_time_ns"`,
 		`"entity_timeout_ns": -1`: `"entity_timeout_ns"`, `"entity_timeout_ns": 3600000000000`: `"entity_timeout_ns"`,
+		`"failure_limit": 0`: `"failure_limit" is 0`, `"failure_share": 0.0`: `"failure_share" is 0`,
 		`"failure_limit": -2`: `"failure_limit"`, `"failure_share": 2`: `"failure_share"`,
 		`"expected_workers": 5001`: `"expected_workers"`, `"retain_ns": 1`: `"retain_ns" has to be at least 192h0m0s`,
 		`"retries": {"attempts": 101}`: `"retries.attempts"`, `"retries": {"first_ns": -1}`: `"retries.first_ns"`,

@@ -212,7 +212,7 @@ type StartOptions struct {
 	// operator can look at the failures first. The job may exceed the limit by 1%, and by the
 	// failures of the pages under way and of one more page. With [Unlimited] there is no limit, and
 	// pages that fail as a whole do not fail the job: their entities become failures. Defaults to
-	// 1000.
+	// 1000, also for 0: the lowest limit is 1. The jobs API and the command line refuse 0.
 	FailureLimit int `json:"failure_limit,omitempty"`
 
 	// FailureShare pauses the job when more than this share of its entities so far has failed all

@@ -49,6 +49,10 @@ type Certificate struct {
 	Coverage  mapper.Proof `json:"coverage"`  // the proof that the job processed all entities of Kinds
 	Remaining int64        `json:"remaining"` // number of entities that exist at Ended: 0
 
+	// WithProperty counts the entities that had the tenant's property, with any value. If it is 0,
+	// check the name of the property.
+	WithProperty int64 `json:"with_property,omitempty"`
+
 	// Records counts the records of scattermap that were searched, by kind. Jobs has up to 1,000
 	// jobs whose records have changed, each as the hash of its ID with Salt: see mapper.HashID.
 	// MoreJobs counts the others.
@@ -111,11 +115,16 @@ func (o EraseOptions) certify(ctx context.Context, d *mapper.Completion, p Erase
 	e, s := mapper.EngineFromContext(ctx), d.Status
 	c := Certificate{
 		Job: s.ID, Run: d.RunID(), Namespace: s.Query.Namespace, Kinds: s.Query.Kinds, Deleted: s.Written,
-		Unindexed: s.Counters[unindexedCounter],
-		Started:   s.Created, Looked: time.Now().UTC(), Coverage: *d.Proof(), Outside: outside,
+		Unindexed: s.Counters[unindexedCounter], WithProperty: s.Counters[withPropertyCounter],
+		Started: s.Created, Looked: time.Now().UTC(), Coverage: *d.Proof(), Outside: outside,
 	}
 	if s.Query.Kind != "" { // it is the only one
 		c.Kinds = []string{s.Query.Kind}
+	}
+	if p.Property != "" && !p.AllowMissing && c.Deleted == 0 && c.WithProperty == 0 && s.Processed > 0 {
+		return mapper.Permanent(fmt.Errorf(`no entity of the job's kinds has the property %q, so there is no `+
+			`certificate: correct the name, and start another job; or, if the name is right, set "allow_missing"`,
+			p.Property))
 	}
 	forgotten, err := d.Forget(ctx, p.subject(s.Query.Namespace))
 	if err != nil {

@@ -47,9 +47,14 @@ type EraseParams struct {
 	// in an array. A dot in the property's name leads into embedded entities. Values have types:
 	// "7", 7 and 7.0 are three different values. If no entity has the value, the job succeeds, and
 	// its certificate says that it deleted 0 entities: so rehearse it first (StartOptions.DryRun).
+	// The counter "erase/with property" has the entities that have the property, with any value.
 	// Without both, the job erases a namespace.
 	Property string `json:"property,omitempty"`
 	Value    *Value `json:"value,omitempty"`
+
+	// AllowMissing lets the job succeed although no entity has the property. By default it then
+	// fails without a certificate, because the property's name may be mistyped.
+	AllowMissing bool `json:"allow_missing,omitempty"`
 
 	// Words are further texts that identify the tenant or namespace, such as a customer's address.
 	// They are also removed from the records of other jobs. If a word is an integer, such as
@@ -93,7 +98,10 @@ type EraseParams struct {
 func Erase(o EraseOptions) mapper.AnyMapper {
 	m := mapper.Update(EraseName, func(_ context.Context, e *mapper.Entity[entity], p EraseParams) error {
 		if p.Property != "" {
-			has, indexed := p.has(e.Stored())
+			there, has, indexed := p.has(e.Stored())
+			if there {
+				e.Count(withPropertyCounter, 1)
+			}
 			switch {
 			case !has:
 				return mapper.Skip
@@ -175,13 +183,18 @@ func readErase(params json.RawMessage, p *EraseParams) error {
 	return strictjson.Decode(params, p)
 }
 
-const unindexedCounter = "erase/unindexed"
+// These are the names of counters.
+const (
+	unindexedCounter    = "erase/unindexed"
+	withPropertyCounter = "erase/with property"
+)
 
-// has reports whether an entity has the tenant's value. The result indexed says whether the value
-// is indexed.
-func (p EraseParams) has(e *pb.Entity) (has, indexed bool) {
+// has reports whether an entity has the property, whether it has the value in it, and whether the
+// value is indexed there.
+func (p EraseParams) has(e *pb.Entity) (there, has, indexed bool) {
 	is := func(v any) bool { return value.Compare(v, p.Value.V) == 0 }
-	return slices.ContainsFunc(value.Of(e, p.Property), is),
+	value.Each(e, p.Property, func(*pb.Value) { there = true })
+	return there, slices.ContainsFunc(value.Of(e, p.Property), is),
 		slices.ContainsFunc(value.Indexed(e, p.Property), func(v *pb.Value) bool { return is(value.Go(e, v)) })
 }
 
@@ -209,6 +222,8 @@ func (p EraseParams) subject(namespace string) mapper.Subject {
 // Validate implements mapper.Validator.
 func (p EraseParams) Validate() error {
 	switch {
+	case p.Property == "" && p.AllowMissing:
+		return errors.New(`the param "allow_missing" is for a "property"`)
 	case p.Property == "" && p.Value != nil,
 		p.Property != "" && (p.Value == nil || p.Value.V == nil || p.Value.V == ""):
 		return errors.New(`the params "property" and "value" name a tenant together, whose value is not empty`)

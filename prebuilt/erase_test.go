@@ -804,3 +804,62 @@ func TestEraseOddProperty(t *testing.T) {
 		})
 	}
 }
+
+// TestEraseMistyped erases a tenant by a property that no entity has, because its name is mistyped.
+// There is no certificate, and the error says what to do. A rehearsal shows how many entities have
+// the property. With "allow_missing" there is a certificate.
+func TestEraseMistyped(t *testing.T) {
+	d := newDrawer(t)
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {
+		w := tenancy{t, world}
+		for i := range 5 {
+			w.put("", "Account", fmt.Sprint(i), datastore.Property{Name: "tenant", Value: "acme", NoIndex: i == 0})
+		}
+		run := func(id, params string, dry bool) *mapper.Status {
+			t.Helper()
+			job, err := w.Engine.StartByName(t.Context(), "erase", mapper.Query{}, []byte(params),
+				&mapper.StartOptions{ID: id, DryRun: dry})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := job.Wait(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		const mistyped = `"property": "tenat", "value": "acme"`
+		if s := run("rehearsed", "{"+mistyped+"}", true); s.Counters["erase/with property"] != 0 || s.Written != 0 {
+			t.Errorf("a rehearsal: %+v", s)
+		}
+		if s := run("right", `{"property": "tenant", "value": "acme"}`, true); s.Counters["erase/with property"] != 5 ||
+			s.Written != 5 {
+			t.Errorf("a rehearsal of the right name: %+v", s)
+		}
+		s := run("mistyped", "{"+mistyped+"}", false)
+		if s.State != mapper.StateFailed || !strings.Contains(s.Error, `has the property "tenat"`) ||
+			!strings.Contains(s.Error, "allow_missing") {
+			t.Errorf("a mistyped property: %s, %s", s.State, s.Error)
+		}
+		if len(d.kept) > 0 {
+			t.Errorf("%d certificates are kept", len(d.kept))
+		}
+		if s := run("absent", `{"property": "tenant", "value": "umbrella"}`, false); s.State != mapper.StateSucceeded {
+			t.Errorf("a value that no entity has: %s, %s", s.State, s.Error)
+		}
+		if c := d.certificate(t, "absent"); c.Deleted != 0 || c.WithProperty != 5 {
+			t.Errorf("a value that no entity has: %+v", c)
+		}
+		s = run("allowed", `{"allow_missing": true, `+mistyped+"}", false)
+		if c := d.certificate(t, "allowed"); s.State != mapper.StateSucceeded || c.Deleted != 0 || c.WithProperty != 0 {
+			t.Errorf("a property that may be missing: %s, %s, %+v", s.State, s.Error, c)
+		}
+		if n, err := w.Client.Count(t.Context(), datastore.NewQuery("Account")); n != 5 || err != nil {
+			t.Errorf("%d accounts, %v", n, err)
+		}
+		if _, err := w.Engine.StartByName(t.Context(), "erase", mapper.Query{Namespace: "x"},
+			[]byte(`{"allow_missing": true}`), nil); !errors.Is(err, mapper.ErrInvalidArgument) {
+			t.Errorf("a namespace whose property may be missing: %v", err)
+		}
+	})
+}

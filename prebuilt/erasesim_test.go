@@ -29,7 +29,9 @@ import (
 
 // TestEraseSimulation erases namespaces and tenants after and beside all kinds of jobs. Calls,
 // answers and deliveries are lost. Processes stop at any call for hours, and then make it. Others
-// put entities, and operators pause, abort, resume, undo and clean up.
+// put entities, and operators pause, abort, resume, undo and clean up. Erasures are started by
+// several callers at once, under one ID and others, and some are aborted. A schedule of each
+// overlap setting ticks before and beside them.
 //
 // Whenever a certificate is kept, the test searches all entities and records from outside. They
 // must contain nothing that the certificate says is gone. Copies and renames beside other writers
@@ -83,7 +85,9 @@ func (f *fleet) stops(share float64) grpc.UnaryClientInterceptor {
 	}
 }
 
-func newFleet(t *testing.T, seed uint64, mappers []mapper.AnyMapper, schedules ...mapper.AnySchedule) *fleet {
+// newFleet returns a fleet. The interceptor of calls of the database and the queue may be nil.
+func newFleet(t *testing.T, seed uint64, mappers []mapper.AnyMapper, intercept grpc.UnaryServerInterceptor,
+	schedules ...mapper.AnySchedule) *fleet {
 	t.Helper()
 	f := &fleet{T: t, rng: rand.New(rand.NewPCG(seed, 7))}
 	share := func(most float64) float64 { return most * f.rng.Float64() }
@@ -100,7 +104,7 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.AnyMapper, schedules .
 	f.faults.Pause()
 	var handlers []http.Handler
 	var running sync.WaitGroup
-	e := emulator.ForTest(t, &emulator.Options{Faults: f.faults, Seed: seed, Retention: 48 * time.Hour,
+	e := emulator.ForTest(t, &emulator.Options{Faults: f.faults, Seed: seed, Retention: 48 * time.Hour, Interceptor: intercept,
 		Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			running.Add(1)
 			defer running.Done()
@@ -225,8 +229,8 @@ func simulateErase(t *testing.T, seed uint64) (kept int) {
 		return nil
 	}
 	s.schedule = mapper.NewSchedule("nightly", prebuilt.Touch,
-		[]mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue}[seed%2])
-	s.fleet = newFleet(t, seed, append(prebuilt.Mappers(), d.erase()), s.schedule)
+		[]mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace}[seed%3])
+	s.fleet = newFleet(t, seed, append(prebuilt.Mappers(), d.erase()), nil, s.schedule)
 	s.tenant, s.acme = s.rng.IntN(2) == 0, "acme"
 	if s.rng.IntN(2) == 0 {
 		s.acme = tenantNumber
@@ -331,7 +335,7 @@ func (s *simulation) job(id string) {
 	}
 	if s.chance(0.3) {
 		s.give(func(ctx context.Context) error {
-			return job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeFailures: s.chance(0.5)})
+			return job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeFailures: s.chance(0.5), IncludeJob: s.chance(0.3)})
 		})
 	}
 	if s.chance(0.2) {
@@ -425,11 +429,32 @@ func (s *simulation) write(ctx context.Context) {
 
 // operate starts other jobs during the erasure.
 func (s *simulation) operate(ctx context.Context) {
-	for i := range s.chosen(3) {
+	for i := range s.chosen(4) {
 		if time.Sleep(s.upTo(30 * time.Minute)); ctx.Err() != nil {
 			return
 		}
+		if s.chance(0.4) {
+			s.tickBeside()
+			continue
+		}
 		s.job(fmt.Sprint("beside-", i))
+	}
+}
+
+// tickBeside ticks the schedule twice in a row. With OverlapReplace the second tick aborts the first
+// one's run.
+func (s *simulation) tickBeside() {
+	for range 2 {
+		q, at := mapper.Query{Kind: "Account", Namespace: "other"}, time.Now()
+		if s.chance(0.3) {
+			q.Filters = []mapper.Filter{mapper.Where("tenant", "=", s.acme)}
+		}
+		o := &mapper.StartOptions{AllowEmpty: true, PageSize: 5, Rate: mapper.Rate{EntitiesPerSecond: 0.5}}
+		s.give(func(ctx context.Context) error {
+			_, err := s.schedule.Tick(ctx, s.engine(), at, q, mapper.NoParams{}, o)
+			return err
+		})
+		time.Sleep(s.upTo(5 * time.Minute))
 	}
 }
 
@@ -441,13 +466,33 @@ func (s *simulation) erase() {
 		q, params = mapper.Query{}, fmt.Sprintf(`{"property": "tenant", "value": %s, "words": ["alice"]}`, value)
 	}
 	why := ""
-	for i := range 40 {
-		var job *mapper.Job
-		err := s.insist(func(ctx context.Context) (err error) {
+	start := func(id string) (job *mapper.Job, err error) {
+		err = s.insist(func(ctx context.Context) (err error) {
 			job, err = s.engine().StartByName(ctx, "erase", q, []byte(params),
-				&mapper.StartOptions{ID: fmt.Sprint("erasure-", i), PageSize: 7 + s.chosen(20)})
+				&mapper.StartOptions{ID: id, PageSize: 7 + s.chosen(20)})
 			return err
 		})
+		return job, err
+	}
+	var rivals sync.WaitGroup
+	defer rivals.Wait()
+	for i := range 40 {
+		id := fmt.Sprint("erasure-", i)
+		if s.chance(0.3) { // another operator has the same idea
+			rival := []string{id, id + "-rival"}[s.chosen(2)]
+			rivals.Go(func() {
+				job, err := start(rival)
+				if err != nil || rival == id {
+					return
+				}
+				time.Sleep(s.upTo(3 * time.Hour))
+				s.give(job.Abort)
+			})
+			if s.chance(0.5) {
+				time.Sleep(s.upTo(time.Minute))
+			}
+		}
+		job, err := start(id)
 		if err == nil && s.chance(0.5) { // an operator starts an erasure and leaves it
 			var beside *mapper.Job
 			started := s.insist(func(ctx context.Context) (err error) {
@@ -472,6 +517,13 @@ func (s *simulation) erase() {
 			s.give(job.Pause)
 			time.Sleep(s.upTo(time.Hour))
 			s.give(job.Resume)
+		}
+		if s.chance(0.2) {
+			after := s.upTo([]time.Duration{10 * time.Second, 10 * time.Minute, 3 * time.Hour}[s.chosen(3)])
+			rivals.Go(func() {
+				time.Sleep(after)
+				s.give(job.Abort)
+			})
 		}
 		for range 10 {
 			status := s.ended(job)

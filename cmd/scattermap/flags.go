@@ -132,6 +132,9 @@ func (g *given) Set(text string) error {
 	case g.Type() == "float64" && slices.Contains([]string{"NaN", "+Inf", "-Inf"}, value):
 		return errors.New("it has to be a finite number")
 	case slices.Contains([]string{"0", "0s"}, value) && slices.Contains(mayNotBeZero, g.name):
+		if g.name == "failure-limit" {
+			return errors.New("it has to be more than 0, or -1 for no limit")
+		}
 		return errors.New("it has to be more than 0")
 	}
 	return nil

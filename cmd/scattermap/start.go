@@ -184,7 +184,8 @@ unless you add --execute. --kind is required, except with erase.`,
 	flags.StringVar(&f.options.ID, "id", "", "the `ID` of the job; by default a new one")
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
-		"pause the job when more than this `number` of entities have failed; by default 1,000; -1 is no limit")
+		"pause the job when more than this `number` of entities have failed, at least 1; by default 1,000; -1 is "+
+			"no limit")
 	flags.Var((*retention)(&f.options.Retain), "retain", "how long the job's records are kept after its end: a "+
 		"`time` such as 30d, at least 8d, or always; by default as the service sets, or always")
 	flags.BoolVar(&execute, "execute", false, "make set, rename, drop, delete and erase write, and not only rehearse")

@@ -5,8 +5,11 @@ package names
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"strings"
+
+	"cloud.google.com/go/datastore"
 )
 
 // Reserved reports whether Datastore reserves a kind, name, namespace or property for itself. These
@@ -23,6 +26,23 @@ const prefix = "Scattermap"
 // Ours reports whether a kind in a namespace holds scattermap's records, of any version. All such
 // kinds are in the default namespace.
 func Ours(namespace, kind string) bool { return namespace == "" && strings.HasPrefix(kind, prefix) }
+
+// CheckOthers returns an error if an entity holds a record of scattermap, which a job's function
+// must neither read nor write.
+func CheckOthers(key *datastore.Key) error {
+	if key == nil || !Ours(key.Namespace, key.Kind) {
+		return nil
+	}
+	return fmt.Errorf("the kind %q of the default namespace holds scattermap's own records: a function must not "+
+		"read or write them", key.Kind)
+}
+
+// A Record is a Go type of scattermap's own records that a function of scattermap puts. No other
+// module can implement it.
+type Record interface{ OwnRecord(Own) }
+
+// An Own is the argument of [Record].
+type Own struct{}
 
 type owning struct{}
 

@@ -26,9 +26,10 @@ import (
 )
 
 // TestRingSimulation runs schedules and people from several processes, with all kinds of faults.
-// People start, pause, resume, abort, retry, move and slow jobs of one mapper over two kinds. No
-// two jobs run at once that must not. No tick is lost or decided twice. No job credits an account
-// twice. In the end every job that may go on has ended.
+// People start, pause, resume, abort, retry, move and slow jobs of one mapper over two kinds. They
+// clean jobs up, also with the job's record, and repeat starts. No two jobs run at once that must
+// not. No tick is lost or decided twice. No job credits an account twice. In the end every job that
+// may go on has ended.
 func TestRingSimulation(t *testing.T) {
 	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -39,7 +40,8 @@ func TestRingSimulation(t *testing.T) {
 // ringKinds are the kinds of accounts.
 var ringKinds = []string{"RingA", "RingB"}
 
-// A ringAccount has the names of the jobs that have credited it, one for each credit.
+// A ringAccount has the names of the jobs that have credited it, one for each credit. A name is the
+// job's ID and the idempotency key, which differs in another job of that ID.
 type ringAccount struct {
 	N    int64
 	Jobs []string `datastore:",noindex"`
@@ -62,6 +64,8 @@ type ring struct {
 	mu     sync.Mutex
 	ids    []string             // of jobs that may have been started
 	mended map[string]bool      // jobs whose function no longer fails
+	erased map[string]bool      // jobs that somebody may have cleaned up
+	starts map[string]ringStart // by ID
 	ticks  map[string][]outcome // answers to ticks, by the ID of their run
 	at     map[string]ringTick
 	dice   *rand.Rand
@@ -75,6 +79,12 @@ type ringTick struct {
 	options  mapper.StartOptions
 }
 
+// A ringStart is a start by hand.
+type ringStart struct {
+	query   mapper.Query
+	options mapper.StartOptions
+}
+
 // An outcome is an answer to a tick.
 type outcome struct {
 	what mapper.TickOutcome
@@ -85,8 +95,8 @@ func simulateRing(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 30))
 	r := &ring{
 		rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...), n: 20 + rng.IntN(60),
-		mended: make(map[string]bool),
-		ticks:  make(map[string][]outcome), at: make(map[string]ringTick), dice: rand.New(rand.NewPCG(seed, 31)),
+		mended: make(map[string]bool), erased: make(map[string]bool), starts: make(map[string]ringStart),
+		ticks: make(map[string][]outcome), at: make(map[string]ringTick), dice: rand.New(rand.NewPCG(seed, 31)),
 	}
 	r.faults.Pause()
 	pace := time.Duration(math.Pow(100, rng.Float64()) * float64(10*time.Millisecond))
@@ -98,7 +108,7 @@ func simulateRing(t *testing.T, seed uint64) {
 		if fails {
 			return mapper.Permanent(errors.New("seven"))
 		}
-		e.Value.Jobs = append(e.Value.Jobs, p.Job)
+		e.Value.Jobs = append(e.Value.Jobs, p.Job+" "+e.IdempotencyKey())
 		return nil
 	})
 	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
@@ -150,8 +160,13 @@ func simulateRing(t *testing.T, seed uint64) {
 	people.Wait()
 	r.end()
 	r.check()
-	t.Logf("%d jobs, %d ticks; %d processes died, %d were stopped; went wrong: %v", len(r.jobs.last), len(r.ticks),
-		r.fleet.deaths(), r.fleet.stops.count, r.faults.Counts())
+	again := 0
+	for _, runs := range r.jobs.runs {
+		again += len(runs) - 1
+	}
+	t.Logf("%d jobs, of which %d were cleaned up, and %d more of the same IDs, %d ticks; %d processes died, %d were "+
+		"stopped; went wrong: %v", len(r.jobs.last), len(r.erased), again, len(r.ticks), r.fleet.deaths(),
+		r.fleet.stops.count, r.faults.Counts())
 }
 
 // draw draws a number for one of the people.
@@ -275,6 +290,9 @@ func (r *ring) starter(rng *rand.Rand) {
 		q, o := r.query(rng), r.options(rng)
 		o.ID = fmt.Sprint("hand-", rng.Uint32())
 		r.known(o.ID)
+		r.mu.Lock()
+		r.starts[o.ID] = ringStart{q, o}
+		r.mu.Unlock()
 		_ = r.ask(5, func(ctx context.Context, e *mapper.Engine) error {
 			_, err := r.mapper.Start(ctx, e, q, ringParams{o.ID}, &o)
 			return err
@@ -292,11 +310,17 @@ func (r *ring) operator(rng *rand.Rand) {
 			continue
 		}
 		id := r.ids[rng.IntN(len(r.ids))]
-		what := rng.IntN(10)
+		what := rng.IntN(13)
 		if what == 3 {
 			r.mended[id] = true
 		}
+		if what >= 11 {
+			r.erased[id] = true
+		}
+		again, byHand := r.starts[id]
 		r.mu.Unlock()
+		cleanUp := []*mapper.CleanUpOptions{{IncludeJob: true}, {IncludeJob: true}, {IncludeFailures: true}, nil,
+			{ExpireAfter: 24 * time.Hour}}[rng.IntN(5)]
 		rate, d := mapper.Rate{EntitiesPerSecond: 20 + 100*rng.Float64()}, time.Duration(1+rng.IntN(3600))*time.Second
 		_ = r.ask(1+rng.IntN(3), func(ctx context.Context, e *mapper.Engine) error {
 			job := e.Job(id)
@@ -311,6 +335,14 @@ func (r *ring) operator(rng *rand.Rand) {
 				return job.Move(ctx)
 			case 8:
 				return job.Abort(ctx)
+			case 10:
+				if byHand {
+					_, err := r.mapper.Start(ctx, e, again.query, ringParams{id}, &again.options)
+					return err
+				}
+				return nil
+			case 11, 12:
+				return job.CleanUp(ctx, cleanUp)
 			}
 			return job.SetRateFor(ctx, rate, d)
 		})
@@ -402,7 +434,11 @@ func (r *ring) check() {
 		}
 		r.must(err)
 		states[id] = status
-		if proof, err := job.Verify(r.Context(), nil); err != nil || len(proof.Problems) > 0 {
+		proof, err := job.Verify(r.Context(), nil)
+		if r.erased[id] && errors.Is(err, mapper.ErrWrongState) {
+			continue // its records are cleaned up
+		}
+		if err != nil || len(proof.Problems) > 0 {
 			r.Errorf("%s: %+v, %v", id, proof, err)
 		}
 	}
@@ -423,13 +459,14 @@ func (r *ring) checkAccounts(states map[string]*mapper.Status) {
 			if once := slices.Compact(slices.Clone(a.Jobs)); len(once) != len(a.Jobs) {
 				r.Errorf("%v was credited twice by a job: %v", keys[i], a.Jobs)
 			}
-			for _, id := range a.Jobs {
+			for _, name := range a.Jobs {
+				id, _, _ := strings.Cut(name, " ")
 				credited[id]++
 			}
 		}
 	}
 	for id, n := range credited {
-		if states[id] == nil {
+		if states[id] == nil && !r.erased[id] {
 			r.Errorf("%d accounts were credited by %s, which there is not", n, id)
 		}
 	}
@@ -445,6 +482,10 @@ func (r *ring) checkAccounts(states map[string]*mapper.Status) {
 			done = credited[id] <= want
 		default:
 			done = false
+		}
+		if n := len(r.jobs.runs[id]); n > 1 { // jobs of the ID were cleaned up, and it was started again
+			done = s.State.Ended() && s.State != mapper.StateFailed && s.Processed <= int64(min(want, credited[id])) &&
+				credited[id] <= n*want
 		}
 		if !done {
 			r.Errorf("%s has credited %d of %d accounts: %+v", id, credited[id], want, s)
@@ -470,7 +511,8 @@ func (r *ring) checkTicks(states map[string]*mapper.Status) {
 			final = o
 		}
 		last := r.ticks[id][len(r.ticks[id])-1]
-		if last != final || (final.what == mapper.TickStarted) != (states[id] != nil) {
+		started, there := final.what == mapper.TickStarted, states[id] != nil
+		if last != final || started && !there && !r.erased[id] || !started && there {
 			r.Errorf("tick %s was %v, and its job is %+v", id, r.ticks[id], states[id])
 		}
 	}
@@ -482,7 +524,8 @@ type ringJobs struct {
 	mu   sync.Mutex
 	all  []ringJob
 	last map[string]bool
-	cost map[string]float64 // of committed pages, in operations, by job ID
+	cost map[string]float64         // of committed pages, in operations, by job ID
+	runs map[string]map[string]bool // incarnations, by job ID
 }
 
 // A ringJob is a job's record after a commit.
@@ -507,7 +550,7 @@ func (j *ringJobs) intercept(
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.last == nil {
-		j.last, j.cost = make(map[string]bool), make(map[string]float64)
+		j.last, j.cost, j.runs = make(map[string]bool), make(map[string]float64), make(map[string]map[string]bool)
 	}
 	for _, m := range req.(*datastorepb.CommitRequest).Mutations {
 		e := m.GetInsert()
@@ -529,6 +572,10 @@ func (j *ringJobs) intercept(
 			_ = json.Unmarshal(e.Properties["budget"].GetBlobValue(), &b)
 			id := e.Key.Path[0].GetName()
 			j.last[id] = true
+			if j.runs[id] == nil {
+				j.runs[id] = make(map[string]bool)
+			}
+			j.runs[id][text("incarnation")] = true
 			j.all = append(j.all, ringJob{
 				id: id, mapper: text("mapper"), state: text("state"), schedule: text("schedule"),
 				kinds:  append(q.Kinds, q.Kind),
@@ -604,7 +651,7 @@ func (j *ringJobs) check(t *testing.T) {
 		last[job.id] = job
 	}
 	for id, job := range last {
-		if most := job.budget * float64(1+job.allowances); job.budget > 0 && j.cost[id] > most {
+		if most := job.budget * float64(len(j.runs[id])*(1+int(job.allowances))); job.budget > 0 && j.cost[id] > most {
 			t.Errorf("the pages of %s have cost %v operations, of %v", id, j.cost[id], most)
 		}
 	}

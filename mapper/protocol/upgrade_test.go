@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -52,15 +53,18 @@ type relic struct {
 	*testing.T
 	client *datastore.Client
 	raw    datastorepb.DatastoreClient
+	tasks  *cloudtasks.Client
 	engine *mapper.Engine
 	gate   func(*http.Request) bool // whether a delivery is passed on
+	commit relicCommits
+	kept   atomic.Pointer[[]byte] // the certificate of the erasure
 }
 
 func newRelic(t *testing.T) *relic {
 	t.Helper()
 	r := &relic{T: t, gate: func(*http.Request) bool { return true }}
 	var handler http.Handler
-	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0",
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", Interceptor: r.commit.intercept,
 		Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
 			if !r.gate(req) {
 				rw.WriteHeader(http.StatusServiceUnavailable)
@@ -85,6 +89,7 @@ func newRelic(t *testing.T) *relic {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { taskClient.Close() })
+	r.tasks = taskClient
 	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
 		Queue: &cloudtaskspb.Queue{Name: queueName, RateLimits: few(2).RateLimits}}); err != nil {
 		t.Fatal(err)
@@ -94,8 +99,8 @@ func newRelic(t *testing.T) *relic {
 		t.Fatal(err)
 	}
 	if r.engine, err = mapper.NewEngine(r.client, queue,
-		&mapper.EngineOptions{Mappers: []mapper.AnyMapper{aged},
-			Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}); err != nil {
+		&mapper.EngineOptions{Mappers: []mapper.AnyMapper{aged, r.erase()},
+			Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	bridge.Tick(r.engine, "nightly", weekly.Name())
@@ -105,22 +110,29 @@ func newRelic(t *testing.T) *relic {
 
 // kinds are the kinds of the records in testdata, and of the entities. Older folders lack some.
 var kinds = slices.Concat([]string{record.JobKind, record.RangeKind, "ScattermapDraft", "ScattermapSchedule",
-	"ScattermapSlot", "Account"},
-	undoKinds, settingKinds)
+	"ScattermapSlot", record.BatchKind, "Account"},
+	oldKinds)
+
+// oldKinds are the kinds of the entities of jobs whose continuation is in oldJobs.
+var oldKinds = slices.Concat(undoKinds, settingKinds, stageKinds)
 
 // entities returns all entities of a kind, with their versions.
 func (r *relic) entities(kind string) (all []*datastorepb.EntityResult) {
 	r.Helper()
-	resp, err := r.raw.RunQuery(r.Context(), &datastorepb.RunQueryRequest{ProjectId: "test",
-		QueryType: &datastorepb.RunQueryRequest_Query{
-			Query: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}}})
-	if err != nil {
-		r.Fatal(err)
+	for _, namespace := range []string{"", "acme", "second"} {
+		resp, err := r.raw.RunQuery(r.Context(), &datastorepb.RunQueryRequest{ProjectId: "test",
+			PartitionId: &datastorepb.PartitionId{ProjectId: "test", NamespaceId: namespace},
+			QueryType: &datastorepb.RunQueryRequest_Query{
+				Query: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}}})
+		if err != nil {
+			r.Fatal(err)
+		}
+		if n := len(resp.GetBatch().GetEntityResults()); n >= 300 {
+			r.Fatalf("a batch has %d %s, and there may be more", n, kind)
+		}
+		all = append(all, resp.GetBatch().GetEntityResults()...)
 	}
-	if n := len(resp.GetBatch().GetEntityResults()); n >= 300 {
-		r.Fatalf("a batch has %d %s, and there may be more", n, kind)
-	}
-	return resp.GetBatch().GetEntityResults()
+	return all
 }
 
 // keep writes entities to a file.
@@ -149,16 +161,24 @@ var settingKinds = []string{"Shared", "Dear", "Rehearsed", "Kept", "Ticked"}
 // putOld puts the entities that exist before the jobs.
 func (r *relic) putOld() {
 	r.Helper()
-	for _, kind := range slices.Concat(undoKinds, settingKinds) {
-		keys, all := make([]*datastore.Key, 40), make([]account, 40)
-		for i := range keys {
-			keys[i], all[i] = datastore.NameKey(kind, fmt.Sprintf("%02d", i), nil),
-				account{Owner: "before", Balance: int64(i)}
-		}
-		if _, err := r.client.PutMulti(r.Context(), keys, all); err != nil {
-			r.Fatal(err)
-		}
+	for _, kind := range oldKinds {
+		r.putOldIn("", kind)
 	}
+	r.putOldIn("second", "Several")
+	r.putOldIn("second", "Beside")
+}
+
+// putOldIn puts 40 entities of a kind into a namespace.
+func (r *relic) putOldIn(namespace, kind string) {
+	r.Helper()
+	keys, all := make([]*datastore.Key, 40), make([]account, 40)
+	for i := range keys {
+		keys[i], all[i] = datastore.NameKey(kind, fmt.Sprintf("%02d", i), nil),
+			account{Owner: "before", Balance: int64(i)}
+		keys[i].Namespace = namespace
+	}
+	_, err := r.client.PutMulti(r.Context(), keys, all)
+	r.must(err)
 }
 
 // writeUndo leaves jobs that are done and can be undone or cleaned up, and one whose undo is paused
@@ -289,11 +309,12 @@ func (r *relic) write(folder string) {
 	must(err)
 	r.putOld()
 	var before []*datastorepb.EntityResult
-	for _, kind := range slices.Concat(undoKinds, settingKinds) {
+	for _, kind := range oldKinds {
 		before = append(before, r.entities(kind)...)
 	}
 	r.writeUndo()
 	r.writeSettings()
+	r.writeStages()
 	bridge.Portion(r.engine, 1, time.Nanosecond) // a task keeps a draft, and leaves the rest to another task
 	var ends atomic.Int64
 	r.gate = func(req *http.Request) bool { return !strings.HasSuffix(req.URL.Path, "/finalize") || ends.Add(1) == 1 }
@@ -324,8 +345,8 @@ func (r *relic) write(folder string) {
 	}
 }
 
-// commit writes entities in one commit.
-func (r *relic) commit(all ...*datastorepb.Entity) {
+// put writes entities in one commit.
+func (r *relic) put(all ...*datastorepb.Entity) {
 	r.Helper()
 	c := &datastorepb.CommitRequest{
 		ProjectId: "test", Mode: datastorepb.CommitRequest_TRANSACTIONAL,
@@ -365,13 +386,13 @@ func (r *relic) parse(file string) (all []*datastorepb.EntityResult) {
 func (r *relic) load(folder string) (found []string) {
 	r.Helper()
 	for _, e := range r.parse(filepath.Join(folder, "Before.jsonl")) {
-		r.commit(e.Entity)
+		r.put(e.Entity)
 	}
 	commits := make(map[int64][]*datastorepb.Entity)
 	for _, kind := range kinds {
 		for _, e := range r.parse(filepath.Join(folder, kind+".jsonl")) {
 			if e.Version == 0 {
-				r.commit(e.Entity)
+				r.put(e.Entity)
 			} else {
 				commits[e.Version] = append(commits[e.Version], e.Entity)
 			}
@@ -379,14 +400,14 @@ func (r *relic) load(folder string) (found []string) {
 		}
 	}
 	for _, version := range slices.Sorted(maps.Keys(commits)) {
-		r.commit(commits[version]...)
+		r.put(commits[version]...)
 	}
 	return slices.Compact(found)
 }
 
 // TestOldRecords continues, with this build, the jobs and schedules that older builds have left in
-// testdata. The functions that write a folder (write, writeUndo, writeSettings, writeHeld) say what
-// it has. Older folders have less. If you change what is stored, add a folder with -old NAME, and
+// testdata. The functions that write a folder (write, writeUndo, writeSettings, writeStages,
+// writeHeld) say what it has. Older folders have less. If you change what is stored, add a folder with -old NAME, and
 // leave the others unchanged: docs/upgrade.md.
 func TestOldRecords(t *testing.T) {
 	if *writeOld != "" {
@@ -407,9 +428,9 @@ func TestOldRecords(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, kind := range slices.Concat(undoKinds, settingKinds) {
-				if slices.Contains(found, kind) {
-					oldJobs[kind](t, r)
+			for _, kind := range oldKinds {
+				if do := oldJobs[kind]; do != nil && slices.Contains(found, kind) {
+					do(t, r)
 				}
 			}
 			i := slices.IndexFunc(jobs, func(j mapper.JobInfo) bool { return j.ID == "paused" })
@@ -469,6 +490,9 @@ func TestOldRecords(t *testing.T) {
 
 // oldJobs continue the jobs that older builds have left, by the kind of their entities.
 var oldJobs = map[string]func(*testing.T, *relic){
+	"Batched": continueBatched,
+	"Several": continueSeveral,
+	"Erased":  continueErased,
 	"Done": func(t *testing.T, r *relic) { // not undone yet
 		undo, err := r.engine.Job("done").Undo(t.Context(), nil)
 		if err != nil {

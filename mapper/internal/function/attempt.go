@@ -15,6 +15,7 @@ import (
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
@@ -108,31 +109,33 @@ func (a *Attempt) Collect(v any) {
 // Put saves another entity. The key may be incomplete.
 func (a *Attempt) Put(key *datastore.Key, src any) {
 	key = value.CloneKey(key) // the function may change it
-	a.write("Put", key, false, declared(key, src))
+	a.write("Put", key, false, src, declared(key, src))
 }
 
 // Insert saves another entity, which must not exist yet.
 func (a *Attempt) Insert(key *datastore.Key, src any) {
 	key = value.CloneKey(key)
-	a.write("Insert", key, true, declared(key, src))
+	a.write("Insert", key, true, src, declared(key, src))
 }
 
 // PutStored saves another entity in its protobuf form. The key must be complete.
 func (a *Attempt) PutStored(key *datastore.Key, stored *pb.Entity) {
 	key = value.CloneKey(key)
-	a.write("PutStored", key, false, asStored(key, stored))
+	a.write("PutStored", key, false, nil, asStored(key, stored))
 }
 
 // InsertStored saves another entity in its protobuf form. The entity must not exist yet, and the
 // key must be complete.
 func (a *Attempt) InsertStored(key *datastore.Key, stored *pb.Entity) {
 	key = value.CloneKey(key)
-	a.write("InsertStored", key, true, asStored(key, stored))
+	a.write("InsertStored", key, true, nil, asStored(key, stored))
 }
 
-// write saves another entity: the function content makes the mutation. Errors name the method that
-// the user has called.
-func (a *Attempt) write(method string, key *datastore.Key, inserts bool, content func() (mutation, error)) {
+// write saves another entity. Errors name the method that the user has called. If content saves a
+// Go value, it is src.
+func (a *Attempt) write(
+	method string, key *datastore.Key, inserts bool, src any, content func() (mutation, error),
+) {
 	a.do(func() error {
 		switch {
 		case a.mode != Update:
@@ -145,6 +148,11 @@ func (a *Attempt) write(method string, key *datastore.Key, inserts bool, content
 		}
 		if err := keyspace.CheckKey(key); err != nil {
 			return fmt.Errorf("%s: %w", method, err)
+		}
+		if _, own := src.(names.Record); !own {
+			if err := names.CheckOthers(key); err != nil {
+				return fmt.Errorf("%s of %v: %w", method, key, err)
+			}
 		}
 		if inserts && key.Incomplete() {
 			return fmt.Errorf("%s: the key is incomplete: Put gives it an ID that no entity has", method)
@@ -234,6 +242,8 @@ func (a *Attempt) Get(
 		for i, key := range keys {
 			if wrong := keyspace.CheckKey(key); wrong != nil {
 				err = errors.Join(err, fmt.Errorf("Get: key %d: %w", i+1, wrong))
+			} else if wrong := names.CheckOthers(key); wrong != nil {
+				err = errors.Join(err, fmt.Errorf("Get: key %d: %w", i+1, wrong))
 			} else if key.Incomplete() {
 				err = errors.Join(err, fmt.Errorf("Get: key %d: %v is incomplete", i+1, key))
 			}
@@ -271,6 +281,9 @@ func (a *Attempt) Delete(key *datastore.Key) {
 		}
 		if err := keyspace.CheckKey(key); err != nil {
 			return fmt.Errorf("Delete: %w", err)
+		}
+		if err := names.CheckOthers(key); err != nil {
+			return fmt.Errorf("Delete of %v: %w", key, err)
 		}
 		if key.Incomplete() {
 			return errors.New("Delete: the key is incomplete")

@@ -162,13 +162,16 @@ func (js *Jobs) abandonOpen(ctx context.Context, job record.Ref, most int) (left
 	}
 }
 
-// abandon marks a pending range as abandoned, so that its task can't commit a page any more.
+// abandon takes a pending range away from its task, permanently. A damaged record, which is open
+// but not pending, only loses the mark: otherwise it would be found again and again.
 func (js *Jobs) abandon(ctx context.Context, key *datastore.Key) error {
 	_, err := js.Store.UpdateRange(ctx, key, func(r *record.Range) bool {
-		if r.State != record.Pending {
+		if r.Open == "" {
 			return false
 		}
-		r.State, r.Open = record.Abandoned, ""
+		if r.Open = ""; r.State == record.Pending {
+			r.State = record.Abandoned
+		}
 		return true
 	})
 	return err

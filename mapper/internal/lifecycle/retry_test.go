@@ -1,11 +1,18 @@
 package lifecycle
 
 import (
+	"context"
 	"errors"
+	"math"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
+
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
@@ -96,6 +103,48 @@ func TestAbandonOpen(t *testing.T) {
 		open, err := js.Store.FirstMarked(t.Context(), "open", job.Ref(), "", 10)
 		if err != nil || remains != (len(open) == 1 && open[0].ID == left) {
 			t.Errorf("%d are open, %v", len(open), err)
+		}
+	}
+}
+
+// TestAbandonDamaged abandons the open ranges of a job with a record that is done and open. It ends,
+// and the record stays done.
+func TestAbandonDamaged(t *testing.T) {
+	var commits atomic.Int64
+	e := emulator.ForTest(t, &emulator.Options{Interceptor: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+		handler grpc.UnaryHandler) (any, error) {
+		if _, ok := req.(*datastorepb.CommitRequest); ok {
+			commits.Add(int64(len(req.(*datastorepb.CommitRequest).Mutations)))
+		}
+		return handler(ctx, req)
+	}})
+	client, err := e.DatastoreClient(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	js := &Jobs{Store: store.New(client)}
+	job := record.Job{ID: "j", Incarnation: "0123456789abcdef01234567"}
+	for i, state := range []record.RangeState{record.Done, record.Pending, record.Abandoned} {
+		r := job.RootRange()
+		r.ID, r.State = record.RangeID(r.ID, int64(i)), state
+		if _, err := client.Mutate(t.Context(), r.Insert()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testflag.Patience)
+	defer cancel()
+	if left, err := js.abandonOpen(ctx, job.Ref(), math.MaxInt); err != nil || left != "" {
+		t.Errorf("%q remains, %v", left, err)
+	}
+	for i, want := range []record.RangeState{record.Done, record.Abandoned, record.Abandoned} {
+		r, err := js.Store.LoadRange(t.Context(), job.Ref(), record.RangeID(job.RootRange().ID, int64(i)))
+		if err != nil || r.State != want || r.Open != "" {
+			t.Errorf("record %d: %+v, %v, want %s", i, r, err, want)
+		}
+		before := commits.Load()
+		if err := js.abandon(t.Context(), r.Key()); err != nil || commits.Load() != before {
+			t.Errorf("record %d is not open, and is written again: %v", i, err)
 		}
 	}
 }

@@ -32,6 +32,14 @@ func TestSlots(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
+		{name: "a job of another mapper has its ID", before: func(t *testing.T, st Store, a *record.Job) {
+			if err := st.client.Delete(t.Context(), record.JobKey(a.ID)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tryRun(t, st, a.ID, func(j *record.Job) { j.Mapper = "other" }); err != nil {
+				t.Fatal(err)
+			}
+		}},
 		{name: "the other one goes on", before: func(t *testing.T, st Store, a *record.Job) {
 			paused(t, st, a)
 			becomes(t, st, a, record.Running)
