@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,8 @@ type Condition struct {
 	Version int64      // the version that the entity must have; 0: any
 	Writes  *pb.Entity // what is written byte for byte, in place of what the client would send; nil: the client's
 	Free    bool       // the mutation has no condition: the entity may or may not exist, at any version
+
+	Mask *pb.PropertyMask // which properties are written; nil: the client's mask
 }
 
 // Unsent returns a placeholder for the client to send when a condition replaces the entity. If it
@@ -32,7 +35,7 @@ func Unsent() *datastore.PropertyList {
 // commit may send it with another condition.
 func (c Condition) on(m *pb.Mutation) *pb.Mutation {
 	on := &pb.Mutation{
-		Operation: m.Operation, PropertyMask: m.PropertyMask, PropertyTransforms: m.PropertyTransforms,
+		Operation: m.Operation, PropertyMask: cmp.Or(c.Mask, m.PropertyMask), PropertyTransforms: m.PropertyTransforms,
 	}
 	if c.Version != 0 {
 		on.ConflictDetectionStrategy = &pb.Mutation_BaseVersion{BaseVersion: c.Version}
