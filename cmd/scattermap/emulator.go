@@ -49,13 +49,13 @@ variables that clients need.`,
 	flags.StringVar(&o.TasksAddr, "tasks", "127.0.0.1:8123",
 		"the address of Cloud Tasks, `HOST:PORT`; port 0 chooses a free one")
 	flags.StringVar(&o.KeysAddr, "keys", "127.0.0.1:0",
-		"the address of the public keys of the tasks' OIDC tokens, `HOST:PORT`")
+		"the `HOST:PORT` that serves the public keys of the tasks' OIDC tokens")
 	flags.IntVar(&o.ScatterOneIn, "scatter", 128,
 		"one entity in `N` has the property __scatter__, in production one in 128")
 	flags.BoolVar(&o.PessimisticConcurrency, "pessimistic", false,
 		"make transactions lock what they read, instead of conflicting at commit")
 	flags.BoolVar(&keepNames, "keep-queue-names", false,
-		"refuse to create a queue if one of its name was deleted less than 72 hours ago, like production")
+		"like production, refuse the name of a queue that was deleted less than 72 hours ago")
 	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index missing in this `index.yaml`")
 	flags.StringArrayVar(&queues, "queue", []string{firstQueue}, "create this `queue`, which delivers up to 180 tasks "+
 		"at once, as in docs/deploy.md; repeatable; empty creates none")

@@ -17,7 +17,7 @@ func newExamples() *cobra.Command {
 	c := &cobra.Command{
 		Use: "examples JOB", Short: "Show what a rehearsal would change, before and after", Args: oneJob,
 		Long: "Shows entities that a rehearsal (start --dry-run) would change, with their values before and after. " +
-			"It shows up to 40: two of each of 20 pages, or of all pages if there are fewer.",
+			"It shows up to 40 entities: two from each of up to 20 pages.",
 	}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())

@@ -40,10 +40,9 @@ func jobCommands() []*cobra.Command {
 			"Processes the failures of a job again. Each failure gets as many attempts as at first. Processed " +
 				"entities are not processed again."},
 		{"move", "Move a job to this service's queue",
-			"Gives a job to the service that answers this command, on the queue that the service would choose for " +
-				"a new job of the mapper. Use it if the job's own queue or service was deleted or renamed. The " +
-				"service " +
-				"must have the job's mapper."},
+			"Gives a job to the service that answers this command. The job gets the queue that the service would " +
+				"choose for a new job of its mapper. Use this command if the job's queue or service was deleted " +
+				"or renamed. The service must have the job's mapper."},
 	} {
 		all = append(all, newVerb(verb.name, verb.short, verb.long))
 	}
@@ -370,8 +369,10 @@ func newRate() *cobra.Command {
 		For time.Duration `json:"for_ns,omitempty"`
 	}
 	c := &cobra.Command{
-		Use:     "rate JOB ENTITIES",
-		Short:   "Set a job's rate limit in entities a second; 0 is no limit, and limits without a flag end",
+		Use:   "rate JOB ENTITIES",
+		Short: "Set a job's rate limit, in entities a second; 0 is no limit",
+		Long: `Sets a job's rate limit, in entities a second; 0 is no limit. The command replaces all limits: without
+--calls or --writes, the job has no such limit.`,
 		Example: "  scattermap rate spring 100 --for 2h    # and then as fast as before",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
@@ -413,7 +414,7 @@ func newBudget() *cobra.Command {
 	c := &cobra.Command{
 		Use: "budget JOB DOLLARS", Short: "Set what a job may cost from now on, in dollars; 0 is no limit",
 		Long: `Sets what a job may cost from now on, in dollars, whatever it has cost before. The job pauses before
-a page that might exceed its budget. A paused job stays paused: resume it after this.`,
+a page that might exceed its budget. The command does not resume a paused job.`,
 		Example: "  scattermap budget spring 5\n  scattermap budget spring 0 --operations 1000000",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {

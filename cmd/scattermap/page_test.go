@@ -55,18 +55,21 @@ func flagTable(flags *pflag.FlagSet, but ...*pflag.FlagSet) string {
 		if f.Shorthand != "" {
 			name = "-" + f.Shorthand + ", " + name
 		}
+		if value != "" {
+			name += " " + value
+		}
 		if f.NoOptDefVal != "" && f.Value.Type() != "bool" {
-			value = fmt.Sprintf("%s (alone: %s)", value, f.NoOptDefVal)
+			usage += fmt.Sprintf("; without a value `%s`", f.NoOptDefVal)
 		}
 		if d := f.DefValue; d != "" && d != "0" && d != "0s" && d != "[]" && d != "false" {
 			usage += fmt.Sprintf("; by default `%s`", strings.Trim(d, "[]"))
 		}
-		fmt.Fprintf(&rows, "| `%s` | %s | %s |\n", name, cmp.Or(value, "–"), strings.ReplaceAll(usage, "|", `\|`))
+		fmt.Fprintf(&rows, "| `%s` | %s |\n", name, strings.ReplaceAll(usage, "|", `\|`))
 	})
 	if rows.Len() == 0 {
 		return ""
 	}
-	return "\n| flag | value | meaning |\n|---|---|---|\n" + rows.String()
+	return "\n| flag | meaning |\n|---|---|\n" + rows.String()
 }
 
 // paragraphs converts a command's help to Markdown. It joins lines, and makes indented lines code.
@@ -127,7 +130,21 @@ func commandPage(root *cobra.Command) string {
 			if c.Example != "" {
 				b.WriteString("\n```sh\n" + regexp.MustCompile(`(?m)^  `).ReplaceAllString(c.Example, "") + "\n```\n")
 			}
-			b.WriteString(flagTable(c.Flags(), but...))
+			if c.Name() != "plan" {
+				b.WriteString(flagTable(c.Flags(), but...))
+				continue
+			}
+			// The flags of the planned job are described once, as the flags of start.
+			job := pflag.NewFlagSet("", pflag.ContinueOnError)
+			new(jobFlags).define(job)
+			b.WriteString(flagTable(c.Flags(), append(but, job)...))
+			b.WriteString("\nA plan also has these flags of [start](#start):")
+			comma := ""
+			job.VisitAll(func(f *pflag.Flag) {
+				fmt.Fprintf(&b, "%s `--%s`", comma, f.Name)
+				comma = ","
+			})
+			b.WriteString(".\n")
 		}
 	}
 	return b.String()

@@ -34,10 +34,10 @@ for jobs. With --shard-by, an entity with several values may be in several parts
   oversampled    cut at n-1 of 32n-1 such keys: at one in 32
   splits         cut as this command does without --compare
 
-The ways scatter and oversampled need enough entities with the property __scatter__. If there are
-fewer, the output says so, and these ways would be more even in a larger kind. Numbers of entities
-are compared with the mean, the number of all entities divided by n. Each part has a bar as long as
-its number of entities; the longest bar is the largest part of all four ways.`,
+The ways scatter and oversampled need many entities with the property __scatter__. If the kind has too
+few, the output says so: in a larger kind, these ways would be more even. The output compares each part
+with the mean, the number of all entities divided by n. The longest bar is the largest part of all four
+ways.`,
 	}
 	flags := c.Flags()
 	db.define(flags)
@@ -46,9 +46,9 @@ its number of entities; the longest bar is the largest part of all four ways.`,
 	flags.StringVar(&q.ShardBy, "shard-by", "",
 		"split between values of this indexed `property`; by default between keys")
 	flags.IntVarP(&n, "parts", "n", 10, "the `number` of parts, in [1, 10000]")
-	flags.BoolVar(&check, "check", false, "count the entities of each part; costs a read for a thousand entities")
+	flags.BoolVar(&check, "check", false, "count the entities of each part; costs one read for every thousand entities")
 	flags.BoolVar(&compare, "compare", false,
-		"compare four ways to cut; costs a read for a thousand entities, and 4n counts")
+		"compare four ways to cut; costs one read for every thousand entities, and 4n counts")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if q.Kind == "" {

@@ -30,7 +30,7 @@ type jobFlags struct {
 	share, except string
 }
 
-const callsHelp = "limit the `calls` of a service a second that the function announces; by default no limit"
+const callsHelp = "the most `calls` a second that the function announces; by default no limit"
 
 func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.query.Kind, "kind", "", "the `kind` of the entities")
@@ -43,10 +43,10 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.IntVar(&f.options.PageSize, "page-size", 0,
 		"the most entities of a page, a `number` in [1, 1000]; by default 500")
 	flags.IntVar(&f.options.ExpectedWorkers, "expected-workers", 0,
-		"divide the job at its start for this `number` of tasks at once, in [1, 5000]. The queue decides how many "+
-			"run; by default its setting is taken")
-	flags.IntVar(&f.options.Concurrency, "concurrency", 0, "the `number` of calls of the function at once in a page, "+
-		"in [1, 1000]; by default as the mapper says, or 1")
+		"divide the job at its start for this `number` of parallel tasks, in [1, 5000]; by default as many as the "+
+			"queue delivers at once")
+	flags.IntVar(&f.options.Concurrency, "concurrency", 0, "how many calls of the function run at once in a page, "+
+		"a `number` in [1, 1000]; by default as the mapper says, or 1")
 	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second; by default no limit")
 	flags.Float64Var(&f.options.Rate.CallsPerSecond, "calls", 0, callsHelp)
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
@@ -184,8 +184,7 @@ unless you add --execute. --kind is required, except with erase.`,
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
 		"pause the job when more than this `number` of entities have failed; by default 1,000; -1 is no limit")
 	flags.Var((*retention)(&f.options.Retain), "retain", "how long the job's records are kept after its end: a "+
-		"`time` such as 30d, at least 8d, or always. By default the service decides, and keeps them always unless "+
-		"it is set otherwise")
+		"`time` such as 30d, at least 8d, or always; by default as the service sets, or always")
 	flags.BoolVar(&execute, "execute", false, "make set, rename, drop, delete and erase write, and not only rehearse")
 	flags.BoolVarP(&yes, "yes", "y", false, "with --execute, do not ask for the number of entities")
 	flags.BoolVar(&f.options.DryRun, "dry-run", false,
@@ -296,9 +295,8 @@ func newPlan() *cobra.Command {
 	c := &cobra.Command{
 		Use: "plan MAPPER --kind KIND", Short: "Estimate a job's time and cost, without starting it", Args: oneMapper,
 		Long: `Counts or estimates the entities of a query, and prints how long a job would take and what it would
-cost. It starts nothing. With flags of the command start, it is the plan of that job. With --calls, it
-assumes one call for each entity. A plan costs at most a few thousand reads, or 11,000 if it has to
-count the entities that match a filter.`,
+cost. It starts nothing. With --calls, it assumes one call for each entity. A plan costs at most a few
+thousand reads, or 11,000 if it has to count the entities that match a filter.`,
 		Example: "  scattermap plan add-credit --kind Account --per-entity 5ms",
 	}
 	s.define(c.Flags())

@@ -18,14 +18,14 @@ func newUndo() *cobra.Command {
 	var watch, yes bool
 	c := &cobra.Command{
 		Use: "undo JOB", Short: "Restore what a job has changed", Args: oneJob,
-		Long: `Starts a job that restores what another job has changed. That job must have ended. Entities that it
-changed or deleted become what they were just before, and entities that it put are deleted. An
-entity that anybody has changed since stays unchanged: "scattermap left" lists these.
+		Long: `Starts a job, the undo, that restores what another job has changed. The other job must have ended.
+The undo restores entities that the job changed or deleted, and deletes entities that the job created.
+If somebody has changed an entity since, the undo leaves it alone: "scattermap left" lists these.
 
 Datastore keeps old versions for an hour, so undo a job within an hour of its start. With
 point-in-time recovery it keeps them for seven days, but only the version at each full minute. So
-an undo after the first hour does not restore an entity that somebody else changed within the minute
-before the job changed it.`,
+after the first hour, an undo does not restore an entity that somebody changed in the two minutes
+before the job did.`,
 		Example: `  scattermap undo spring-credit --dry-run --watch    # says what it would do
   scattermap undo spring-credit --watch --reason "the amount was wrong"`,
 	}

@@ -20,6 +20,9 @@ import (
 func TestBackground(t *testing.T) {
 	t.Parallel()
 	for _, background := range []bool{false, true} {
+		if testing.Short() && !background {
+			continue // what it is compared with
+		}
 		synctest.Test(t, func(t *testing.T) {
 			var inside atomic.Int64
 			m := mapper.Visit("slow", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {

@@ -246,6 +246,7 @@ func TestDrainBeforePages(t *testing.T) {
 		rng := rand.New(rand.NewPCG(1, 1))
 		for range 8 {
 			time.Sleep(time.Duration(200+rng.IntN(1000)) * time.Millisecond)
+			synctest.Wait() // what is routed to the process has reached it
 			if err := f.retire(f.pick(), 9*time.Second); err != nil {
 				t.Error(err)
 			}

@@ -146,7 +146,7 @@ func (f *fleet) drain(p *process, grace time.Duration) error {
 }
 
 // retire is drain on a platform that stops sending deliveries before it tells the process to end,
-// as Cloud Run does.
+// as Cloud Run does. A process that has drained in time ends after its last answer.
 func (f *fleet) retire(p *process, grace time.Duration) error {
 	f.mu.Lock()
 	i := slices.Index(f.processes, p)
@@ -155,7 +155,16 @@ func (f *fleet) retire(p *process, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	defer p.kill()
-	return p.engine.Drain(ctx)
+	if err := p.engine.Drain(ctx); err != nil {
+		return err
+	}
+	answered := make(chan struct{})
+	go func() { p.requests.Wait(); close(answered) }()
+	select {
+	case <-answered:
+	case <-ctx.Done():
+	}
+	return nil
 }
 
 // freeze stops a process until the fleet thaws, and starts another in its place.
@@ -223,10 +232,12 @@ func (f *fleet) die(ctx context.Context) error {
 
 // ServeHTTP passes a delivery to one of the processes.
 func (f *fleet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	p := f.pick()
 	f.mu.Lock()
+	p := f.processes[f.rng.IntN(len(f.processes))]
+	p.requests.Add(1)
 	zombie := f.rng.Float64() < f.zombies
 	f.mu.Unlock()
+	defer p.requests.Done()
 	answered := make(chan int, 1)
 	f.world.deliveries.Go(func() { answered <- p.serve(r, zombie) })
 	select {
@@ -253,6 +264,8 @@ type process struct {
 	handler http.Handler
 	stops   *stops
 	fleet   *fleet
+
+	requests sync.WaitGroup // deliveries that the platform has not answered
 
 	mu     sync.Mutex
 	until  time.Time     // when it wakes

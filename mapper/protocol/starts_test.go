@@ -34,7 +34,7 @@ import (
 func TestConcurrentStarts(t *testing.T) {
 	t.Parallel()
 	seed := testflag.Seed(t)
-	for i := range uint64(20) {
+	for i := range uint64(testflag.Size(t, 4, 20, 100)) {
 		synctest.Test(t, func(t *testing.T) {
 			f := lost(seed+i, 0.4, "Commit", "CreateTask")
 			w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)

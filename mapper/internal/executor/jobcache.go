@@ -138,14 +138,15 @@ func (j *jobCache) note(record *record.Job, read time.Time) {
 	}
 }
 
-// load returns the record of a job, at most a second old.
+// load returns the record of a job. It is at most a second older than the call. So deliveries that
+// have waited for one reading share what it found, however long it took.
 func (j *jobCache) load(ctx context.Context, st store.Store, job record.Ref) (*record.Job, error) {
-	r := j.at(job)
+	r, asked := j.at(job), time.Now()
 	if err := r.turn.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
 	defer r.turn.Release(1)
-	if r.record != nil && time.Since(r.read) < cachedFor {
+	if r.record != nil && asked.Sub(r.read) < cachedFor {
 		return r.record, nil
 	}
 	now := time.Now()

@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -200,6 +201,37 @@ func TestDispatch(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSharedReading has a slow database: each lookup takes longer than a record is remembered.
+// Deliveries that wait for one reading of their job share it. One that asks later reads again.
+func TestSharedReading(t *testing.T) {
+	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
+		j := w.NewJob("j", "m")
+		insert(w, j)
+		var reads atomic.Int64
+		on(w, "Lookup", func(_ int, call func() (any, error)) (any, error) {
+			reads.Add(1)
+			time.Sleep(2 * cachedFor)
+			return call()
+		})
+		begun := time.Now()
+		var wait sync.WaitGroup
+		for range 5 {
+			wait.Go(func() {
+				if _, err := x.cache.load(w.Context(), x.Store, j.Ref()); err != nil {
+					w.Error(err)
+				}
+			})
+		}
+		wait.Wait()
+		if took := time.Since(begun); reads.Load() != 1 || took != 2*cachedFor {
+			w.Errorf("%d reads in %v", reads.Load(), took)
+		}
+		if _, err := x.cache.load(w.Context(), x.Store, j.Ref()); err != nil || reads.Load() != 2 {
+			w.Errorf("asked later: %d reads, %v", reads.Load(), err)
+		}
+	})
 }
 
 // TestJobCache checks when a process reads a job again, and which record it remembers.
