@@ -11,7 +11,8 @@ import (
 	"github.com/scattermap/scattermap/internal/claims"
 )
 
-// errAdvised is an error about a token, with advice for the client that sent it.
+// errAdvised is an error about a token, together with advice for the client that has sent the
+// token.
 type errAdvised struct {
 	error
 	advice string
@@ -30,7 +31,7 @@ func Advice(err error) string {
 	return ""
 }
 
-// advise adds advice to an error about an OIDC token that is not valid.
+// advise returns an error about an invalid OIDC token with advice for the client, if there is any.
 func (v *Verifier) advise(err error, token string, now time.Time) error {
 	if v.proof.algorithm != oidc.algorithm {
 		return err // nobody makes a token for Identity-Aware Proxy by hand

@@ -13,7 +13,7 @@ import (
 // answer 401, and after any other error 403. They log the error, and do not send it to the client.
 type Func func(r *http.Request) (who string, err error)
 
-// Errors of requests that are not allowed.
+// Errors of a [Func] for requests that are not allowed.
 var (
 	// ErrUnauthenticated says that a request has no valid token: none, an expired one, or one for
 	// another audience. Handlers answer 401.

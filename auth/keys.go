@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// These constants limit the fetches of the public keys, because any request may cause one.
+// Limits of fetching the public keys, because anybody's request may cause that.
 const (
-	keysTime  = 10 * time.Second // time for one fetch
-	keysPause = time.Second      // time from the end of a fetch to the next one
-	maxKeys   = 1 << 20          // bytes
+	keysTime  = 10 * time.Second // the timeout of a fetch
+	keysPause = time.Second      // the time from the end of a fetch to the next one
+	maxKeys   = 1 << 20          // the maximum size of an answer in bytes
 )
 
 // keysTransport fetches the public keys for Google's library, at most once in keysPause. The
@@ -23,10 +23,10 @@ const (
 // under way at a time. All calls within keysPause of its end share its outcome.
 type keysTransport struct {
 	base http.RoundTripper
-	from *url.URL      // of the keys; nil: the library's URL
-	turn chan struct{} // a lock, held by the goroutine that fetches
+	from *url.URL      // the URL of the keys; nil: the library's own
+	turn chan struct{} // a lock for the goroutine that fetches
 
-	// The outcome of the last fetch, guarded by turn.
+	// The following fields are the outcome of the last fetch. The lock turn guards them.
 	ended time.Time
 	keys  *http.Response
 	body  []byte
@@ -56,8 +56,8 @@ func (t *keysTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &keys, nil
 }
 
-// fetch fetches the keys. It goes on if the request that caused it ends, because others wait for
-// its outcome.
+// fetch fetches the keys. It goes on after the request that caused it has ended, because others
+// wait for its outcome.
 func (t *keysTransport) fetch(r *http.Request) (*http.Response, []byte, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), keysTime)
 	defer cancel()

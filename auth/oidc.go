@@ -25,11 +25,12 @@ import (
 type Verifier struct {
 	validator *idtoken.Validator
 	audience  string
-	accounts  []string // empty: every account with a valid token
+	accounts  []string // accounts whose requests are accepted; empty: every account with a valid token
 	proof     proof
 }
 
-// A proof is the kind of token that a verifier accepts. It accepts no token of another kind.
+// A proof is the kind of token that a verifier accepts, and the checks for it. A verifier accepts
+// only one kind.
 type proof struct {
 	token     func(*http.Request) string
 	missing   string // the error for a request without a token
@@ -39,7 +40,8 @@ type proof struct {
 	verified  bool // whether a token must have the claim email_verified; a claim that is there must be true
 }
 
-// oidc is the proof that Cloud Tasks, Cloud Scheduler and gcloud send: an OIDC token.
+// oidc describes the tokens that Cloud Tasks, Cloud Scheduler and gcloud send: OIDC tokens in the
+// header Authorization.
 var oidc = proof{
 	token:     func(r *http.Request) string { return bearer(r.Header.Get("Authorization")) },
 	missing:   "the request has no bearer token",
@@ -48,8 +50,8 @@ var oidc = proof{
 	verified:  true,
 }
 
-// iap is the proof that Identity-Aware Proxy sends: an assertion, as described on its page "Get the
-// user's identity with signed headers". The other headers that it sends, such as
+// iap describes the tokens that Identity-Aware Proxy sends: assertions, as described on its page
+// "Get the user's identity with signed headers". The other headers that it sends, such as
 // X-Goog-Authenticated-User-Email, prove nothing.
 var iap = proof{
 	token:     func(r *http.Request) string { return r.Header.Get("X-Goog-IAP-JWT-Assertion") },
@@ -59,7 +61,8 @@ var iap = proof{
 	issuers:   []string{"https://cloud.google.com/iap"},
 }
 
-// bearer returns the token of an Authorization header, or "" if it has no bearer token.
+// bearer returns the token in the value of an Authorization header. It returns "" if that is no
+// bearer token.
 func bearer(header string) string {
 	scheme, token, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "Bearer") {

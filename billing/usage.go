@@ -2,7 +2,7 @@ package billing
 
 import "maps"
 
-// Usage counts billable operations.
+// A Usage has the numbers of operations for which Google sends a bill.
 //
 // Sources: the price pages of Firestore in Datastore mode and of Cloud Tasks.
 type Usage struct {

@@ -30,7 +30,7 @@ const (
 	sampledKey  = "logging.googleapis.com/trace_sampled"
 )
 
-// labels are the attributes that are labels, if they are in no group.
+// labels are the attributes that become labels of a line, if they are in no group.
 var labels = []string{"job", "mapper", "range"}
 
 // A handler is a slog.Handler. It keeps attributes and groups and adds them to each line, because
@@ -40,7 +40,7 @@ type handler struct {
 	project string
 	labels  []any
 	groups  []string
-	attrs   [][]slog.Attr // attrs[i] are the attributes inside the first i groups
+	attrs   [][]slog.Attr // attrs[i] has the attributes that are inside the first i groups
 }
 
 // NewHandler returns a handler that writes a JSON line for each record to w. Levels below Info have
@@ -54,7 +54,8 @@ func NewHandler(w io.Writer, o *Options) slog.Handler {
 	return &handler{lines: lines, project: opts.Project, attrs: make([][]slog.Attr, 1)}
 }
 
-// rename gives slog's own attributes the names that Cloud Logging reads, and durations their unit.
+// rename gives an attribute of slog the name that Cloud Logging reads. It adds the unit to a
+// duration.
 func rename(groups []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		return slog.String(a.Key, a.Value.Duration().String())
@@ -73,7 +74,7 @@ func rename(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// severity returns Cloud Logging's name of a level.
+// severity returns the name that Cloud Logging has for a level.
 func severity(l slog.Level) string {
 	switch {
 	case l >= slog.LevelError:
@@ -118,7 +119,8 @@ func (h *handler) add(a slog.Attr) {
 	h.attrs[len(h.attrs)-1] = append(h.attrs[len(h.attrs)-1], a)
 }
 
-// about returns what the message of a line goes on with: the job that it is about, and its mapper.
+// about returns the text that is added to a message: the job that the line is about, and its
+// mapper.
 func (h *handler) about() string {
 	of := make(map[string]string)
 	for _, label := range h.labels {

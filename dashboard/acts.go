@@ -17,26 +17,27 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A verb is an action on a job.
+// A verb is an action on a job that a page offers, such as pause.
 type verb struct {
 	Name    string
-	Label   string // the text of its button
-	Did     string // the text after it was done
-	Warns   string // the question before the action, if that costs money or can't be undone; empty: no question
-	Many    bool   // whether it is offered for several jobs at once
-	Settles string // which fields its form has: rate, budget, clean-up or undo
-	Past    string // the state of a job after it, in words
+	Label   string // the text of the action's button
+	Did     string // the text that a page shows after the action
+	Warns   string // the question before the action, if it costs money or can't be undone; empty: none
+	Many    bool   // whether the list offers the action for several jobs at once
+	Settles string // the fields of the action's form: rate, budget, clean-up or undo; empty: none
+	Past    string // the state of a job after the action, in words
 
-	when   func(*mapper.Status) bool // whether it is offered; the methods of mapper.Job decide
+	// whether a page offers the action; the methods of mapper.Job decide whether it is possible
+	when   func(*mapper.Status) bool
 	do     func(context.Context, *mapper.Job, url.Values) error
-	starts func(context.Context, *mapper.Job, url.Values) (*mapper.Job, error) // in place of do
+	starts func(context.Context, *mapper.Job, url.Values) (*mapper.Job, error) // starts another job, in place of do
 }
 
 func in(states ...mapper.State) func(*mapper.Status) bool {
 	return func(s *mapper.Status) bool { return slices.Contains(states, s.State) }
 }
 
-// plain turns a method of [mapper.Job] that has no parameters into a verb's do function.
+// plain converts a method of [mapper.Job] without parameters into the do function of a verb.
 func plain(do func(*mapper.Job, context.Context) error) func(context.Context, *mapper.Job, url.Values) error {
 	return func(ctx context.Context, j *mapper.Job, _ url.Values) error { return do(j, ctx) }
 }
@@ -83,8 +84,8 @@ var verbs = []verb{
 		}},
 }
 
-// legal returns the actions that a job allows. If the job is in another engine's queue, that is
-// only verify, and a move of a job that has not ended.
+// legal returns the actions that a job's page offers. For a job in a queue that the engine does not
+// have, these are only verify, and move if the job has not ended.
 func legal(s *mapper.Status, e *mapper.Engine) (all []verb) {
 	foreign := s.Queue != "" && !e.Owns(s.Queue)
 	for _, v := range verbs {
@@ -111,7 +112,7 @@ func retry(ctx context.Context, j *mapper.Job, q url.Values) error {
 	return j.Retry(ctx, &mapper.RetryOptions{Cause: cause})
 }
 
-// number reads a number of a form. An empty field is 0.
+// number reads a number from a form's field. An empty field is 0.
 func number(q url.Values, name string) (float64, error) {
 	text := strings.TrimSpace(q.Get(name))
 	if text == "" {
@@ -124,7 +125,7 @@ func number(q url.Values, name string) (float64, error) {
 	return n, nil
 }
 
-// lasting reads a duration of a form. An empty field is 0.
+// lasting reads a duration from a form's field. An empty field is 0.
 func lasting(q url.Values, name string) (time.Duration, error) {
 	text := strings.TrimSpace(q.Get(name))
 	if text == "" {
@@ -183,21 +184,21 @@ func undoes(ctx context.Context, j *mapper.Job, q url.Values) (*mapper.Job, erro
 	return j.Undo(ctx, &mapper.UndoOptions{DryRun: true, ID: operator.NewID("undo-"+j.ID[:min(len(j.ID), 60)], true)})
 }
 
-// A question is the page that asks whether to carry out an action.
+// A question is the page that asks before an action is carried out.
 type question struct {
 	Do      string    `json:"do"`
 	Jobs    []string  `json:"jobs"`
-	LeftOut []refusal `json:"left_out,omitempty"` // jobs that do not allow the action now
+	LeftOut []refusal `json:"left_out,omitempty"` // jobs that do not allow the action now, each with the reason
 	Warns   string    `json:"warns,omitempty"`
 
 	Verb    verb       `json:"-"`
-	In      url.Values `json:"-"` // what the viewer has entered
-	Bad     string     `json:"-"` // what is wrong with In, or why the action failed
+	In      url.Values `json:"-"` // the inputs of the viewer
+	Bad     string     `json:"-"` // what is wrong with the inputs, or why the action has failed
 	Written int64      `json:"-"` // number of entities that the job to undo has written
-	Back    string     `json:"-"` // the address of the page to go back to
+	Back    string     `json:"-"` // the address of the page from which the viewer came
 }
 
-// order reads the action and the IDs of its jobs from the parameters.
+// order reads the action, and the IDs of the jobs, from a request's parameters.
 func order(q url.Values) (v verb, ids []string, err error) {
 	i := slices.IndexFunc(verbs, func(v verb) bool { return v.Name == q.Get("do") })
 	for _, id := range q["id"] {
@@ -218,7 +219,7 @@ func order(q url.Values) (v verb, ids []string, err error) {
 	return verbs[i], ids, nil
 }
 
-// ask answers with the question before an action.
+// ask answers with the page that asks before an action.
 func (s *server) ask(r *http.Request, q url.Values) (*answer, error) {
 	v, ids, err := order(q)
 	if err != nil {
@@ -227,8 +228,8 @@ func (s *server) ask(r *http.Request, q url.Values) (*answer, error) {
 	return s.question(r.Context(), v, ids, q)
 }
 
-// question returns the question before an action. If there are several jobs, it leaves out those
-// that do not allow the action.
+// question returns the page that asks before an action. It leaves out jobs that do not allow the
+// action, if there are several jobs.
 func (s *server) question(ctx context.Context, v verb, ids []string, q url.Values) (*answer, error) {
 	ask := question{Do: v.Name, Jobs: ids, Warns: v.Warns, Verb: v, In: q, Back: backTo(ids)}
 	if len(ids) > 1 || v.Settles == "undo" {
@@ -253,7 +254,7 @@ func (s *server) question(ctx context.Context, v verb, ids []string, q url.Value
 	return &answer{template: "act", title: v.Label, body: ask}, nil
 }
 
-// choose leaves out the jobs whose statuses do not allow the action.
+// choose removes the jobs that do not allow the action, according to their statuses.
 func (ask *question) choose(found []*mapper.Status) {
 	var can []string
 	for i, id := range ask.Jobs {
@@ -276,13 +277,13 @@ func backTo(ids []string) string {
 	return "./"
 }
 
-// A refusal is why an action had no effect on a job.
+// A refusal is the reason why an action had no effect on a job.
 type refusal struct {
 	ID    string `json:"id"`
 	Error string `json:"error"`
 }
 
-// A result is the outcome of an action.
+// A result is the outcome of an action on one or several jobs.
 type result struct {
 	Done   []string  `json:"done"`
 	Failed []refusal `json:"failed"`
@@ -290,8 +291,8 @@ type result struct {
 	Verb verb `json:"-"`
 }
 
-// act carries out an action. If the action needs a confirmation, and the request has none, act
-// answers with the question, or with an error as JSON.
+// act carries out an action. If the action needs a confirmation that the request lacks, it answers
+// with the question, or with an error in JSON.
 func (s *server) act(r *http.Request, q url.Values) (*answer, error) {
 	v, ids, err := order(q)
 	if err != nil {

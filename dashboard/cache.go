@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// freshness is the interval at which data is read again. The cache drops data when the clock
-// reaches the next multiple of freshness. So data is read once per interval, for any number of
+// freshness is how long data stays in the cache, at most. The cache drops data when the clock
+// reaches the next multiple of freshness. So data is read once in this time, for any number of
 // viewers. Pages refresh at the same interval.
 const freshness = 2 * time.Second
 
 // loadTime is how long one load may take.
 const loadTime = 20 * time.Second
 
-// A cache has recently read data, so that many viewers cost no more than one.
+// A cache has data that was read recently. So any number of viewers costs no more than one.
 type cache struct {
 	mu   sync.Mutex
 	all  map[string]*cached
 	when time.Time // when expired entries were last removed
 }
 
-// A cached is an entry of the cache: data that was read, or is being read.
+// A cached is an entry of the cache: data that was read, or that is being read.
 type cached struct {
 	ready chan struct{} // closed when the other fields are set
 	until time.Time
@@ -38,7 +38,7 @@ func shared[T any](ctx context.Context, c *cache, key string, load func(context.
 	return kept(ctx, c, key, freshness, load)
 }
 
-// kept is the same as shared, for data that stays in the cache for the time fresh.
+// kept is shared, for data that stays in the cache for the time fresh.
 func kept[T any](
 	ctx context.Context, c *cache, key string, fresh time.Duration, load func(context.Context) (T, error),
 ) (T, error) {
@@ -69,8 +69,8 @@ func kept[T any](
 	return e.value.(T), nil
 }
 
-// guarded calls load, and turns a panic into an error. Otherwise a panic in this goroutine would
-// end the process.
+// guarded calls load, and turns a panic into an error. It is for other goroutines than a request's,
+// where a panic would end the process.
 func guarded[T any](ctx context.Context, load func(context.Context) (T, error)) (v T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -80,7 +80,8 @@ func guarded[T any](ctx context.Context, load func(context.Context) (T, error)) 
 	return load(ctx)
 }
 
-// entry returns the entry of a key, and whether the caller has to fill it.
+// entry returns the entry with a key. The result first is true if the entry is new, so that the
+// caller must fill it.
 func (c *cache) entry(key string) (e *cached, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,7 +113,7 @@ func (c *cache) entry(key string) (e *cached, first bool) {
 	return e, true
 }
 
-// forget empties the cache after a change.
+// forget empties the cache, because a job was changed.
 func (c *cache) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

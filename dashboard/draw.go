@@ -14,11 +14,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// These are the sizes of a strip, in the units of its SVG image.
+// Sizes of a strip, in units of its SVG image.
 const (
 	stripWidth  = 1000
 	stripHeight = 56
-	laneHeight  = 8 // the lane of single entities, below the strip
+	laneHeight  = 8 // height of the lane below the strip, for single entities
 	markWidth   = 3
 )
 
@@ -27,34 +27,37 @@ type strip struct {
 	Width, Height int
 	Slots         []slot
 	Legend        []key
-	First, Last   string // bounds of the key space
-	Says          string // a description in words
+	First, Last   string // the start and the end of the key space
+	Says          string // a description of the strip in words
 }
 
-// A slot is a range's rectangle on a strip.
+// A slot is the rectangle of a range on a strip.
 type slot struct {
 	X, Y, W, H string
 	Class      string
-	Range      int    // the range's index in the picture
+	Range      int    // the index of the range in the picture
 	To         string // the address of the range's page
 	Text       string
-	Born, Done int    // frames of a replay, from 0 on, in which the range was cut off, and was done
-	Began      int    // frame in which the range's page started
+	// frames of a replay, from 0: the one in which the range was cut off, and the one in which it
+	// was done
+	Born, Done int
+	Began      int    // the frame in which the range's page started
 	Final      string // the slot's class in the last frame
 }
 
-// A key is a line of a strip's legend: it says what a colour means.
+// A key is a line of a strip's legend, which says what a colour means.
 type key struct {
 	Class, Name string
-	Share       string // the share of the entities, or a number of ranges
+	Share       string // the share of the entities with this colour, or the number of ranges
 }
 
-// unit returns a length as text, with up to two decimals.
+// unit formats a length with up to two decimals.
 func unit(f float64) string {
 	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.2f", f), "0"), ".")
 }
 
-// class returns the CSS class of a range, if it is coloured by something and is in its n-th class.
+// class returns the CSS class of ranges in the n-th class of a colouring
+// ([picture.Picture.Classes]).
 func class(by picture.Colour, n int) string {
 	if n == picture.None {
 		return "none"
@@ -65,8 +68,8 @@ func class(by picture.Colour, n int) string {
 	return fmt.Sprint("step", n)
 }
 
-// draw returns the strip of a job's ranges. The redacted ranges are seen, in the picture's order.
-// The shares in the legend agree with the job's progress.
+// draw returns the strip of a job's ranges. The same ranges with redacted texts are seen. The
+// shares in the legend agree with the job's progress.
 func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour, progress mapper.Progress) strip {
 	classes, names := p.Classes(by)
 	s := strip{Width: stripWidth, Height: stripHeight + laneHeight + 2}
@@ -123,7 +126,7 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour, prog
 	return s
 }
 
-// failures is a class for all failed ranges, besides the classes of the colour.
+// failures is the class of all failed ranges, besides the classes of a colouring.
 const failures = picture.None - 1
 
 // sharesOf returns the percentage of the job's entities in each of n classes, in [picture.None] and
@@ -161,7 +164,7 @@ func sharesOf(p *picture.Picture, classes []int, n int, progress mapper.Progress
 	return shares
 }
 
-// title describes a range in one line.
+// title returns one line that describes a range.
 func title(r *ranged) string {
 	if r.Alone {
 		return fmt.Sprintf("%s: one entity, %s", r.State, visible(cmp.Or(r.Start, "the first key"), 80))
@@ -177,7 +180,7 @@ func title(r *ranged) string {
 	return text
 }
 
-// These are the sizes of a chart.
+// Sizes of a chart, in units of its SVG image.
 const (
 	chartWidth  = 600
 	chartHeight = 90
@@ -187,13 +190,13 @@ const (
 type chart struct {
 	Width, Height int
 	Path          string
-	Partial       string // the path for the last moments, whose pages are still under way
-	Top           string // the number at the top of its axis
-	To            string // the duration of the series
+	Partial       string // the path for the latest moments, whose pages are still under way
+	Top           string // the number at the top of the vertical axis
+	To            string // the length of time that the chart shows
 	Says          string
 }
 
-// chartOf draws one number of each moment, which of returns, as steps.
+// chartOf draws a chart with a step for each moment. The function of returns a moment's number.
 func chartOf(all []picture.Moment, of func(picture.Moment) float64) chart {
 	c := chart{Width: chartWidth, Height: chartHeight}
 	most, sum, whole := 0.0, 0.0, 0
@@ -232,7 +235,7 @@ func steps(all []picture.Moment, from, to int, top float64, of func(picture.Mome
 	return b.String()
 }
 
-// roundUp returns the next number of one digit, at least 1.
+// roundUp returns the next greater number with only one digit other than 0, at least 1.
 func roundUp(f float64) float64 {
 	if f <= 1 {
 		return 1
@@ -241,10 +244,10 @@ func roundUp(f float64) float64 {
 	return digit * math.Ceil(f/digit)
 }
 
-// A branch is the drawing of one level of a fan-out.
+// A branch is a bar for the ranges of one depth.
 type branch struct {
 	picture.Level
-	X, Width, OpenWidth string // in percent; the bar is centred
+	X, Width, OpenWidth string // position and widths in percent; the bar is centred
 }
 
 // branches draws levels as bars, one below the other. A bar's width is the square root of its

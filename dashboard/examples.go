@@ -8,21 +8,21 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// An example is a change that a rehearsed job would make to an entity, with redacted texts.
+// An example is a change that a rehearsed job would make to one entity. Its texts are redacted.
 type example struct {
 	Key        string                   `json:"key"`
 	What       string                   `json:"what"`
 	Properties []mapper.ExampleProperty `json:"properties,omitempty"`
 }
 
-// An exampled is the page with the examples of a rehearsal.
+// An exampled is the page that shows examples of a rehearsal.
 type exampled struct {
 	Examples []example `json:"examples"`
 
 	Job string `json:"-"`
 }
 
-// examples answers with the page of some changes that a rehearsed job would make.
+// examples answers with the page that shows some changes which a rehearsed job would make.
 func (s *server) examples(r *http.Request, q url.Values) (*answer, error) {
 	id, err := id(q, "id")
 	if err != nil {

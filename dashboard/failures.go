@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// A failing is the page of the failures of a job.
+// A failing is the page that lists a job's failures.
 type failing struct {
 	Failures []failed `json:"failures"`
 	Causes   []cause  `json:"causes"`
@@ -20,7 +20,7 @@ type failing struct {
 
 	Job   string `json:"-"`
 	More  string `json:"-"`
-	Retry bool   `json:"-"` // the job allows a retry
+	Retry bool   `json:"-"` // whether the job allows a retry
 }
 
 // failures answers with the page of a job's failures.

@@ -27,7 +27,7 @@ import (
 //go:embed templates static
 var files embed.FS
 
-// pages are the templates, by their names.
+// pages has the templates of the pages, by name.
 var pages = parse()
 
 func parse() map[string]*template.Template {
@@ -45,7 +45,7 @@ func parse() map[string]*template.Template {
 	return all
 }
 
-// A server answers requests.
+// A server answers the requests to a dashboard.
 type server struct {
 	Options
 	engine *mapper.Engine
@@ -90,24 +90,23 @@ func (s *server) refuse(r *http.Request) func(w http.ResponseWriter, code int, t
 	return func(w http.ResponseWriter, code int, text string) { s.fail(w, r, code, text) }
 }
 
-// An answer is a page, which write sends as HTML of a template or as JSON.
+// An answer is the content of a page, which write sends as HTML or as JSON.
 type answer struct {
-	code     int // 0: 200
+	code     int // the HTTP status; 0: 200
 	template string
 	title    string
-	live     bool // the page renews itself
+	live     bool // whether the page refreshes itself
 	body     any
-	to       string // where a browser is redirected; JSON has no redirection
+	to       string // the address to which a browser is redirected; not used in JSON
 }
 
-// bodyTime is the time in which the body of a request must arrive, and maxBody its largest size in
-// bytes.
+// Limits of a request's body: the time in which it must arrive, and its size in bytes.
 const (
 	bodyTime = 10 * time.Second
 	maxBody  = 1 << 20
 )
 
-// serve answers a request that is allowed.
+// serve answers a request that Options.Allow has allowed.
 func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	get := r.Method == http.MethodGet || r.Method == http.MethodHead
 	if !get && s.ReadOnly {
@@ -184,8 +183,8 @@ func codeOf(err error) int {
 	return operator.Code(err)
 }
 
-// page returns the functions for GET and POST requests of a page. A function that the page does not
-// have is nil.
+// page returns the functions that answer GET (shows) and POST (does) requests for a page. If the
+// page has no such request, the function is nil.
 func (s *server) page(name string) (shows, does func(*http.Request, url.Values) (*answer, error)) {
 	switch name {
 	case "":
@@ -212,7 +211,7 @@ func (s *server) page(name string) (shows, does func(*http.Request, url.Values) 
 	return nil, nil
 }
 
-// parameters returns the parameters of a request's URL, and of its body if it has one.
+// parameters returns the parameters in a request's URL and in its body.
 func (s *server) parameters(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -230,8 +229,7 @@ func (s *server) parameters(w http.ResponseWriter, r *http.Request) (url.Values,
 	return r.Form, nil
 }
 
-// asJSON reports whether a request is for JSON: by ?format=json, or because it accepts that before
-// HTML.
+// asJSON reports whether a request wants JSON: it has ?format=json, or accepts JSON before HTML.
 func asJSON(r *http.Request) bool {
 	if format := r.URL.Query().Get("format"); format != "" {
 		return format == "json"
@@ -254,18 +252,18 @@ func asJSON(r *http.Request) bool {
 	return json
 }
 
-// A page is what the template of all pages gets.
+// A page has the data for the template that all pages share.
 type page struct {
 	Title    string
 	At       string // the name of the page's template
 	Live     bool
 	ReadOnly bool
-	Did      string // the action that has just been done, in words
+	Did      string // a text about the action that was just done
 	Body     any
 }
 
-// did returns the text after an action, or "" for any other name, because anybody can write it into
-// a URL.
+// did returns the text to show after an action. For any other name it returns "", because anybody
+// can write the name into a URL.
 func did(name string) string {
 	if name == "start" {
 		return "The job is started."
@@ -312,7 +310,7 @@ func (s *server) write(w http.ResponseWriter, r *http.Request, a *answer) {
 	_, _ = w.Write(b.Bytes()) // the client may have gone
 }
 
-// A failure is an error as an answer shows it.
+// A failure is the form of an error in an answer.
 type failure struct {
 	Error string `json:"error"`
 	Code  int    `json:"-"`
@@ -324,5 +322,5 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, code int, text str
 		body: failure{Error: text, Code: code}})
 }
 
-// An svg is an image.
+// An svg is an SVG image.
 type svg []byte

@@ -26,47 +26,47 @@ type view struct {
 	Causes    []cause               `json:"causes"`
 	History   []mapper.HistoryEntry `json:"history"`
 	Ranges    []ranged              `json:"ranges"`
-	Estimated bool                  `json:"estimated"` // Ranges is a sample
-	Kept      bool                  `json:"kept"`      // the records of the ranges are not deleted
+	Estimated bool                  `json:"estimated"` // whether Ranges is a sample
+	Kept      bool                  `json:"kept"`      // whether the records of the ranges still exist
 	Series    []picture.Moment      `json:"series"`
 	Levels    []picture.Level       `json:"levels"`
 	Pages     picture.Pages         `json:"pages"`
 
 	Standing     standing         `json:"-"`
-	Undoes       string           `json:"-"` // if the job is an undo, the ID of the job that it undoes
+	Undoes       string           `json:"-"` // the ID of the job that this undo undoes; empty: the job is no undo
 	Rehearsed    bool             `json:"-"`
-	Name         string           `json:"-"` // the name of the mapper, also of a rehearsed one
+	Name         string           `json:"-"` // the name of the mapper; for a rehearsal, the rehearsed one's
 	Strip        strip            `json:"-"`
 	Chosen       picture.Colour   `json:"-"`
 	Colours      []picture.Colour `json:"-"`
 	Rates        chart            `json:"-"`
 	Busy         chart            `json:"-"`
 	Tree         []branch         `json:"-"`
-	Alone        int64            `json:"-"` // number of ranges of a single entity, which Tree leaves out
+	Alone        int64            `json:"-"` // number of ranges that are single entities, which Tree leaves out
 	Notable      []ranged         `json:"-"`
 	Verbs        []verb           `json:"-"`
 	Logs         string           `json:"-"`
-	MoreCounters int              `json:"-"` // number of counters that the page leaves out
+	MoreCounters int              `json:"-"` // number of counters for which the page has no room
 	Counters     []counter        `json:"-"`
 	Settings     []setting        `json:"-"`
 }
 
-// A counter is a counter of a job.
+// A counter is one of a job's counters, with its value.
 type counter struct {
 	Name string
 	N    int64
 }
 
-// A setting is the name and the value of one of a job's settings.
+// A setting is one of a job's settings, with its value as a text.
 type setting struct{ Name, Value string }
 
 const (
-	moments      = 60 // moments in a series
+	moments      = 60 // number of moments in a chart
 	manyNotable  = 12
-	manyCounters = 200 // maximum of counters that a page shows
+	manyCounters = 200 // largest number of counters that a page shows
 )
 
-// id returns the job's ID in a parameter. It returns an error for a text that is no ID.
+// id returns the ID of a job or range in a parameter. It returns an error if the text can't be one.
 func id(q url.Values, name string) (string, error) {
 	if id := q.Get(name); id != "" {
 		return id, nil
@@ -74,7 +74,7 @@ func id(q url.Values, name string) (string, error) {
 	return "", operator.BadRequest(fmt.Sprintf("the parameter %s is missing: it is the ID of a job", name))
 }
 
-// A look is a job's status, and its picture.
+// A look is a job's status together with its picture.
 type look struct {
 	status  *mapper.Status
 	picture *picture.Picture
@@ -117,7 +117,7 @@ func (s *server) job(r *http.Request, q url.Values) (*answer, error) {
 		live: !l.status.State.Ended() || l.status.CleaningUp || undo != nil && !undo.State.Ended()}, nil
 }
 
-// view returns what a job's page shows. Undo is the status of the job that undoes it, or nil.
+// view returns the data of a job's page. The status of the job that undoes it is undo, or nil.
 func (s *server) view(st, undo *mapper.Status, p *picture.Picture, chosen picture.Colour) (*view, error) {
 	shown, err := s.statusOf(st)
 	if err != nil {

@@ -21,36 +21,36 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// A row is a job in the list.
+// A row is a job in the list of jobs.
 type row struct {
 	mapper.JobInfo
-	Phase    mapper.Phase     `json:"phase,omitempty"` // of a job that has not ended
+	Phase    mapper.Phase     `json:"phase,omitempty"` // the job's phase; empty if the job has ended
 	Why      string           `json:"why,omitempty"`
-	Asked    bool             `json:"-"`                  // the numbers are known
-	Progress *mapper.Progress `json:"progress,omitempty"` // of a job that has not ended
-	Strip    *miniStrip       `json:"-"`                  // nil: nothing is known
+	Asked    bool             `json:"-"`                  // whether the numbers are known
+	Progress *mapper.Progress `json:"progress,omitempty"` // the job's progress; nil if the job has ended
+	Strip    *miniStrip       `json:"-"`                  // the job's strip; nil: nothing is known about it
 }
 
-// A list is the page with the list of jobs.
+// A list is the page that lists jobs.
 type list struct {
 	Jobs     []row  `json:"jobs"`
 	Next     string `json:"next,omitempty"`
-	Searched int    `json:"searched,omitempty"` // how many jobs' IDs were compared with the filter's name
+	Searched int    `json:"searched,omitempty"` // number of jobs whose IDs were compared with the filter's name
 
-	// Counts has the number of jobs in each state. All filters apply, except state and name. It is
-	// empty if the database can't count.
+	// Counts has the number of jobs in each state. They satisfy all filters, except those by state
+	// and name. It is empty if the database can't count.
 	Counts map[mapper.State]int64 `json:"counts,omitempty"`
 
 	Filter  filter   `json:"-"`
 	Mappers []string `json:"-"`
 	States  []tab    `json:"-"`
 	Columns []column `json:"-"`
-	Legend  []key    `json:"-"` // of the strips
+	Legend  []key    `json:"-"` // the legend of the rows' strips
 	More    string   `json:"-"` // the address of the next page
 	Verbs   []verb   `json:"-"` // actions for several jobs
 }
 
-// A tab is a link to the jobs in one state.
+// A tab is a link to the list of jobs in one state.
 type tab struct {
 	Name    string
 	N       int64
@@ -59,28 +59,28 @@ type tab struct {
 	Here    bool
 }
 
-// A column is the heading of a column, and a link to the list sorted by it.
+// A column is the heading of a column of the list, with a link that sorts by it.
 type column struct {
 	Name, To, Class string
 	Here            bool
 }
 
-// A filter selects jobs, and has their order.
+// A filter says which jobs the list has, and in which order.
 type filter struct {
 	State, Mapper, Name string
-	From, Before        string // as entered
+	From, Before        string // the texts that were entered
 	Sort                string // a key of orders; empty: the newest job first
 	All                 bool
 
 	from, before time.Time
 }
 
-// Set reports whether the filter leaves out any jobs.
+// Set reports whether the filter may leave out jobs.
 func (f filter) Set() bool {
 	return f.State != "" || f.Mapper != "" || f.Name != "" || f.From != "" || f.Before != ""
 }
 
-// filterOf reads a filter from the parameters of a page.
+// filterOf reads the filter from a request's parameters.
 func (s *server) filterOf(q url.Values) (f filter, err error) {
 	f = filter{State: q.Get("state"), Mapper: q.Get("mapper"), Name: strings.TrimSpace(q.Get("name")),
 		From: strings.TrimSpace(q.Get("from")), Before: strings.TrimSpace(q.Get("before")), Sort: q.Get("sort"),
@@ -98,8 +98,8 @@ func (s *server) filterOf(q url.Values) (f filter, err error) {
 	return f, err
 }
 
-// moment reads a time: a day, a minute as browsers write it, or RFC 3339. It is in UTC, unless it
-// has another zone. An empty text is no time.
+// moment parses a time: a day, a minute as browsers write it, or RFC 3339. The time is in UTC,
+// unless the text has another zone. An empty text is the zero time.
 func moment(text string) (t time.Time, err error) {
 	if text == "" {
 		return t, nil
@@ -113,7 +113,7 @@ func moment(text string) (t time.Time, err error) {
 		text))
 }
 
-// to returns the address of the list with one parameter of the filter changed.
+// to returns the address of the list with one parameter of the filter replaced.
 func (f filter) to(name, value string) string {
 	q := make(url.Values)
 	for n, v := range map[string]string{"state": f.State, "mapper": f.Mapper, "name": f.Name, "from": f.From,
@@ -126,18 +126,19 @@ func (f filter) to(name, value string) string {
 	return "./?" + q.Encode()
 }
 
-// options returns the filter for [mapper.Engine.JobsPage], which has no names and orders.
+// options returns the part of the filter that [mapper.Engine.JobsPage] can apply: without name and
+// order.
 func (f filter) options() *mapper.JobsOptions {
 	return &mapper.JobsOptions{State: mapper.State(f.State), Mapper: f.Mapper, AllQueues: f.All, StartedFrom: f.from,
 		StartedBefore: f.before}
 }
 
-// key returns a text for the cache that differs for filters with different options.
+// key returns a text that identifies the filter's options in the cache.
 func (f filter) key() string {
 	return fmt.Sprintf("%q", []string{f.State, f.Mapper, f.From, f.Before, strconv.FormatBool(f.All)})
 }
 
-// orders are the orders of a list, besides the newest job first.
+// orders are the orders of the list other than by start time.
 var orders = map[string]func(a, b row) int{
 	"id":       func(a, b row) int { return cmp.Compare(a.ID, b.ID) },
 	"state":    func(a, b row) int { return cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)) },
@@ -146,16 +147,16 @@ var orders = map[string]func(a, b row) int{
 	"cost":     func(a, b row) int { return cmp.Compare(b.Dollars, a.Dollars) },
 }
 
-// These are the limits of a list. If a page has many running jobs, the statuses of manyStatuses are
-// read in each freshness, and up to manyAtOnce at the same time.
+// Limits of the list. If a page has many running jobs, up to manyStatuses statuses are read in each
+// time of freshness, and manyAtOnce at the same time.
 const (
 	manyStatuses = 20
 	manyAtOnce   = 8
-	manyRows     = 100 // on a page
-	manyPages    = 5   // looked through for a name
+	manyRows     = 100 // number of jobs on a page
+	manyPages    = 5   // number of pages that are searched for a name
 )
 
-// These constants say how long the cache keeps the status of an ended job, and counts.
+// How long the cache keeps the status of an ended job, and numbers of jobs.
 const (
 	endedFresh  = time.Minute
 	countsFresh = 10 * time.Second
@@ -199,7 +200,7 @@ func (s *server) jobs(r *http.Request, q url.Values) (*answer, error) {
 	return &answer{template: "jobs", title: "Jobs", live: live, body: l}, nil
 }
 
-// tabs returns a tab for each state.
+// tabs returns a link for each state.
 func (l *list) tabs() (all []tab) {
 	sum := int64(0)
 	for _, n := range l.Counts {
@@ -214,7 +215,7 @@ func (l *list) tabs() (all []tab) {
 	return all
 }
 
-// columns returns the columns of the list.
+// columns returns the headings of the list's columns.
 func (f filter) columns() (all []column) {
 	for _, c := range []struct{ name, sort, class string }{{"Job", "id", ""}, {"State", "state", ""},
 		{"Progress", "progress", ""}, {"Done", "-", ""}, {"Rate", "-", "num"},
@@ -229,8 +230,8 @@ func (f filter) columns() (all []column) {
 	return all
 }
 
-// counts returns the number of jobs in each state, from the cache or from the database. The
-// filter's state and name do not apply.
+// counts returns the number of jobs in each state, from the cache or from the database. The jobs
+// satisfy the filter, except its state and name.
 func (s *server) counts(ctx context.Context, f filter) (map[mapper.State]int64, error) {
 	f.State, f.Name = "", ""
 	return kept(ctx, &s.cache, "counts\x00"+f.key(), countsFresh,
@@ -287,9 +288,9 @@ func (s *server) list(ctx context.Context, f filter, cursor string) (*list, erro
 	return l, err
 }
 
-// statuses reads the statuses of jobs whose records lack them. If there are many running jobs,
-// their statuses stay longer in the cache, so that they do not cost more. A job that was just
-// cleaned up is shown unchanged.
+// statuses reads the statuses of jobs whose records do not have all numbers, and adds them to the
+// rows. If there are many running jobs, their statuses stay longer in the cache, so that they do
+// not cost more. If a job was just cleaned up, its row stays unchanged.
 func (s *server) statuses(ctx context.Context, rows []row) error {
 	live := 0
 	for i := range rows {
@@ -330,13 +331,14 @@ func (s *server) statuses(ctx context.Context, rows []row) error {
 	return group.Wait()
 }
 
-// status returns how a job stands, or stood lately.
+// status returns the status of a job, which may come from the cache.
 func (s *server) status(ctx context.Context, id string) (*mapper.Status, error) {
 	return shared(ctx, &s.cache, "status\x00"+id,
 		func(ctx context.Context) (*mapper.Status, error) { return s.engine.Job(id).Status(ctx) })
 }
 
-// glance returns how a job stands, or stood lately, and its strip. Both are of the same reads.
+// glance returns the status of a job and its strip, both from the same reads. They may come from
+// the cache, for the time fresh.
 func (s *server) glance(ctx context.Context, id string, fresh time.Duration) (*mapper.Status, *miniStrip, error) {
 	type glance struct {
 		status *mapper.Status
@@ -356,7 +358,7 @@ func (s *server) glance(ctx context.Context, id string, fresh time.Duration) (*m
 	return g.status, g.strip, err
 }
 
-// Done returns which share of the job's entities is done, about.
+// Done returns about which share of the job's entities is done.
 func (r row) Done() mapper.Progress {
 	if r.Progress != nil {
 		return *r.Progress
@@ -364,20 +366,20 @@ func (r row) Done() mapper.Progress {
 	return mapper.Progress{}
 }
 
-// Runs reports whether the job is running and has a progress.
+// Runs reports whether the job is running and its progress is known.
 func (r row) Runs() bool { return r.Progress != nil && r.State == mapper.StateRunning }
 
-// Succeeded reports whether the job has processed all of its entities, or failed on them.
+// Succeeded reports whether the job has ended with all entities processed or recorded as failures.
 func (r row) Succeeded() bool { return succeeded(r.State) }
 
-// Undoes reports whether the job is an undo. It processes pages of another job.
+// Undoes reports whether the job is an undo, which processes the pages of another job.
 func (r row) Undoes() bool { return operator.Undoes(&mapper.Status{Mapper: r.Mapper}) }
 
-// Took returns how long an ended job took.
+// Took returns how long a job took that has ended.
 func (r row) Took() time.Duration { return r.Ended.Sub(r.Created) }
 
-// Says returns why the job is not faster, or its error. It leaves out the names that the row shows
-// already.
+// Says returns a text: the job's error, or why it is not faster. It leaves out names that the row
+// shows already.
 func (r row) Says() string {
 	text := strings.ReplaceAll(cmp.Or(r.Why, r.Error), "job "+r.ID+": ", "")
 	if r.UndoneBy != "" {

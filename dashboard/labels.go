@@ -7,7 +7,7 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
-// labels are the labels of inputs, by the inputs' names.
+// labels has the label of each input of a form, by the input's name.
 var labels = map[string]string{
 	"kind": "Kind", "namespace": "Namespace", "filters": "Filters", "share": "Share of a canary", "id": "ID",
 	"rate": "Entities a second", "writes": "Writes a second", "calls": "Calls a second", "for": "Duration",
@@ -21,7 +21,8 @@ var labels = map[string]string{
 	"move": "Move to this service", "retry": "Retry failures", "failures": "Failures",
 }
 
-// inputs has the input of each setting whose name in JSON differs from the input's name.
+// inputs has the name of a form's input for each setting, by the setting's name in JSON. It has
+// only settings for which the two names differ.
 var inputs = map[string]string{
 	"rate.entities": "rate", "entities": "rate", "rate.writes": "writes", "rate.calls": "calls",
 	"rate.ramp": "ramp", "for_ns": "for",
@@ -30,15 +31,15 @@ var inputs = map[string]string{
 	"end": "filters", "ancestor": "filters",
 }
 
-// where lists prefixes of errors that name a package or an action, in the order in which they occur
-// in a text. A page leaves them out, because it shows them itself.
+// where lists the texts with which errors start that name a package or an action. Pages remove
+// them, because they show the action themselves.
 var where = []string{"mapper: ", "picture: ", "status: ", "history: ", "jobs: ", "causes: ", "pause: ", "resume: ",
 	"abort: ", "retry: ", "undo: ", "start: ", "plan: ", "bad arguments: "}
 
-// labelOf returns the label of an input, in quotes.
+// labelOf returns the label of a form's input, in quotes.
 func labelOf(input string) string { return "\u201c" + labels[input] + "\u201d" }
 
-// said returns an error's text for a page. It names settings by the labels of their inputs.
+// said returns the text of an error for a page. It calls settings by the labels of their inputs.
 func (s *server) said(err error) string {
 	text := operator.Say(err, func(name string) string {
 		input := cmp.Or(inputs[name], name)

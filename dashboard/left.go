@@ -5,13 +5,13 @@ import (
 	"net/url"
 )
 
-// A leaving is an entity that an undo has not restored, with redacted texts.
+// A leaving is an entity that an undo has not restored. Its texts are redacted.
 type leaving struct {
 	Key string `json:"key,omitempty"`
 	Why string `json:"why"`
 }
 
-// A leavings is the page of entities that an undo has not restored.
+// A leavings is the page that lists entities which an undo has not restored.
 type leavings struct {
 	Left []leaving `json:"left"`
 	Next string    `json:"next,omitempty"`
@@ -20,7 +20,7 @@ type leavings struct {
 	More string `json:"-"`
 }
 
-// left answers with the page of entities that an undo has not restored.
+// left answers with the page that lists entities which an undo has not restored.
 func (s *server) left(r *http.Request, q url.Values) (*answer, error) {
 	id, err := id(q, "id")
 	if err != nil {

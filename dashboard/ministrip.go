@@ -11,29 +11,29 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// Sizes of the strip of a job in a list, in units of its picture.
+// Sizes of the strip of a job in the list, in units of its SVG image.
 const (
-	miniCells  = 100 // each is one wide
+	miniCells  = 100 // number of cells, each one unit wide
 	miniHeight = 16
-	miniMark   = 6 // of failed entities, at the bottom
+	miniMark   = 6 // height of the mark for failed entities, at the bottom
 )
 
-// A miniStrip is the strip of a job in a list: cells of the same number of entities, in the order
-// of the key space.
+// A miniStrip is the small picture of a job in the list. It has cells in the order of the key
+// space, each for the same number of entities.
 type miniStrip struct {
 	Width, Height int
 	Paths         []miniPath
-	Says          string // in words
+	Says          string // a description in words
 }
 
-// A miniPath has all cells of a class.
+// A miniPath is the drawing of all cells with the same colour.
 type miniPath struct{ Class, D string }
 
-// miniStates are the states that a cell may have, in the order in which they are said.
+// miniStates are the states that a cell may have, in the order in which the description has them.
 var miniStates = []picture.State{picture.Done, picture.Slow, picture.Running, picture.Pending, picture.Failed}
 
-// miniOf draws the strip of a job from its picture, with the status that was read with it; nil: the
-// picture has no ranges.
+// miniOf returns the strip of a job from its picture and its status. It returns nil if the picture
+// has no ranges.
 func miniOf(p *picture.Picture, s *mapper.Status) *miniStrip {
 	if len(p.Ranges) == 0 {
 		return nil
@@ -57,9 +57,9 @@ func miniOf(p *picture.Picture, s *mapper.Status) *miniStrip {
 	return newMini(states, failed, strings.Join(said, ", "))
 }
 
-// countedMini draws the strip of a job from its numbers, if it has succeeded: it has processed all
-// of its entities. Its record does not say where entities have failed, so they are drawn at the
-// right end. nil: it has not succeeded.
+// countedMini returns the strip of a job that has succeeded, from its numbers. Its record does not
+// say where entities have failed, so they are drawn at the right end. It returns nil for other
+// jobs.
 func countedMini(state mapper.State, processed, failures int64) *miniStrip {
 	if !succeeded(state) {
 		return nil
@@ -75,7 +75,7 @@ func countedMini(state mapper.State, processed, failures int64) *miniStrip {
 		fmt.Sprintf("%s done, %s failed", operator.Grouped(processed), operator.Grouped(failures)))
 }
 
-// cellsOf returns for each cell the state of most of its entities, and whether any of them has
+// cellsOf returns, for each cell, the state of most of its entities, and whether any of them has
 // failed.
 func cellsOf(p *picture.Picture) (states []picture.State, failed []bool) {
 	shares := make([]map[picture.State]float64, miniCells)
@@ -113,7 +113,7 @@ func cellsOf(p *picture.Picture) (states []picture.State, failed []bool) {
 	return states, failed
 }
 
-// newMini draws cells.
+// newMini returns the strip with the given cells and description.
 func newMini(states []picture.State, failed []bool, says string) *miniStrip {
 	m := &miniStrip{Width: miniCells, Height: miniHeight, Says: says}
 	for _, state := range miniStates {
@@ -123,7 +123,8 @@ func newMini(states []picture.State, failed []bool, says string) *miniStrip {
 	return m
 }
 
-// add draws the cells for which a condition is true, from a height down to the bottom.
+// add draws the cells for which the function is returns true. They reach from top down to the
+// bottom.
 func (m *miniStrip) add(class string, top int, is func(cell int) bool) {
 	var d strings.Builder
 	for i := 0; i < miniCells; i++ {

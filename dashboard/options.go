@@ -41,9 +41,10 @@ type Options struct {
 // A TextKind says what kind of text [Options.Redact] gets.
 type TextKind string
 
-// Kinds of texts that users or operators have written, so that they may contain anything.
+// Kinds of texts that may contain data of entities or people, because users or operators have
+// written them.
 const (
-	// a key's path, such as /Account,"ann"; the value that a job is sharded by; or a namespace
+	// a key's path, such as /Account,"ann"; a value of the property in ShardBy; or a namespace
 	TextKey     TextKind = "key"
 	TextParams  TextKind = "params"  // a job's parameters as JSON, or its query, as JSON or in words
 	TextError   TextKind = "error"   // an error, or a cause of errors
@@ -65,7 +66,7 @@ func CloudLoggingURL(project string) func(job, rangeID string) string {
 	}
 }
 
-// redact returns the replacement for a text, or the text itself without [Options.Redact].
+// redact returns the replacement for a text by [Options.Redact], or the text itself.
 func (o *Options) redact(what TextKind, text string) string {
 	if o.Redact == nil || text == "" {
 		return text
@@ -73,8 +74,8 @@ func (o *Options) redact(what TextKind, text string) string {
 	return o.Redact(what, text)
 }
 
-// redactJSON returns the replacement for JSON. If the replacement is not JSON, it returns it as a
-// JSON string.
+// redactJSON returns the replacement for the JSON of v. If the replacement is not JSON, it returns
+// it as a JSON string.
 func (o *Options) redactJSON(what TextKind, v any) (json.RawMessage, error) {
 	encoded, err := json.Marshal(v)
 	if err != nil || o.Redact == nil {

@@ -17,24 +17,24 @@ import (
 	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
-// A field is an input for one of a mapper's parameters.
+// A field is an input of the form for one of a mapper's parameters.
 type field struct {
-	Name     string `json:"name"`     // in JSON, with dots between nested names
+	Name     string `json:"name"`     // the parameter's name in JSON, with dots between nested names
 	Kind     string `json:"kind"`     // bool, int, float, text, lines, duration, time or json
-	Optional bool   `json:"optional"` // an empty input leaves the parameter out
-	Required bool   `json:"required"` // an empty input is an error
+	Optional bool   `json:"optional"` // whether an empty input leaves the parameter out
+	Required bool   `json:"required"` // whether an empty input is an error
 
-	Value string       `json:"-"` // what was entered
-	Bad   string       `json:"-"` // what is wrong with it
+	Value string       `json:"-"` // the text that was entered
+	Bad   string       `json:"-"` // what is wrong with the text; empty: nothing
 	typ   reflect.Type // the Go type of the value
 	path  []string
-	quote bool // a number that JSON has as a string
+	quote bool // whether the value is a number that JSON has as a string
 }
 
-// ID returns the ID of the input.
+// ID returns the ID of the input in the page.
 func (f field) ID() string { return "p." + f.Name }
 
-// Help returns a hint at what the viewer can enter.
+// Help returns a hint for the viewer about what to enter.
 func (f field) Help() string {
 	switch f.Kind {
 	case "duration":
@@ -66,11 +66,11 @@ func fieldsOf(t reflect.Type) []field {
 	return inside(t, nil, 0)
 }
 
-// deepest is the depth of nested structs up to which fields have inputs of their own. The viewer
-// enters deeper values as JSON.
+// deepest is the depth up to which fields of nested structs have inputs of their own. Deeper values
+// are entered as JSON.
 const deepest = 4
 
-// inside returns the inputs for a struct's fields.
+// inside returns the inputs for the fields of a struct. The names that lead to the struct are path.
 func inside(t reflect.Type, path []string, depth int) (all []field) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -114,8 +114,8 @@ func inside(t reflect.Type, path []string, depth int) (all []field) {
 	return all
 }
 
-// required reports whether an empty input is an error. That is so for numbers and times without
-// omitempty or omitzero in the tag's options, because their zero value is seldom meant.
+// required reports whether an empty input is an error. It is for numbers and times, because their
+// zero value is seldom meant, unless the tag's options have omitempty or omitzero.
 func required(kind, options string) bool {
 	all := strings.Split(options, ",")
 	return slices.Contains([]string{"int", "float", "duration", "time"}, kind) &&
@@ -155,8 +155,8 @@ func kindOf(t reflect.Type) string {
 	return "json"
 }
 
-// params encodes the fields' inputs as parameters. It stores errors in the fields, and returns the
-// first one.
+// params encodes the values in the fields' inputs as JSON. It stores errors in the fields, and
+// returns the first one.
 func params(fields []field, q url.Values) (encoded json.RawMessage, err error) {
 	for name := range q {
 		if known := slices.ContainsFunc(fields, func(f field) bool { return f.ID() == name }); strings.HasPrefix(name,

@@ -17,10 +17,10 @@ type detail struct {
 	Logs string `json:"-"`
 }
 
-// A oneRange has all details of a range, with redacted texts.
+// A oneRange has all details of a range. Its texts are redacted.
 type oneRange struct {
 	*picture.Detail
-	Start string `json:"start,omitempty"` // replaces Detail's field
+	Start string `json:"start,omitempty"` // the start of the range as text, in place of the field of picture.Detail
 	End   string `json:"end,omitempty"`
 	Error string `json:"error,omitempty"`
 

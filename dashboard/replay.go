@@ -16,31 +16,31 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// frames is the number of pictures in a replay.
+// frames is the number of pictures that a replay shows.
 const frames = 30
 
 // A replayed is the page with a job's replay.
 type replayed struct {
 	Times  []time.Time `json:"times"`
-	Frames []string    `json:"frames"` // each frame is a string with a letter for each range
+	Frames []string    `json:"frames"` // a string for each frame, with a letter for each range
 	Ranges []ranged    `json:"ranges"`
 
 	Job        string        `json:"-"`
-	Frame      int           `json:"-"` // the number of the frame that is shown, from 1 on
+	Frame      int           `json:"-"` // the number of the frame that is shown, from 1
 	Last       int           `json:"-"`
-	At         time.Duration `json:"-"` // since the job's start
+	At         time.Duration `json:"-"` // the time of that frame, counted from the job's start
 	Took       time.Duration `json:"-"`
 	Strip      strip         `json:"-"`
-	Prev, Next string        `json:"-"` // addresses
+	Prev, Next string        `json:"-"` // addresses of the pages with the neighbouring frames
 	Estimated  bool          `json:"-"`
 	Spans      string        `json:"-"` // the time of each frame, for the script
 }
 
-// letters has the letter for each state in a frame.
+// letters has the letter that stands for each state in a frame.
 var letters = map[picture.State]byte{picture.Uncut: 'u', picture.Pending: 'p', picture.Running: 'r', picture.Done: 'd',
 	picture.Slow: 's', picture.Failed: 'f'}
 
-// unfold returns the letters of all ranges in each frame.
+// unfold returns a string for each of the times, with a letter for the state of each range.
 func unfold(p *picture.Picture, times []time.Time) (all []string) {
 	for _, t := range times {
 		var b strings.Builder
@@ -98,7 +98,8 @@ func (s *server) replay(r *http.Request, q url.Values) (*answer, error) {
 	return &answer{template: "replay", title: "Replay of " + id, body: v}, nil
 }
 
-// play sets the class of each slot for a frame, and the frames in which the class changes.
+// play sets the class of each slot to its state in a frame. It also sets the frames in which the
+// state changes.
 func (s *strip) play(all []string, frame int) {
 	for i := range s.Slots {
 		v := &s.Slots[i]
@@ -130,7 +131,8 @@ func className(letter byte) string {
 	return ""
 }
 
-// colours are an animation's own colours, for light and dark pages, because it has no style sheet.
+// colours are the colours of states in an animation, by letter. They suit light and dark pages,
+// because an animation has no style sheet.
 var colours = map[byte]string{'u': "#e2e8f0", 'p': "#94a3b8", 'r': "#2563eb", 'd': "#15803d", 's': "#d97706",
 	'f': "#dc2626"}
 
@@ -208,8 +210,8 @@ func animate(st *mapper.Status, p *picture.Picture, d strip, all []string) svg {
 	return b.Bytes()
 }
 
-// turns returns the colours of a range in the order in which it takes them, and the times of the
-// changes.
+// turns returns the colours of the range with index at, in the order in which it has them, and the
+// times of the changes.
 func turns(all []string, at int) (values, times []string) {
 	last := byte(0)
 	for i, frame := range all {
@@ -221,5 +223,5 @@ func turns(all []string, at int) (values, times []string) {
 	return values, times
 }
 
-// unit3 returns a share as text, with four decimals.
+// unit3 formats a share with four decimals.
 func unit3(f float64) string { return strconv.FormatFloat(f, 'f', 4, 64) }

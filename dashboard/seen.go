@@ -17,10 +17,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// A status is a job's status with redacted texts.
+// A status is a job's status for a page. Its texts are redacted.
 type status struct {
 	*mapper.Status
-	// They replace fields of Status of the same name, also in JSON.
+	// The following fields replace fields of mapper.Status with the same names, also in JSON.
 	Query      json.RawMessage `json:"query"`
 	Params     json.RawMessage `json:"params"`
 	Error      string          `json:"error,omitempty"`
@@ -29,11 +29,13 @@ type status struct {
 	ByKind   []mapper.KindStatus `json:"spaces,omitempty"`
 	Counters map[string]int64    `json:"counters"`
 
-	Over string         `json:"-"` // the query in words
-	Undo *mapper.Status `json:"-"` // of the job that undoes it; nil: there is none, or it is unknown
+	Over string `json:"-"` // the query in words
+	// the status of the job that undoes this one; nil: there is none, or it is unknown
+	Undo *mapper.Status `json:"-"`
 }
 
-// Undone says whether the job was undone; empty: it was not, or that is unknown.
+// Undone returns a text about the undo of the job. It returns "" if the job was not undone, or if
+// that is unknown.
 func (s *status) Undone() string {
 	switch {
 	case s.Undo == nil || s.Undo.State == mapper.StateFailed || s.Undo.State == mapper.StateAborted:
@@ -78,14 +80,14 @@ func (s *server) actsOf(from []mapper.HistoryEntry) []mapper.HistoryEntry {
 // keyOf returns the redacted text of a key.
 func (s *server) keyOf(k *datastore.Key) string { return s.redact(TextKey, names.Key(k)) }
 
-// A cause is a cause of failures with redacted texts.
+// A cause is a cause of failures. Its texts are redacted.
 type cause struct {
 	Cause     string  `json:"cause"`
-	Digest    string  `json:"digest"` // names the cause in the log
+	Digest    string  `json:"digest"` // the text by which the log names the cause
 	Count     int64   `json:"count"`
 	Estimated bool    `json:"estimated"`
 	Example   failed  `json:"example"`
-	Hash      string  `json:"-"` // hash of the cause before it was redacted
+	Hash      string  `json:"-"` // a hash of the text before it was redacted
 	Share     float64 `json:"-"`
 }
 
@@ -95,7 +97,7 @@ func hashOf(text string) string {
 	return hex.EncodeToString(h[:8])
 }
 
-// A failed is a failed entity with redacted texts.
+// A failed is an entity that has failed. Its texts are redacted.
 type failed struct {
 	Key      string    `json:"key"`
 	Error    string    `json:"error"`
@@ -121,10 +123,10 @@ func (s *server) causesOf(from []mapper.FailureCause) []cause {
 	return all
 }
 
-// A ranged is a range with redacted texts.
+// A ranged is a range of a picture. Its texts are redacted.
 type ranged struct {
 	picture.Range
-	Start string `json:"start,omitempty"` // replaces Range's field
+	Start string `json:"start,omitempty"` // the start of the range as text, in place of the field of picture.Range
 	End   string `json:"end,omitempty"`
 	Error string `json:"error,omitempty"`
 }
@@ -133,7 +135,7 @@ func (s *server) rangedOf(r picture.Range) ranged {
 	return ranged{r, s.place(r.Start), s.place(r.End), s.redact(TextError, r.Error)}
 }
 
-// place returns the redacted text of a bound, or "" if there is none.
+// place returns the redacted text of the position where a range starts or ends, or "" for nil.
 func (s *server) place(p *picture.Place) string {
 	if p == nil {
 		return ""

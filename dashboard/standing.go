@@ -12,23 +12,23 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// These are the tones of a standing.
+// Tones of a standing, which decide its colour.
 const (
-	good  = "good"  // nothing to do
-	held  = "held"  // the job makes less progress than it could
+	good  = "good"  // nobody has to act
+	held  = "held"  // the job makes less progress than it could make
 	trial = "trial" // somebody has to act
 )
 
-// A standing describes a job's state for the operator: Text has the state and its reason, and Next
-// says what to do.
+// A standing tells the operator how a job is. Text has the state and its reason, and Next says what
+// to do.
 type standing struct {
 	Tone string
 	Text []piece
 	Next string
 }
 
-// A piece is a part of the text about a job. If Range is set, the page shows the part as a link to
-// that range.
+// A piece is a part of a text about a job. If Range is set, the page shows the part as a link to
+// the page of that range.
 type piece struct{ Text, Range string }
 
 var (
@@ -36,7 +36,7 @@ var (
 	rangePrefix = regexp.MustCompile(`\brange [0-9a-f]{32}: `)
 )
 
-// pieces returns a text about a job in pieces, without the job's name at its start.
+// pieces splits a text about a job into pieces. It removes the job's name at the start.
 func pieces(job, text string) (all []piece) {
 	text = strings.ReplaceAll(text, "job "+job+": ", "")
 	for {
@@ -75,7 +75,7 @@ func standingOf(s *status, history []mapper.HistoryEntry, now time.Time) standin
 	return standing{tone, pieces(s.ID, strings.TrimSuffix(text, ".")), next}
 }
 
-// undoing says how the undo of a job stands, and what to do.
+// undoing returns the standing of a job that is being undone, or was undone.
 func undoing(s *status) (tone, text, next string) {
 	undo := s.Undo
 	switch {
@@ -97,7 +97,7 @@ func undoing(s *status) (tone, text, next string) {
 	return tone, "Undone by the job " + s.UndoneBy + ": " + operator.Undone(undo), next
 }
 
-// paused says how a paused job stands, and what to do.
+// paused returns the standing of a paused job.
 func paused(s *status, history []mapper.HistoryEntry) (tone, text, next string) {
 	switch s.Phase {
 	case mapper.PhaseOverBudget:
@@ -121,7 +121,8 @@ func paused(s *status, history []mapper.HistoryEntry) (tone, text, next string) 
 // sentence returns a phase with a capital letter, as the start of a sentence.
 func sentence(p mapper.Phase) string { return strings.ToUpper(string(p[:1])) + string(p[1:]) }
 
-// actor returns who brought a job into a state, and why, if the history has that.
+// actor returns a text that says who brought a job into a state, and why. It returns "" if the
+// history does not have that.
 func actor(history []mapper.HistoryEntry, state mapper.State) (text string) {
 	if len(history) == 0 || history[len(history)-1].State != state {
 		return ""
@@ -158,7 +159,8 @@ func running(s *status, now time.Time) (tone, text, next string) {
 
 const nothingToDo = "Nothing to do."
 
-// phaseOf returns what a running job does or waits for. The text starts with the job's phase.
+// phaseOf returns the standing of a running job according to its phase. The text starts with the
+// phase.
 func phaseOf(s *status, rate string, now time.Time) (tone, text, next string) {
 	why := cmp.Or(s.Bottleneck, s.Error)
 	text = sentence(mapper.Phase(operator.PhaseOf(s.State, s.Phase)))

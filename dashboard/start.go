@@ -25,33 +25,34 @@ import (
 // A startable is a mapper whose jobs the form can start.
 type startable struct {
 	Name   string  `json:"name"`
-	Visit  bool    `json:"visit"` // the mapper is a Visit
+	Visit  bool    `json:"visit"` // whether the mapper is a Visit
 	Fields []field `json:"fields"`
 
 	Description string `json:"description,omitempty"`
 
 	Destroys bool `json:"-"`
-	Kindless bool `json:"-"` // its jobs need no kind
+	Kindless bool `json:"-"` // whether the mapper's jobs need no kind
 }
 
 // A form is the page that starts a job.
 type form struct {
 	Mappers []startable      `json:"mappers,omitempty"`
 	Plan    *mapper.Estimate `json:"plan,omitempty"`
-	ID      string           `json:"id,omitempty"` // ID of the job that was started
+	ID      string           `json:"id,omitempty"` // the ID of the job that was started
 
-	Chosen  *startable        `json:"-"`
-	In      map[string]string `json:"-"` // the inputs, by the names of the fields
-	Bad     string            `json:"-"` // what is wrong with the inputs
-	Planned string            `json:"-"` // the hash of the inputs that were planned, and the planned number of entities
-	Changed bool              `json:"-"` // the inputs have changed since the plan
-	Exists  bool              `json:"-"` // a job with this ID exists
-	Counted string            `json:"-"` // what is wrong with the number of entities that the viewer has typed
+	Chosen *startable        `json:"-"`
+	In     map[string]string `json:"-"` // the texts that were entered, by the names of the inputs
+	Bad    string            `json:"-"` // what is wrong with the inputs
+	// a hash of the inputs that were planned, with the planned number of entities
+	Planned string `json:"-"`
+	Changed bool   `json:"-"` // whether the inputs have changed since the plan
+	Exists  bool   `json:"-"` // whether a job with this ID exists
+	Counted string `json:"-"` // what is wrong with the number of entities that the viewer has entered
 
-	Kinds, Namespaces []string `json:"-"` // suggestions from the database; empty: not known
+	Kinds, Namespaces []string `json:"-"` // suggestions from the database; empty: unknown
 }
 
-// These values of the field "how" say which part of a job is tried first.
+// Values of the form's field "how", which says what part of a job is tried first.
 const (
 	asRehearsal = "rehearsal"
 	asCanary    = "canary"
@@ -90,7 +91,7 @@ func (s *server) form(r *http.Request, q url.Values) (*answer, error) {
 	return &answer{template: "start", title: "Start a job", body: f}, nil
 }
 
-// choose sets the mapper of the form.
+// choose sets the mapper that the form is for.
 func (f *form) choose(name string) error {
 	i := slices.IndexFunc(f.Mappers, func(m startable) bool { return m.Name == name })
 	if i < 0 {
@@ -100,7 +101,7 @@ func (f *form) choose(name string) error {
 	return nil
 }
 
-// stands returns a hash of the inputs on which a job or its plan depends.
+// stands returns a hash of the inputs on which a job and its plan depend.
 func stands(q url.Values) string {
 	h := sha256.New()
 	var names []string
@@ -117,7 +118,7 @@ func stands(q url.Values) string {
 	return hex.EncodeToString(h.Sum(nil)[:12])
 }
 
-// An entered has the parsed inputs of the form.
+// An entered has the values of the form's inputs.
 type entered struct {
 	mapper  string
 	query   mapper.Query
@@ -126,7 +127,7 @@ type entered struct {
 	each    time.Duration // how long the function takes for an entity
 }
 
-// read parses the inputs of the form.
+// read parses the form's inputs, which are in q.
 func (f *form) read(q url.Values) (in entered, err error) {
 	in.mapper = f.Chosen.Name
 	in.query = mapper.Query{Kind: strings.TrimSpace(q.Get("kind")), Namespace: strings.TrimSpace(q.Get("namespace"))}
@@ -191,7 +192,7 @@ func (f *form) read(q url.Values) (in entered, err error) {
 	return in, errors.Join(bad...)
 }
 
-// plan returns the estimate for a job with these inputs.
+// plan returns the estimate for the job that the inputs describe.
 func (s *server) plan(ctx context.Context, in entered) (_ *mapper.Estimate, err error) {
 	if in.mapper == prebuilt.EraseName {
 		if in.query, err = prebuilt.EraseQuery(ctx, s.engine, in.query, in.params); err != nil {
@@ -204,7 +205,8 @@ func (s *server) plan(ctx context.Context, in entered) (_ *mapper.Estimate, err 
 	})
 }
 
-// start plans a job, and starts it after the plan was shown. Errors are shown beside the inputs.
+// start plans a job. After the plan was shown, it starts the job. Errors are shown beside the
+// inputs.
 func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 	f := &form{Mappers: s.startables(), In: make(map[string]string)}
 	if err := f.choose(q.Get("mapper")); err != nil {
@@ -236,13 +238,13 @@ func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 	return &answer{to: "job?" + url.Values{"id": {job.ID}, "did": {"start"}}.Encode(), body: &form{ID: job.ID}}, nil
 }
 
-// Guarded reports whether the viewer has to type the number of entities before the start, because
-// the job destroys something.
+// Guarded reports whether the viewer has to enter the planned number of entities before the start,
+// because the job destroys something.
 func (f *form) Guarded() bool { return f.Chosen.Destroys && f.In["how"] != asRehearsal }
 
 // mayStart reports whether the form may start the job: its plan was shown, and the inputs have not
-// changed since. If the job destroys something, the viewer must also have typed the plan's number
-// of entities. If the answer is no, mayStart stores the reason in the form.
+// changed since. If the job destroys something, the viewer must also have entered the planned
+// number of entities. If the answer is no, mayStart stores the reason in the form.
 func (f *form) mayStart(q url.Values, now string) bool {
 	planned, number, _ := strings.Cut(q.Get("planned"), " ")
 	switch {
@@ -258,7 +260,7 @@ func (f *form) mayStart(q url.Values, now string) bool {
 	return true
 }
 
-// These are the limits of a form's suggestions.
+// Limits of the suggestions in a form.
 const (
 	suggestTime  = 3 * time.Second
 	suggestFresh = time.Minute
@@ -296,7 +298,7 @@ func (s *server) suggest(ctx context.Context, f *form) {
 	}
 }
 
-// again answers with the form, its inputs, and what is wrong with them.
+// again answers with the form, with the inputs and with err, which says what is wrong.
 func (s *server) again(r *http.Request, f *form, err error) (*answer, error) {
 	if asJSON(r) {
 		return nil, err

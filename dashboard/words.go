@@ -58,7 +58,7 @@ var words = template.FuncMap{
 	"colour":   func(c picture.Colour) string { return colourNames[c] },
 }
 
-// query returns a query string of names and values.
+// query returns the query string of a URL, from alternating names and values.
 func query(pairs ...string) template.URL {
 	q := make(url.Values)
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -67,10 +67,10 @@ func query(pairs ...string) template.URL {
 	return template.URL(q.Encode()) //nolint:gosec // it is encoded
 }
 
-// A bar is a job's progress bar. Its lengths are percentages.
+// A bar is the progress bar of a job. Its lengths are percentages.
 type bar struct {
 	Least, About, Most string
-	Unknown            bool // the bounds are too far apart to be drawn
+	Unknown            bool // whether the bounds are too far apart to be drawn
 	Says               string
 }
 
@@ -86,7 +86,7 @@ func barOf(p mapper.Progress) bar {
 	return b
 }
 
-// rateOf returns a rate limit in a few words.
+// rateOf describes a rate limit in a few words.
 func rateOf(r mapper.Rate) string {
 	var parts []string
 	if r.EntitiesPerSecond > 0 {
@@ -104,7 +104,7 @@ func rateOf(r mapper.Rate) string {
 	return cmp.Or(strings.Join(parts, ", "), "none")
 }
 
-// dollars returns an amount of dollars as text, rounded to cents. Amounts below ten cents have four
+// dollars formats an amount of dollars, rounded to cents. Amounts below ten cents have four
 // decimals.
 func dollars(f float64) string {
 	if f > 0 && f < 0.1 {
@@ -113,7 +113,7 @@ func dollars(f float64) string {
 	return fmt.Sprintf("$%.2f", f)
 }
 
-// amount returns a number with about three digits.
+// amount formats a number with about three digits.
 func amount(f float64) string {
 	if f > 0 && f < 10 {
 		return fmt.Sprintf("%.1f", f)
@@ -121,7 +121,7 @@ func amount(f float64) string {
 	return operator.Grouped(int64(math.Round(f)))
 }
 
-// span returns a duration with about three digits.
+// span formats a duration with about three digits.
 func span(d time.Duration) string {
 	switch {
 	case d >= 100*time.Second || d <= -100*time.Second:
@@ -138,13 +138,14 @@ func span(d time.Duration) string {
 	return "0 s"
 }
 
-// colourNames has the name of each way to colour a strip.
+// colourNames has the name of each way to colour a strip, for people.
 var colourNames = map[picture.Colour]string{
 	picture.ByState: "state", picture.ByPace: "time per entity", picture.ByAttempts: "failed attempts",
 	picture.ByTime: "time of commit",
 }
 
-// dict returns a map of names and values, for a template that takes several arguments.
+// dict returns a map from alternating names and values. A template gets it in place of several
+// arguments.
 func dict(pairs ...any) (map[string]any, error) {
 	m := make(map[string]any)
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -157,8 +158,8 @@ func dict(pairs ...any) (map[string]any, error) {
 	return m, nil
 }
 
-// visible returns a text from an unknown author, shortened to most characters. It escapes
-// characters that a browser would hide or obey, as in \u{202e}.
+// visible returns a text from an unknown author in a form that is safe to show, shortened to most
+// characters. It escapes characters that a browser would hide or obey, as in \u{202e}.
 func visible(s string, most int) string {
 	var b strings.Builder
 	n := 0

@@ -12,15 +12,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A callPlan has the faults of one call.
+// A callPlan has the faults that happen to one call.
 type callPlan struct {
-	lost       error // returned before the call has an effect
+	lost       error // the error with which the call fails before it has an effect; nil: it does not
 	abort      bool
-	answerLost error // returned after the call has had its effect
+	answerLost error // the error with which the call fails after it has had its effect; nil: it does not
 	delay      time.Duration
 }
 
-// plan draws the faults of a call. After a rule that loses the call, plan skips the other rules.
+// plan draws the faults of a call by the rules. After a rule that loses the call, it skips the
+// other rules.
 func (f *Faults) plan(method string, req any) callPlan {
 	var p callPlan
 	about := func(r *rule) bool {
@@ -98,7 +99,7 @@ func (f *Faults) abort(ctx context.Context, req *datastorepb.CommitRequest, info
 	return status.Error(codes.Aborted, "injected: too much contention on these datastore entities. please try again.")
 }
 
-// wasAborted reports whether a rollback is the first one of a transaction that abort has ended.
+// wasAborted reports whether a rollback is the first one after abort has ended its transaction.
 func (f *Faults) wasAborted(req *datastorepb.RollbackRequest) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,14 +108,14 @@ func (f *Faults) wasAborted(req *datastorepb.RollbackRequest) bool {
 	return was
 }
 
-// A transactionKey tells the transactions of all databases apart.
+// A transactionKey identifies a transaction among the transactions of all databases.
 type transactionKey struct{ project, database, id string }
 
 func transactionOf(req *datastorepb.RollbackRequest) transactionKey {
 	return transactionKey{req.ProjectId, req.DatabaseId, string(req.Transaction)}
 }
 
-// wait returns after a duration, or with an error if the call's context ends first.
+// wait waits for the time d. It returns an error if the call's context ends before.
 func wait(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil

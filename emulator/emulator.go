@@ -344,11 +344,11 @@ func (e *Emulator) Token(account, audience string) (string, error) {
 // readings is the usage between them.
 func (e *Emulator) Usage() Usage { return e.meter.Usage() }
 
-// A service is a gRPC server that clients reach in memory, and at a port if it has an address.
+// A service is a gRPC server. Clients reach it in memory, and at a port if it has an address.
 type service struct {
 	server *grpc.Server
 	memory *bufconn.Listener
-	other  net.Listener // accepts the port's connections that are not gRPC
+	other  net.Listener // accepts connections at the port that are not gRPC
 	addr   string
 	serves sync.WaitGroup
 }
@@ -395,7 +395,7 @@ func (s *service) stop() {
 	s.serves.Wait()
 }
 
-// dial connects in memory.
+// dial returns a connection to the service in memory.
 func (s *service) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return s.memory.DialContext(ctx)
 }

@@ -75,7 +75,7 @@ var faultNames = map[FaultKind]string{
 	DeliverShuffled: "DeliverShuffled", CrashReceiver: "CrashReceiver", LoseReply: "LoseReply",
 }
 
-// String returns the constant's name.
+// String returns the name of the kind's constant.
 func (k FaultKind) String() string {
 	if name := faultNames[k]; name != "" {
 		return name
@@ -83,7 +83,7 @@ func (k FaultKind) String() string {
 	return fmt.Sprintf("FaultKind(%d)", int(k))
 }
 
-// methods are the short names of all calls.
+// methods has the short names of all calls of both services.
 var methods = func() map[string]bool {
 	names := make(map[string]bool)
 	for _, service := range []grpc.ServiceDesc{datastorepb.Datastore_ServiceDesc, cloudtaskspb.CloudTasks_ServiceDesc,
@@ -95,7 +95,7 @@ var methods = func() map[string]bool {
 	return names
 }()
 
-// ofCalls reports whether a kind happens to calls, and not to deliveries.
+// ofCalls reports whether this kind of fault happens to calls, and not to deliveries.
 func (k FaultKind) ofCalls() bool { return k <= AbortCommit }
 
 // A Fault is a rule: what goes wrong, how often and when. Each call or delivery goes through the
@@ -187,7 +187,7 @@ type Faults struct {
 	seed uint64
 
 	mu      sync.Mutex
-	begun   time.Time // zero before the emulator starts
+	begun   time.Time // the start of the emulator; zero before it
 	paused  bool
 	rules   []*rule
 	invalid error                   // the error of the first invalid rule
@@ -284,8 +284,8 @@ func (r *rule) strike(age time.Duration) (bool, time.Duration) {
 	return true, r.Latency.Draw(r.rng)
 }
 
-// each draws the faults of all rules for which about returns true. For each fault that happens now,
-// it calls do with the latency.
+// each draws the faults of all rules for which the function about returns true. For each fault that
+// happens now, it calls do with the rule and the latency.
 func (f *Faults) each(about func(*rule) bool, do func(r *rule, d time.Duration)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

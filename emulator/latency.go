@@ -15,7 +15,7 @@ type Latency interface {
 	validate() error
 }
 
-// Constant is a [Latency] that is always the same.
+// Constant is a [Latency] with always the same duration.
 type Constant time.Duration
 
 // Uniform is a [Latency] in [Min, Max), each duration equally likely. If Max is at most Min, it is
@@ -45,16 +45,16 @@ func (e Exponential) Draw(rng *rand.Rand) time.Duration {
 	return duration(rng.ExpFloat64() * float64(e.Mean))
 }
 
-// z99 is the 99th percentile of the standard normal distribution.
+// z99 is the 99th percentile of the standard normal distribution, which relates P99 to Median.
 const z99 = 2.3263478740408408
 
-// Draw returns a duration, above Median as often as below.
+// Draw returns a random duration. Half of the durations are above Median.
 func (l LogNormal) Draw(rng *rand.Rand) time.Duration {
 	sigma := math.Log(float64(l.P99)/float64(l.Median)) / z99
 	return duration(float64(l.Median) * math.Exp(sigma*rng.NormFloat64()))
 }
 
-// duration keeps a number of nanoseconds in the bounds of a Duration.
+// duration converts a number of nanoseconds, and limits it to what a Duration can hold.
 func duration(ns float64) time.Duration {
 	if ns >= math.MaxInt64 {
 		return math.MaxInt64

@@ -6,7 +6,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/tasksemu"
 )
 
-// taskFaults cause the faults of deliveries.
+// taskFaults decide the faults of deliveries, for package tasksemu.
 type taskFaults struct{ *Faults }
 
 var _ tasksemu.Faults = taskFaults{}
@@ -15,7 +15,7 @@ func ofKind(kind FaultKind) func(*rule) bool {
 	return func(r *rule) bool { return r.Kind == kind }
 }
 
-// Pick implements DeliverShuffled. If only one task waits, the fault does not happen.
+// Pick implements the fault DeliverShuffled. If only one task waits, the fault does not happen.
 func (f taskFaults) Pick(n int) int {
 	picked := 0
 	if n < 2 {
@@ -25,14 +25,14 @@ func (f taskFaults) Pick(n int) int {
 	return picked
 }
 
-// Hold implements DeliverLate.
+// Hold implements the fault DeliverLate.
 func (f taskFaults) Hold() time.Duration {
 	var longest time.Duration
 	f.each(ofKind(DeliverLate), func(_ *rule, d time.Duration) { longest = max(longest, d) })
 	return longest
 }
 
-// Delivery implements the other kinds of faults of deliveries.
+// Delivery implements the other faults of deliveries.
 func (f taskFaults) Delivery() tasksemu.Delivery {
 	var p tasksemu.Delivery
 	about := func(r *rule) bool {

@@ -11,20 +11,21 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// These constants limit the parts that a task reads ahead. Reading a part from a bucket takes about
-// 30 ms, mostly waiting.
+// Limits of the parts that a task reads ahead: their number and their bytes. Reading a part from a
+// bucket takes about 30 ms, mostly waiting.
 const (
 	aheadParts = 64
 	aheadBytes = 4 << 20
 )
 
-// A readAhead reads blobs in parallel, and returns them in the order of the calls of read. It holds
-// up to aheadParts blobs, of up to aheadBytes together. A larger blob is read while it is used.
+// A readAhead reads blobs in parallel, and returns them in the order of the calls of read. In
+// memory it has up to aheadParts blobs, with up to aheadBytes in total. A larger blob is read while
+// it is used.
 type readAhead struct {
 	ctx    context.Context
 	bucket *blob.Bucket
-	free   *semaphore.Weighted // bytes
-	reads  chan *aheadRead     // in the order of the calls of read; the caller of read closes it
+	free   *semaphore.Weighted // the bytes that may still be read ahead
+	reads  chan *aheadRead     // the reads in the order of the calls of read; the caller of read closes it
 	group  sync.WaitGroup
 }
 
@@ -40,8 +41,8 @@ func newReadAhead(ctx context.Context, bucket *blob.Bucket) *readAhead {
 		reads: make(chan *aheadRead, aheadParts)}
 }
 
-// read starts to read a blob of a size in bytes. It waits while the blobs that are held exceed the
-// limits.
+// read starts to read a blob that has size bytes. While the blobs in memory reach the limits, it
+// waits.
 func (a *readAhead) read(key string, size int64) error {
 	held := min(max(size, aheadBytes/aheadParts), aheadBytes)
 	if err := a.free.Acquire(a.ctx, held); err != nil {
@@ -71,7 +72,7 @@ func (a *readAhead) read(key string, size int64) error {
 	return nil
 }
 
-// next returns the next blob, and io.EOF after the last one. The caller closes it.
+// next returns the next blob, or io.EOF after the last one. The caller closes the blob.
 func (a *readAhead) next() (io.ReadCloser, error) {
 	r, ok := <-a.reads
 	if !ok {
@@ -93,10 +94,10 @@ func (a *readAhead) wait() {
 	a.group.Wait()
 }
 
-// A heldBlob is a blob whose bytes count as held until it is closed.
+// A heldBlob is a blob that counts for the limits until it is closed.
 type heldBlob struct {
 	io.Reader
-	body io.Closer // nil: nothing to close
+	body io.Closer // closes the blob, if it is not in memory
 	free func()
 }
 

@@ -16,12 +16,12 @@ import (
 	"github.com/twmb/avro"
 )
 
-// An avroWriter appends a value in Avro's binary form. Package avro infers the schema. Its own
-// writer is not used, because it drops precision below the unit, and writes any duration as a time
-// of day.
+// An avroWriter is a function that appends a value to b in Avro's binary form. Package avro derives
+// the schema. Its own writer is not used, because it drops precision below the unit, and writes any
+// duration as a time of day.
 type avroWriter func(b []byte, v reflect.Value, depth int) ([]byte, error)
 
-// avroWriters makes the writers of a schema's values.
+// avroWriters makes the avroWriters for the values of a schema.
 type avroWriters struct {
 	named map[string]*avro.SchemaNode
 	made  map[avroPlace]*avroWriter
@@ -72,8 +72,8 @@ func (w *avroWriters) of(n *avro.SchemaNode, t reflect.Type) (avroWriter, error)
 		t, strings.TrimSpace(n.Type+" "+n.LogicalType))
 }
 
-// avroLeaf returns the writer of a type without inner types. It is nil if the type does not fit the
-// schema.
+// avroLeaf returns the writer for a Go type without inner types. It returns nil if the type does
+// not fit the schema.
 func avroLeaf(n *avro.SchemaNode, t reflect.Type) avroWriter {
 	kind := t.Kind()
 	switch {
@@ -112,7 +112,7 @@ func avroLeaf(n *avro.SchemaNode, t reflect.Type) avroWriter {
 	return nil
 }
 
-// avroFixed returns the writer of a fixed number of bytes.
+// avroFixed returns the writer for a value with a fixed number of bytes.
 func avroFixed(n *avro.SchemaNode, t reflect.Type) avroWriter {
 	switch {
 	case n.LogicalType == "duration" && t == avroDuration:
@@ -131,7 +131,8 @@ func avroFixed(n *avro.SchemaNode, t reflect.Type) avroWriter {
 	return nil
 }
 
-// avroNumber returns the function that converts a value to an integer, or nil if there is none.
+// avroNumber returns the function that converts a value of the Go type to an integer. It returns
+// nil if there is none.
 func avroNumber(logical string, t reflect.Type) func(v reflect.Value) (int64, error) {
 	what, unitName, _ := strings.Cut(strings.TrimPrefix(logical, "local-"), "-")
 	unit := avroUnits[unitName]
@@ -258,7 +259,7 @@ func hasDigits(n *big.Int, precision int) bool {
 	return n.CmpAbs(new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(precision)), nil)) < 0
 }
 
-// union returns the writer of null or a pointer's target.
+// union returns the writer for a pointer: it writes null, or the value that the pointer points to.
 func (w *avroWriters) union(n *avro.SchemaNode, t reflect.Type) (avroWriter, error) {
 	if len(n.Branches) != 2 || n.Branches[0].Type != "null" || t.Kind() != reflect.Pointer {
 		return nil, fmt.Errorf("%v can't be written as a union of other types than null and its own", t)
@@ -319,7 +320,7 @@ func (w *avroWriters) ofMap(n *avro.SchemaNode, t reflect.Type) (avroWriter, err
 	}, err
 }
 
-// sortedKeys returns the keys of a map, which are texts or integers, in a stable order.
+// sortedKeys returns the keys of a map, which are texts or integers, in their order.
 func sortedKeys(v reflect.Value) []reflect.Value {
 	keys := v.MapKeys()
 	slices.SortFunc(keys, func(a, b reflect.Value) int {

@@ -23,13 +23,14 @@ const (
 	Zstd Compression = "zstd"
 )
 
-// A squeezer compresses texts. The concatenation of two compressed texts decompresses to both.
+// A squeezer compresses texts. Two compressed texts in a row are decompressed to the two texts in a
+// row.
 type squeezer struct {
 	how  Compression
 	zstd *zstd.Encoder
 }
 
-// gzips are idle writers. Each takes a megabyte of memory.
+// gzips are gzip writers that are not in use. Each takes a megabyte of memory.
 var gzips = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 
 func squeezerOf(c Compression) (squeezer, error) {
@@ -47,7 +48,7 @@ func (s squeezer) extension() string {
 	return map[Compression]string{Uncompressed: "", Gzip: ".gz", Zstd: ".zst"}[s.how]
 }
 
-// squeeze compresses a text.
+// squeeze returns the compressed text.
 func (s squeezer) squeeze(text []byte) []byte {
 	switch s.how {
 	case Zstd:

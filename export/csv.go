@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// csvEncoding returns the coder of structs as lines of CSV.
+// csvEncoding returns the coder that writes structs as lines of CSV.
 func csvEncoding[R any](s squeezer) (*frames, error) {
 	t := reflect.TypeFor[R]()
 	if t.Kind() != reflect.Struct {
@@ -60,14 +60,14 @@ func csvEncoding[R any](s squeezer) (*frames, error) {
 		}}, nil
 }
 
-// A cell is the text of a value, or null. Null becomes an empty cell, and the empty text becomes
-// "", so that readers can tell them apart.
+// A cell is a value in a line of CSV: a text, or null. Null is written as an empty cell, and the
+// empty text as "", so that readers can tell them apart.
 type cell struct {
 	text  string
 	there bool
 }
 
-// csvLine returns a line as in RFC 4180. Line ends inside values stay unchanged.
+// csvLine returns a line of CSV according to RFC 4180. Line ends inside values stay unchanged.
 func csvLine(cells []cell) []byte {
 	var b []byte
 	for i, c := range cells {
@@ -90,7 +90,7 @@ func csvLine(cells []cell) []byte {
 	return append(b, "\r\n"...)
 }
 
-// writable reports whether CSV can hold values of a type.
+// writable reports whether CSV can hold the values of a Go type.
 func writable(t reflect.Type) bool {
 	if t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler) || t == bytesType {
 		return true
@@ -106,8 +106,8 @@ func writable(t reflect.Type) bool {
 	return false
 }
 
-// cellOf returns the cell of a value. A nil is null, times are in RFC 3339 with nanoseconds, and
-// bytes in base64.
+// cellOf converts a value into a cell. Nil becomes null, a time is written in RFC 3339 with
+// nanoseconds, and bytes in base64.
 func cellOf(v reflect.Value) (cell, error) {
 	switch t := v.Type(); {
 	case v.Kind() == reflect.Pointer && v.IsNil():

@@ -22,7 +22,7 @@ import (
 // left out of its key, and of references to the same database.
 type Entity struct {
 	Key        *datastore.Key
-	Properties datastore.PropertyList // as the Go client loads them
+	Properties datastore.PropertyList // the properties as the Go client loads them
 
 	// Stored is the entity in the protocol's form, as stored. If it is set, MarshalJSON writes it.
 	// Otherwise MarshalJSON writes what the client's Put of Key and Properties would store.
@@ -79,8 +79,8 @@ func (e *Entity) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// exported returns an entity without its project and database, also in references to the same
-// database. References to other databases keep theirs.
+// exported returns an entity without its project and database. References to entities in the same
+// database lose theirs, too. References to other databases keep theirs.
 func exported(e *pb.Entity) *pb.Entity {
 	e = pbvalue.Clone(e)
 	home := e.GetKey().GetPartitionId()
@@ -95,7 +95,7 @@ func exported(e *pb.Entity) *pb.Entity {
 	return e
 }
 
-// eachKey calls f for all keys in an entity. Its own key is the last one.
+// eachKey calls f for all keys in an entity. The entity's own key comes last.
 func eachKey(e *pb.Entity, f func(*pb.Key)) {
 	for _, v := range e.GetProperties() {
 		eachKeyIn(v, f)

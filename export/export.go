@@ -60,24 +60,24 @@ type Options struct {
 	// failure.
 	AllowFailures bool
 
-	// revision is the result of [coder].revision.
+	// revision is the result of [coder].revision for the export's coder.
 	revision string
 }
 
-// mostFiles is how many files an export has at most.
+// mostFiles is the largest number of files of an export.
 const mostFiles = 10_000
 
 // A File describes one file of an export, for Options.Name and Options.Wrap.
 type File struct {
-	Index  int    `json:"index"`  // from 0
+	Index  int    `json:"index"`  // the file's number, from 0
 	Of     int    `json:"of"`     // the number of files
 	Export string `json:"export"` // the ID of the export
-	Folder string `json:"folder"` // of the export
+	Folder string `json:"folder"` // the folder of the export
 
 	// Params are the parameters of the export, as JSON.
 	Params json.RawMessage `json:"params,omitempty"`
 
-	Ext string `json:"-"` // the extension for its name, such as .jsonl.gz
+	Ext string `json:"-"` // the extension for the file's name, such as .jsonl.gz
 }
 
 // An Export defines exports with parameters of type P: what a record is, and where the files go.
@@ -94,21 +94,22 @@ type Export[P any] struct {
 
 // startParams are the parameters of an export's first stage.
 type startParams[P any] struct {
-	Export string `json:"export"` // its ID
-	Run    string `json:"run"`    // differs for another export of the same ID
+	Export string `json:"export"` // the ID of the export
+	Run    string `json:"run"`    // distinguishes this run from other exports with the same ID
 	Folder string `json:"folder"`
 	Files  int    `json:"files,omitempty"`
 	Params P      `json:"params"`
 	Layout int    `json:"layout,omitempty"`
 	Coding string `json:"coding,omitempty"`
-	Hold   bool   `json:"hold,omitempty"` // see StartOptions
+	Hold   bool   `json:"hold,omitempty"` // the value of StartOptions.Hold
 }
 
-// layoutRuns is the layout in which each run has a folder of its own. Older builds have none, and
-// refuse the parameters of a job that has one. Their deliveries fail until a newer build gets one.
+// layoutRuns is the number of the layout in which each run has a folder of its own. Older builds do
+// not know it, and refuse the parameters of a job that has it. Their deliveries fail until a newer
+// build gets one.
 const layoutRuns = 2
 
-// Validate checks the parameters of the export's function at a start.
+// Validate checks the parameters of the export's function when the export starts.
 func (p startParams[P]) Validate() error {
 	if v, ok := any(&p.Params).(mapper.Validator); ok {
 		return v.Validate()
@@ -178,8 +179,7 @@ func New[T, R, P any](
 	return x, nil
 }
 
-// These are the suffixes of the second and third stage, for the names of their mappers and the IDs
-// of their jobs.
+// Suffixes of the second and third stage, in the names of their mappers and the IDs of their jobs.
 const (
 	joinSuffix   = "-join"
 	deleteSuffix = "-delete"
@@ -201,13 +201,13 @@ func (o *Options) setDefaults() {
 }
 
 // coding returns a text that identifies the format, the compression and the way to write values. It
-// is the same for all parts and files of a run.
+// must be the same for all parts and files of a run.
 func (o *Options) coding() string {
 	return strings.TrimSuffix(string(o.Format)+o.revision+" "+string(o.Compression), " ")
 }
 
-// checkCoding returns an error if a build with another coding has started the run. Runs of older
-// builds have no coding.
+// checkCoding returns an error if the build that has started the run writes other files than this
+// build. The argument is the coding of that build. Runs of older builds have none.
 func (o *Options) checkCoding(begun string) error {
 	if begun == "" || begun == o.coding() {
 		return nil
@@ -255,11 +255,11 @@ type StartOptions struct {
 	Folder string
 }
 
-// largePages is how large files have to be, in bytes, so that pages have 1,000 entities by default.
-// A page's entities have up to about 4 MiB, and its part is never split.
+// largePages is the size of files, in bytes, from which on pages have 1,000 entities by default. A
+// page's entities have up to about 4 MiB, and its part is never split.
 const largePages = 64 << 20
 
-// pageSize returns a wanted number of entities in a page or, if that is 0, the default.
+// pageSize returns the number of entities in a page: wanted, or the default if wanted is 0.
 func (x *Export[P]) pageSize(wanted int) int {
 	if wanted == 0 && x.opts.FileBytes >= largePages {
 		return 1000
@@ -336,10 +336,10 @@ func (x *Export[P]) Start(
 type ByNameParams struct {
 	Folder string          `json:"folder,omitempty"`
 	Files  int             `json:"files,omitempty"`
-	Params json.RawMessage `json:"params,omitempty"` // for the export's function; none by default
+	Params json.RawMessage `json:"params,omitempty"` // the parameters of the export's function; empty: none
 }
 
-// startByName starts an export for mapper.Engine.StartByName. It returns the first job.
+// startByName starts an export for mapper.Engine.StartByName. It returns the export's first job.
 func (x *Export[P]) startByName(
 	ctx context.Context, e *mapper.Engine, q mapper.Query, given json.RawMessage, o *mapper.StartOptions,
 ) (*mapper.Job, error) {
@@ -368,7 +368,8 @@ func (x *Export[P]) startByName(
 	return run.Jobs()[0], nil
 }
 
-// readNamed reads the parameters of a start by name, with the parameters of the export's function.
+// readNamed decodes the parameters of a start by name. It also returns the parameters of the
+// export's function, which they contain.
 func (x *Export[P]) readNamed(given json.RawMessage) (named ByNameParams, params P, err error) {
 	named.Params = json.RawMessage("{}")
 	if err := strictly(given, &named); err != nil {
@@ -380,13 +381,13 @@ func (x *Export[P]) readNamed(given json.RawMessage) (named ByNameParams, params
 	return named, params, nil
 }
 
-// checkByName returns an error if the parameters of a start by name are wrong.
+// checkByName returns an error if the parameters of a start by name are invalid.
 func (x *Export[P]) checkByName(given json.RawMessage) error {
 	_, _, err := x.readNamed(given)
 	return err
 }
 
-// strictly decodes JSON into a type, and returns an error for anything that the type does not hold
+// strictly decodes JSON into v. It returns an error for anything that the type of v does not hold
 // exactly.
 func strictly(text json.RawMessage, v any) error {
 	return strictjson.Decode(text, v)

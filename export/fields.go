@@ -9,15 +9,15 @@ import (
 	"unicode"
 )
 
-// A field is a field of a struct that a format writes.
+// A field is a field of a struct, together with the name under which a format writes it.
 type field struct {
-	reflect.StructField // Index leads through embedded structs
+	reflect.StructField // the field in Go; its Index may lead through embedded structs
 	column              string
 }
 
-// fieldsOf returns the fields of a struct that a format writes, under the names of its tag. As in
-// Go, they include fields of embedded structs. It returns an error if two fields have the same
-// name, or if the format would silently leave out a field.
+// fieldsOf returns the fields of a struct that a format writes, with the names in their tags. The
+// format's tag has the given key. As in Go, fields of embedded structs are included. It returns an
+// error if two fields have the same name, or if the format would silently leave out a field.
 func fieldsOf(t reflect.Type, tag string) ([]field, error) {
 	all, err := appendFields(nil, t, tag, nil, nil)
 	if err != nil {
@@ -85,8 +85,8 @@ func appendFields(all []field, t reflect.Type, tag string, index []int, above []
 	return all, nil
 }
 
-// hasNoColumn reports whether a format writes no column for a field. Either its tag says so, or it
-// is unexported and has no tag.
+// hasNoColumn reports whether a format writes no column for a field: its tag says so, or it is
+// unexported and has no tag.
 func hasNoColumn(f reflect.StructField, tag string) bool {
 	whole := f.Tag.Get(tag)
 	column, _, _ := strings.Cut(whole, ",")
@@ -127,7 +127,8 @@ func nameable(f reflect.StructField, inner reflect.Type, tag, column, options st
 	return nil
 }
 
-// embeddable returns an error for an embedded type whose fields differ from its values.
+// embeddable returns an error for an embedded type if writing its fields would lose a part of its
+// value.
 func embeddable(f reflect.StructField, inner reflect.Type, tag string) error {
 	if p := reflect.PointerTo(inner); p.Implements(textMarshaler) || p.Implements(jsonMarshaler) {
 		return fmt.Errorf("%v is embedded, so that its fields would be written, and not its value: give the "+
@@ -144,14 +145,15 @@ func embeddable(f reflect.StructField, inner reflect.Type, tag string) error {
 	return nil
 }
 
-// jsonName reports whether encoding/json accepts a tag's name.
+// jsonName reports whether encoding/json accepts the name in a tag.
 func jsonName(name string) bool {
 	return !strings.ContainsFunc(name, func(c rune) bool {
 		return !strings.ContainsRune("!#$%&()*+-./:;<=>?@[]^_{|}~ ", c) && !unicode.IsLetter(c) && !unicode.IsDigit(c)
 	})
 }
 
-// goName returns the name of a field in Go.
+// goName returns the name of a field in Go, with the names of the embedded structs to which it
+// belongs.
 func goName(t reflect.Type, index []int) string {
 	var names []string
 	for _, i := range index {
@@ -164,8 +166,8 @@ func goName(t reflect.Type, index []int) string {
 	return strings.Join(names, ".")
 }
 
-// value returns the value of a field, and false if it is in an embedded struct whose pointer is
-// nil.
+// value returns the value of the field in the struct v. It returns false if the field is in an
+// embedded struct whose pointer is nil.
 func (f *field) value(v reflect.Value) (reflect.Value, bool) {
 	for _, i := range f.Index {
 		if v.Kind() == reflect.Pointer {
@@ -188,8 +190,8 @@ type valueError struct {
 func (e *valueError) Error() string { return "field " + e.path + ": " + e.err.Error() }
 func (e *valueError) Unwrap() error { return e.err }
 
-// inside adds a field, or an element of a list or map, to the path of an error. It hides keys of
-// maps, because they may be private data.
+// inside returns an error to whose path a field, or an element of a list or map, is added. Keys of
+// maps are not in the path, because they may be private data.
 func inside(where string, err error) error {
 	inner, ok := err.(*valueError) //nolint:errorlint // only our own, unwrapped
 	switch {
@@ -203,16 +205,17 @@ func inside(where string, err error) error {
 	return &valueError{where + "." + inner.path, inner.err}
 }
 
-const someKey = "[…]" // of a map
+const someKey = "[…]" // someKey stands for the key of a map in a path.
 
 func elementOf(i int) string { return fmt.Sprintf("[%d]", i) }
 
-// deepest is how deep values of recursive types may be nested.
+// deepest is how deep values of recursive types may be nested before they are refused.
 const deepest = 1000
 
 var errDeep = fmt.Errorf("it is nested deeper than %d levels, or in itself", deepest)
 
-// These are errors of values. They do not contain the values, because entities must not be logged.
+// Errors of values that can't be written. They do not contain the values, because entities must not
+// be logged.
 var (
 	errText = errors.New("it is a text that is not valid UTF-8: write it as []byte, or mend it by " +
 		"strings.ToValidUTF8")
@@ -225,7 +228,7 @@ var (
 )
 
 // addressable returns a copy of a record that has an address, so that methods with pointer
-// receivers can be called.
+// receivers can be called on it.
 func addressable(record any) reflect.Value {
 	v := reflect.New(reflect.TypeOf(record)).Elem()
 	v.Set(reflect.ValueOf(record))

@@ -16,7 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// deleteParts deletes a share of the parts for each file, with parts that no commit has recorded.
+// deleteParts deletes a file's share of the run's parts, including parts that no commit has
+// recorded.
 func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFile], s stage) error {
 	client := mapper.EngineFromContext(ctx).Client()
 	var names []string
@@ -51,7 +52,7 @@ func (x *Export[P]) deleteNamed(ctx context.Context, client *datastore.Client, s
 }
 
 // sweepParts deletes parts that no commit has recorded, in a file's share of the folders of parts.
-// In a small run only the finalizer does that, with one listing.
+// In a small run it does nothing, because the finalizer does that with one listing.
 func (x *Export[P]) sweepParts(ctx context.Context, file int64, s stage) error {
 	if s.Parts <= listed {
 		return nil
@@ -67,8 +68,8 @@ func (x *Export[P]) sweepParts(ctx context.Context, file int64, s stage) error {
 	return group.Wait()
 }
 
-// These constants say how many blobs a task deletes in parallel, and how many listings it reads in
-// parallel. A listing has up to listed names.
+// Limits of parallel calls: how many blobs a task deletes at once, and how many listings it reads
+// at once. A listing has up to listed names.
 const (
 	deletesAtOnce = 64
 	listsAtOnce   = 16
@@ -77,8 +78,8 @@ const (
 
 func keepNone(string) bool { return false }
 
-// deleteAll deletes all blobs with a prefix, except those for whose rest of the name keep returns
-// true.
+// deleteAll deletes all blobs whose names have a prefix. It spares those for which keep returns
+// true; keep gets the name without the prefix.
 func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(name string) bool) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(deletesAtOnce)
@@ -96,7 +97,7 @@ func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep fun
 	}
 }
 
-// succeed ends the third stage and the export.
+// succeed is the finalizer of the third stage: it ends the export.
 func (x *Export[P]) succeed(ctx context.Context, d *mapper.Completion, s stage) error {
 	if d.Status.Failures > 0 {
 		return nil
@@ -128,8 +129,8 @@ func (x *Export[P]) succeed(ctx context.Context, d *mapper.Completion, s stage) 
 	return nil
 }
 
-// decide deletes all blobs that are no files, and then decides that the export has succeeded,
-// unless it was discarded.
+// decide deletes all blobs that are no files of the export. Then it writes the manifest, which
+// decides that the export has succeeded, unless the export was discarded before.
 func (x *Export[P]) decide(ctx context.Context, s stage) (*Manifest, error) {
 	if s.Layout == 0 {
 		return nil, mapper.Permanent(fmt.Errorf("the folder %q has no manifest of run %s: has somebody deleted it?",
@@ -151,8 +152,8 @@ func (x *Export[P]) decide(ctx context.Context, s stage) (*Manifest, error) {
 	return s.place().decide(ctx, x.bucket, m)
 }
 
-// announce writes the copies that tell others that an export has succeeded. That is already
-// decided, so it may happen late.
+// announce writes the copies of the manifest, and other blobs that tell readers of the success. The
+// success is already decided, so this may happen late.
 func (x *Export[P]) announce(ctx context.Context, s stage, m *Manifest) error {
 	if err := x.bucket.WriteAll(ctx, s.place().path(SuccessName), nil, nil); err != nil {
 		return fmt.Errorf("write the mark of success: %w", err)
@@ -160,7 +161,8 @@ func (x *Export[P]) announce(ctx context.Context, s stage, m *Manifest) error {
 	return s.place().copyManifest(ctx, x.bucket, m)
 }
 
-// tidyDirectly deletes blobs that are no files, for an export that an older build has started.
+// tidyDirectly deletes blobs that are no files, for an export of an older build, which has its
+// files directly in the export's folder.
 func (x *Export[P]) tidyDirectly(ctx context.Context, s stage) error {
 	if err := deleteAll(ctx, x.bucket, s.place().parts(), keepNone); err != nil {
 		return err

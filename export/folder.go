@@ -17,15 +17,15 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A place is the folder to which one run of an export writes. It belongs to this run only, even if
-// another run has the same ID. So late writes and deletions of one run do not affect another.
+// A place is the folder to which one run of an export writes. No other run has it, even with the
+// same ID. So late writes and deletions of one run do not affect another.
 type place struct {
-	folder string // of the export
+	folder string // the export's folder
 	run    string
-	direct bool // an older build has started the run, with its files directly in the folder
+	direct bool // whether an older build has started the run, with its files directly in the export's folder
 }
 
-// runPrefix is the prefix of the folders of runs.
+// runPrefix is the prefix of the names of runs' folders.
 const runPrefix = "run-"
 
 var runFolder = regexp.MustCompile("^" + runPrefix + "[0-9a-z]{20,32}$")
@@ -36,7 +36,8 @@ func newRun() string {
 	return strings.Repeat("0", 26-len(digits)) + digits
 }
 
-// name returns a name inside the run as the manifest has it: relative to the export's folder.
+// name returns the name of a blob in the run's folder, relative to the export's folder, as in the
+// manifest.
 func (p place) name(of string) string {
 	if p.direct {
 		return of
@@ -46,24 +47,24 @@ func (p place) name(of string) string {
 
 func (p place) path(of string) string { return p.folder + "/" + p.name(of) }
 
-// parts returns the folder of the parts. They are in subfolders named by their first two digits, so
-// that a listing can be cut into stretches.
+// parts returns the folder of the run's parts. They are in subfolders named by their first two
+// digits, so that several listings can share the names.
 func (p place) parts() string { return p.path("_parts/") }
 
 func (p place) part(name string) string { return p.parts() + name[:2] + "/" + name }
 
-// outcome returns the name of the blob that decides, once, whether the run has succeeded or was
+// outcome returns the name of the blob whose creation decides whether the run has succeeded or was
 // discarded.
 func (p place) outcome() string { return p.folder + "/" + runPrefix + p.run + "/" + ManifestName }
 
-// A claim names the export that owns a folder. Only older builds write claims, because their files
-// are directly in the folder.
+// A claim is a blob which says that an export owns a folder. Only older builds write claims,
+// because their files are directly in the export's folder.
 type claim struct {
-	Export string `json:"export"` // the ID
+	Export string `json:"export"` // the ID of the export
 	Run    string `json:"run"`
 }
 
-// readClaim reads the claim of a folder. It returns a zero claim if there is none, or an error.
+// readClaim reads the claim of a folder. If there is none, it returns a zero claim and no error.
 func readClaim(ctx context.Context, bucket *blob.Bucket, folder string) (c claim, err error) {
 	text, err := bucket.ReadAll(ctx, folder+"/"+StartedName)
 	if gcerrors.Code(err) == gcerrors.NotFound {
@@ -95,8 +96,8 @@ func remove(ctx context.Context, bucket *blob.Bucket, key string) error {
 	return nil
 }
 
-// checkOld returns an error if an unfinished export of an older build owns a folder, or one above
-// it. The end of such an export may delete everything else there.
+// checkOld returns an error if an unfinished export of an older build owns the folder, or a folder
+// above it. The end of such an export may delete everything else there.
 func (r *Run) checkOld(ctx context.Context, folder string) error {
 	for i := range len(folder) + 1 {
 		if i < len(folder) && folder[i] != '/' {
@@ -132,7 +133,7 @@ func (r *Run) checkOld(ctx context.Context, folder string) error {
 	return nil
 }
 
-// checkFolder returns an error if a path can't be the folder of an export.
+// checkFolder returns an error if a path can't be an export's folder.
 func checkFolder(folder string) error {
 	for element := range strings.SplitSeq(folder, "/") {
 		if runFolder.MatchString(element) {
@@ -143,7 +144,8 @@ func checkFolder(folder string) error {
 	return checkPath("the folder", folder)
 }
 
-// checkPath returns an error if a path does not consist of names.
+// checkPath returns an error unless a path consists of names separated by slashes. The error calls
+// the path what.
 func checkPath(what, path string) error {
 	for element := range strings.SplitSeq(path, "/") {
 		if element == "" || element == "." || element == ".." || strings.HasPrefix(element, "_") ||
@@ -155,7 +157,7 @@ func checkPath(what, path string) error {
 	return nil
 }
 
-// printable reports whether a name is UTF-8 without control characters.
+// printable reports whether a name is valid UTF-8 without control characters.
 func printable(name string) bool {
 	return strings.IndexFunc(strings.ToValidUTF8(name, "\x00"), func(r rune) bool { return r < ' ' || r == 0x7f }) < 0
 }

@@ -26,35 +26,35 @@ const (
 	Parquet Format = "parquet"
 )
 
-// A coder writes records of one type in one format. Records are encoded and compressed once, as
-// parts, and parts are joined into files.
+// A coder writes records of one Go type in one format. Records are encoded and compressed once, as
+// parts. Parts are then joined into files.
 type coder interface {
 	// encode returns a record in the form that part takes, or an error if the format can't hold it.
 	encode(record any) (any, error)
 	// part returns a compressed part of encoded records.
 	part(encoded []any) ([]byte, error)
-	// join writes a file of parts. next returns the parts in their order, and io.EOF after the last
-	// one.
+	// join writes a file from parts. The function next returns the parts in their order, and io.EOF
+	// after the last one.
 	join(w io.Writer, f File, next func() (io.ReadCloser, error)) error
-	// extra returns about how many bytes a file has besides its parts, and how many more each part
-	// takes in a file.
+	// extra returns about how many bytes a file has besides its parts, and how many bytes each part
+	// adds to a file besides its own.
 	extra(f File) (file, part int64)
-	// extension returns the extension of files' names.
+	// extension returns the extension of the files' names.
 	extension() string
-	// revision changes when a build writes other values for the same records. A file never has
-	// parts of two revisions.
+	// revision returns a text that changes when a build writes other values for the same records. A
+	// file never has parts of two revisions.
 	revision() string
 }
 
 const secondRevision = "/2"
 
-// A frames is a coder whose files consist of compressed frames: head, parts with separators between
-// them, and tail. So parts are joined without a look inside.
+// A frames is a coder whose files consist of compressed frames: a head, the parts with separators
+// between them, and a tail. So parts are joined without decompressing them.
 type frames struct {
 	squeezer
-	line  func(record any) ([]byte, error) // one record
-	ends  string                           // after each record
-	apart string                           // between two records
+	line  func(record any) ([]byte, error) // returns the text of one record
+	ends  string                           // the text after each record
+	apart string                           // the text between two records
 	head  func(f File) string
 	tail  func(f File) string
 	ext   string
@@ -71,7 +71,8 @@ func (e *frames) extra(f File) (file, part int64) {
 
 func (e *frames) between(File) string { return e.apart }
 
-// frame returns a text as a compressed frame, or nothing if the text is empty.
+// frame returns a text of a file, which the function of returns, as a compressed frame. It returns
+// nothing if the text is empty.
 func (e *frames) frame(of func(File) string, f File) []byte {
 	if of == nil {
 		return nil
@@ -87,7 +88,7 @@ func (e *frames) encode(record any) (any, error) { return e.line(record) }
 
 func (e *frames) part(encoded []any) ([]byte, error) { return e.squeeze(e.lines(encoded)), nil }
 
-// lines returns encoded records, with separators between them.
+// lines returns the texts of encoded records in a row, with separators between them.
 func (e *frames) lines(encoded []any) []byte {
 	size := len(encoded) * (len(e.apart) + len(e.ends))
 	for _, line := range encoded {
@@ -137,7 +138,7 @@ func (e *frames) join(w io.Writer, f File, next func() (io.ReadCloser, error)) e
 	}
 }
 
-// coderOf returns the coder of records of type R.
+// coderOf returns the coder that writes records of type R as the options say.
 func coderOf[R any](o *Options) (coder, error) {
 	s, err := squeezerOf(o.Compression)
 	if err != nil {
@@ -167,7 +168,7 @@ func coderOf[R any](o *Options) (coder, error) {
 		Avro, Parquet)
 }
 
-// jsonEncoding returns the coder of files with one JSON value each.
+// jsonEncoding returns the coder that writes one JSON value into each file.
 func jsonEncoding(s squeezer, line func(any) ([]byte, error), rev string, wrap func(File) (head, tail string)) coder {
 	if wrap == nil {
 		wrap = func(File) (head, tail string) { return "[\n", "\n]\n" }

@@ -67,8 +67,8 @@ func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) erro
 	return nil
 }
 
-// held waits until all records of a held export are in parts, and returns the next stage's
-// parameters.
+// held waits until all records of an export with StartOptions.Hold are in parts. It returns the
+// parameters of the next stage.
 func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, error) {
 	status, err := r.Jobs()[0].Wait(ctx)
 	if err != nil {
@@ -97,7 +97,7 @@ func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, er
 	return s, status, err
 }
 
-// orDiscarded returns an error, or a clearer one if the run was discarded.
+// orDiscarded returns err, or a clearer error if the run was discarded.
 func (x *Export[P]) orDiscarded(ctx context.Context, s stage, err error) error {
 	if discarded := s.place().wasDiscarded(ctx, x.bucket); discarded != nil {
 		return discarded
@@ -105,8 +105,8 @@ func (x *Export[P]) orDiscarded(ctx context.Context, s stage, err error) error {
 	return err
 }
 
-// planOf names a plan. Files that two calls of Write plan with different arguments do not fit
-// together.
+// planOf returns a text that identifies the arguments of a call of Write. Files planned by calls
+// with different arguments can't be combined.
 func planOf(files int, params []byte) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", files, params))
 	return hex.EncodeToString(sum[:8])

@@ -18,9 +18,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// join writes a file from its parts. If the file exists, an earlier attempt has written it, and it
-// stays. All attempts join the same parts, which exist until every file is recorded. The exception
-// is a retry of failures at the same time. The record says what the file really contains.
+// join writes a file from its parts. If the file exists, an earlier attempt has written it, and
+// join leaves it. All attempts join the same parts, which exist until every file is recorded,
+// unless failures are retried at the same time. So the record says what the file really contains.
 func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s stage) (plannedFile, error) {
 	f := e.Value
 	if err := x.opts.checkCoding(s.Coding); err != nil {
@@ -70,7 +70,7 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	return f, nil
 }
 
-// readBack counts and hashes the bytes of a file.
+// readBack reads a file, and returns the number of its bytes and their hash.
 func (x *Export[P]) readBack(ctx context.Context, path string) (*counter, error) {
 	r, err := x.bucket.NewReader(ctx, path, nil)
 	if err != nil {
@@ -81,7 +81,8 @@ func (x *Export[P]) readBack(ctx context.Context, path string) (*counter, error)
 	return c, errors.Join(err, r.Close())
 }
 
-// joinParts writes the parts of a file, one after the other. Meanwhile it reads the next ones.
+// joinParts writes the parts of a file to w, one after the other. Meanwhile it reads the next
+// parts.
 func (x *Export[P]) joinParts(
 	ctx context.Context, client *datastore.Client, w io.Writer, f *plannedFile, s stage,
 ) error {
@@ -107,7 +108,7 @@ func (x *Export[P]) joinParts(
 	})
 }
 
-// A counter counts and hashes what is written to it.
+// A counter counts and hashes the bytes that are written to it.
 type counter struct {
 	w   io.Writer
 	n   int64
@@ -121,7 +122,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// putJoined records written files.
+// putJoined stores the records of files that were written.
 func putJoined(_ context.Context, p *mapper.Page[plannedFile], s stage) error {
 	for _, f := range p.Records {
 		p.Put(fileKey(s.Run, f.Index), &f)

@@ -18,9 +18,9 @@ var (
 	numberType = reflect.TypeFor[json.Number]()
 )
 
-// jsonLine returns the function that writes records as JSON. encoding/json replaces invalid UTF-8,
-// drops the seconds of a zone's offset, and writes {} for values that it can't see. Here such a
-// value is an error.
+// jsonLine returns the function that encodes records as JSON. Where encoding/json would change a
+// value silently, it returns an error: for invalid UTF-8, for a zone's offset with seconds, and for
+// values without visible fields.
 func jsonLine[R any]() (line func(record any) ([]byte, error), revision string, err error) {
 	t := reflect.TypeFor[R]()
 	c := &jsonChecks{known: make(map[jsonType]*jsonCheck)}
@@ -56,27 +56,27 @@ func jsonLine[R any]() (line func(record any) ([]byte, error), revision string, 
 	}, revision, nil
 }
 
-// A jsonType is a type together with whether encoding/json can take the address of its values
-// there.
+// A jsonType is a Go type in one of two cases: encoding/json can take the address of the value, or
+// it can't.
 type jsonType struct {
 	t    reflect.Type
 	addr bool
 }
 
-// jsonChecks holds the checks of types while they are made, and the state of a check while it runs.
+// jsonChecks has the checks of types while they are made, and the state of a check while it runs.
 type jsonChecks struct {
 	known  map[jsonType]*jsonCheck
 	depth  int
-	search bool // marshal each value with its own method, to find the one that fails
+	search bool // whether to encode each value with its own method, to find the one that fails
 
-	byPointer bool // a pointer's method is called, unlike in older builds
+	byPointer bool // whether a pointer's method is called where older builds did not call it
 }
 
 // dynamic caches the checks of types that were found in interfaces.
-var dynamic sync.Map // of reflect.Type: *jsonCheck
+var dynamic sync.Map // dynamic has the *jsonCheck of each reflect.Type.
 
-// A jsonCheck returns an error for a value that encoding/json would change or could not write. It
-// is nil if every value is safe.
+// A jsonCheck is a function that returns an error for a value that encoding/json would change or
+// could not write. It is nil if every value of the type is safe.
 type jsonCheck struct {
 	check func(c *jsonChecks, v reflect.Value) error
 }
@@ -151,13 +151,14 @@ func (c *jsonChecks) make(t reflect.Type, addr bool) (func(c *jsonChecks, v refl
 	return nil, nil
 }
 
-// A marshaler is a method that encoding/json calls, and its interface.
+// A marshaler is a method by which encoding/json encodes a value, with the method's interface.
 type marshaler struct {
 	method string
 	is     reflect.Type
 }
 
-// ownMethod returns the method that writes the JSON of a type, or a zero value if its kind decides.
+// ownMethod returns the method that writes the JSON of a type. It returns a zero value if the type
+// has none, so that its kind decides.
 func ownMethod(t reflect.Type) marshaler {
 	for _, own := range []marshaler{{"MarshalJSON", jsonMarshaler}, {"MarshalText", textMarshaler}} {
 		switch {
@@ -213,7 +214,7 @@ func checkDynamic(c *jsonChecks, v reflect.Value) error {
 	return k.(*jsonCheck).run(c, v.Elem())
 }
 
-// ofList returns the check of a slice or array.
+// ofList returns the check for a type of slices or arrays.
 func (c *jsonChecks) ofList(t reflect.Type, addr bool) (func(c *jsonChecks, v reflect.Value) error, error) {
 	if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
 		if p := reflect.PointerTo(t.Elem()); !p.Implements(jsonMarshaler) && !p.Implements(textMarshaler) {
@@ -231,7 +232,7 @@ func (c *jsonChecks) ofList(t reflect.Type, addr bool) (func(c *jsonChecks, v re
 	}, err
 }
 
-// ofMethod returns the check of a type that encodes itself with a method: MarshalJSON or
+// ofMethod returns the check for a type that encodes itself by a method: MarshalJSON or
 // MarshalText.
 func (c *jsonChecks) ofMethod(t reflect.Type, method string) (func(c *jsonChecks, v reflect.Value) error, error) {
 	r, err := routeOf(t, method, "json")
@@ -380,7 +381,7 @@ func checkRaw(_ *jsonChecks, v reflect.Value) error {
 	return nil
 }
 
-// checkNumber: encoding/json writes 0 for an empty one.
+// checkNumber returns an error for an empty json.Number, which encoding/json would write as 0.
 func checkNumber(_ *jsonChecks, v reflect.Value) error {
 	text := v.String()
 	if text == "" || text[0] != '-' && (text[0] < '0' || text[0] > '9') || strings.TrimSpace(text) != text ||

@@ -18,7 +18,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// These are the names of blobs beside the files.
+// Names of blobs beside the files.
 const (
 	// ManifestName is the name of a manifest. The manifest in a run's folder decides whether the
 	// export has succeeded or was discarded. The export's folder also has a manifest. It is a copy
@@ -33,14 +33,14 @@ const (
 
 // A Manifest lists the files of an export that has succeeded: see [ReadManifest].
 type Manifest struct {
-	Export      string         `json:"export"` // its ID
-	Run         string         `json:"run"`    // differs for another export of the same ID
+	Export      string         `json:"export"` // the ID of the export
+	Run         string         `json:"run"`    // distinguishes this run from other exports with the same ID
 	Format      Format         `json:"format"`
 	Compression Compression    `json:"compression,omitempty"`
-	Query       mapper.Query   `json:"query"` // with its ReadTime, if it has one
+	Query       mapper.Query   `json:"query"` // the export's query, with its ReadTime if it has one
 	Records     int64          `json:"records"`
 	Bytes       int64          `json:"bytes"`
-	Failures    int64          `json:"failures"` // entities that are in no file because they failed
+	Failures    int64          `json:"failures"` // number of entities that are in no file because they failed
 	Files       []ManifestFile `json:"files"`
 
 	// Ended is when the files were complete, by the clock of the process that noticed it. Manifests
@@ -59,9 +59,9 @@ type Manifest struct {
 
 // A ManifestFile describes one file of an export.
 type ManifestFile struct {
-	Name    string `json:"name"` // relative to the export's folder; starts with the run's folder
+	Name    string `json:"name"` // the file's path below the export's folder; it starts with the run's folder
 	Records int64  `json:"records"`
-	Bytes   int64  `json:"bytes"` // as stored, compressed
+	Bytes   int64  `json:"bytes"` // the size of the stored file, which may be compressed
 	SHA256  string `json:"sha256"`
 }
 
@@ -126,12 +126,12 @@ func lastManifest(ctx context.Context, bucket *blob.Bucket, folder string) (*Man
 // readsAtOnce is how many manifests ReadManifest reads in parallel.
 const readsAtOnce = 16
 
-// after reports whether an export ended after another one.
+// after reports whether the export of this manifest ended after the other one.
 func (m *Manifest) after(other *Manifest) bool {
 	return cmp.Or(m.Ended.Compare(other.Ended), cmp.Compare(m.Run, other.Run)) > 0
 }
 
-// runsIn lists the runs in an export's folder.
+// runsIn returns the names of the runs in an export's folder.
 func runsIn(ctx context.Context, bucket *blob.Bucket, folder string) (map[string]bool, error) {
 	runs, prefix := make(map[string]bool), folder+"/"+runPrefix
 	for it := bucket.List(&blob.ListOptions{Prefix: prefix, Delimiter: "/"}); ; {
@@ -188,8 +188,8 @@ func writeOnce(ctx context.Context, bucket *blob.Bucket, key string, m *Manifest
 	return err == nil, nil
 }
 
-// decide decides, once, whether a run has succeeded, by its manifest, or was discarded, by a mark.
-// The first of both takes the name. It returns the blob that has the name afterwards.
+// decide decides whether a run has succeeded or was discarded. It writes m, a manifest or a mark,
+// unless the run already has one of them. It returns the one that the run then has.
 func (p place) decide(ctx context.Context, bucket *blob.Bucket, m *Manifest) (*Manifest, error) {
 	if decided, err := p.decided(ctx, bucket); decided != nil || err != nil {
 		return decided, err
@@ -204,8 +204,8 @@ func (p place) decide(ctx context.Context, bucket *blob.Bucket, m *Manifest) (*M
 	return decided, err
 }
 
-// decided returns the outcome of a run, or nil if there is none yet. For a run of an older build,
-// the manifest in the export's folder is the outcome.
+// decided returns the manifest of a run that has succeeded, or the mark of a discarded run, or nil
+// if neither exists yet. For a run of an older build, it is in the export's folder.
 func (p place) decided(ctx context.Context, bucket *blob.Bucket) (*Manifest, error) {
 	m, err := readManifest(ctx, bucket, p.outcome())
 	if m == nil && err == nil && p.direct {
@@ -217,20 +217,20 @@ func (p place) decided(ctx context.Context, bucket *blob.Bucket) (*Manifest, err
 	return m, err
 }
 
-// copyManifest copies the manifest of a succeeded run to the export's folder, if there is none. It
-// may happen late, because the manifest stays true.
+// copyManifest copies the manifest of a run that has succeeded to the export's folder, unless that
+// has one. It may happen late, because the manifest stays true.
 func (p place) copyManifest(ctx context.Context, bucket *blob.Bucket, m *Manifest) error {
 	_, err := writeOnce(ctx, bucket, p.folder+"/"+ManifestName, m)
 	return err
 }
 
 // discarded returns the mark of a discarded run. It names a file that does not exist, so that a
-// reader which takes it for a manifest fails.
+// reader who takes it for a manifest fails.
 func (p place) discarded(id string) *Manifest {
 	return &Manifest{Export: id, Run: p.run, Discarded: true, Files: []ManifestFile{{Name: p.name("_DISCARDED")}}}
 }
 
-// wasDiscarded returns an error if a run was discarded, so that it stops useless work.
+// wasDiscarded returns an error if a run was discarded. So the run's tasks stop useless work.
 func (p place) wasDiscarded(ctx context.Context, bucket *blob.Bucket) error {
 	m, err := readManifest(ctx, bucket, p.outcome())
 	if err == nil && m != nil && m.Discarded {

@@ -12,19 +12,20 @@ import (
 	"github.com/parquet-go/parquet-go/compress"
 )
 
-// parquetFormat writes Parquet. A part is a Parquet file with one group of rows. Joining writes the
-// rows of all parts anew, in larger groups, because groups of a few hundred rows make readers slow.
+// parquetFormat writes Parquet files. A part is a Parquet file with one group of rows. A file is
+// written anew from the rows of all its parts, in larger groups, because small groups make readers
+// slow.
 type parquetFormat[R any] struct {
 	schema  *parquet.Schema
 	options []parquet.WriterOption
 	write   parquetWriter
 	codec   compress.Codec
 	rev     string
-	group   int64 // rowGroupBytes
+	group   int64 // the size of a group of rows in bytes; usually rowGroupBytes
 }
 
-// These constants limit the rows of a group, and roughly its bytes before compression. A group is
-// in memory until it is complete.
+// Limits of a group of rows: their number, and about their bytes before compression. A group is in
+// memory until it is complete.
 const (
 	rowGroup      = 20_000
 	rowGroupBytes = 64 << 20
@@ -59,7 +60,7 @@ func parquetEncoding[R any](c Compression) (p *parquetFormat[R], err error) {
 	return p, nil
 }
 
-// extra leaves room for the footer, which has about 200 bytes for each column of a group.
+// extra returns the size of the footer, which has about 200 bytes for each column of a group.
 func (p *parquetFormat[R]) extra(File) (file, part int64) {
 	return int64(1000 + 200*len(p.schema.Columns())), 0
 }
@@ -68,7 +69,7 @@ func (*parquetFormat[R]) extension() string { return ".parquet" }
 
 func (p *parquetFormat[R]) revision() string { return p.rev }
 
-// encode makes a row of a record. An error is the failure of the record's entity.
+// encode converts a record into a row. If it returns an error, the record's entity fails with it.
 func (p *parquetFormat[R]) encode(record any) (any, error) {
 	columns := make([][]parquet.Value, len(p.schema.Columns()))
 	if err := p.write(columns, parquetLevels{}, addressable(record)); err != nil {
@@ -121,7 +122,7 @@ func (p *parquetFormat[R]) join(w io.Writer, _ File, next func() (io.ReadCloser,
 	}
 }
 
-// add writes the rows of a part, and returns how many bytes they have before compression.
+// add writes the rows of a part to out, and returns how many bytes they have before compression.
 func (p *parquetFormat[R]) add(out *parquet.GenericWriter[R], part io.ReadCloser) (n int64, err error) {
 	text, err := io.ReadAll(part)
 	if err = errors.Join(err, part.Close()); err != nil {

@@ -13,8 +13,8 @@ import (
 // also leaves out pages of nulls, so that the bounds of later pages shift. So columns of fixed
 // bytes have an index of ours, and decimals have no bounds in groups.
 
-// boundsOf returns a schema with our indexes of columns, and the writer's options that leave out
-// wrong bounds.
+// boundsOf returns a schema with this package's indexes of columns, and the writer's options that
+// leave out bounds which would be wrong.
 func boundsOf(schema *parquet.Schema) (*parquet.Schema, []parquet.WriterOption) {
 	root := boundedNode{schema, boundedFields(schema)}
 	var options []parquet.WriterOption
@@ -28,7 +28,8 @@ func boundsOf(schema *parquet.Schema) (*parquet.Schema, []parquet.WriterOption) 
 
 func isFixed(n parquet.Node) bool { return n.Leaf() && n.Type().Kind() == parquet.FixedLenByteArray }
 
-// bytesInOrder reports whether the values of a column of fixed bytes are ordered as unsigned bytes.
+// bytesInOrder reports whether the values in a column of fixed-length bytes are in the order of
+// unsigned bytes.
 func bytesInOrder(n parquet.Node) bool {
 	switch logicalOf(n).(type) {
 	case nil:

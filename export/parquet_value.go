@@ -16,21 +16,22 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// parquetWriters makes the writers of a schema's values. Package parquet makes the schema. Its own
-// writer is not used, because it takes nanoseconds for days and microseconds, and wraps around
-// numbers that are out of range. Each pair of a Go type and a column type is either converted here
-// or refused.
+// parquetWriters makes the parquetWriters for the values of a schema. Package parquet makes the
+// schema. Its own writer is not used, because it takes nanoseconds for days and microseconds, and
+// wraps around numbers that are out of range. Each pair of a Go type and a column type is either
+// converted here or refused.
 type parquetWriters struct {
-	columns int  // so far
-	ofDay   bool // has dates or times of day, which older builds write differently
+	columns int  // number of columns so far
+	ofDay   bool // whether there are dates or times of day, which older builds write differently
 }
 
-// A parquetWriter appends the values of a Go value to their columns. An invalid reflect.Value is
-// null.
+// A parquetWriter is a function that appends a Go value to its columns in a row. An invalid
+// reflect.Value is null.
 type parquetWriter func(row [][]parquet.Value, l parquetLevels, v reflect.Value) error
 
-// parquetLevels are Parquet's levels of a value: one for the lists around it, and one for the
-// optional or repeated fields around it.
+// parquetLevels are the numbers by which Parquet describes nested values: the repetition level
+// counts lists around the value, and the definition level counts optional or repeated fields around
+// it.
 type parquetLevels struct{ repetition, depth, definition int }
 
 var errNoNull = errors.New("it is nil, and its column has no null there: " +
@@ -92,7 +93,8 @@ func cannot(n parquet.Node, t reflect.Type) error {
 	return fmt.Errorf("%v can't be written to Parquet%s: give it as a text, or as bytes", t, what)
 }
 
-// optional returns a writer that writes null for nil. In a pointer to a pointer, either may be nil.
+// optional returns a writer for an optional field, which writes null for nil. In a pointer to a
+// pointer, either may be nil.
 func (w *parquetWriters) optional(n parquet.Node, t reflect.Type) (parquetWriter, error) {
 	pointers := 0
 	for t.Kind() == reflect.Pointer {
@@ -119,7 +121,7 @@ func (w *parquetWriters) optional(n parquet.Node, t reflect.Type) (parquetWriter
 	}, err
 }
 
-// repeatedWriter returns the writer of a list. In Parquet a nil list equals an empty one, unless
+// repeatedWriter returns the writer for a list. In Parquet a nil list equals an empty one, unless
 // the list is optional.
 func repeatedWriter(inner parquetWriter) parquetWriter {
 	return func(row [][]parquet.Value, l parquetLevels, v reflect.Value) error {

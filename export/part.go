@@ -16,20 +16,21 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// These are the kinds of entities that an export keeps until it has succeeded. There is one entity
-// for each part, and one for each file.
+// Kinds of the entities that an export keeps until it has succeeded. There is one entity for each
+// part, and one for each file.
 const (
 	partKind = "ScattermapPart"
 	fileKind = "ScattermapFile"
 )
 
-// A part is the record of the blob with a page's records. Its key has the page's name.
+// A part is the record of one part of an export, which is a blob with the records of a page. The
+// key has the page's unique name.
 type part struct {
 	Records int64 `datastore:",noindex"`
 	Bytes   int64 `datastore:",noindex"`
 }
 
-// These are the names of counters of the first job.
+// Names of counters of the export's first job.
 const (
 	recordsCounter = "export/records"
 	bytesCounter   = "export/bytes"
@@ -43,7 +44,7 @@ func entityName(run, name string) string {
 	return hex.EncodeToString(h[:12]) + "/" + name
 }
 
-// writePart writes the records of a page.
+// writePart writes the records of a page as a part. It is the page function of the first job.
 //
 // With AllowFailures, failures may be retried after the files are joined. A part that is written
 // then would be in no file.
@@ -83,11 +84,12 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 	return nil
 }
 
-// partBuffer is the size in bytes of the buffer for the write of a part that fits into it. S3
-// allows no smaller one. The default for Google Cloud Storage is 16 MiB.
+// partBuffer is the size of the buffer, in bytes, for writing a part that fits into it. S3 allows
+// no smaller one. The default for Google Cloud Storage is 16 MiB.
 const partBuffer = 5 << 20
 
-// eachPart calls f for the recorded parts of a run in a stretch, in the order of their names.
+// eachPart calls f for the recorded parts of a run whose names are in a stretch, in the order of
+// names.
 func eachPart(
 	ctx context.Context, client *datastore.Client, run string, s stretch, f func(name string, p part) error,
 ) error {

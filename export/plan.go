@@ -7,17 +7,17 @@ import (
 	"slices"
 )
 
-// A stretch is the parts whose names are in a half-open interval. Records and Bytes are the sums of
-// these parts. The names are hashes.
+// A stretch is the parts whose names are in the half-open interval [From, To), with the sums of
+// their records and bytes. The names are evenly distributed.
 type stretch struct {
-	From, To       string // an empty To is the end
+	From, To       string // the interval of parts' names, [From, To); an empty To is no bound
 	Records, Bytes int64
 }
 
-// holds reports whether a name is in the stretch.
+// holds reports whether the part with a name is in the stretch.
 func (s stretch) holds(name string) bool { return name >= s.From && (s.To == "" || name < s.To) }
 
-// A size is the size of a part. Sizes are in the order of the parts' names.
+// A size is the size of a part, with its name.
 type size struct {
 	name           string
 	records, bytes int64
@@ -30,9 +30,8 @@ type size struct {
 // ([StartOptions].Hold).
 func FilesFor(total, largestPart, most int64) int { return numberOf(total, largestPart, most, 0) }
 
-// numberOf returns the number of files: n, if it is not 0, and otherwise the smallest number of
-// files of up to most bytes each. Parts are not split, so a file may exceed an even share by up to
-// one part.
+// numberOf returns the number of files: n, or if n is 0, the smallest number of files of up to most
+// bytes each. Parts are not split, so a file may exceed an even share by up to one part.
 func numberOf(total, largest, most int64, n int) int {
 	if n > 0 {
 		return n
@@ -41,8 +40,8 @@ func numberOf(total, largest, most int64, n int) int {
 	return int(max(1, (total+room-1)/room))
 }
 
-// even cuts parts into n stretches of about the same size. A part belongs to the stretch in which
-// its middle lies.
+// even divides parts into n stretches of about the same size. A part belongs to the stretch in
+// which its middle lies.
 func even(parts []size, n int) []stretch {
 	total := int64(0)
 	for _, p := range parts {
@@ -66,7 +65,8 @@ func even(parts []size, n int) []stretch {
 	return closed(all)
 }
 
-// closed ends each stretch where the next one with parts starts. A stretch without parts is empty.
+// closed sets the end of each stretch to the start of the next one that has parts. A stretch
+// without parts becomes empty.
 func closed(all []stretch) []stretch {
 	next := ""
 	for i, s := range slices.Backward(all) {
@@ -81,11 +81,11 @@ func closed(all []stretch) []stretch {
 	return all
 }
 
-// lastName is greater than all names.
+// lastName is greater than all names of parts.
 const lastName = "g"
 
-// equal cuts the names into n stretches of equal length. Names are hashes. So with a thousand parts
-// in each, the sizes of stretches have a standard deviation of 3%.
+// equal divides all possible names into n stretches of equal length. Names are evenly distributed.
+// So with a thousand parts in each, the sizes of stretches have a standard deviation of 3%.
 func equal(n int) []stretch {
 	all := make([]stretch, n)
 	for i := range all {

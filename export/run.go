@@ -25,7 +25,7 @@ type Run struct {
 	engine *mapper.Engine
 	bucket *blob.Bucket
 	place  place
-	allow  bool // Options.AllowFailures
+	allow  bool // the value of Options.AllowFailures
 }
 
 // Find returns the export of an ID, for example in a process that did not start it. If there is
@@ -38,7 +38,7 @@ func (x *Export[P]) Find(ctx context.Context, e *mapper.Engine, id string) (*Run
 	return r, nil
 }
 
-// load reads the run from the parameters of its first job.
+// load reads the run's fields from the parameters of its first job.
 func (r *Run) load(ctx context.Context, name string) error {
 	status, err := r.Jobs()[0].Status(ctx)
 	if err != nil {
@@ -53,8 +53,8 @@ func (r *Run) load(ctx context.Context, name string) error {
 	return nil
 }
 
-// paramsOf returns the parameters of an export's first job. If the name is not empty, the error is
-// mapper.ErrIDTaken for a job of another mapper.
+// paramsOf returns the parameters of an export's first job. If name is not empty and the job has
+// another mapper, the error is mapper.ErrIDTaken.
 func paramsOf(status *mapper.Status, name string) (p startParams[json.RawMessage], err error) {
 	if name != "" && status.Mapper != name {
 		return p, fmt.Errorf("%w: it is a job of %q", mapper.ErrIDTaken, status.Mapper)
@@ -65,8 +65,8 @@ func paramsOf(status *mapper.Status, name string) (p startParams[json.RawMessage
 	return p, nil
 }
 
-// find reads the run of the first job if the job exists. Otherwise it makes a new run, which is
-// unknown to others until the job is recorded. So a refused start leaves nothing.
+// find reads the run's fields from its first job, if the job exists. Otherwise it chooses a new
+// run, which is unknown to others until the job is recorded. So a refused start leaves nothing.
 func (r *Run) find(ctx context.Context, name string) (known bool, err error) {
 	folder := r.Folder
 	if err := r.load(ctx, name); !errors.Is(err, mapper.ErrNoSuchJob) {
@@ -128,14 +128,14 @@ func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 		"has somebody deleted it?", r.ID, r.Folder, r.place.run)
 }
 
-// succeeded reports whether the job of a stage has done all that the next stage needs.
+// succeeded reports whether the job of a stage has done everything that the next stage needs.
 func (r *Run) succeeded(stage int, status *mapper.Status) bool {
 	return status.State == mapper.StateSucceeded ||
 		status.State == mapper.StateSucceededWithFailures && stage == 0 && r.allow
 }
 
-// awaitJob waits for a job. If follows is set, another job starts it, so it may not exist for a
-// moment.
+// awaitJob waits for the end of a job. If follows is set, another job starts it, so it may not
+// exist for a moment.
 func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Status, error) {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
 		status, err := job.Wait(ctx)
@@ -211,8 +211,8 @@ func (r *Run) Discard(ctx context.Context) error {
 	return nil
 }
 
-// deleteBlobs deletes everything in the bucket of a discarded run, except its mark. A run of an
-// older build owns the whole folder, except folders of other runs and manifests.
+// deleteBlobs deletes all blobs of a discarded run, except its mark. A run of an older build has
+// the whole folder of the export, except folders of other runs and manifests.
 func (r *Run) deleteBlobs(ctx context.Context) error {
 	if r.place.direct {
 		c, err := readClaim(ctx, r.bucket, r.Folder)

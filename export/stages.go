@@ -14,10 +14,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A stage has the parameters of the second and third job of an export.
+// A stage has the parameters of the second or third job of an export.
 type stage struct {
 	Export   string       `json:"export"` // the ID of the first job
-	Run      string       `json:"run"`    // differs for another export of that ID
+	Run      string       `json:"run"`    // distinguishes this run from other exports with that ID
 	Folder   string       `json:"folder"`
 	Files    int          `json:"files"`
 	Parts    int64        `json:"parts"`
@@ -25,24 +25,28 @@ type stage struct {
 	Failures int64        `json:"failures"`
 	Query    mapper.Query `json:"query"`
 
-	Params json.RawMessage `json:"params,omitempty"` // of the export
+	Params json.RawMessage `json:"params,omitempty"` // the export's parameters
 
-	Layout   int           `json:"layout,omitempty"`   // see layoutRuns
-	Coding   string        `json:"coding,omitempty"`   // of parts and files, see Options.coding
-	Coverage *mapper.Proof `json:"coverage,omitempty"` // of the third job, for the manifest
-	Plan     string        `json:"plan,omitempty"`     // of the Write that planned the files, for a held export
+	Layout int `json:"layout,omitempty"` // the number of the layout, see layoutRuns
+	// identifies how parts and files are written, see Options.coding
+	Coding   string        `json:"coding,omitempty"`
+	Coverage *mapper.Proof `json:"coverage,omitempty"` // the proof for the manifest; only in the third job
+	// identifies the call of Write that planned the files, if the export was held
+	Plan string `json:"plan,omitempty"`
 }
 
 func (s stage) place() place { return place{s.Folder, s.Run, s.Layout == 0} }
 
-// A plannedFile is the record of a file. Its key has the file's index.
+// A plannedFile is the record of a file: which parts belong to it, and later its size. The key has
+// the file's number.
 type plannedFile struct {
-	From, To string `datastore:",noindex"` // the names of its parts
+	From, To string `datastore:",noindex"` // the interval of the names of the file's parts
 	Index    int64  `datastore:",noindex"`
-	Name     string `datastore:",noindex,omitempty"` // in the manifest; empty if an older build has planned it
-	Plan     string `datastore:",noindex,omitempty"` // the stage's
+	// the name in the manifest; empty if an older build has planned the file
+	Name string `datastore:",noindex,omitempty"`
+	Plan string `datastore:",noindex,omitempty"` // the Plan of the stage
 
-	// Known once it is written.
+	// The following fields are set when the file is written.
 	Written bool   `datastore:",noindex"`
 	Records int64  `datastore:",noindex"`
 	Parts   int64  `datastore:",noindex"`
@@ -54,11 +58,11 @@ func fileKey(run string, i int64) *datastore.Key {
 	return datastore.NameKey(fileKind, entityName(run, fmt.Sprintf("%05d", i)), nil)
 }
 
-// exactParts is the maximum of parts that plan reads to plan the files exactly. That takes about
-// three seconds.
+// exactParts is the largest number of parts whose sizes are read to plan the files exactly. That
+// takes about three seconds.
 const exactParts = 100_000
 
-// plan ends the first stage. It assigns parts to files, and starts the second stage.
+// plan ends the first stage: it assigns parts to files, and starts the second stage.
 func (x *Export[P]) plan(ctx context.Context, e *mapper.Engine, status *mapper.Status, s stage) error {
 	if status.Failures > 0 && !x.opts.AllowFailures {
 		return nil // a retry calls it again
@@ -97,7 +101,7 @@ func (x *Export[P]) plan(ctx context.Context, e *mapper.Engine, status *mapper.S
 	return startStage(ctx, e, x.joins, joinSuffix, s, status)
 }
 
-// hasBegun reports whether the next stage's job exists.
+// hasBegun reports whether the job of the next stage exists.
 func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool, error) {
 	var job datastore.PropertyList
 	err := client.Get(ctx, mapper.JobKey(next), &job)
@@ -107,9 +111,9 @@ func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool,
 	return err == nil, err
 }
 
-// nextStage returns the parameters of the next stage's job, or nil if there is none. If there is
-// one, an earlier attempt has started it, and its inputs may be deleted. If it belongs to another
-// run, it returns an error: this attempt is late, or another export had the ID.
+// nextStage returns the parameters of the next stage's job, or nil if there is no such job. If
+// there is one, an earlier attempt has started it, and its inputs may be deleted. If the job
+// belongs to another run, it returns an error: this attempt is late, or another export had the ID.
 func nextStage(ctx context.Context, e *mapper.Engine, s stage, suffix string) (*stage, error) {
 	status, err := e.Job(s.Export + suffix).Status(ctx)
 	if errors.Is(err, mapper.ErrNoSuchJob) {
@@ -126,8 +130,8 @@ func nextStage(ctx context.Context, e *mapper.Engine, s stage, suffix string) (*
 	return next, err
 }
 
-// checkNames returns an error if two files have the same name, or a name that the export itself
-// uses.
+// checkNames returns an error if two files have the same name, or if a file has a name that the
+// export itself uses.
 func (x *Export[P]) checkNames(s stage, files int) error {
 	s.Files = files
 	seen := make(map[string]int, files)
@@ -145,8 +149,8 @@ func (x *Export[P]) checkNames(s stage, files int) error {
 	return nil
 }
 
-// putFiles records planned files, unless the next stage has started. In that case an earlier
-// attempt has recorded them, and this one is late.
+// putFiles stores the records of planned files, unless the next stage has started. In that case an
+// earlier attempt has stored them, and this one is late.
 func putFiles(
 	ctx context.Context, client *datastore.Client, next string, keys []*datastore.Key, files []plannedFile,
 ) error {
@@ -168,7 +172,7 @@ func putFiles(
 	return nil
 }
 
-// stretches returns the stretch of parts of each file.
+// stretches returns, for each file, the stretch of parts that belong to it.
 func (x *Export[P]) stretches(
 	ctx context.Context, client *datastore.Client, s stage, counters map[string]int64,
 ) ([]stretch, error) {
@@ -206,7 +210,7 @@ func (x *Export[P]) stretches(
 	return all, nil
 }
 
-// checkFiles returns an error if there are too many files.
+// checkFiles returns an error if an export has too many files.
 func (x *Export[P]) checkFiles(n int) error {
 	if n > x.opts.MaxFiles {
 		return mapper.Permanent(fmt.Errorf("there would have to be %d files of up to %d bytes, and Options.MaxFiles "+
@@ -228,19 +232,19 @@ func startStage(
 	return err
 }
 
-// file returns the description of a file for the user's functions.
+// file returns the description of the file with number i, for the user's functions.
 func (x *Export[P]) file(s stage, i int64) File {
 	return File{Index: int(i), Of: s.Files, Export: s.Export, Folder: s.Folder, Params: s.Params,
 		Ext: x.coder.extension()}
 }
 
-// fileName returns the name of a file in the manifest. If the name is recorded, no other build
-// changes it.
+// fileName returns the name of a file in the manifest. If the record has the name, other builds
+// keep it.
 func (x *Export[P]) fileName(s stage, f plannedFile) string {
 	return cmp.Or(f.Name, s.place().name(x.opts.Name(x.file(s, f.Index))))
 }
 
-// list ends the second stage. It checks the files before any part is deleted, and starts the third
+// list ends the second stage: it checks the files before any part is deleted, and starts the third
 // stage.
 func (x *Export[P]) list(ctx context.Context, d *mapper.Completion, s stage) error {
 	if d.Status.Failures > 0 {
@@ -272,7 +276,7 @@ func (x *Export[P]) list(ctx context.Context, d *mapper.Completion, s stage) err
 	return startStage(ctx, e, x.deletes, deleteSuffix, s, d.Status)
 }
 
-// manifest makes the manifest from the recorded files.
+// manifest returns the manifest, made from the records of the files.
 func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 	if err := x.opts.checkCoding(s.Coding); err != nil {
 		return nil, err
@@ -309,8 +313,9 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 	return m, nil
 }
 
-// checkTiles returns an error unless each part is in exactly one file, and names differ. Large
-// plans are recorded in several transactions, and two plans may be recorded at once.
+// checkTiles returns an error unless each part is in exactly one file, and the names of files
+// differ. That is not certain: large plans are recorded in several transactions, and two plans may
+// be recorded at once.
 func checkTiles(s stage, files []plannedFile) error {
 	if s.Layout == 0 {
 		return nil
@@ -350,7 +355,8 @@ func fileKeys(s stage) []*datastore.Key {
 	return keys
 }
 
-// coverage returns the proof that the job covered its query, or nil if that would take too long.
+// coverage returns the proof that the first job covered its query. It returns nil if making it
+// would take too long.
 func coverage(ctx context.Context, s stage) (*mapper.Proof, error) {
 	if s.Parts > exactParts {
 		return nil, nil

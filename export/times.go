@@ -7,14 +7,16 @@ import (
 	"time"
 )
 
-// These are the bounds of times. The formats' own conversions drop precision and wrap around.
+// Names of the units of time, and of the functions that convert times to them, for errors. The
+// formats' own conversions drop precision and wrap around, so this file has others.
 var (
 	unitNames = map[time.Duration]string{time.Millisecond: "milliseconds", time.Microsecond: "microseconds",
 		time.Nanosecond: "nanoseconds"}
 	methods = map[time.Duration]string{time.Millisecond: "time.Millisecond", time.Microsecond: "time.Microsecond"}
 )
 
-// since1970 returns a time in a unit since 1970, or an error if it is not a whole number of units.
+// since1970 returns a time as a number of units since 1970. It returns an error if that is not a
+// whole number.
 func since1970(t time.Time, unit time.Duration) (int64, error) {
 	if t.Nanosecond()%int(unit) != 0 {
 		return 0, fmt.Errorf("it is a time that is finer than the %s of its tag: give it a finer one, or "+
@@ -44,14 +46,15 @@ func errRange(unit time.Duration) error {
 	return fmt.Errorf("it is a time that is out of the range of %s", unitNames[unit])
 }
 
-// wallClock returns the time in UTC with the same date and hour as a time in its own zone. Formats
+// wallClock returns the time in UTC that has the same date and hour as t in its own zone. Formats
 // call it a local time.
 func wallClock(t time.Time) time.Time {
 	_, offset := t.Zone()
 	return t.UTC().Add(time.Duration(offset) * time.Second)
 }
 
-// daysSince1970 returns the number of a day, or an error if a time is not midnight UTC.
+// daysSince1970 returns a time as a number of days since 1970. It returns an error if the time is
+// not midnight UTC.
 func daysSince1970(t time.Time) (int32, error) {
 	const day = 24 * 60 * 60
 	seconds := t.Unix()
@@ -65,7 +68,8 @@ func daysSince1970(t time.Time) (int32, error) {
 	return 0, errors.New("it is a date that is out of the range of 32 bits of days")
 }
 
-// timeOfDay returns a duration in a unit, or an error if it is not a time of day.
+// timeOfDay returns a duration as a number of units. It returns an error if the duration is not a
+// time of day.
 func timeOfDay(d, unit time.Duration) (int64, error) {
 	switch {
 	case d < 0 || d >= 24*time.Hour:
@@ -78,7 +82,7 @@ func timeOfDay(d, unit time.Duration) (int64, error) {
 	return int64(d / unit), nil
 }
 
-// checkOfDay returns an error if a number is not a time of day.
+// checkOfDay returns an error if a number of units is not a time of day.
 func checkOfDay(n int64, unit time.Duration) error {
 	if n < 0 || n >= int64(24*time.Hour/unit) {
 		return fmt.Errorf("it is out of the range of a time of day in %s", unitNames[unit])
@@ -86,7 +90,7 @@ func checkOfDay(n int64, unit time.Duration) error {
 	return nil
 }
 
-// checkText returns an error if a time has no text in RFC 3339 that reads back as the same time.
+// checkText returns an error if the text of a time in RFC 3339 would be read back as another time.
 func checkText(t time.Time) error {
 	_, offset := t.Zone()
 	switch {

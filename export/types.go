@@ -17,20 +17,21 @@ var (
 	bytesType    = reflect.TypeFor[[]byte]()
 )
 
-// A precise describes a type whose default would drop precision, and the tags that keep it.
+// A precise describes a Go type that a format writes with less precision by default, and the tags
+// that prevent that.
 type precise struct {
-	says []string // the tag must have one of them, or start with one that ends with '-' or '('
-	want string   // the error without it
+	says []string // the tag must have one of these texts, or start with one that ends with '-' or '('
+	want string   // the error for a field without such a tag
 }
 
-// A schemed is a format whose schema is derived from a Go type.
+// A schemed is a format whose schema is derived from a Go type: Avro or Parquet.
 type schemed struct {
 	format  Format
 	tag     string
 	precise map[reflect.Type]precise
 
-	texts    bool // types with MarshalText are texts
-	circular bool // types may be recursive
+	texts    bool // whether types with MarshalText are written as texts
+	circular bool // whether types may contain themselves
 }
 
 var (
@@ -49,7 +50,7 @@ var (
 	}, false, false}
 )
 
-// check returns an error for a type of records if the format would silently drop a part of it.
+// check returns an error for a type of records if the format would silently leave out a part of it.
 func (s schemed) check(t reflect.Type) error {
 	if t.Kind() != reflect.Struct || t.Name() == "" {
 		return fmt.Errorf("records of %q are structs whose type has a name, and not of the type %v", s.format, t)
@@ -57,7 +58,8 @@ func (s schemed) check(t reflect.Type) error {
 	return s.checkGroup(t, nil)
 }
 
-// checkGroup checks a struct: a record or a group in a record.
+// checkGroup checks a struct type, which is a record or a group in a record. The types around it
+// are above.
 func (s schemed) checkGroup(t reflect.Type, above []reflect.Type) error {
 	if err := s.checkName(t); err != nil {
 		return err
@@ -77,7 +79,7 @@ var (
 	avroTypes = []string{"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 )
 
-// checkName returns an error for a type whose name is not valid in the schema.
+// checkName returns an error for a type whose name is invalid in the schema.
 func (s schemed) checkName(t reflect.Type) error {
 	switch name := t.Name(); {
 	case s.format != Avro || name == "" && t.Kind() == reflect.Array,
@@ -198,7 +200,7 @@ func hasStruct(types []reflect.Type) bool {
 	return slices.ContainsFunc(types, func(t reflect.Type) bool { return t.Kind() == reflect.Struct })
 }
 
-// inList reports whether a value is in a list or map, which the field's tag does not reach.
+// inList reports whether a value is in a list or map, so that the field's tag does not reach it.
 func inList(above []reflect.Type) bool {
 	for _, t := range slices.Backward(above) {
 		if t.Kind() != reflect.Pointer {
@@ -208,7 +210,7 @@ func inList(above []reflect.Type) bool {
 	return false
 }
 
-// checkList returns an error for lists that Parquet can't hold, or holds only with a tag.
+// checkList returns an error for a type of lists that Parquet can't hold, or holds only with a tag.
 func (s schemed) checkList(t reflect.Type, tag reflect.StructTag) error {
 	inner := t.Elem()
 	if s.format != Parquet || inner.Kind() == reflect.Uint8 {
@@ -228,8 +230,8 @@ func (s schemed) checkList(t reflect.Type, tag reflect.StructTag) error {
 	return nil
 }
 
-// checkPointer returns an error for pointers to types that have null already, and that no tag
-// reaches.
+// checkPointer returns an error for a pointer to a type that has null already, if no tag reaches
+// it.
 func (s schemed) checkPointer(t reflect.Type) error {
 	inner := t.Elem()
 	for inner.Kind() == reflect.Pointer {

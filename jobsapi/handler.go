@@ -102,7 +102,7 @@ func NewHandler(e *mapper.Engine, o *Options) (http.Handler, error) {
 	return same.Handler(operator.Allowed(opts.Allow, opts.Logger, refuse, routes(mux))), nil
 }
 
-// routes returns a handler that answers requests without a route in JSON, too.
+// routes returns a handler that also answers in JSON if a request has no route.
 func routes(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern == "" {
@@ -112,7 +112,7 @@ func routes(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// A noRoute writes a refusal of http.ServeMux as JSON.
+// A noRoute is a response writer that writes a refusal of http.ServeMux as JSON.
 type noRoute struct {
 	http.ResponseWriter
 
@@ -146,14 +146,14 @@ type service struct {
 	log    *slog.Logger
 }
 
-// because returns the context of a request that changes something. The context has the request's
-// reason.
+// because returns the context for a request that changes something. The context contains the reason
+// in the request.
 func because(r *http.Request) (context.Context, error) {
 	q, err := parameters(r, "reason")
 	return mapper.WithReason(r.Context(), q.Get("reason")), err
 }
 
-// after returns the status of a job after a change, or the error of the change.
+// after returns the status of a job after a change that has returned err, or that error.
 func (s service) after(r *http.Request, err error) (any, error) {
 	if err != nil {
 		return nil, err
@@ -169,10 +169,11 @@ func (s service) status(r *http.Request) (any, error) {
 	return s.job(r).Status(r.Context())
 }
 
-// job returns the job of a request's path.
+// job returns the job whose ID is in a request's path.
 func (s service) job(r *http.Request) *mapper.Job { return s.engine.Job(r.PathValue("id")) }
 
-// settings are a job's settings in a request. The names that older clients send are accepted, too.
+// settings are a job's settings as a request has them. They may have the names that older clients
+// send.
 type settings struct {
 	mapper.StartOptions
 	oldnames.Start
@@ -419,7 +420,7 @@ func (s service) cleanUp(r *http.Request) (any, error) {
 // bodyTime is the time in which the body of a request must arrive.
 const bodyTime = 10 * time.Second
 
-// read reads the body of a request, within bodyTime. This limit does not apply to the rest of the
+// read reads the body of a request, within bodyTime. The limit does not apply to the rest of the
 // request.
 func read(w http.ResponseWriter, r *http.Request) error {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // a test's has no connection
@@ -432,7 +433,8 @@ func read(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// decode decodes a body that is one JSON value.
+// decode decodes the body of a request, which must be one JSON value. The error calls the body
+// what.
 func decode(r *http.Request, what string, v any) error {
 	text, err := io.ReadAll(r.Body)
 	if err == nil {
@@ -444,7 +446,7 @@ func decode(r *http.Request, what string, v any) error {
 	return nil
 }
 
-// noBody returns an error if the body of a request has a field that would be ignored.
+// noBody returns an error if a request has a body with fields, which would be ignored.
 func noBody(r *http.Request) error {
 	if r.ContentLength == 0 {
 		return nil
@@ -455,8 +457,8 @@ func noBody(r *http.Request) error {
 	return nil
 }
 
-// parameters returns the parameters of a request's URL. It returns an error for a parameter that is
-// not known.
+// parameters returns the parameters in a request's URL. It returns an error if one of them is
+// unknown.
 func parameters(r *http.Request, known ...string) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -473,7 +475,7 @@ func parameters(r *http.Request, known ...string) (url.Values, error) {
 	return q, nil
 }
 
-// answer returns a handler that answers with the result of a function. The text of an error is in
+// answer returns a handler that answers with the result of do as JSON. The text of an error is in
 // the answer only if the error is about the request.
 func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -501,7 +503,7 @@ func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 // the line.
 func requestID() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
-// write writes an answer.
+// write answers with a code and a body, which it encodes as JSON.
 func write(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -509,17 +511,17 @@ func write(w http.ResponseWriter, code int, body any) {
 	_ = json.NewEncoder(w).Encode(body) // the client has gone
 }
 
-// A failure is an error as an answer shows it.
+// A failure is the form of an error in an answer.
 type failure struct {
 	Error string `json:"error"`
 
-	// if the error names settings, its text in parts: every second part is a setting's name
+	// the text in parts if the error names settings: every second part is a setting's name
 	Parts []string `json:"error_parts,omitempty"`
 
-	Request string `json:"request,omitempty"` // for code 500, the request's ID, which the log line also has
+	Request string `json:"request,omitempty"` // the ID that the log line also has; only for code 500
 }
 
-// said returns an error in the form of an answer.
+// said converts an error into a failure.
 func said(err error) failure {
 	text, parts := operator.InJSON(err)
 	if len(parts) == 1 {

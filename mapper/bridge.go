@@ -27,7 +27,8 @@ func init() {
 	}
 }
 
-// prepare returns the function of a definition with parameters, as a job would.
+// prepare returns the mapper's function with its parameters set, in the form in which a job calls
+// it for one entity.
 func prepare(definition, params any) (function.Func, error) {
 	def, encoded, err := defined(definition, params)
 	if err != nil {
@@ -36,7 +37,8 @@ func prepare(definition, params any) (function.Func, error) {
 	return def.Prepare(encoded, false)
 }
 
-// prepareBatch does the same for a definition whose function gets batches.
+// prepareBatch is prepare for a mapper of [UpdateBatches] or [VisitBatches]. It returns the
+// function for a batch, and the size of a batch.
 func prepareBatch(definition, params any) (function.BatchFunc, int, error) {
 	def, encoded, err := defined(definition, params)
 	if err != nil {
@@ -49,7 +51,8 @@ func prepareBatch(definition, params any) (function.BatchFunc, int, error) {
 	return call, def.BatchSize, err
 }
 
-// defined returns a valid definition, with encoded parameters.
+// defined returns the mapper's definition and its parameters as JSON, or an error if either is
+// invalid.
 func defined(definition, params any) (*function.Definition, json.RawMessage, error) {
 	def := definition.(AnyMapper).definition()
 	if def.Prepare == nil {

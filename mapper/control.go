@@ -298,7 +298,7 @@ func (j *Job) History(ctx context.Context) ([]HistoryEntry, error) {
 
 func (j *Job) ref() record.Ref { return record.Ref{ID: j.ID, Incarnation: j.incarnation} }
 
-// control returns what carries out changes of the job.
+// control returns the [lifecycle.Jobs] of the job's queue. Its methods change the job.
 func (j *Job) control(ctx context.Context) *lifecycle.Jobs {
 	return asked(queueOf(ctx, j))
 }

@@ -17,7 +17,7 @@ type Completion struct {
 	Status *Status
 
 	attempt *function.Attempt
-	closing *record.Closing // of a job that has deleted its records
+	closing *record.Closing // the contents of deleted records; nil unless the job is of [Mapper.Forget]
 }
 
 // RunID returns a text that identifies this job, and no earlier or later job with the same ID.

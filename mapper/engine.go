@@ -97,19 +97,19 @@ type EngineOptions struct {
 // the job, or take it over by [Job.Move].
 type Engine struct {
 	client  *datastore.Client
-	queue   *tasks.Queue // the first one
+	queue   *tasks.Queue // the engine's first queue
 	mappers map[string]*function.Definition
 	log     *slog.Logger
-	jobs    *lifecycle.Jobs // of the first queue
+	jobs    *lifecycle.Jobs // controls the jobs of the first queue
 	queues  queues
 	health  *store.Health
-	retain  time.Duration // of new jobs
+	retain  time.Duration // how long the records of new jobs are kept after their end
 
-	schedules []string // their names
+	schedules []string // names of the engine's schedules
 	prices    billing.Prices
 
 	shown    *estimate.Shown
-	undoMost *atomic.Int64 // bytes in the commit of an undo's page; 0: the default
+	undoMost *atomic.Int64 // the limit of bytes in the commit of an undo's page; 0: the default
 }
 
 // NewEngine returns an engine that keeps its records in the client's database, and sends its tasks
@@ -172,7 +172,8 @@ func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (
 	return e, nil
 }
 
-// pricesOf returns the prices, or NAM5 if they are zero.
+// pricesOf returns the prices, or [billing.NAM5] if all are zero. It returns an error if a price is
+// invalid.
 func pricesOf(prices billing.Prices) (billing.Prices, error) {
 	if prices == (billing.Prices{}) {
 		return billing.NAM5, nil
@@ -216,7 +217,7 @@ func (e *Engine) register(mappers []AnyMapper) error {
 	return nil
 }
 
-// schedule has the engine start the runs of schedules whose ticks wait.
+// schedule checks the schedules of [EngineOptions], and adds their names to the engine.
 func (e *Engine) schedule(schedules []AnySchedule) error {
 	for i, s := range schedules {
 		if s == nil {
@@ -235,7 +236,8 @@ func (e *Engine) schedule(schedules []AnySchedule) error {
 	return nil
 }
 
-// source returns the source of the engine's database. If e is nil, the source has no client.
+// source returns a reader of entities in the engine's database. If e is nil, its calls return an
+// error.
 func (e *Engine) source() source.Source {
 	if e == nil {
 		return source.New(nil, nil)
@@ -243,8 +245,8 @@ func (e *Engine) source() source.Source {
 	return source.New(e.client, e.log)
 }
 
-// store returns the store of the engine's records, for interactive calls. If e is nil, the store
-// has no client, and its calls return an error that says so.
+// store returns the store of the engine's records, with the short timeouts of interactive calls. If
+// e is nil, its calls return an error that says so.
 func (e *Engine) store() store.Store {
 	if e == nil {
 		return store.New(nil)
@@ -252,7 +254,7 @@ func (e *Engine) store() store.Store {
 	return store.New(e.client).Asked()
 }
 
-// names lists the engine's mappers for an error.
+// names returns the names of the engine's mappers as one text, for an error.
 func (e *Engine) names() string {
 	var names []string
 	for _, m := range e.Mappers() {
@@ -300,7 +302,8 @@ func (e *Engine) Jobs(ctx context.Context, o *JobsOptions) iter.Seq2[JobInfo, er
 	return pages(func(cursor string) ([]JobInfo, string, error) { return e.JobsPage(ctx, o, cursor) })
 }
 
-// pages goes through what is listed by pages.
+// pages returns an iterator over all elements of a list. The function page reads one page of the
+// list, and returns the cursor of the next one.
 func pages[T any](page func(cursor string) (some []T, next string, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for cursor, more := "", true; more; more = cursor != "" {
@@ -337,7 +340,8 @@ func (e *Engine) JobsPage(ctx context.Context, o *JobsOptions, cursor string) (j
 	return jobs, next, nil
 }
 
-// listed returns the queues of the jobs that are selected. An empty one means all.
+// listed returns the queues whose jobs the options select. A single empty name stands for all
+// queues.
 func (e *Engine) listed(o *JobsOptions) []record.Owner {
 	if e != nil && e.queue != nil && !o.AllQueues {
 		return e.queues.owners()
@@ -402,7 +406,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 	return nil
 }
 
-// seed makes the engine draw its random numbers from a seed.
+// seed makes the engine draw its random numbers from a seed, so that a test can repeat a run.
 func (e *Engine) seed(seed uint64) {
 	drawn := lifecycle.Seeded(seed)
 	for _, on := range e.queues {
@@ -410,7 +414,7 @@ func (e *Engine) seed(seed uint64) {
 	}
 }
 
-// engineKey is the key of a task's context for the engine that runs it.
+// engineKey is the key under which the context of a task has the engine that runs the task.
 type engineKey struct{}
 
 // EngineFromContext returns the engine that called a function or finalizer with this context. For
@@ -429,7 +433,7 @@ func EngineFromContext(ctx context.Context) *Engine {
 //nolint:revive // beside JobInfo, Info alone would not say of what
 type MapperInfo struct {
 	Name       string
-	Visit      bool         // it was made by [Visit], [VisitPages] or [VisitBatches]
+	Visit      bool         // whether the mapper was made by [Visit], [VisitPages] or [VisitBatches]
 	ParamsType reflect.Type // the type of the parameters of [Engine.StartByName]
 
 	Description string // see [Mapper.WithDescription]
@@ -451,7 +455,7 @@ func (e *Engine) Mappers() (all []MapperInfo) {
 	return all
 }
 
-// onlyInside reports whether only the program starts jobs of a mapper.
+// onlyInside reports whether a mapper's jobs are started only by the program, and not by name.
 func onlyInside(def *function.Definition) bool {
 	start, ok := def.ByName.(starter)
 	return ok && start == nil

@@ -33,7 +33,7 @@ type Entity[T any] struct {
 	Value T
 
 	attempt *function.Attempt
-	stored  *pb.Entity // nil: it was not read
+	stored  *pb.Entity // the entity as it was read; nil if the job's query is KeysOnly
 }
 
 // Count adds n to one of the job's counters, which [Status].Counters returns. It takes effect
@@ -245,7 +245,7 @@ func applyBatch[T any](
 	return answers, nil
 }
 
-// A call is a call of a function for an entity.
+// A call is one call of a mapper's function for one entity.
 type call[T any] struct {
 	Entity[T]
 	mode     function.Mode
@@ -277,7 +277,7 @@ func loadCall[T any](m function.Mode, keysOnly bool, s function.Subject) (c *cal
 	return c, nil
 }
 
-// unlessSkip returns the function's error. [Skip] is none.
+// unlessSkip returns err, unless err is only [Skip]: then it sets skips and returns nil.
 func (c *call[T]) unlessSkip(err error) error {
 	if fault.IsOnly(err, Skip) {
 		c.skips = true
@@ -286,8 +286,8 @@ func (c *call[T]) unlessSkip(err error) error {
 	return err
 }
 
-// answer returns the effect of a call after the function has returned for its batch. A panic of the
-// user's code becomes an error.
+// answer returns what the function does to the entity. A batch calls it for each of its entities,
+// after the function has returned. A panic of the user's code becomes an error.
 func (c *call[T]) answer() (_ *function.Effect, err error) {
 	defer function.Recovered(&err)
 	if err := c.unlessSkip(c.attempt.Failed()); err != nil {
@@ -299,7 +299,8 @@ func (c *call[T]) answer() (_ *function.Effect, err error) {
 	return c.effect()
 }
 
-// effect returns the effect of a call that has succeeded.
+// effect returns what a successful call does to the entity: which properties and other entities it
+// writes.
 func (c *call[T]) effect() (*function.Effect, error) {
 	a := c.attempt
 	switch {
@@ -322,10 +323,12 @@ func (c *call[T]) effect() (*function.Effect, error) {
 	return a.Effect()
 }
 
-// errNotRead says that a function wants to write an entity that was not read.
+// errNotRead is the error of an entity on which the function has called Touch or Resave, although a
+// KeysOnly query did not read it.
 var errNotRead = errors.New("the function has called Touch or Resave, and the job's query is KeysOnly: the entity " +
 	"was not read, and can only be deleted")
 
-// errKeysOnly says that a function has changed a Value that was not read.
+// errKeysOnly is the error of an entity whose Value the function has changed, although a KeysOnly
+// query did not read it.
 var errKeysOnly = errors.New("the function has changed the entity's Value, and the job's query is KeysOnly: the " +
 	"entity was not read, and can only be deleted")

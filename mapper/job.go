@@ -246,7 +246,7 @@ func checkRetain(name setting.Name, d time.Duration) error {
 	return nil
 }
 
-// settingsOf returns the settings of a job that are in force.
+// settingsOf returns a job's current settings, as its record has them.
 func settingsOf(j *record.Job) (StartOptions, error) {
 	strategy, err := j.Strategy()
 	limit, bad := j.RateLimit()
@@ -269,7 +269,7 @@ const (
 
 	defaultWorkers = 100
 
-	maxPageTime = page.MaxTime // with a function's timeout, less than that minute
+	maxPageTime = page.MaxTime // the limit; together with a function's timeout it fits into that minute
 )
 
 func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {

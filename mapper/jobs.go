@@ -35,33 +35,33 @@ type JobInfo struct {
 	Mapper  string    `json:"mapper"`
 	Queue   string    `json:"queue"`
 	State   State     `json:"state"`
-	Error   string    `json:"error,omitempty"` // see [Status]; only if the job's record has it
+	Error   string    `json:"error,omitempty"` // the text of Status.Error; empty if the job's record does not have it
 	Created time.Time `json:"created"`
-	Ended   time.Time `json:"ended,omitzero"` // zero until it has ended
+	Ended   time.Time `json:"ended,omitzero"` // when the job ended; zero before its end
 
-	UndoneBy string `json:"undo,omitempty"` // see [Status]
+	UndoneBy string `json:"undo,omitempty"` // the ID of the job that undoes this one; empty: none
 
-	CleanUpAt time.Time `json:"clean_up_at,omitzero"` // see [Status]
+	CleanUpAt time.Time `json:"clean_up_at,omitzero"` // the time of the automatic clean-up; zero: none, or unknown
 
 	// Counted says that Processed, Failures and Dollars are known, because the job has succeeded.
 	// Otherwise they are -1; [Job.Status] estimates them.
 	Counted   bool    `json:"counted"`
 	Processed int64   `json:"processed"`
 	Failures  int64   `json:"failures"`
-	Dollars   float64 `json:"dollars"` // see [Status]
+	Dollars   float64 `json:"dollars"` // about what the job has cost; -1 if unknown
 }
 
 // jobsPage is how many jobs a page has. Records have up to 1 MiB, so a page fits in memory.
 const jobsPage = 50
 
-// listing returns what is selected, of all queues.
+// listing returns the options in the form of package record, without a choice of queues.
 func (o *JobsOptions) listing() record.Listing {
 	return record.Listing{State: record.JobState(o.State), Mapper: o.Mapper, From: o.StartedFrom,
 		Before: o.StartedBefore}
 }
 
-// list returns a page of the jobs that are chosen, and where to go on. An empty queue stands for
-// all.
+// list reads a page of the selected jobs from the store. It returns the jobs and the cursor of the
+// next page. An empty name in queues stands for all queues.
 func (o *JobsOptions) list(
 	ctx context.Context, st store.Store, queues []record.Owner, cursor string, prices billing.Prices,
 ) (jobs []JobInfo, next string, err error) {

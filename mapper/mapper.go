@@ -125,8 +125,8 @@ func (m *Mapper[P]) WithDescription(text string) *Mapper[P] {
 	return m
 }
 
-// concurrencyOf returns the concurrency of a job as its record has it: 0 for one, as in records of
-// builds without it.
+// concurrencyOf returns the number for the Concurrency of a new job's record. It is 0 if calls run
+// one after the other, because records of older builds have 0, too.
 func concurrencyOf(o StartOptions, def *function.Definition) int64 {
 	n := cmp.Or(o.Concurrency, def.Concurrency, 1)
 	if n == 1 {
@@ -204,7 +204,7 @@ func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Completion, params P)
 
 var errNoMapper = errors.New("the mapper is nil, or was not made by a function of this package, such as Update")
 
-// A starter starts jobs by name.
+// A starter is a function that starts a job of a mapper by its name: see [Mapper.WithStarter].
 type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)
 
 // WithStarter makes [Engine.StartByName] call start for this mapper. Use it if something must be

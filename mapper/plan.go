@@ -49,10 +49,11 @@ type Estimate struct {
 	// LowerBound says that the count stopped at Entities: there may be more.
 	LowerBound bool `json:"at_least,omitempty"`
 
-	Workers  int           `json:"workers"`  // tasks at once
-	Pages    int64         `json:"pages"`    // commits; maybe twice as many with a Rate of calls
-	Tasks    int64         `json:"tasks"`    // tasks of ranges
-	Duration time.Duration `json:"takes_ns"` // with the latencies of docs/scale.md
+	Workers int `json:"workers"` // the expected number of tasks that run at once
+	// the number of commits of pages; perhaps twice as many if a Rate limits calls
+	Pages    int64         `json:"pages"`
+	Tasks    int64         `json:"tasks"`    // the number of tasks for ranges
+	Duration time.Duration `json:"takes_ns"` // about how long the job takes, with the latencies of docs/scale.md
 
 	Usage   billing.Usage `json:"usage"`   // what the job uses; RPCs are not estimated
 	Dollars float64       `json:"dollars"` // the cost of Usage
@@ -91,7 +92,7 @@ func (e *Engine) PlanByName(ctx context.Context, mapper string, q Query, o *Plan
 	return e.plan(ctx, e.mappers[mapper], q, o)
 }
 
-// checkGiven returns an error if the parameters of a start by name are wrong.
+// checkGiven returns an error if the parameters of a planned start are invalid.
 func checkGiven(def *function.Definition, params json.RawMessage) (err error) {
 	switch {
 	case len(params) == 0:
@@ -103,10 +104,12 @@ func checkGiven(def *function.Definition, params json.RawMessage) (err error) {
 	return err
 }
 
-// mostEach is the limit of PlanOptions.WritesPerEntity and CallsPerEntity.
+// mostEach is the greatest value of PlanOptions.WritesPerEntity and CallsPerEntity.
 const mostEach = 10_000
 
-// validate returns an error that names the first setting which a plan of such a start can't have.
+// validate checks the options of a plan. The plan is for a job with the settings start. A call of
+// its function may take up to longest, and its tasks have the queue's dispatch deadline. The error
+// names the first setting that is wrong.
 func (o *PlanOptions) validate(start StartOptions, longest, deadline time.Duration) error {
 	err := start.validate(longest, deadline)
 	switch {

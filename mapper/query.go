@@ -148,7 +148,7 @@ func (q Query) inner() query.Query {
 	}
 }
 
-// publicQuery is the inverse of inner.
+// publicQuery converts a query of package query into a [Query]. It is the inverse of inner.
 func publicQuery(q query.Query) Query {
 	var filters []Filter
 	for _, f := range q.WithShare() {

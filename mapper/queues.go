@@ -25,18 +25,21 @@ func (m *Mapper[P]) WithQueue(name string) *Mapper[P] {
 	return m
 }
 
-// An ownQueue is one of an engine's queues, with what carries out the jobs that belong to it.
+// An ownQueue is one of an engine's queues. It also has the objects that control the jobs of this
+// queue and run their tasks.
 type ownQueue struct {
 	queue  *tasks.Queue
 	jobs   *lifecycle.Jobs
 	ranges *executor.Executor
 }
 
-// queues are the queues of an engine, the first one first. They share everything except the queue,
-// so the process knows what runs in it, for all queues.
+// queues are all queues of an engine, the first one first. They share one state of the process,
+// such as the tasks that run now.
 type queues []*ownQueue
 
-// queuesOf returns the queues of an engine that has the first one.
+// queuesOf returns all queues of an engine: its first one, and the others from
+// EngineOptions.OtherQueues. It returns an error if a queue is there twice, or if a mapper needs a
+// queue that is missing.
 func queuesOf(first *Engine, others []*tasks.Queue) (queues, error) {
 	all := queues{{first.queue, first.jobs, executor.New(first.client, first.jobs)}}
 	for i, queue := range others {
@@ -60,8 +63,8 @@ func queuesOf(first *Engine, others []*tasks.Queue) (queues, error) {
 	return all, nil
 }
 
-// named returns the queue of a name, or of the last part of a name. An empty name is the first
-// queue.
+// named returns the queue with a name. The name may be only the last part of the queue's full name.
+// An empty name stands for the first queue.
 func (q queues) named(name string) (*ownQueue, error) {
 	if name == "" {
 		return q[0], nil
@@ -96,7 +99,7 @@ func (q queues) forStart(def *function.Definition, o *StartOptions) (*ownQueue, 
 	return q.named(name)
 }
 
-// has reports whether one of the queues is the owner of a job.
+// has reports whether the engine has the queue that owns a job.
 func (q queues) has(owner record.Owner) bool {
 	on := q.of(owner)
 	return on != nil && on.queue.Name() == string(owner)
@@ -116,7 +119,7 @@ func (q queues) of(owner record.Owner) *ownQueue {
 	return q[0]
 }
 
-// owners returns the queues as owners of jobs.
+// owners returns the full names of the queues.
 func (q queues) owners() (all []record.Owner) {
 	for _, on := range q {
 		all = append(all, record.Owner(on.queue.Name()))
@@ -139,7 +142,8 @@ func queueOf(ctx context.Context, j *Job) *ownQueue {
 	return j.engine.queues.of(owner)
 }
 
-// destinationOf returns the queue that a start of the job's mapper would use.
+// destinationOf returns the queue to which [Job.Move] moves a job: the one that a start of the
+// job's mapper would use.
 func destinationOf(ctx context.Context, j *Job) (*ownQueue, error) {
 	if j.engine == nil || len(j.engine.queues) < 2 {
 		return queueOf(ctx, j), nil
@@ -151,8 +155,8 @@ func destinationOf(ctx context.Context, j *Job) (*ownQueue, error) {
 	return j.engine.queues.forStart(j.engine.mappers[job.Mapper], nil)
 }
 
-// asked returns a queue's jobs for a caller who waits for the answer. Without a queue there is no
-// engine, and the store returns that error.
+// asked returns the [lifecycle.Jobs] of a queue, with the short timeouts of interactive calls. If
+// on is nil, there is no engine, and the calls of the result return an error that says so.
 func asked(on *ownQueue) *lifecycle.Jobs {
 	if on == nil {
 		return &lifecycle.Jobs{Store: store.New(nil)}

@@ -45,14 +45,16 @@ type Rate struct {
 // thousand reads for other work, and each process reserves the cost of its next pages. If a process
 // dies, its reservation is lost. The cost of the job's start does not count. An undo has no budget.
 type Budget struct {
-	Dollars    float64 `json:"dollars,omitempty"`    // at the prices of [EngineOptions].Prices
-	Operations int64   `json:"operations,omitempty"` // reads, writes, deletes and task operations: [billing.Usage]
+	// the limit in dollars, at the prices of [EngineOptions].Prices
+	Dollars float64 `json:"dollars,omitempty"`
+	// the limit of reads, writes, deletes and task operations: [billing.Usage]
+	Operations int64 `json:"operations,omitempty"`
 }
 
 // Unlimited means no limit, in [StartOptions].FailureLimit and in a [Rate].
 const Unlimited = -1
 
-// limit returns the rate as records store it.
+// limit returns the rate in the form in which records store it: with 0 in place of [Unlimited].
 func (r Rate) limit() pace.Limit {
 	for _, n := range []*float64{&r.EntitiesPerSecond, &r.WritesPerSecond, &r.CallsPerSecond} {
 		if *n == Unlimited {

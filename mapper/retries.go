@@ -53,7 +53,7 @@ func (m *Mapper[P]) WithRetryPolicy(r RetryPolicy) *Mapper[P] {
 	return m
 }
 
-// of returns a job's retry policy with its defaults.
+// of fills in zero fields from the mapper's definition, and then from the defaults.
 func (r RetryPolicy) of(def *function.Definition) RetryPolicy {
 	attempts := DefaultUpdateAttempts
 	if def.Mode == function.Visit {
@@ -75,7 +75,7 @@ func retriesOf(j *record.Job) RetryPolicy {
 
 const (
 	mostAttempts = 100
-	longestWait  = 7 * 24 * time.Hour // Cloud Tasks takes tasks for up to 30 days
+	longestWait  = 7 * 24 * time.Hour // the longest wait; Cloud Tasks takes tasks for up to 30 days
 )
 
 // validate checks a retry policy. Zero fields are defaults.

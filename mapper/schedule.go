@@ -88,7 +88,7 @@ type AnySchedule interface {
 	// Name returns the schedule's name.
 	Name() string
 
-	// defined returns what is wrong with the schedule in an engine.
+	// defined returns an error if the schedule is invalid, or if the engine lacks its mapper.
 	defined(e *Engine) error
 
 	// Advance starts the run for which the schedule waits: see [Schedule.Advance].
@@ -147,7 +147,7 @@ func (s *Schedule[P]) Tick(
 	return ticked, nil
 }
 
-// defined returns an error if an engine can't have the schedule.
+// defined returns an error if the schedule is invalid, or if the engine lacks its mapper.
 func (s *Schedule[P]) defined(e *Engine) error {
 	switch {
 	case s == nil:
@@ -164,7 +164,7 @@ func (s *Schedule[P]) defined(e *Engine) error {
 	return nil
 }
 
-// check returns an error if a schedule or a tick is wrong.
+// check returns an error if the schedule or the arguments of a tick are invalid.
 func (s *Schedule[P]) check(e *Engine, t tick) error {
 	if e == nil || e.client == nil {
 		return errNoEngine
@@ -191,7 +191,8 @@ func (s *Schedule[P]) check(e *Engine, t tick) error {
 // mostAhead is how far in the future a tick may be.
 const mostAhead = 48 * time.Hour
 
-// A tick has the arguments of a run. A waiting tick is stored as the JSON of a [storedTick].
+// A tick has the time at which a run is due, and the run's arguments. If it has to wait, it is
+// stored as the JSON of a [storedTick].
 type tick struct {
 	At      time.Time       `json:"at"`
 	Query   Query           `json:"query"`
@@ -199,14 +200,14 @@ type tick struct {
 	Options StartOptions    `json:"options"`
 }
 
-// A storedTick is a waiting tick.
+// A storedTick is the stored form of a tick that waits.
 type storedTick struct {
 	tick
 	Options tickOptions `json:"options"`
 }
 
-// tickOptions are settings that are stored twice: also under their old names, for processes of an
-// older build.
+// tickOptions are the settings of a stored tick. They are stored twice: under their current names,
+// and under the old names, which processes of an older build read.
 type tickOptions struct {
 	StartOptions
 	oldnames.Start
@@ -227,7 +228,8 @@ func (o tickOptions) current() StartOptions {
 	return now
 }
 
-// turns returns what the store needs to decide about a run of the schedule.
+// turns returns the store's access to the record of this schedule. If start is not nil, it is the
+// start of the run, and its mapper and kinds tell which other jobs prevent the run.
 func (s *Schedule[P]) turns(e *Engine, start *starting) store.Turns {
 	t := store.Turns{Store: store.New(e.client), Name: s.name, RunID: s.JobID, Jumps: s.overlap == OverlapReplace}
 	if start != nil && !start.opts.AllowOverlap {
@@ -236,10 +238,12 @@ func (s *Schedule[P]) turns(e *Engine, start *starting) store.Turns {
 	return t
 }
 
-// decides is how often a tick is decided again, because the job that prevented it has just ended.
+// decides is the number of times that a tick checks whether its run may start. It checks again if
+// the job that prevented the run has ended meanwhile.
 const decides = 5
 
-// tick starts the run of a tick, or does what the overlap says.
+// tick starts the run of a tick. If another job prevents the run, it does what the schedule's
+// [Overlap] says.
 func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResult, failed error) {
 	t.Options.ID = s.JobID(t.At)
 	start, err := e.prepare(&s.mapper.def, t.Query, t.Params, &t.Options)
@@ -293,13 +297,14 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 	return nil, fmt.Errorf("other jobs start and end too often to decide this tick, so call again: %w", err)
 }
 
-// replaces reports whether the run of a tick replaces the job that prevents the run. It replaces
-// only the schedule's last run.
+// replaces reports whether a tick may abort the job that prevents its run. With [OverlapReplace] it
+// may abort the schedule's last run, and no other job.
 func (s *Schedule[P]) replaces(waits store.WaitsError) bool {
 	return s.overlap == OverlapReplace && waits.Run.ID != "" && waits.Held.ID == ""
 }
 
-// makeWay starts the run of an earlier waiting tick, or aborts the run that is replaced.
+// makeWay removes what prevents a tick's run: it starts the run of an earlier waiting tick, or
+// aborts the schedule's last run.
 func (s *Schedule[P]) makeWay(ctx context.Context, e *Engine, turns store.Turns, at time.Time,
 	waits store.WaitsError,
 ) error {
@@ -312,7 +317,8 @@ func (s *Schedule[P]) makeWay(ctx context.Context, e *Engine, turns store.Turns,
 	return nil
 }
 
-// wait records that a tick waits, with the arguments of its run, or that it is skipped.
+// wait records that a tick waits, with the arguments of its run. With [OverlapSkip] it records that
+// the tick is skipped. If the store has recorded another outcome before, decided has it.
 func (s *Schedule[P]) wait(ctx context.Context, turns store.Turns, t tick) (decided store.WaitsError, err error) {
 	var what []byte
 	if s.overlap != OverlapSkip {
@@ -323,7 +329,8 @@ func (s *Schedule[P]) wait(ctx context.Context, turns store.Turns, t tick) (deci
 	return turns.Wait(ctx, t.At, what)
 }
 
-// ready finds out what a run needs, once, unless the tick starts none.
+// ready reads what the run needs from the database and the queue, unless that is done. The argument
+// may is the store's answer whether the run may start. If the answer is final, ready does nothing.
 func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) error {
 	var waits store.WaitsError
 	if start.created != nil || may != nil && (!errors.As(may, &waits) || waits.Became != "") {
@@ -332,8 +339,9 @@ func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) err
 	return start.findOut(ctx)
 }
 
-// replace aborts the last run for a tick, which becomes the reason unless the caller gives another.
-// The transaction that aborts it checks that nothing else prevents the tick.
+// replace aborts the schedule's last run, so that a tick's run can start. The transaction also
+// checks that nothing else prevents the tick's run. The history names the tick as the reason,
+// unless the caller gives another.
 func (s *Schedule[P]) replace(ctx context.Context, e *Engine, turns store.Turns, at time.Time, run record.Ref) error {
 	if observe.Why(ctx) == "" {
 		ctx = WithReason(ctx, "replaced by the run of "+s.Name()+" that was due at "+at.UTC().Format(time.RFC3339))
@@ -347,7 +355,7 @@ func (s *Schedule[P]) replace(ctx context.Context, e *Engine, turns store.Turns,
 // errTaken says that a tick can never start a run, because another job has its ID.
 var errTaken = fmt.Errorf("%w: the schedule has not started the job that has the ID of the run", ErrWrongState)
 
-// run starts the run of a tick.
+// run starts the job of a tick in a transaction that also records the tick's outcome.
 func (s *Schedule[P]) run(ctx context.Context, e *Engine, start *starting, t tick) (*Job, error) {
 	turns := s.turns(e, start)
 	began := &turn{s.name, func(tx *datastore.Transaction) error { return turns.Begin(tx, t.At, t.Options.ID) }}
@@ -406,14 +414,14 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	return nil
 }
 
-// apart returns a context without the engine that a function or finalizer finds in it. The task
-// that ends a job may start the run of a tick that waits. That start is the schedule's own, and not
-// one that the job's finalizer makes.
+// apart returns a context in which [EngineFromContext] finds no engine. A task that ends a job may
+// also start the run of a waiting tick. The start of the run must not count as one that the job's
+// finalizer makes.
 func apart(ctx context.Context) context.Context {
 	return context.WithValue(ctx, engineKey{}, (*Engine)(nil))
 }
 
-// advance advances all schedules.
+// advance calls [Schedule.Advance] of all schedules.
 func advance(ctx context.Context, e *Engine, all []AnySchedule) error {
 	var failed []error
 	for _, s := range all {

@@ -70,9 +70,9 @@ func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o
 
 // A SplitsComparison is the result of [CompareSplits].
 type SplitsComparison struct {
-	Entities int64       `json:"entities"` // of the query
+	Entities int64       `json:"entities"` // the query's number of entities
 	Parts    int         `json:"parts"`    // the number requested
-	Mean     float64     `json:"mean"`     // entities of a part; 1 if there are more parts than entities
+	Mean     float64     `json:"mean"`     // mean number of entities in a part; at least 1
 	Ways     []SplitsWay `json:"ways"`
 }
 
@@ -90,12 +90,12 @@ type SplitsWay struct {
 	Asked   int     `json:"asked"`   // sampled keys requested; -1 if unknown
 	Sampled int     `json:"sampled"` // sampled keys found; -1 if unknown
 	Parts   int     `json:"parts"`   // fewer than requested if there are too few keys
-	Empty   int     `json:"empty"`   // parts without an entity
-	Largest int64   `json:"largest"` // entities of the largest part
+	Empty   int     `json:"empty"`   // number of parts without an entity
+	Largest int64   `json:"largest"` // number of entities in the largest part
 	Ratio   float64 `json:"ratio"`   // Largest as a multiple of the mean; 0 if there is no entity
-	Each    []int64 `json:"each"`    // entities of each part
+	Each    []int64 `json:"each"`    // the number of entities in each part
 
-	Note string `json:"note,omitempty"` // set if Sampled is less than Asked
+	Note string `json:"note,omitempty"` // a warning if Sampled is less than Asked
 }
 
 // fewKeys returns the Note of a way that got fewer keys than it requested, or "".
@@ -109,7 +109,7 @@ func fewKeys(asked, sampled int) string {
 	return fmt.Sprintf("only %d of the %d keys that were asked for have __scatter__", sampled, asked)
 }
 
-// splitQuery checks the arguments of a call that splits a query.
+// splitQuery returns the query in its normal form, or an error if it can't be split into n parts.
 func splitQuery(client *datastore.Client, q Query, n int) (query.Query, error) {
 	normal, err := q.inner().Normal(false)
 	switch {

@@ -20,5 +20,5 @@ type Splitting struct {
 	Bisect bool `json:"bisect,omitempty"`
 }
 
-// strategy returns what splitting makes of it.
+// strategy converts the splitting into a strategy of package split.
 func (sp Splitting) strategy() split.Strategy { return split.Strategy(sp) }

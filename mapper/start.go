@@ -60,7 +60,7 @@ func (e *Engine) start(
 	return s.run(ctx, nil)
 }
 
-// A starting is a job that is about to start.
+// A starting is a job that is about to start: its arguments, and what is known about it so far.
 type starting struct {
 	engine  *Engine
 	on      *ownQueue // the job's queue
@@ -68,7 +68,7 @@ type starting struct {
 	query   query.Query
 	params  json.RawMessage
 	opts    StartOptions
-	named   bool // the caller has given the ID
+	named   bool // whether the caller has chosen the ID
 	control *lifecycle.Jobs
 	found   lifecycle.Findings
 	created *record.Job
@@ -82,7 +82,7 @@ func (s *starting) traced(ctx context.Context) (context.Context, func(error)) {
 	return s.engine.jobs.Observer.Start(ctx, s.def.Name, s.opts.ID[:min(len(s.opts.ID), 100)])
 }
 
-// prepare checks the arguments of a start.
+// prepare checks the arguments of a start, without a call of the database or the queue.
 func (e *Engine) prepare(
 	def *function.Definition, query Query, params json.RawMessage, o *StartOptions,
 ) (*starting, error) {
@@ -125,8 +125,8 @@ func (e *Engine) prepare(
 	return s, nil
 }
 
-// findOut reads what a start needs to know from the database and the queue, and checks that they
-// can run the job.
+// findOut reads from the database and the queue what the start needs, and makes the job's record.
+// It returns an error if they can't run the job.
 func (s *starting) findOut(ctx context.Context) (err error) {
 	e := s.engine
 	if !undo.Is(s.def.Name) && !names.Owns(ctx) {
@@ -155,14 +155,14 @@ func (s *starting) findOut(ctx context.Context) (err error) {
 	return nil
 }
 
-// A turn marks a start as a run of a schedule, and decides whether the run may start.
+// A turn says that a job's start is a run of a schedule.
 type turn struct {
 	schedule string
-	begin    func(*datastore.Transaction) error // returns an error if the run may not start
+	begin    func(*datastore.Transaction) error // called in the start's transaction; an error prevents the start
 }
 
-// run starts the job, or finds the job of its ID. For a run of a schedule, the transaction that
-// records the job decides whether it may start.
+// run starts the job, or returns the job that already has its ID. If t is not nil, the start is a
+// run of a schedule.
 func (s *starting) run(ctx context.Context, t *turn) (*Job, error) {
 	var when func(*datastore.Transaction) error
 	if t != nil {
@@ -179,8 +179,9 @@ func (s *starting) run(ctx context.Context, t *turn) (*Job, error) {
 	return &Job{ID: job.ID, incarnation: job.Incarnation, engine: s.engine}, nil
 }
 
-// maxArguments leaves room in a job's record of up to 1 MiB for its counters (package tally) and
-// its spaces (maxSpaceBytes).
+// maxArguments limits the bytes of a job's query and parameters together, as JSON. A record has up
+// to 1 MiB, and the job's record also needs room for counters (package tally), and for kinds and
+// namespaces (maxSpaceBytes).
 const maxArguments = 320 << 10
 
 // newJob returns the record of a new job.
@@ -218,8 +219,8 @@ func newJob(
 	return j, nil
 }
 
-// fillIn sets and checks the settings that depend on how many tasks the queue delivers at once.
-// concurrent is 0 if that is unknown.
+// fillIn fills in and checks the settings that depend on concurrent, the number of tasks that the
+// queue delivers at once; 0 is unknown.
 func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int, deadline time.Duration) error {
 	opts.ExpectedWorkers = cmp.Or(opts.ExpectedWorkers, min(concurrent, maxWorkers), defaultWorkers)
 	err := opts.Rate.limit().Validate("StartOptions.Rate", int64(max(opts.ExpectedWorkers, concurrent)),
@@ -234,8 +235,8 @@ func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int, 
 	return nil
 }
 
-// adapt fits a job of another queue to one of the engine's, or returns an error if it can't run
-// there.
+// adapt changes the record of a job that moves to the queue to. It returns an error if the job
+// can't run there.
 func (e *Engine) adapt(ctx context.Context, to *ownQueue, j *record.Job) error {
 	def, deadline := e.mappers[j.Mapper], to.queue.DispatchDeadline()
 	if def == nil {

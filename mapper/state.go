@@ -44,10 +44,10 @@ type HistoryEntry struct {
 	Action string    `json:"action"`           // such as "started", "paused" or "its failures are retried"
 	By     string    `json:"by,omitempty"`     // see [WithCaller]
 	Reason string    `json:"reason,omitempty"` // see [WithReason]
-	State  State     `json:"state"`            // of the job after the change
+	State  State     `json:"state"`            // the job's state after the change
 }
 
-// hookOf returns the observer's hook that calls OnStateChange.
+// hookOf converts the user's OnStateChange into a hook of package observe. It returns nil for nil.
 func hookOf(onState func(context.Context, StateChange)) func(context.Context, observe.Change) {
 	if onState == nil {
 		return nil

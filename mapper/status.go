@@ -33,14 +33,14 @@ type Status struct {
 	Phase  Phase  `json:"phase"` // what the job does or waits for, with more detail than State
 	// why the job has failed, was paused by a limit, makes no progress, or retries something
 	Error string `json:"error,omitempty"`
-	// whether one of the job's limits, which Error names, has paused it; false if a caller has
+	// whether a limit of the job, which Error names, has paused the job; false if a caller has
 	Limited bool `json:"limited,omitempty"`
 	// why the job is not faster: its Error, who paused it, its Rate, or what it waits for; empty if
 	// the job has ended, or if that is unknown
 	Bottleneck string    `json:"bottleneck,omitempty"`
 	Created    time.Time `json:"created"`        // when the job was started
 	Ended      time.Time `json:"ended,omitzero"` // zero until it has ended
-	UndoneBy   string    `json:"undo,omitempty"` // the ID of the job that undoes it, see [Job.Undo]
+	UndoneBy   string    `json:"undo,omitempty"` // the ID of the job that undoes this one, see [Job.Undo]
 
 	Progress Progress `json:"progress"`
 	// about what the job has cost so far, at the prices of [EngineOptions].Prices, without the
@@ -86,12 +86,13 @@ type Status struct {
 	Calls int64 `json:"calls"`
 	// how often the function of an [Update] ran again because others had changed an entity
 	Conflicts int64            `json:"conflicts"`
-	Counters  map[string]int64 `json:"counters"`   // what the function has counted
-	Pages     int64            `json:"pages"`      // commits with entities
-	FullPages int64            `json:"full_pages"` // Pages that ended at a limit: of count, bytes or time
+	Counters  map[string]int64 `json:"counters"` // what the function has counted
+	Pages     int64            `json:"pages"`    // the number of commits of pages with entities
+	// the number of pages that ended at a limit: of count, bytes or time
+	FullPages int64 `json:"full_pages"`
 	// ranges for which a task was enqueued
 	Tasks      int64 `json:"tasks"`
-	OpenRanges int64 `json:"open"` // ranges that are not done
+	OpenRanges int64 `json:"open"` // the number of ranges that are not done
 	// the greatest depth of a range: the first range has depth 0, and a range that was cut off
 	// another one has that one's depth plus one
 	MaxDepth int64 `json:"depth"`
@@ -213,14 +214,15 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	return s, nil
 }
 
-// Bounds of the entities that a look at a job counts.
+// Limits of countBlind: how many ranges it counts, and how many entities of each.
 const (
 	mostBlind   = 4
 	blindCounts = 100_000
 )
 
-// countBlind counts the entities of pending ranges that have no estimate. These are the whole job
-// before its first page, and the range of a job with one worker.
+// countBlind counts the entities of pending ranges whose sizes are unknown, so that [Job.Status]
+// can say how much remains. Such a range is the whole job before its first page, or the range of a
+// job with one worker.
 func (e *Engine) countBlind(ctx context.Context, q query.Query, s *record.Sample) {
 	if s == nil || s.Blind == 0 || s.Blind > mostBlind || s.LeftScale != 1 || q.Many() {
 		return
@@ -237,7 +239,7 @@ func (e *Engine) countBlind(ctx context.Context, q query.Query, s *record.Sample
 	}
 }
 
-// show sets what the model of the job's state says.
+// show copies the numbers, progress and phase of the estimate m into the status.
 func (s *Status) show(m estimate.State) {
 	s.Processed, s.Failures, s.Remaining, s.Total = m.Processed.About, m.Failures.About, m.Remaining.About,
 		m.Total.About
@@ -274,8 +276,8 @@ type Progress struct {
 	Fraction    float64 `json:"about"`
 	FractionMax float64 `json:"at_most"`
 
-	EntitiesPerSecond        float64 `json:"rate"`    // over the last minute, while the job runs
-	EntitiesPerSecondOverall float64 `json:"overall"` // since the start
+	EntitiesPerSecond        float64 `json:"rate"`    // speed over the last minute; 0 if the job does not run
+	EntitiesPerSecondOverall float64 `json:"overall"` // mean speed since the start
 
 	// TimeLeft estimates the time until the job ends, including the waits before retries.
 	// TimeLeftMin and TimeLeftMax are its bounds. All three are -1 if the time is unknown, or if
@@ -347,9 +349,9 @@ func (j *Job) Wait(ctx context.Context) (*Status, error) {
 type Failure struct {
 	Key      *datastore.Key `json:"key"`      // in JSON, the result of Key.Encode
 	Path     string         `json:"path"`     // the key for people, such as /Account,"ann" or [namespace]/Account,7
-	Error    string         `json:"error"`    // of the last attempt
-	Attempts int            `json:"attempts"` // made so far
-	Time     time.Time      `json:"time"`     // of the last attempt
+	Error    string         `json:"error"`    // the error of the last attempt
+	Attempts int            `json:"attempts"` // the number of attempts so far
+	Time     time.Time      `json:"time"`     // the time of the last attempt
 }
 
 // A FailureCause is the common text of the errors of several failures, without data of single
@@ -363,7 +365,7 @@ type FailureCause struct {
 	// "entities failed" has the Digest instead of the Text.
 	Digest string `json:"digest"`
 
-	Count     int64   `json:"count"`     // failures with this cause
+	Count     int64   `json:"count"`     // the number of failures with this cause
 	Estimated bool    `json:"estimated"` // Count is an estimate: the job has more than 1,000 failures
 	Example   Failure `json:"example"`
 }
@@ -400,7 +402,7 @@ func (j *Job) FailureCauses(ctx context.Context) ([]FailureCause, error) {
 	return causes, nil
 }
 
-// failureOf returns the failure that a range's record has.
+// failureOf returns the failure that a record describes.
 func failureOf(r *record.Range) Failure {
 	return Failure{Key: r.Start.Key, Path: names.Key(r.Start.Key), Error: r.Error, Attempts: int(r.Refusals),
 		Time: r.Done}
@@ -450,7 +452,7 @@ func (j *Job) NotUndonePage(ctx context.Context, cursor string) (left []NotUndon
 // An Example shows what a rehearsal would do to one entity: see [Job.Examples].
 type Example struct {
 	Key  *datastore.Key `json:"key"`  // in JSON, the result of Key.Encode
-	Path string         `json:"path"` // the key for people, see [Failure]
+	Path string         `json:"path"` // the key for people, as in [Failure]
 	// the effect: "change", "delete", "put another entity" or "delete another entity"
 	What string `json:"what"`
 	// the properties that would be changed, put or deleted

@@ -55,7 +55,7 @@ type UndoOptions struct {
 	Retain time.Duration `json:"retain_ns,omitempty"`
 }
 
-// start returns the settings as StartOptions.
+// start converts the options into [StartOptions].
 func (o *UndoOptions) start() StartOptions {
 	if o == nil {
 		return StartOptions{}
@@ -119,8 +119,8 @@ func startUndo(ctx context.Context, j *Job, o *UndoOptions) (undone *Job, err er
 	return undone, err
 }
 
-// mayUndo says why a job can't be undone by one of an ID. If there is that one it was started
-// before, and is as any other job that is started again.
+// mayUndo returns an error if the job can't be undone. If a job with the ID id exists already, it
+// returns nil: the start of that job then decides.
 func mayUndo(ctx context.Context, e *Engine, job *record.Job, id string) error {
 	if id != "" {
 		if _, err := e.store().LoadJob(ctx, record.Ref{ID: id}); !errors.Is(err, record.ErrNoSuchJob) {
@@ -130,12 +130,13 @@ func mayUndo(ctx context.Context, e *Engine, job *record.Job, id string) error {
 	return job.MayBeUndone()
 }
 
-// isDerived reports whether a mapper of that name is made from another one, of a user.
+// isDerived reports whether a mapper has this name because the engine made it from a user's mapper,
+// for rehearsals or undos.
 func isDerived(name string) bool { return record.IsRehearsal(name) || undo.Is(name) }
 
 // A NotUndone is an entity that an undo has not restored: see [Job.NotUndonePage].
 type NotUndone struct {
 	Key    *datastore.Key `json:"key"`  // nil for entities whose keys are not known; Reason says how many
-	Path   string         `json:"path"` // the key for people, see [Failure]
+	Path   string         `json:"path"` // the key for people, as in [Failure]
 	Reason string         `json:"reason"`
 }

@@ -22,11 +22,13 @@ import (
 // finds records that were lost, added or changed by accident. It does not find records that were
 // forged together with their hashes, and does not check what the function did.
 type Proof struct {
-	Ranges         int      `json:"ranges"`             // records of ranges, except single entities
-	Pending        int      `json:"pending"`            // ranges that are not done
-	SingleEntities int      `json:"alone"`              // records of single entities, which were retried alone
-	Failures       int      `json:"failures"`           // single entities that have failed all attempts
-	Problems       []string `json:"problems,omitempty"` // up to 20 problems
+	Ranges  int `json:"ranges"`  // the number of records of ranges, except single entities
+	Pending int `json:"pending"` // the number of ranges that are not done
+	// the number of records of single entities, which were retried alone
+	SingleEntities int `json:"alone"`
+	// the number of single entities that have failed all attempts
+	Failures int      `json:"failures"`
+	Problems []string `json:"problems,omitempty"` // descriptions of up to 20 problems
 
 	// With [VerifyOptions].Entities, Compared is the number of ranges whose keys were compared with
 	// the keys that their page processed. Different is the number of ranges whose keys differ from
@@ -103,7 +105,7 @@ func verify(
 	return found, nil
 }
 
-// prove checks the records of a job, which it returns.
+// prove checks the records of a job. It returns the job's record and the proof.
 func prove(ctx context.Context, st store.Store, ref record.Ref) (*record.Job, *Proof, error) {
 	job, l, err := ledger.OfRecords(ctx, st, ref)
 	if err != nil {

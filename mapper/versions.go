@@ -51,7 +51,7 @@ func ClientOption() option.ClientOption {
 // not change other calls.
 func ClientInterceptor() grpc.UnaryClientInterceptor { return intercept.Unary }
 
-// errPlainClient says what NewEngine needs.
+// errPlainClient is the error of [NewEngine] for a client without [ClientOption].
 var errPlainClient = errors.New("the Datastore client can't read and write entities as they are stored: make it by " +
 	"mapper.NewClient, or with the option mapper.ClientOption(), or with mapper.ClientInterceptor() on its " +
 	"connection")

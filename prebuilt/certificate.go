@@ -36,17 +36,17 @@ import (
 // not indexed. Nothing finds such an entity.
 type Certificate struct {
 	Job       string       `json:"job"`
-	Run       string       `json:"run"` // differs for another job of the same ID
+	Run       string       `json:"run"` // distinguishes this job from others with the same ID
 	Namespace string       `json:"namespace"`
-	Tenant    *Tenant      `json:"tenant,omitempty"`    // nil for a namespace
-	Kinds     []string     `json:"kinds"`               // of the job's query, as of its start
-	Deleted   int64        `json:"deleted"`             // entities
-	Unindexed int64        `json:"unindexed,omitempty"` // deleted entities whose value was not indexed
+	Tenant    *Tenant      `json:"tenant,omitempty"`    // the tenant; nil: a namespace was erased
+	Kinds     []string     `json:"kinds"`               // the kinds of the job's query when it started
+	Deleted   int64        `json:"deleted"`             // number of deleted entities
+	Unindexed int64        `json:"unindexed,omitempty"` // number of deleted entities whose value was not indexed
 	Started   time.Time    `json:"started"`
 	Looked    time.Time    `json:"looked"` // when the final search started
 	Ended     time.Time    `json:"ended"`
 	Coverage  mapper.Proof `json:"coverage"`  // the proof that the job processed all entities of Kinds
-	Remaining int64        `json:"remaining"` // entities at Ended: 0
+	Remaining int64        `json:"remaining"` // number of entities that exist at Ended: 0
 
 	// Records counts the records of scattermap that were searched, by kind. Jobs has up to 1,000
 	// jobs whose records have changed, each as the hash of its ID with Salt: see mapper.HashID.
@@ -64,10 +64,10 @@ type Certificate struct {
 type Tenant struct {
 	Property   string   `json:"property"`
 	Value      Value    `json:"value"`
-	Namespaces []string `json:"namespaces"` // the namespaces that had entities when the final search started
+	Namespaces []string `json:"namespaces"` // the namespaces with entities when the final search started
 }
 
-// outside lists places that no erasure searches.
+// outside lists the places that no erasure searches, for certificates.
 var outside = []string{
 	"backups and managed exports",
 	"point-in-time recovery, which keeps what was there for up to seven days",
@@ -77,10 +77,11 @@ var outside = []string{
 	"tasks in queues, which name jobs and ranges",
 }
 
-// A signed certificate is what Keep gets. The signature is over the bytes of Certificate.
+// A signed is the stored form of a certificate, which Keep gets: the certificate with its
+// signature. The signature is over the bytes of Certificate.
 type signed struct {
-	Certificate []byte `json:"certificate"` // JSON
-	Signature   []byte `json:"signature"`   // Ed25519
+	Certificate []byte `json:"certificate"` // the certificate as JSON
+	Signature   []byte `json:"signature"`   // the certificate's Ed25519 signature
 	PublicKey   []byte `json:"public_key"`
 }
 
@@ -102,9 +103,9 @@ func ReadCertificate(kept []byte, key ed25519.PublicKey) (*Certificate, error) {
 	return c, nil
 }
 
-// certify makes the records of other jobs forget what was erased, searches everything, and keeps
-// the certificate. The job's own records are gone by then. It returns an error, and keeps nothing,
-// if a job prevents it or entities were put.
+// certify removes the erased data from the records of other jobs, searches everything again, and
+// keeps the certificate. The job's own records are gone by then. If another job prevents that, or
+// entities were put meanwhile, it returns an error and keeps nothing.
 func (o EraseOptions) certify(ctx context.Context, d *mapper.Completion, p EraseParams) error {
 	e, s := mapper.EngineFromContext(ctx), d.Status
 	c := Certificate{
@@ -140,7 +141,7 @@ func (o EraseOptions) certify(ctx context.Context, d *mapper.Completion, p Erase
 	return o.Keep(ctx, s.ID+".certificate.json", kept)
 }
 
-// lookAtNamespace returns an error if a namespace has entities.
+// lookAtNamespace returns an error if the erased namespace has entities.
 func (o EraseOptions) lookAtNamespace(ctx context.Context, e *mapper.Engine, c *Certificate) error {
 	there, err := kindsOf(ctx, e, []string{c.Namespace})
 	if err != nil {
@@ -162,8 +163,8 @@ func (o EraseOptions) lookAtNamespace(ctx context.Context, e *mapper.Engine, c *
 	return nil
 }
 
-// lookForTenant returns an error if an entity has the tenant's value, or may have it without an
-// index.
+// lookForTenant returns an error if an entity has the erased tenant's value, or may have it without
+// an index.
 func (o EraseOptions) lookForTenant(ctx context.Context, e *mapper.Engine, q mapper.Query, p EraseParams,
 	c *Certificate) error {
 	namespaces, err := namespacesOf(ctx, e, q)

@@ -17,7 +17,8 @@ import (
 
 // CheckParams are the parameters of [Check].
 type CheckParams struct {
-	Condition string `json:"condition"` // GQL: balance >= 0 AND plan IN ARRAY('free', 'gold')
+	// the condition in GQL, such as balance >= 0 AND plan IN ARRAY('free', 'gold')
+	Condition string `json:"condition"`
 }
 
 // Validate implements mapper.Validator.
@@ -26,7 +27,8 @@ func (p CheckParams) Validate() error {
 	return err
 }
 
-// check is Check without its starter, which refers to it.
+// check is the mapper [Check] without its starter. It is a variable of its own because the starter
+// refers to it.
 var check = mapper.Visit("check", func(_ context.Context, e *mapper.Entity[entity], p CheckParams) error {
 	c, err := conditionOf(p.Condition)
 	if err != nil {
@@ -69,7 +71,7 @@ var Check *mapper.Mapper[CheckParams] = check.WithStarter(startCheck).
 
 var errDoesNotMeet = errors.New("the entity does not meet the condition")
 
-// startCheck starts a check by name.
+// startCheck starts a job of [Check] by name, by default without a failure limit.
 func startCheck(
 	ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage, o *mapper.StartOptions,
 ) (*mapper.Job, error) {
@@ -88,13 +90,14 @@ func startCheck(
 	return check.Start(ctx, e, q, p, &opts)
 }
 
-// A condition is on one property, or combines conditions: any of them, or all, must hold.
+// A condition is either on one property, or a combination of other conditions: any of them, or all,
+// must hold.
 type condition struct {
 	any bool
 	of  []condition
 
 	property string
-	each     []comparison // one value of the property must meet all of them
+	each     []comparison // comparisons that one value of the property must all satisfy
 }
 
 // A comparison compares a property's value with one or several values.
@@ -103,7 +106,7 @@ type comparison struct {
 	with []any
 }
 
-// conditionOf parses a condition.
+// conditionOf parses the text of a condition.
 func conditionOf(text string) (condition, error) {
 	if text == "" {
 		return condition{}, errors.New(`"condition" is missing: it is what follows WHERE in GQL, such as Balance >= 0`)
@@ -119,8 +122,8 @@ func conditionOf(text string) (condition, error) {
 	return c, nil
 }
 
-// readCondition converts a condition. Inequalities on one property that must all hold must hold for the same
-// value.
+// readCondition converts a parsed GQL condition. If several inequalities on one property must hold,
+// they must hold for the same value.
 func readCondition(f *pb.Filter) (c condition, err error) {
 	if f.GetPropertyFilter() != nil {
 		return readProperty(f.GetPropertyFilter())
@@ -171,7 +174,7 @@ func readProperty(f *pb.PropertyFilter) (c condition, err error) {
 	return c, nil
 }
 
-// ranges reports whether a condition on a property has inequalities only.
+// ranges reports whether a condition on one property consists of inequalities.
 func (c condition) ranges() bool {
 	return len(c.each) > 0 && !slices.ContainsFunc(c.each, func(o comparison) bool { return !o.ranges() })
 }
@@ -185,25 +188,26 @@ func (o comparison) ranges() bool {
 	return false
 }
 
-// A failed is a comparison that a value of an entity does not meet.
+// A failed is a comparison that a value of an entity does not satisfy.
 type failed struct {
 	property string
-	at       int // the value's index
+	at       int // the value's index in an array
 	kind     failure
-	why      string // without the value
+	why      string // the reason, without the value itself
 }
 
 type failure int
 
 const (
-	plainly  failure = iota // the value does not meet the comparison
-	unasked                 // another type, which needs no explanation, such as null
-	mistyped                // another type than all values of the comparison
-	oddly                   // a surprising value, such as NaN
+	plainly  failure = iota // the value simply does not satisfy the comparison
+	unasked                 // the value has another type, which needs no explanation, such as null
+	mistyped                // the value has another type than all values of the comparison
+	oddly                   // the value is an unusual one, such as NaN
 )
 
-// reason returns why an entity does not meet a condition, if the condition alone does not explain
-// it. The type of a value is no reason if the condition also compares it with a value of its type.
+// reason returns a text that says why an entity does not meet a condition, if the condition alone
+// does not explain it. The type of a value is no reason if the condition also compares it with a
+// value of its type.
 func reason(all []failed) string {
 	why := ""
 	for _, f := range all {
@@ -244,7 +248,7 @@ func (c condition) meets(e *pb.Entity) (meets bool, all []failed) {
 	return !c.any, all
 }
 
-// fails returns the first comparison that a value does not meet, or nil.
+// fails returns the first comparison that a value does not satisfy, or nil.
 func (c condition) fails(v any) *failed {
 	for _, o := range c.each {
 		if holds, kind, why := o.holds(v); !holds {
@@ -254,7 +258,7 @@ func (c condition) fails(v any) *failed {
 	return nil
 }
 
-// holds reports whether a value meets a comparison, and if not, why.
+// holds reports whether a value satisfies a comparison. If not, it also returns the reason.
 func (o comparison) holds(v any) (holds bool, kind failure, why string) {
 	differs := o.op == pb.PropertyFilter_NOT_EQUAL || o.op == pb.PropertyFilter_NOT_IN
 	typed, null := false, false // whether one of the comparison's values has v's type, or is null
@@ -288,7 +292,7 @@ func (o comparison) holds(v any) (holds bool, kind failure, why string) {
 	return false, kind, why
 }
 
-// untyped returns why a value does not meet a comparison that has no value of its type.
+// untyped returns why a value does not satisfy a comparison that has no value of its type.
 func (o comparison) untyped(v any, null bool) (kind failure, why string) {
 	if null || !o.ranges() && (v == nil || o.with[0] == nil) {
 		return unasked, ""
@@ -303,7 +307,8 @@ func equalFloats(v, w any) bool {
 	return float && both && f == g
 }
 
-// zeros explains the difference of 0 and -0, which only Datastore's order makes.
+// zeros returns a text that explains the difference between 0 and -0, which exists only in
+// Datastore's order.
 func zeros(v, w any, order int) string {
 	where := "above"
 	if order < 0 {
@@ -313,7 +318,7 @@ func zeros(v, w any, order int) string {
 		value.Text(w))
 }
 
-// is reports whether the result of value.Compare meets a comparison.
+// is reports whether c, a result of value.Compare, satisfies the comparison.
 func (o comparison) is(c int) bool {
 	switch o.op {
 	case pb.PropertyFilter_EQUAL, pb.PropertyFilter_IN:

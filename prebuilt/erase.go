@@ -167,7 +167,7 @@ func EraseQuery(ctx context.Context, e *mapper.Engine, q mapper.Query, params js
 	return q, nil
 }
 
-// readErase reads the parameters of a start by name. They may be empty.
+// readErase decodes the parameters of a start by name. They may be empty.
 func readErase(params json.RawMessage, p *EraseParams) error {
 	if len(bytes.TrimSpace(params)) == 0 {
 		return nil
@@ -177,14 +177,15 @@ func readErase(params json.RawMessage, p *EraseParams) error {
 
 const unindexedCounter = "erase/unindexed"
 
-// has reports whether an entity has the value, and whether it is indexed there.
+// has reports whether an entity has the tenant's value. The result indexed says whether the value
+// is indexed.
 func (p EraseParams) has(e *pb.Entity) (has, indexed bool) {
 	is := func(v any) bool { return value.Compare(v, p.Value.V) == 0 }
 	return slices.ContainsFunc(value.Of(e, p.Property), is),
 		slices.ContainsFunc(value.Indexed(e, p.Property), func(v *pb.Value) bool { return is(value.Go(e, v)) })
 }
 
-// subject returns what the records of other jobs should forget.
+// subject returns the data that the erasure removes from the records of other jobs.
 func (p EraseParams) subject(namespace string) mapper.Subject {
 	s := mapper.Subject{Namespace: namespace, Words: slices.Clone(p.Words)}
 	if p.Property != "" {
@@ -219,7 +220,7 @@ func (p EraseParams) Validate() error {
 	return nil
 }
 
-// check returns an error if a start is wrong.
+// check returns an error if the arguments of a start are invalid.
 func (o EraseOptions) check(q mapper.Query, p EraseParams, opts mapper.StartOptions) error {
 	if len(o.Key) != ed25519.PrivateKeySize || o.Keep == nil {
 		return errors.New("EraseOptions.Key and Keep are required")
@@ -233,7 +234,7 @@ func (o EraseOptions) check(q mapper.Query, p EraseParams, opts mapper.StartOpti
 	return nil
 }
 
-// checkErased returns an error if a query and parameters name nothing that can be erased.
+// checkErased returns an error if the query and the parameters do not name a namespace or a tenant.
 func checkErased(q mapper.Query, p EraseParams) error {
 	bounded := len(q.Filters) > 0 || q.Ancestor != nil || q.Start != nil || q.End != nil || q.ShardBy != "" ||
 		!q.ReadTime.IsZero()
@@ -248,8 +249,8 @@ func checkErased(q mapper.Query, p EraseParams) error {
 	return nil
 }
 
-// kindsOf returns the kinds of some namespaces, without reserved kinds and kinds of scattermap's
-// records.
+// kindsOf returns the kinds in the given namespaces, without reserved kinds and kinds of
+// scattermap's records.
 func kindsOf(ctx context.Context, e *mapper.Engine, namespaces []string) (kinds []string, err error) {
 	for _, namespace := range namespaces {
 		found, err := e.Client().GetAll(ctx, datastore.NewQuery("__kind__").Namespace(namespace).KeysOnly(), nil)
@@ -267,7 +268,7 @@ func kindsOf(ctx context.Context, e *mapper.Engine, namespaces []string) (kinds 
 	return slices.Compact(kinds), nil
 }
 
-// namespacesOf returns the namespaces of a query.
+// namespacesOf returns the namespaces that a query covers.
 func namespacesOf(ctx context.Context, e *mapper.Engine, q mapper.Query) (all []string, err error) {
 	if !q.AllNamespaces {
 		if len(q.Namespaces) > 0 {
@@ -285,7 +286,7 @@ func namespacesOf(ctx context.Context, e *mapper.Engine, q mapper.Query) (all []
 	return all, nil
 }
 
-// complete adds the namespaces and kinds to the query.
+// complete adds to the query the namespaces and kinds that the caller did not name.
 func complete(ctx context.Context, e *mapper.Engine, q *mapper.Query, p EraseParams) error {
 	if p.Property != "" && q.Namespace == "" && len(q.Namespaces) == 0 {
 		q.AllNamespaces = true
@@ -308,8 +309,9 @@ func complete(ctx context.Context, e *mapper.Engine, q *mapper.Query, p ErasePar
 	return nil
 }
 
-// unfinished returns an error if jobs have not ended that may keep data of what is to be erased. It
-// looks at their queries. Others are found when the records are searched.
+// unfinished returns an error if another job has not ended that may keep data to be erased,
+// according to its query. The job self is ignored. Other such jobs are found later, when their
+// records are searched.
 func unfinished(ctx context.Context, e *mapper.Engine, q mapper.Query, p EraseParams, self string) error {
 	var found []string
 	for _, state := range []mapper.State{mapper.StateRunning, mapper.StatePaused} {

@@ -32,7 +32,7 @@ func Destroys(name string) bool {
 		EraseName}, name)
 }
 
-// An entity has any properties.
+// An entity is the type of entities in this package. It holds any properties.
 type entity = datastore.PropertyList
 
 // CountParams are the parameters of [Count].
@@ -92,10 +92,10 @@ func countEntity(_ context.Context, e *mapper.Entity[entity], p CountParams) err
 	return nil
 }
 
-// longestCounter is the maximum length of a counter's name in bytes.
+// longestCounter is the largest size of a counter's name in bytes.
 const longestCounter = 100
 
-// read returns an entity as it is stored, or an error if the job's query has only its key.
+// read returns an entity as it is stored. It returns an error if the job's query is KeysOnly.
 func read(what string, e *mapper.Entity[entity]) (*pb.Entity, error) {
 	stored := e.Stored()
 	if stored == nil {
@@ -106,8 +106,8 @@ func read(what string, e *mapper.Entity[entity]) (*pb.Entity, error) {
 
 var errKeysOnly = errors.New("the job's query reads only keys (keys_only), and not the entities")
 
-// checkOwn returns an error if a name leads into an embedded entity. Mappers that change properties
-// change only the entity's own.
+// checkOwn returns an error if a property's name leads into an embedded entity. Mappers that change
+// properties change only the entity's own.
 func checkOwn(what string, e *mapper.Entity[entity], name string) error {
 	stored, err := read(what, e)
 	if err != nil {
@@ -165,7 +165,8 @@ func (p SetPropertyParams) Validate() error {
 	return nil
 }
 
-// checkProperty returns an error if a parameter does not name a property.
+// checkProperty returns an error if the value of the parameter param is no valid name of a
+// property.
 func checkProperty(param, property string) error {
 	switch {
 	case property == "":
@@ -178,7 +179,7 @@ func checkProperty(param, property string) error {
 	return nil
 }
 
-// maxName is the maximum length of a property's or kind's name in bytes.
+// maxName is the largest size of a property's or kind's name in bytes.
 const maxName = 1500
 
 // SetProperty is the mapper "set". It sets a property to a value. Entities that already have this
@@ -205,7 +206,7 @@ func setProperty(_ context.Context, e *mapper.Entity[entity], p SetPropertyParam
 type Value struct {
 	V any
 
-	given bool // by JSON
+	given bool // whether the JSON has a value
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -301,8 +302,9 @@ func dropProperties(_ context.Context, e *mapper.Entity[entity], p DropPropertie
 
 // CopyParams are the parameters of [Copy]. At least one is required.
 type CopyParams struct {
-	Kind      string  `json:"kind,omitempty"`      // of the copies; empty: the entity's own
-	Namespace *string `json:"namespace,omitempty"` // of the copies; absent: the entity's own
+	Kind string `json:"kind,omitempty"` // the kind of the copies; empty: the kind of the entity
+	// the namespace of the copies; absent: the namespace of the entity
+	Namespace *string `json:"namespace,omitempty"`
 }
 
 // Validate implements mapper.Validator.
@@ -330,7 +332,7 @@ func (p CopyParams) Validate() error {
 var Copy *mapper.Mapper[CopyParams] = copies.WithStarter(startCopy).
 	CheckByName(nil, func(params json.RawMessage) error { return mapper.CheckParams(params, new(CopyParams)) })
 
-// startCopy starts a copy by name. It refuses a copy of entities onto themselves.
+// startCopy starts a job of [Copy] by name. It refuses to copy entities onto themselves.
 func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage,
 	o *mapper.StartOptions) (*mapper.Job, error) {
 	var p CopyParams
@@ -353,7 +355,8 @@ func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params jso
 	return copies.Start(ctx, e, q, p, o)
 }
 
-// copies is Copy without its starter, which refers to it.
+// copies is the mapper [Copy] without its starter. It is a variable of its own because the starter
+// refers to it.
 var copies = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[entity], p CopyParams) error {
 	to := *e.Key
 	if p.Kind != "" {
@@ -376,7 +379,7 @@ var copies = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[enti
 	return err
 }).WithDescription("Copies entities into another kind or namespace.")
 
-// moved returns a key in another namespace, with its parents.
+// moved returns a key with the same path in another namespace.
 func moved(k *datastore.Key, namespace string) *datastore.Key {
 	if k == nil {
 		return nil

@@ -18,11 +18,12 @@ import (
 	"github.com/scattermap/scattermap/internal/stranger"
 )
 
-// These constants limit a request, because anybody may send one.
+// Limits of a request to the handler, because anybody may send one.
 const (
-	maxBody   = 1 << 20          // larger than the largest task that Cloud Tasks accepts
-	maxTaskID = 500              // bytes, the limit of Cloud Tasks
-	bodyTime  = 10 * time.Second // in which the whole body must arrive
+	// the maximum size of a body in bytes, above the largest task that Cloud Tasks accepts
+	maxBody   = 1 << 20
+	maxTaskID = 500              // the maximum length of an ID in bytes, as in Cloud Tasks
+	bodyTime  = 10 * time.Second // time within which the whole body must arrive
 )
 
 // A Delivery is one attempt to deliver a task, as [Queue.Handler] passes it on.
@@ -50,7 +51,7 @@ type Delivery struct {
 	Body []byte
 }
 
-// errDropped marks an error after which the task must not be delivered again.
+// errDropped is an error after which the queue must not deliver the task again.
 type errDropped struct{ err error }
 
 func (e errDropped) Error() string { return e.err.Error() }
@@ -65,7 +66,7 @@ func Drop(err error) error {
 	return errDropped{err}
 }
 
-// errElsewhere marks an error of this process only.
+// errElsewhere is an error after which the queue should deliver the task to another process.
 type errElsewhere struct{ err error }
 
 func (e errElsewhere) Error() string { return e.err.Error() }
@@ -88,9 +89,9 @@ var (
 	errTooLate  = fmt.Errorf("the body did not arrive within %v", bodyTime)
 )
 
-// statusOf returns the answer to an error. Cloud Tasks retries a task after every answer that is
-// not a success. It also slows the whole queue down after 429 or 503, so these are not among the
-// answers.
+// statusOf returns the HTTP status with which the handler answers after an error. Cloud Tasks
+// retries a task after every answer that is not a success. It also slows the whole queue down after
+// 429 or 503, so these are not among the answers.
 func statusOf(err error) int {
 	var dropped errDropped
 	switch {
@@ -185,8 +186,8 @@ func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error
 	}, nil
 }
 
-// dueOf returns the time in a header, in seconds since 1970. It is zero if the header is absent or
-// invalid.
+// dueOf parses a header with a time in seconds since 1970. It returns the zero time if the header
+// is absent or invalid.
 func dueOf(header string) time.Time {
 	seconds, err := strconv.ParseFloat(header, 64)
 	if err != nil || !(seconds > 0 && seconds < 1e11) {

@@ -13,12 +13,12 @@ import (
 
 // A TaskInfo is the state of a task as its queue has it: see [Queue.Lookup].
 type TaskInfo struct {
-	URL          string     // where it is delivered
-	ScheduleTime time.Time  // of the next attempt, or of the one under way
-	Attempts     int        // started so far
+	URL          string     // the URL to which the task is delivered
+	ScheduleTime time.Time  // time of the next attempt, or of the attempt under way
+	Attempts     int        // the number of attempts started so far
 	Ended        bool       // whether the last attempt has ended, with Code and Message
-	Code         codes.Code // of the last attempt; OK until one has failed
-	Message      string     // of the last attempt, such as "NOT_FOUND(5): HTTP status code 404"
+	Code         codes.Code // result of the last attempt; OK until one has failed
+	Message      string     // message of the last attempt, such as "NOT_FOUND(5): HTTP status code 404"
 
 	// TargetChanged says that the task was enqueued with another URL, account or audience than the
 	// queue has now. It keeps the old ones.

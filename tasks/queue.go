@@ -87,7 +87,7 @@ type Queue struct {
 	name     string
 	url      *url.URL
 	opts     Options
-	verifier *auth.Verifier // nil: every request is accepted
+	verifier *auth.Verifier // checks the tokens of deliveries; nil: every request is accepted
 }
 
 var queueName = regexp.MustCompile(`^(projects/[^/]+/locations/[^/]+)/queues/[A-Za-z0-9-]{1,100}$`)
@@ -153,11 +153,11 @@ func (q *Queue) MaxConcurrent(ctx context.Context) (int, error) {
 	return int(queue.GetRateLimits().GetMaxConcurrentDispatches()), nil
 }
 
-// enqueueTimeout limits one Enqueue with its retries.
+// enqueueTimeout limits the time of one Enqueue, with its retries.
 const enqueueTimeout = 30 * time.Second
 
-// transient are the errors after which a create is retried. The failed call may have created the
-// task. Then the retry finds that its ID exists, which is a success.
+// transient are the errors after which Enqueue tries again to create a task. The failed call may
+// have created the task. Then the retry finds that its ID exists, which is a success.
 var transient = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Internal, codes.Aborted,
 	codes.ResourceExhausted}
 

@@ -17,7 +17,7 @@ import (
 type ServiceLimits struct {
 	MaxInstances int           // Cloud Run's --max-instances
 	Concurrency  int           // requests that an instance takes at once: --concurrency
-	Timeout      time.Duration // after which a request is cut off: --timeout
+	Timeout      time.Duration // the time after which a request is cut off: --timeout
 	Queues       int           // number of queues that deliver to the service
 }
 
@@ -33,7 +33,7 @@ func (s ServiceLimits) ForTasks() int {
 	return max(min(n, 1), n-max(1, (n+operatorsShare-1)/operatorsShare))
 }
 
-// operatorsShare says which share of a service's requests is for operators: one in operatorsShare.
+// operatorsShare is the divisor that gives the operators' share of a service's requests: one tenth.
 const operatorsShare = 10
 
 const (
@@ -45,8 +45,8 @@ const (
 	// hour.
 	longestBackoff = 5 * time.Minute
 
-	// defaultAtOnce is how many tasks a queue of Create delivers at once, for a service of unknown
-	// size.
+	// defaultAtOnce is how many tasks a queue made by Create delivers at once, if the size of the
+	// service is unknown.
 	defaultAtOnce = 100
 
 	// mostAtOnce is Cloud Tasks' own limit, from its page of quotas.
@@ -98,7 +98,8 @@ func (q *Queue) CheckSettings(ctx context.Context, s ServiceLimits) error {
 	return contradictions(queue, q.opts.DispatchDeadline, s)
 }
 
-// contradictions returns what does not fit in the settings of a queue, its tasks and their service.
+// contradictions returns an error that joins all contradictions between the settings of a queue,
+// its tasks and their service.
 func contradictions(queue *cloudtaskspb.Queue, deadline time.Duration, s ServiceLimits) error {
 	var all []error
 	say := func(format string, args ...any) {

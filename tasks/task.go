@@ -50,13 +50,15 @@ func ID(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:20])
 }
 
-// queueHeader names the task's queue. Cloud Tasks' own header lacks the project and the location.
+// queueHeader is the header of a delivery that names the task's queue. Cloud Tasks' own header
+// lacks the project and the location.
 const queueHeader = "Scattermap-Queue"
 
-// newTraceHeader makes a delivery start a new trace.
+// newTraceHeader is the header of a delivery which says that the receiver starts a new trace.
 const newTraceHeader = "Scattermap-New-Trace"
 
-// traces passes the span that enqueues a task to its deliveries, in the header traceparent.
+// traces writes and reads the header traceparent, by which a delivery knows the span that has
+// enqueued its task.
 var traces propagation.TraceContext
 
 // QueueOf returns the name of the queue in a delivery's header. The header is not verified. Use the

@@ -20,12 +20,14 @@ type startBody struct {
 	mapper.StartOptions
 }
 
-// start starts a job, and follows it or prints its status.
+// start sends the request that starts a job. Then it follows the job if watch is set, or else
+// prints its status.
 func (b startBody) start(c *cobra.Command, s *service, watch bool, format *output) error {
 	return beginJob(c, s, "", b, watch, format)
 }
 
-// beginJob posts to a path that starts a job, and follows the job or shows its status.
+// beginJob posts a body to a path that starts a job. Then it follows the job if watch is set, or
+// else prints its status.
 func beginJob(c *cobra.Command, s *service, path string, body any, watch bool, format *output) error {
 	job := new(mapper.Status)
 	if err := s.call(c.Context(), http.MethodPost, path, nil, body, job); err != nil {

@@ -52,11 +52,11 @@ func tallest(c *mapper.SplitsComparison) (most int64) {
 	return most
 }
 
-// heightsWide is the maximum number of parts that heights draws.
+// heightsWide is the largest number of parts that heights draws.
 const heightsWide = 20
 
-// heights draws each part as a bar as high as its number of entities. An empty part is a dot. If
-// there are too many parts, it draws nothing.
+// heights returns a text with a bar for each part, as high as the part's number of entities. An
+// empty part is a dot. If there are too many parts, it returns "".
 func heights(each []int64, most int64) string {
 	if len(each) > heightsWide {
 		return "-"

@@ -39,7 +39,7 @@ func completeJob(c *cobra.Command, args []string, typed string) ([]cobra.Complet
 	return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
 
-// serviceOf returns the service that the command's flags name.
+// serviceOf returns the service that a command's flags name.
 func serviceOf(c *cobra.Command) *service {
 	s, flags := new(service), pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.define(flags)

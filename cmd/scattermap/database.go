@@ -20,10 +20,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A database is the database that flags and the environment name.
+// A database is the Datastore database that a command's flags and the environment name.
 type database struct {
 	project, id string
-	fallback    string // the project, if neither the flag nor the environment names one; may be empty
+	fallback    string // the project if neither a flag nor the environment names one; may be empty
 }
 
 func (db *database) define(flags *pflag.FlagSet) {
@@ -44,7 +44,7 @@ func (db *database) open(ctx context.Context, opts ...option.ClientOption) (*dat
 	return client, nil
 }
 
-// String says where the database is.
+// String returns a text that says which database it is, and where.
 func (db *database) String() string {
 	project := fmt.Sprintf("the project %q", db.project)
 	if db.project == datastore.DetectProjectID {
@@ -57,7 +57,8 @@ func (db *database) String() string {
 	return where
 }
 
-// explain adds the database's name to [mapper.ErrNoSuchJob], because the job may be in another one.
+// explain returns err. If that is [mapper.ErrNoSuchJob], it adds the database's name, because the
+// job may be in another database.
 func (db *database) explain(err error) error {
 	if errors.Is(err, mapper.ErrNoSuchJob) {
 		return fmt.Errorf("%w %v", err, db)
@@ -65,8 +66,8 @@ func (db *database) explain(err error) error {
 	return err
 }
 
-// A patience cancels calls of a database that has never answered. Otherwise the client would retry
-// each call for a minute, and its error would say only that the call took too long.
+// A patience cancels the calls of a database that has never answered. Otherwise the client would
+// retry each call for a minute, and its error would say only that the call took too long.
 type patience struct {
 	mu       sync.Mutex
 	begun    time.Time

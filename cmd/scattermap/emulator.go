@@ -18,10 +18,11 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// firstQueue exists from the start, so that a program can be tried without creating a queue.
+// firstQueue is the name of a queue that exists from the start, so that a program can be tried
+// without creating one.
 const firstQueue = "projects/local/locations/local/queues/mapper"
 
-// newEmulator returns the command that serves Datastore and Cloud Tasks.
+// newEmulator returns the command that runs the emulator of Datastore and Cloud Tasks.
 func newEmulator() *cobra.Command {
 	var o emulator.Options
 	var indexes, pages string
@@ -70,8 +71,8 @@ variables that clients need.`,
 	return c
 }
 
-// complete completes the emulator's addresses, and reads the file of indexes. It returns an error
-// for a flag that is wrong.
+// complete fills in the emulator's addresses, and reads the file with indexes. It returns an error
+// if a flag is wrong.
 func complete(o *emulator.Options, indexes string, keepNames bool) error {
 	o.ReuseQueueNames = !keepNames
 	for name, addr := range map[string]*string{"--datastore": &o.DatastoreAddr, "--tasks": &o.TasksAddr,
@@ -95,7 +96,7 @@ func complete(o *emulator.Options, indexes string, keepNames bool) error {
 	return nil
 }
 
-// bound limits the emulator's memory to the MiB that flags give.
+// bound sets the emulator's limits of memory to the numbers of MiB in the flags.
 func bound(o *emulator.Options, versions, indexed int64) error {
 	for name, mib := range map[string]int64{"--version-memory": versions, "--index-memory": indexed} {
 		if mib < 0 || mib > math.MaxInt64>>20 {
@@ -106,7 +107,7 @@ func bound(o *emulator.Options, versions, indexed int64) error {
 	return nil
 }
 
-// named returns the queues' names without repetitions and without empty ones.
+// named returns the names of queues, each once, without empty ones.
 func named(queues []string) (names []string) {
 	for _, q := range queues {
 		if q != "" && !slices.Contains(names, q) {
@@ -116,7 +117,8 @@ func named(queues []string) (names []string) {
 	return names
 }
 
-// createQueue creates a queue with the settings of docs/deploy.md. For an empty name it does nothing.
+// createQueue creates a queue with the settings of docs/deploy.md. If the name is empty, it does
+// nothing.
 func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 	if name == "" {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// naming returns an error whose text is the parts in order. Every second part is a setting's name
-// in JSON, which inFlags can replace.
+// naming returns an error whose text consists of the parts. Every second part is the name of a
+// setting in JSON, which inFlags can replace by a flag.
 func naming(parts []string) error {
 	args := make([]any, len(parts))
 	for i, p := range parts {
@@ -25,12 +25,12 @@ func naming(parts []string) error {
 	return setting.Errorf(strings.Repeat("%s", len(parts)), args...)
 }
 
-// jsonName matches a setting's name in an error of the jobs API: words in quotes, joined by dots or
-// underscores. A name of one word is not matched, because a user's text may look like that.
+// jsonName matches the name of a setting in an error of the jobs API: words in quotes, joined by
+// dots or underscores. A name of one word is not matched, because a user's text may look like that.
 var jsonName = regexp.MustCompile(`"[a-z]+(?:[._][a-z]+)+"`)
 
-// partsOf makes an error of an answer's text. It finds the settings' names by their form, because
-// older services do not mark them.
+// partsOf returns an error with the text of an answer, in which inFlags can replace settings'
+// names. It finds the names by their form, because older services do not mark them.
 func partsOf(text string) error {
 	var parts []string
 	from := 0
@@ -50,7 +50,7 @@ func inFlags(c *cobra.Command, err error) error {
 	return worded{err, operator.Say(err, func(name string) string { return flagOf(c, name) })}
 }
 
-// called has the flags of settings whose flags have other names.
+// called has the flag of each setting whose flag has another name, by the setting's name in JSON.
 var called = map[string]string{
 	"-1": "always", "filters": "--filter", "start": "--filter", "end": "--filter", "ancestor": "--filter",
 	"entities": "the rate", "move": `"scattermap move"`, "retry": `"scattermap retry"`,
@@ -73,7 +73,7 @@ func flagOf(c *cobra.Command, name string) string {
 	return operator.Elsewhere(name)
 }
 
-// A worded is an error whose text was replaced.
+// A worded is an error with another text.
 type worded struct {
 	error
 
@@ -83,26 +83,27 @@ type worded struct {
 func (w worded) Error() string { return w.text }
 func (w worded) Unwrap() error { return w.error }
 
-// A given is the value of a flag that a user may give once. It refuses texts that would count as no
-// flag at all: a script's variable that is not set must not widen what a command does.
+// A given is the value of a flag that may be given once. It refuses texts that would have the
+// effect of no flag at all: a script's variable that is not set must not widen what a command does.
 type given struct {
 	pflag.Value
 
 	name  string
-	twice bool // a second value replaces the first one
+	twice bool // whether a second value may replace the first one
 	set   bool
 }
 
 var (
 	mayBeEmpty = []string{"namespace", "database", "reason"}
-	// Aliases of the shell have these flags, and a user then gives them another value.
+	// mayReplace lists the flags that may be given twice. An alias in the user's shell may have one
+	// of them, and the user then gives another value.
 	mayReplace = []string{"service", "token-command", "straight", "target", "task-account", "project", "database",
 		"output", "reason"}
 	mayNotBeZero = []string{"page-size", "expected-workers", "concurrency", "failure-limit", "per-entity"}
 )
 
-// guardFlags makes every flag of a command and of its subcommands a given, except switches and flags
-// that may be repeated.
+// guardFlags makes every flag of a command and of its subcommands a given. It leaves out switches,
+// and flags that may be repeated.
 func guardFlags(c *cobra.Command) {
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		if _, several := f.Value.(pflag.SliceValue); !several && f.Value.Type() != "bool" {

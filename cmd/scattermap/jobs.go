@@ -55,7 +55,7 @@ func jobCommands() []*cobra.Command {
 	return all
 }
 
-// newVerb returns a command that changes a job, and then shows its status.
+// newVerb returns a command that changes a job and then prints its status.
 func newVerb(name, short, long string) *cobra.Command {
 	var s service
 	var yes, watch bool
@@ -95,7 +95,7 @@ func newVerb(name, short, long string) *cobra.Command {
 	return c
 }
 
-// confirm asks the user a question. It returns an error unless the answer is yes.
+// confirm asks the user a question. It returns an error if the answer is not yes.
 func confirm(c *cobra.Command, question string) error {
 	fmt.Fprintf(c.ErrOrStderr(), "%s [y/N] ", question)
 	answer, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
@@ -111,8 +111,8 @@ func confirm(c *cobra.Command, question string) error {
 	return errors.New("nothing was done: --yes does it without asking")
 }
 
-// ask asks whether to act on a job. It returns an error unless the answer is yes. The question is a
-// format for the job's ID and state.
+// ask asks the user whether to change a job. It returns an error if the answer is not yes. The
+// question is a format with the job's ID and state.
 func ask(c *cobra.Command, s *service, id, question string) error {
 	job := new(mapper.Status)
 	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, job); err != nil {
@@ -130,7 +130,7 @@ func show(c *cobra.Command, format *output, job *mapper.Status) error {
 	return err
 }
 
-// summary returns one line with a job's state and its numbers.
+// summary returns a line with a job's state and its numbers.
 func summary(job *mapper.Status) string {
 	about := ""
 	if job.Estimated {
@@ -159,8 +159,8 @@ func summary(job *mapper.Status) string {
 	return text
 }
 
-// list reads the pages of a list one after the other, and passes the items of each to add. It stops
-// when add returns false.
+// list reads the pages of a list from the service, one after the other, and passes each page's
+// items to add. It stops when add returns false. The items have the given name in an answer.
 func list[T any](ctx context.Context, s *service, path, name string, parameters url.Values, add func([]T) bool) error {
 	if parameters == nil {
 		parameters = make(url.Values)

@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
-// newLogin returns the command that logs in to a service. It stores how later commands get tokens.
+// newLogin returns the command that logs in to a service: it stores how later commands get tokens.
 func newLogin() *cobra.Command {
 	var s service
 	var impersonate string
@@ -159,7 +159,7 @@ expires, within an hour.`,
 	}
 }
 
-// way returns l, or an empty login if l is nil.
+// way returns l, or an empty login for nil.
 func (l *login) way() *login {
 	if l == nil {
 		return &login{}
@@ -167,5 +167,6 @@ func (l *login) way() *login {
 	return l
 }
 
-// nameOf returns the text by which logins store a service's URL: without a slash at its end.
+// nameOf returns the URL of a service in the form in which logins store it: without a slash at its
+// end.
 func nameOf(base *url.URL) string { return strings.TrimRight(base.String(), "/") }

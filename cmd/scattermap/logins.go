@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// logins are the services that the user has logged in to, as stored in a file. The file contains
+// logins are the services to which the user has logged in, as a file stores them. The file has
 // tokens, so only its owner may read it.
 type logins struct {
-	Current  string            `json:"current,omitempty"` // the service of commands that name none
+	Current  string            `json:"current,omitempty"` // the service for commands that do not name one
 	Services map[string]*login `json:"services,omitempty"`
 }
 
-// A login says how the user gets tokens for a service. It also has the last token.
+// A login says how to get tokens for a service. It also has the last token.
 type login struct {
-	// the service account whose tokens are sent; empty: gcloud's own account
+	// the service account whose tokens are sent; empty: the account of gcloud
 	Impersonate string `json:"impersonate,omitempty"`
 	Token       string `json:"token,omitempty"`
 }
@@ -33,7 +33,7 @@ func loginsFile() (string, error) {
 	return filepath.Join(dir, "scattermap", "logins.json"), nil
 }
 
-// readLogins reads the file of logins. If it does not exist, there are none.
+// readLogins reads the file of logins. If the file does not exist, the result is empty.
 func readLogins() (*logins, error) {
 	l := &logins{}
 	path, err := loginsFile()
@@ -62,7 +62,7 @@ func readLogins() (*logins, error) {
 }
 
 // save replaces the file of logins in one step. So another command reads either the old file or the
-// new one.
+// new one, and no half of it.
 func (l *logins) save() (err error) {
 	path, err := loginsFile()
 	if err != nil {
@@ -94,6 +94,6 @@ func (l *logins) save() (err error) {
 	return err
 }
 
-// early is how long before its expiry a stored token is no longer sent, because it may expire on
+// early is how long before its expiry a stored token is no longer sent, because it might expire on
 // the way.
 const early = 2 * time.Minute

@@ -35,22 +35,22 @@ func main() {
 const (
 	exitError = 1
 	exitUsage = 2
-	exitJob   = 3 // the job that a command watched did not succeed, or has failures
+	exitJob   = 3 // exit code: the job that a command followed did not succeed, or has failures
 )
 
-// errUsage marks an error of a flag or an argument, and the others the outcome of a job.
+// Kinds of errors: of a flag or argument (errUsage), and of the outcome of a job.
 var (
 	errUsage    = errors.New("wrong usage")
 	errJob      = errors.New("the job did not succeed")
 	errFailures = errors.New("the job left failures")
 )
 
-// A usage wraps an error of a flag or an argument.
+// A usage is an error of a flag or an argument.
 type usage struct{ error }
 
 func (usage) Is(target error) bool { return target == errUsage }
 
-// usageError marks an error of a flag or an argument.
+// usageError marks an error as one of a flag or an argument.
 func usageError(err error) error { return usage{err} }
 
 // codeOf returns the exit code of an error.
@@ -66,7 +66,7 @@ func codeOf(err error) int {
 	return exitError
 }
 
-// These are the groups in which help lists the commands.
+// Groups of commands in the help.
 const (
 	jobsGroup     = "jobs"
 	databaseGroup = "database"
@@ -116,7 +116,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return err
 }
 
-// nothing refuses arguments. An argument after a flag whose value is optional may be meant for it.
+// nothing returns an error if a command has arguments. An argument after a flag whose value is
+// optional may be meant for that flag.
 func nothing(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		var alone string
@@ -135,7 +136,7 @@ func nothing(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// oneJob checks that a command has exactly one argument, the ID of a job.
+// oneJob returns an error unless a command has exactly one argument, the ID of a job.
 func oneJob(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usageError(fmt.Errorf("%s: name one job; \"scattermap jobs\" lists them", c.Name()))

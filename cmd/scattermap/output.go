@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
-// An output is the format in which a command prints its result.
+// An output is the format in which a command prints its result: a value of the flag --output.
 type output string
 
 const (
@@ -34,10 +34,10 @@ func outputFlag(flags *pflag.FlagSet) *output {
 	return &o
 }
 
-// String, Set and Type make it a flag's value.
+// String returns the format. With Set and Type it makes output the value of a flag.
 func (o *output) String() string { return string(*o) }
 
-// Set sets it.
+// Set sets the format. It returns an error for an unknown one.
 func (o *output) Set(s string) error {
 	switch output(s) {
 	case table, asJSON, asYAML:
@@ -47,10 +47,10 @@ func (o *output) Set(s string) error {
 	return fmt.Errorf("it has to be %s", allOutput)
 }
 
-// Type names it.
+// Type returns the name of the value's type in the help.
 func (o *output) Type() string { return "format" }
 
-// write writes a value as JSON or YAML. Both use the names of its JSON.
+// write prints a value as JSON or YAML. Both have the names that the value has in JSON.
 func (o *output) write(w io.Writer, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil || *o == asJSON {
@@ -65,8 +65,8 @@ func (o *output) write(w io.Writer, v any) error {
 	return err
 }
 
-// escaped escapes the characters of JSON that a terminal would act on or hide, as in \u009b.
-// encoding/json escapes only those below a blank.
+// escaped returns JSON in which characters are escaped that a terminal would act on or hide, as in
+// \u009b. encoding/json escapes only those below a blank.
 func escaped(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -81,7 +81,7 @@ func escaped(text string) string {
 	return b.String()
 }
 
-// rows writes a table; the first line has the headings. On a terminal the table fits the width:
+// rows prints a table whose first line has the headings. On a terminal the table fits the width:
 // empty columns are left out, and wide ones are cut. The first column is cut last, because other
 // commands take its values as arguments. In a pipe nothing is cut.
 func rows(w io.Writer, all ...[]string) error {
@@ -116,11 +116,11 @@ func rows(w io.Writer, all ...[]string) error {
 // gap is the number of blanks between columns.
 const gap = 2
 
-// narrowest is the least width of a column that fit narrows.
+// narrowest is the width below which fit does not narrow a column.
 const narrowest = 8
 
-// fit makes the widest columns narrower until all of them fit into most characters. If most is 0,
-// any width fits.
+// fit reduces the widths of the widest columns until all columns together have at most most
+// characters. If most is 0, it changes nothing.
 func fit(widths []int, most int) {
 	for most > 0 {
 		sum, widest := -gap, 0
@@ -139,7 +139,7 @@ func fit(widths []int, most int) {
 	}
 }
 
-// facts writes one line for each name and its value. On a terminal long values are wrapped.
+// facts prints a line for each name with its value. On a terminal long values are wrapped.
 func facts(w io.Writer, all ...[]string) error {
 	first := 0
 	for _, row := range all {
@@ -182,8 +182,8 @@ func wrapped(text string, most int) (lines []string) {
 	}
 }
 
-// widthOf returns the width of a terminal, or else $COLUMNS. It returns 0 if w is no terminal and
-// $COLUMNS is not set.
+// widthOf returns the width of the terminal w, or else the value of $COLUMNS. If w is no terminal
+// and $COLUMNS is not set, it returns 0.
 func widthOf(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil {

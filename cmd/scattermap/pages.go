@@ -35,8 +35,8 @@ func (p *pagesServer) Close() {
 	}
 }
 
-// openPages serves the dashboard of an emulator at an address. The project is the one in the
-// queue's name, or "local" without a queue.
+// openPages starts a server for the dashboard of an emulator at an address. The project is the one
+// in the queue's name, or "local" without a queue.
 func openPages(ctx context.Context, e *emulator.Emulator, queue, addr string) (_ *pagesServer, err error) {
 	p := &pagesServer{project: "local"}
 	defer func() {

@@ -14,10 +14,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A topJob is a job in the screen's list.
+// A topJob is a job in the list of the command top.
 type topJob struct {
 	mapper.JobInfo
-	status *mapper.Status // nil: the job has ended, or its status was not read
+	status *mapper.Status // the job's status; nil: the job has ended, or its status was not read
 }
 
 // standing returns the job's state, and its phase if that is known and says more.
@@ -28,34 +28,34 @@ func (j *topJob) standing() string {
 	return operator.Standing(j.State, j.status.Phase)
 }
 
-// An act is a request that a key stands for.
+// An act is a request that a key triggers in the command top.
 type act struct {
-	verb string // the last part of the API's path; empty: do nothing
+	verb string // the last part of the act's path in the jobs API; empty: no request is sent
 	job  string
 	rate mapper.Rate
 }
 
-// A screen is what the terminal shows, and what the user has typed. It makes no calls.
+// A screen has what the command top shows, and what the user has typed. It makes no calls.
 type screen struct {
 	address       string
 	width, height int
 
 	jobs  []*topJob
-	at    time.Time // when the jobs were read
-	err   error     // why the last read failed
-	lives bool      // show only jobs that have not ended
+	at    time.Time // when the jobs were last read
+	err   error     // why the last read has failed; nil: it has not
+	lives bool      // whether to show only jobs that have not ended
 
-	chosen  string // the ID of a job
-	first   int    // index of the first job on the screen, among those in the list
-	details bool   // show the details of the chosen job
-	said    string // the outcome of the last key
+	chosen  string // the ID of the chosen job
+	first   int    // index of the first job on the screen, in the list
+	details bool   // whether to show the details of the chosen job
+	said    string // a text with the outcome of the last key that the user pressed
 
-	asks  act    // the act that waits for a yes
+	asks  act    // the act that waits for a confirmation
 	rates string // the ID of the job whose rate the user types; empty: none
 	typed string
 }
 
-// take replaces the jobs by those that were loaded.
+// take replaces the jobs by the ones that were loaded.
 func (s *screen) take(m loadedMsg) {
 	if s.err = m.err; m.err != nil {
 		return
@@ -74,7 +74,7 @@ func ended(j *topJob) int {
 	return 0
 }
 
-// listed returns the jobs in the list.
+// listed returns the jobs that the list shows.
 func (s *screen) listed() []*topJob {
 	if !s.lives {
 		return s.jobs
@@ -92,7 +92,8 @@ func (s *screen) job() *topJob {
 	return nil
 }
 
-// move moves the choice down by some lines, or up if by is negative.
+// move chooses a job further down in the list by a number of lines, or further up if by is
+// negative.
 func (s *screen) move(by int) {
 	all := s.listed()
 	if len(all) == 0 {
@@ -109,7 +110,8 @@ func (s *screen) move(by int) {
 // room returns how many jobs fit on the screen.
 func (s *screen) room() int { return max(1, s.height-6) }
 
-// verbs has the act of each key. If it ends in "?", the screen asks first.
+// verbs has the action that each key triggers. If it ends with "?", the screen asks for a
+// confirmation.
 var verbs = map[string]string{"p": "pause", "r": "resume", "a": "abort?", "t": "retry", "u": "undo?"}
 
 // press handles a key. It returns the act that the key starts, and whether the program quits.
@@ -187,7 +189,7 @@ func (s *screen) typeRate(key string) act {
 	return act{}
 }
 
-// Styles use the terminal's own colours, which go with its background.
+// Styles of texts. They use the terminal's own colours, which suit its background.
 var (
 	faint    = lipgloss.NewStyle().Faint(true)
 	strong   = lipgloss.NewStyle().Bold(true)
@@ -205,7 +207,7 @@ var (
 // A column is a column of the list. Narrow screens leave out the columns with the highest ranks.
 type column struct {
 	name  string
-	width int // at most
+	width int // the maximum width of the column
 	rank  int
 	right bool
 	text  func(*topJob) string
@@ -250,7 +252,7 @@ var columns = []column{
 	{"STARTED", 11, 5, true, func(j *topJob) string { return operator.Ago(j.Created, time.Now()) }},
 }
 
-// progressOf draws a job's progress as a bar.
+// progressOf returns a job's progress as a bar of characters.
 func progressOf(j *topJob) string {
 	if j.status == nil || j.State.Ended() {
 		return ""
@@ -261,7 +263,7 @@ func progressOf(j *topJob) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", cells-full) + fmt.Sprintf("%4.0f%%", 100*about)
 }
 
-// fitting returns the columns that fit into a width. Each is as wide as its widest text.
+// fitting returns the columns that fit into a width together. Each is as wide as its widest text.
 func fitting(width int, jobs []*topJob) []column {
 	for rank := 5; ; rank-- {
 		some := slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return c.rank > rank })
@@ -282,7 +284,7 @@ func fitting(width int, jobs []*topJob) []column {
 	}
 }
 
-// cell returns a text, cut or filled to the width of its column.
+// cell returns a text, cut or padded to the width of the column.
 func (c column) cell(text string) string {
 	text = operator.Line(text, c.width)
 	space := strings.Repeat(" ", max(0, c.width-lipgloss.Width(text)))
@@ -292,7 +294,7 @@ func (c column) cell(text string) string {
 	return text + space + "  "
 }
 
-// draw returns the screen as text.
+// draw returns the whole screen as a text.
 func (s *screen) draw() string {
 	head := strong.Render("scattermap top") + "  " + operator.Line(s.address, max(1, s.width-40))
 	counts := make(map[mapper.State]int)
@@ -370,7 +372,8 @@ func (s *screen) detail(j *topJob) []string {
 	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
 }
 
-// foot returns the last lines: a question, or a remark on the chosen job, and the keys.
+// foot returns the last lines of the screen: a question or a remark on the chosen job, and the
+// keys.
 func (s *screen) foot() []string {
 	about := ""
 	switch job := s.job(); {

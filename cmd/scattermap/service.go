@@ -21,21 +21,21 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
-// A service is the jobs API of a service, and the login for it.
+// A service calls the jobs API of a service, with the user's login.
 type service struct {
 	address      string
 	tokenCommand string
 	reason       string
 
-	way   *login // the login that scattermap login is trying
+	way   *login // the login that the command login is trying; nil: the stored one counts
 	mutex sync.Mutex
-	token string // the last token
-	from  string // where it comes from
+	token string // the last token that was sent
+	from  string // a text that says where that token comes from
 
-	straight straight // used instead of a service if the flag of its queue is set
+	straight straight // calls the API in this process, if the flags name a database and a queue
 }
 
-// define defines the flags that name a service.
+// define adds the flags that name a service.
 func (s *service) define(flags *pflag.FlagSet) {
 	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the `URL` of the service, with any path "+
 		"before /jobs; by default $SCATTERMAP_SERVICE, or the service of \"scattermap login\"")
@@ -46,19 +46,19 @@ func (s *service) define(flags *pflag.FlagSet) {
 		"\"scattermap login\", or from \"gcloud auth print-identity-token\" if you have not logged in")
 }
 
-// defineReason defines the flag --reason, for commands that change something.
+// defineReason adds the flag --reason, for commands that change something.
 func (s *service) defineReason(flags *pflag.FlagSet) {
 	flags.StringVar(&s.reason, "reason", "", "the `reason`, for the job's history and the log")
 }
 
-// planPath is the path of plans, below the path of jobs.
+// planPath is the path of plans in the jobs API, below the path of jobs.
 const planPath = "plan"
 
-// callTime is how long a request may take.
+// callTime is the timeout of a request to the jobs API.
 const callTime = time.Minute
 
-// call makes a request, and decodes the answer into v. A nil body sends none, and a nil v ignores
-// the answer.
+// call makes a request to the jobs API, and decodes the answer into v. A nil body sends none, and a
+// nil v ignores the answer.
 func (s *service) call(ctx context.Context, method, path string, parameters url.Values, body, v any) error {
 	if err := checkPath(path); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 	return s.callService(ctx, method, path, parameters, content, v)
 }
 
-// callStraight calls the jobs API in this process.
+// callStraight makes a request to the jobs API in this process.
 func (s *service) callStraight(
 	ctx context.Context, method, path string, parameters url.Values, content []byte, v any,
 ) error {
@@ -102,7 +102,7 @@ func (s *service) callStraight(
 	return json.Unmarshal(text, v)
 }
 
-// callService calls the service's jobs API. If the service refuses a stored token, callService
+// callService makes a request to the service's jobs API. If the service refuses a stored token, it
 // tries once more with a new one.
 func (s *service) callService(
 	ctx context.Context, method, path string, parameters url.Values, content []byte, v any,
@@ -139,7 +139,7 @@ func (s *service) callService(
 	return nil
 }
 
-// send makes a request with a token, and returns the code and the body of the answer.
+// send makes a request with a token. It returns the status code and the body of the answer.
 func (s *service) send(
 	ctx context.Context, method string, to *url.URL, content []byte, token string,
 ) (int, []byte, error) {
@@ -179,8 +179,8 @@ func (s *service) send(
 	return answer.StatusCode, text, nil
 }
 
-// checkPath returns an error if a part of a path is no job's ID and no action. Such a part could
-// lead to another path of the API.
+// checkPath returns an error if a part of a path is neither the ID of a job nor an action. Such a
+// part could lead to another path of the API.
 func checkPath(path string) error {
 	if path == "" {
 		return nil // the list of jobs
@@ -216,10 +216,11 @@ func (s *service) base() (*url.URL, error) {
 	return u, nil
 }
 
-// goPackage is the prefix of the service's errors. It tells nothing to the user of a command line.
+// goPackage is the prefix of errors from package mapper. It tells nothing to the user of a command
+// line.
 const goPackage = "mapper: "
 
-// refusalOf returns the error in an answer that is no success.
+// refusalOf returns the error in the text of an answer that is no success.
 func refusalOf(text []byte) error {
 	var answer struct {
 		Error string   `json:"error"`
@@ -242,7 +243,8 @@ func refusalOf(text []byte) error {
 	return naming(answer.Parts)
 }
 
-// refusal returns the error in an answer that is no success, and what the user can do.
+// refusal returns the error in an answer that is no success, with advice for the user. The request
+// was sent with the given token.
 func (s *service) refusal(code int, text []byte, sent proof) error {
 	refused := refusalOf(text)
 	said := refused.Error()

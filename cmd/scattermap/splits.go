@@ -15,7 +15,7 @@ import (
 )
 
 // newSplits returns the command that cuts a query into parts of about the same size, and prints
-// where they start.
+// where the parts start.
 func newSplits() *cobra.Command {
 	var db database
 	var q mapper.Query
@@ -125,7 +125,7 @@ func printSplits(w io.Writer, splits []mapper.Split, check bool) error {
 	return err
 }
 
-// begin returns the start of the i-th part as text.
+// begin returns the start of the i-th part as a text.
 func begin(q mapper.Query, i int) string {
 	if i == 0 {
 		return "the beginning"

@@ -22,7 +22,8 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// jobFlags are the flags with the query and the settings of a job, for starts and plans.
+// jobFlags are the flags for the query and the settings of a job, in commands that start or plan
+// one.
 type jobFlags struct {
 	query         mapper.Query
 	options       mapper.StartOptions
@@ -62,8 +63,8 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "allow a kind without entities")
 }
 
-// check parses the flags into the query. If kind is set, it returns an error for a query without a
-// kind.
+// check sets the query according to the flags. If kind is set, it returns an error for a query
+// without a kind.
 func (f *jobFlags) check(kind bool) error {
 	if kind && f.query.Kind == "" {
 		return usageError(errors.New("--kind is empty: name the kind of the entities"))
@@ -83,7 +84,8 @@ func (f *jobFlags) check(kind bool) error {
 	return nil
 }
 
-// A retention is a flag's time of at least mapper.MinRetain, as parsePeriod reads it, or "always".
+// A retention is the value of a flag: a time of at least mapper.MinRetain, in the form that
+// parsePeriod reads, or "always".
 type retention time.Duration
 
 func (r *retention) Type() string { return "time" }
@@ -112,7 +114,7 @@ func (r *retention) Set(text string) error {
 	return nil
 }
 
-// parsePeriod reads a time in days, such as 30d, or as time.ParseDuration reads it.
+// parsePeriod parses a time in days, such as 30d, or in the form of time.ParseDuration.
 func parsePeriod(text string) (time.Duration, error) {
 	days, ok := strings.CutSuffix(text, "d")
 	if !ok {
@@ -125,10 +127,10 @@ func parsePeriod(text string) (time.Duration, error) {
 	return time.Duration(n) * 24 * time.Hour, err
 }
 
-// maxDays is how many days fit a time.Duration, about.
+// maxDays is about the number of days that a time.Duration can hold.
 const maxDays = 100_000
 
-// A period is a flag's time of at least 0, as parsePeriod reads it.
+// A period is the value of a flag: a time of at least 0, in the form that parsePeriod reads.
 type period time.Duration
 
 func (p *period) Type() string { return "time" }
@@ -149,7 +151,7 @@ func (p *period) Set(text string) error {
 	return nil
 }
 
-// oneMapper checks that a command has one argument, a mapper.
+// oneMapper returns an error unless a command has exactly one argument, the name of a mapper.
 func oneMapper(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usageError(fmt.Errorf("%s: name one mapper, as in \"scattermap %s\"", c.Name(), c.Use))
@@ -274,7 +276,7 @@ func checkParams(params string) error {
 	return nil
 }
 
-// plan asks the service for the plan of a job.
+// plan requests the plan of a job from the service.
 func (f jobFlags) plan(c *cobra.Command, s *service, name, params string, each time.Duration) (*mapper.Estimate,
 	error) {
 	est := new(mapper.Estimate)

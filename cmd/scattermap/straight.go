@@ -21,17 +21,17 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A straight runs the jobs API in this process, on the jobs' database and queue. Commands use it
-// for jobs whose service they can't reach.
+// A straight runs the jobs API in this process, on the jobs' own database and queue. Commands use
+// it for jobs whose service they can't reach.
 type straight struct {
 	db             database
 	queue          string
 	target, sender string
 
-	handler http.Handler // nil until the first call
+	handler http.Handler // the jobs API; nil before the first call
 }
 
-// define defines the flags of the database and the queue.
+// define adds the flags that name the database and the queue.
 func (st *straight) define(flags *pflag.FlagSet) {
 	flags.StringVar(&st.queue, "straight", "",
 		"work on the database and on the queue of this `name` (projects/P/locations/L/queues/Q), without a service")
@@ -45,10 +45,10 @@ func (st *straight) define(flags *pflag.FlagSet) {
 		"with --straight, the service `account` whose tokens the tasks carry; by default none")
 }
 
-// taskless lists the actions that create no task, although their requests are POSTs.
+// taskless lists the actions that enqueue no task, although their requests are POSTs.
 var taskless = []string{"plan", "pause", "abort", "rate", "budget"}
 
-// open opens the database and the queue, and makes the handler.
+// open connects to the database and the queue, and makes the handler.
 func (st *straight) open(ctx context.Context, method, path string) error {
 	target := st.target
 	if target == "" {
@@ -88,8 +88,8 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	return err
 }
 
-// A lastError is a log that keeps only its last error. It is the cause of a failed request, which
-// the handler hides, but the user of the command line may see it.
+// A lastError is a slog.Handler that keeps only the last error. That is the cause of a failed
+// request. The jobs API hides it, but the user of the command line may see it.
 type lastError struct {
 	slog.Handler
 	text string
@@ -107,7 +107,8 @@ func (l *lastError) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// shown returns a handler that adds the last error to the answer of a failed request.
+// shown returns a handler that calls next, and adds the last error to the answer of a failed
+// request.
 func (l *lastError) shown(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a := &answered{header: make(http.Header), code: http.StatusOK}
@@ -131,7 +132,7 @@ func (a *answered) Header() http.Header         { return a.header }
 func (a *answered) WriteHeader(code int)        { a.code = code }
 func (a *answered) Write(b []byte) (int, error) { return a.body.Write(b) }
 
-// call passes a request to the handler, and returns the answer.
+// call passes a request to the handler. It returns the status code and the body of the answer.
 func (st *straight) call(
 	ctx context.Context, method, path string, parameters url.Values, body io.Reader,
 ) (code int, text []byte, err error) {

@@ -15,11 +15,11 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
-// A proof is the token that a request carries.
+// A proof is the token that a request carries, and where it comes from.
 type proof struct {
 	token string
-	from  string // where the token comes from, in words that follow "the token" in an error
-	kept  bool   // an earlier call or command made it, so the service may refuse it by now
+	from  string // where the token comes from, in words that come after "the token" in an error
+	kept  bool   // whether an earlier call or command has got the token, so that the service may refuse it by now
 }
 
 // onThisMachine reports whether a service is on this machine, where it needs no token.
@@ -28,8 +28,8 @@ func onThisMachine(base *url.URL) bool {
 	return base.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// prove returns the token for a service, or none if the service is on this machine. If anew is set,
-// it ignores stored tokens.
+// prove returns the token for requests to a service, or none if the service is on this machine. If
+// anew is set, it ignores stored tokens.
 func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, error) {
 	token := strings.TrimSpace(os.Getenv("SCATTERMAP_TOKEN"))
 	switch {
@@ -82,9 +82,9 @@ func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, e
 	return proof{token: token, from: s.from}, nil
 }
 
-// keep stores a login's new token. It first reads the file again, because another command may have
-// logged in or out while gcloud made the token. If the token can't be stored, the next command asks
-// gcloud again.
+// keep stores a login's new token. It first reads the file of logins again, because another command
+// may have logged in or out while gcloud made the token. If the token can't be stored, the next
+// command asks gcloud again.
 func keep(base *url.URL, way *login) {
 	all, err := readLogins()
 	if err != nil {
@@ -96,7 +96,7 @@ func keep(base *url.URL, way *login) {
 	}
 }
 
-// gcloudToken makes a token for a service by gcloud. The token is of the service account
+// gcloudToken gets a token for a service from gcloud. The token is of the service account
 // impersonate, or of gcloud's own account if that is empty.
 func gcloudToken(ctx context.Context, base *url.URL, impersonate string) (token, from string, err error) {
 	audience := (&url.URL{Scheme: base.Scheme, Host: base.Host}).String() // SERVICE_URL has no path

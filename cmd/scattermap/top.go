@@ -50,21 +50,21 @@ terminal.`,
 }
 
 const (
-	topEvery     = 2 * time.Second // between two reads of the list
-	mostStatuses = 20              // the maximum of unfinished jobs whose status is read
-	atOnce       = 4               // reads at once
+	topEvery     = 2 * time.Second // the time between two reads of the list
+	mostStatuses = 20              // the largest number of unfinished jobs whose statuses are read
+	atOnce       = 4               // the number of statuses that are read at once
 )
 
-// A top is the program of the command top: the screen, and the service that it shows.
+// A top is the program of the command top: the screen, and the service whose jobs it shows.
 type top struct {
 	screen
 	service *service
 	ctx     context.Context
 }
 
-// These are the messages that Update gets.
+// Messages that Update handles.
 type (
-	lookMsg   struct{} // it is time to read the list
+	lookMsg   struct{} // lookMsg says that it is time to read the list.
 	loadedMsg struct {
 		jobs []*topJob
 		at   time.Time
@@ -76,10 +76,10 @@ type (
 	}
 )
 
-// Init waits for the first read of the list.
+// Init starts the first read of the list, and waits for it.
 func (m *top) Init() tea.Cmd { return later }
 
-// later waits for topEvery, and then asks for the next read of the list.
+// later waits for topEvery, and then returns the message that starts the next read of the list.
 func later() tea.Msg {
 	time.Sleep(topEvery)
 	return lookMsg{}
@@ -117,7 +117,7 @@ func (m *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// A freshMsg is a loadedMsg of an extra read: Update does not schedule another read after it.
+// A freshMsg is a loadedMsg from an extra read. After it, Update does not start another read.
 type freshMsg loadedMsg
 
 // View draws the screen.
@@ -139,7 +139,7 @@ func (m *top) load() tea.Msg {
 	return msg
 }
 
-// standings returns the jobs of a list. It reads the statuses of the first unfinished ones.
+// standings returns the jobs of a list, with the statuses of the first unfinished ones.
 func standings(ctx context.Context, s *service, infos []mapper.JobInfo) (all []*topJob) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)

@@ -33,17 +33,18 @@ is paused. An interrupt ends the command, and not the job.`,
 	return c
 }
 
-// These constants say how often the status is read and printed, and how long a service may fail.
+// Constants of the command watch: how often the status is read and printed, and how long a service
+// may fail.
 const (
 	lookEvery = time.Second
 	lineEvery = 10 * time.Second
-	patient   = time.Minute // how long a service that has answered once may give no answer
+	patient   = time.Minute // how long a service that has answered before may fail to answer
 
-	fewFailures = 5 // fewer failed reads in a row never end the command
+	fewFailures = 5 // the number of failed reads in a row after which the command may end
 )
 
-// follow shows a job's progress until it has ended or is paused. Then it prints the status in the
-// given format.
+// follow prints a job's progress until the job has ended or is paused. Then it prints the status in
+// the given format.
 func follow(c *cobra.Command, s *service, id string, format *output) error {
 	job := new(mapper.Status)
 	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, job); err != nil {
@@ -103,7 +104,7 @@ func total(job *mapper.Status) int64 {
 	return max(1, job.Processed+job.Failures+max(0, job.Remaining))
 }
 
-// bar returns two functions. The first one draws a job's status as a bar, with the reason why the
+// bar returns two functions. The first one draws a job's progress as a bar, with the reason why the
 // job is not faster. The second one ends the bar.
 func bar(f *os.File) (show func(*mapper.Status), done func()) {
 	b := progressbar.NewOptions64(1, progressbar.OptionSetWriter(f), progressbar.OptionSetItsString("entities"),
@@ -128,9 +129,9 @@ func bar(f *os.File) (show func(*mapper.Status), done func()) {
 	}, func() { _ = b.Finish() }
 }
 
-// plainLines returns a function that prints a job's status as a line. Less than lineEvery after a
-// line, it prints the next one only if the state, the phase, the bottleneck or the failures have
-// changed.
+// plainLines returns a function that prints a job's status as a line. If the last line is not older
+// than lineEvery, it prints a line only if the state, the phase, the bottleneck or the failures
+// have changed.
 func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 	var last mapper.Status
 	var printed time.Time
@@ -147,7 +148,7 @@ func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 	}, func() {}
 }
 
-// sorted returns a map's entries in the order of the keys.
+// sorted returns an iterator over a map's entries in the order of the keys.
 func sorted(m map[string]int64) iter.Seq2[string, int64] {
 	return func(yield func(string, int64) bool) {
 		for _, key := range slices.Sorted(maps.Keys(m)) {

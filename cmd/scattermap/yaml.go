@@ -22,14 +22,14 @@ func toYAML(text []byte) ([]byte, error) {
 	return w.out.Bytes(), nil
 }
 
-// A yamlWriter reads JSON values, and writes each as YAML at once.
+// A yamlWriter reads JSON values, and writes each one as YAML at once.
 type yamlWriter struct {
 	*json.Decoder
 	out bytes.Buffer
 }
 
-// value writes the next value. The text before introduces it: an indentation, and a name with its
-// colon or a dash. A value of one line follows on the same line.
+// value writes the next value. The text before comes in front of it: an indentation, and a name
+// with its colon or a dash. A value of one line follows on the same line.
 func (w *yamlWriter) value(depth int, before string) error {
 	token, err := w.Token()
 	if err != nil {
@@ -94,10 +94,10 @@ func (w *yamlWriter) block(open json.Delim, depth int, before string) error {
 }
 
 // plainYAML matches texts that need no quotes in any version of YAML: words of letters, digits and
-// a few signs. Exceptions are in wordsYAML.
+// a few signs. The exceptions are in wordsYAML.
 var plainYAML = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*$`)
 
-// wordsYAML are words that some version of YAML takes for booleans or null.
+// wordsYAML has words that some version of YAML reads as booleans or null.
 var wordsYAML = map[string]bool{"y": true, "n": true, "yes": true, "no": true, "on": true, "off": true, "true": true,
 	"false": true, "null": true}
 
@@ -125,8 +125,8 @@ func yamlText(s string) string {
 	return string(append(b, '"'))
 }
 
-// yamlNumber returns a number as YAML. A float with an exponent gets a decimal point, because YAML
-// 1.1 requires one.
+// yamlNumber returns a number in a form that every version of YAML reads. A float with an exponent
+// gets a decimal point, because YAML 1.1 requires one.
 func yamlNumber(s string) string {
 	mantissa, power, floats := strings.Cut(strings.ToLower(s), "e")
 	if !floats {

@@ -73,7 +73,7 @@ var launches = map[Product]launch{
 // port.
 type Emulator struct {
 	Product Product
-	Addr    string // host:port, the value for DATASTORE_EMULATOR_HOST
+	Addr    string // the host and port, as in DATASTORE_EMULATOR_HOST
 
 	meter  meter.Meter
 	cancel context.CancelFunc
@@ -93,8 +93,8 @@ func Start(ctx context.Context, p Product) (*Emulator, error) {
 	return l.startOn(ctx, p, freePort)
 }
 
-// startOn starts an emulator on a port that ports returns. If the port is taken, it tries another
-// one.
+// startOn starts an emulator on a port that the function ports returns. If another process has the
+// port, it tries another one.
 func (l launch) startOn(ctx context.Context, p Product, ports func() (string, error)) (*Emulator, error) {
 	jar, java, err := l.find(p)
 	if err != nil {
@@ -116,13 +116,13 @@ func (l launch) startOn(ctx context.Context, p Product, ports func() (string, er
 	return e, nil
 }
 
-// portAttempts is the number of ports that startOn tries. Another process may take a free port
-// before the emulator does.
+// portAttempts is how many ports startOn tries. Another process may take a free port before the
+// emulator does.
 const portAttempts = 3
 
 var errPortTaken = errors.New("its port was taken meanwhile")
 
-// start starts an emulator on a port.
+// start starts an emulator on the given port.
 func (l launch) start(ctx context.Context, p Product, jar, java, port string) (*Emulator, error) {
 	dir, err := os.MkdirTemp("", "scattermap-"+string(p))
 	if err != nil {
@@ -153,8 +153,8 @@ func (l launch) start(ctx context.Context, p Product, jar, java, port string) (*
 	return e, nil
 }
 
-// run runs the process to its end. It locks its thread, because the system ends the process when
-// the thread that started it ends.
+// run waits for the end of the process that it starts. It locks its thread, because the system ends
+// the process when the thread that started it ends.
 func (e *Emulator) run(cmd *exec.Cmd, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -62,7 +62,7 @@ import (
 // Cloud Run sets K_SERVICE and K_REVISION, which name the service in telemetry.
 // DATASTORE_EMULATOR_HOST and CLOUD_TASKS_EMULATOR_HOST point the service at emulators.
 type config struct {
-	project         string // of the service and its logs
+	project         string // the project of the service and its logs
 	databaseProject string
 	database        string
 	queues          []string
@@ -70,18 +70,18 @@ type config struct {
 	service         tasks.ServiceLimits
 	url             string
 	serviceAccount  string
-	verified        bool // this service verifies requests
+	verified        bool // whether this service verifies the requests' tokens
 	operators       []string
 	keysURL         string
 	iapAudience     string
 	iapKeysURL      string
-	traces, metrics bool // whether they are exported
+	traces, metrics bool // whether traces and metrics are exported
 	addr            string
 
-	serviceName, revision string // from Cloud Run
+	serviceName, revision string // names of the service and its revision, as Cloud Run sets them
 }
 
-// audience returns the audience of the tasks' tokens; empty if tasks carry none.
+// audience returns the audience of the tokens that tasks carry. It returns "" if they carry none.
 func (c config) audience() string {
 	if c.serviceAccount == "" {
 		return ""
@@ -96,7 +96,8 @@ var (
 	account = regexp.MustCompile(`^[^@\s]+@[^@\s]+$`)
 )
 
-// configFrom reads the environment. The error names every variable that is wrong.
+// configFrom reads the service's settings from the environment. The error names every variable that
+// is wrong.
 func configFrom(getenv func(string) string) (config, error) {
 	e := environment{getenv: getenv}
 	c := config{
@@ -191,7 +192,7 @@ func (e *environment) auth(c *config) {
 	}
 }
 
-// An environment collects the problems of its variables.
+// An environment reads variables of the environment, and collects what is wrong with them.
 type environment struct {
 	getenv   func(string) string
 	problems []string
@@ -211,7 +212,7 @@ func (e *environment) required(name, hint string) string {
 	return v
 }
 
-// flag reads a variable that is true or false.
+// flag reads a variable whose value is true or false.
 func (e *environment) flag(name string) bool {
 	switch v := e.getenv(name); v {
 	case "", "false":
@@ -247,7 +248,7 @@ func list(text string) (all []string) {
 	return all
 }
 
-// accounts reads a list of e-mail addresses.
+// accounts reads a variable with a list of e-mail addresses.
 func (e *environment) accounts(name, hint string) []string {
 	value := e.required(name, hint)
 	all := list(value)

@@ -40,8 +40,8 @@ func main() {
 	}
 }
 
-// Cloud Run ends a process 10 s after SIGTERM. The running requests get grace. Then the last
-// telemetry gets flushTime.
+// Times at the end of the process. Cloud Run kills a process 10 s after SIGTERM. Running requests
+// may take grace, and after that exporting the last telemetry may take flushTime.
 const (
 	grace     = 8500 * time.Millisecond
 	flushTime = time.Second
@@ -100,11 +100,11 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 	return nil
 }
 
-// readTime is the limit for the header of a request, and again for its body.
+// readTime limits how long the header of a request may take to arrive, and also its body.
 const readTime = 10 * time.Second
 
-// withinTime limits the time in which the body of a request has to arrive. A handler that works
-// longer after it has read the body removes the limit.
+// withinTime returns a handler that limits how long the body of a request may take to arrive. A
+// handler that works longer after it has read the body removes the limit.
 func withinTime(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {

@@ -39,7 +39,7 @@ func newQueues(
 	return all, nil
 }
 
-// checkTime limits the reading of the queues' settings.
+// checkTime limits the time for reading the queues' settings.
 const checkTime = 10 * time.Second
 
 // checkQueues logs a warning for each setting of the queues that contradicts the service's

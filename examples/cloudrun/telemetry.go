@@ -17,9 +17,9 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 )
 
-// exports reports whether the service exports traces or metrics. OpenTelemetry's variables for one
-// of them decide, or the variable of the collector for both. The exporters read the address
-// themselves.
+// exports reports whether the service exports traces or metrics. Variables of OpenTelemetry for one
+// of the two decide, or the variable with the collector's address for both. The exporters read the
+// address themselves.
 func (e *environment) exports(what, collector string) bool {
 	own := strings.ToUpper(what)
 	endpoint := "OTEL_EXPORTER_OTLP_" + own + "_ENDPOINT"

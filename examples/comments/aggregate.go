@@ -13,9 +13,9 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// aggregate counts and adds up. Each shard does that for its own comments if possible. It is not if
-// a shard's results depend on those in others, or if an average is asked for. Then the results are
-// read.
+// aggregate answers an aggregation query: it counts comments, or adds up their values. If possible,
+// each shard does that for its own comments. It is not possible if a shard's results depend on
+// other shards, or for an average. Then the comments are read.
 func (r *router) aggregate(ctx context.Context, req *pb.RunAggregationQueryRequest) (*pb.RunAggregationQueryResponse,
 	error) {
 	comments, err := ofTable(req.PartitionId, req.GetAggregationQuery().GetNestedQuery())
@@ -62,7 +62,7 @@ func (v *view) aggregate(ctx context.Context, req *pb.RunAggregationQueryRequest
 		MoreResults:        pb.QueryResultBatch_NO_MORE_RESULTS}}, nil
 }
 
-// sums are aggregations over all shards.
+// sums are the results of aggregations over all shards.
 type sums struct {
 	parts []*sum
 }
@@ -73,7 +73,7 @@ type sum struct {
 	whole    int64
 	real     float64
 	isReal   bool
-	n        int64 // of comments, or of numbers
+	n        int64 // number of comments, or of numbers that were added up
 	property string
 }
 
@@ -100,7 +100,8 @@ func (s *sum) isCount() bool {
 	return count
 }
 
-// apart reports whether the shards' own aggregations can be combined.
+// apart reports whether each shard can aggregate its own comments, so that the results can be
+// combined.
 func (all *sums) apart(aq *pb.AggregationQuery) bool {
 	for _, s := range all.parts {
 		if s.asked.GetAvg() != nil {
@@ -111,7 +112,7 @@ func (all *sums) apart(aq *pb.AggregationQuery) bool {
 	return q.Limit == nil && q.Offset == 0 && len(q.DistinctOn) == 0 && len(q.StartCursor) == 0 && len(q.EndCursor) == 0
 }
 
-// ask lets each shard aggregate its own comments.
+// ask makes each shard aggregate its own comments, and combines the results.
 func (all *sums) ask(ctx context.Context, s *search, aq *pb.AggregationQuery) error {
 	answers := make([]map[string]*pb.Value, len(s.streams))
 	group, ctx := errgroup.WithContext(ctx)
@@ -190,8 +191,8 @@ func (all *sums) read(ctx context.Context, v *view, q *pb.Query) error {
 	}
 }
 
-// addEntity adds a comment that has all properties to add up. An index of these properties has only
-// such comments, too.
+// addEntity adds a comment, if it has all properties that are added up. An index of these
+// properties has only such comments, too.
 func (all *sums) addEntity(e *pb.Entity, wanted map[string]bool) error {
 	for name := range wanted {
 		v := e.Properties[name]
@@ -213,7 +214,7 @@ func (all *sums) addEntity(e *pb.Entity, wanted map[string]bool) error {
 	return nil
 }
 
-// add adds a number. Integers stay integers until they are too large.
+// add adds a number to the sum. A sum of integers stays an integer until it is too large.
 func (s *sum) add(v *pb.Value) {
 	switch n := v.GetValueType().(type) {
 	case *pb.Value_IntegerValue:

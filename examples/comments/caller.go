@@ -14,7 +14,7 @@ import (
 	"google.golang.org/api/iterator"
 )
 
-// Verbs are the methods of the client that callers use. The store has them, too.
+// Verbs are the methods of the Datastore client that callers use. The store has them, too.
 type Verbs interface {
 	Get(ctx context.Context, key *datastore.Key, dst any) error
 	GetMulti(ctx context.Context, keys []*datastore.Key, dst any) error
@@ -36,20 +36,21 @@ var (
 	_ Verbs = (*Store)(nil)
 )
 
-// A caller is a service that was written for the plain kind: it does not know of shards. It makes
-// random calls, the same for the same seed, and notes the results.
+// A caller is a client that was written for the plain kind and does not know of shards. It makes
+// random calls, the same for the same seed, and writes down the results.
 type caller struct {
 	client Verbs
 	rand   *rand.Rand
-	keys   []*datastore.Key // of all comments that it has put
-	names  map[int64]string // by ID, as IDs differ from client to client
+	keys   []*datastore.Key // keys of all comments that the caller has put
+	names  map[int64]string // name of each comment by its ID, because IDs differ from client to client
 	notes  []string
 	put    int
-	counts bool // it also counts, and queries several orders at once
+	counts bool // whether the caller also counts, and queries several orders at once
 }
 
-// diary returns a caller's notes after a number of calls. Google's classic emulator neither counts
-// nor supports the operator "in".
+// diary runs a caller, and returns the results that it has written down. The caller puts 20
+// comments, and then makes a number of random calls, which is things. If counts is not set, it
+// leaves out counts and the operator "in", which Google's classic emulator does not have.
 func diary(ctx context.Context, client Verbs, seed uint64, things int, counts bool) ([]string, error) {
 	c := &caller{client: client, rand: rand.New(rand.NewPCG(seed, 0)), names: make(map[int64]string),
 		counts: counts}
@@ -128,9 +129,9 @@ func (c *caller) edit(ctx context.Context) error {
 	return err
 }
 
-// editInTransaction changes all comments of an order, and deletes one of them if the order's number
-// is even. The orders of the first shard are in the same database as other kinds. In these
-// transactions it also writes an entity of another kind.
+// editInTransaction changes all comments of an order in a transaction. It deletes one of them if
+// the order's number is even. The orders of the first shard are in the same database as other
+// kinds. In their transactions it also writes an entity of another kind.
 func (c *caller) editInTransaction(ctx context.Context) error {
 	key, author := c.any(), authors[c.rand.IntN(3)]
 	_, err := c.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
@@ -172,7 +173,7 @@ func (c *caller) deleteSome(ctx context.Context) error {
 	return c.client.DeleteMulti(ctx, []*datastore.Key{c.any(), c.any(), c.any()})
 }
 
-// read reads comments by their keys. Some are deleted.
+// read reads comments by their keys. Some of the comments are deleted.
 func (c *caller) read(ctx context.Context) error {
 	keys := []*datastore.Key{c.any(), c.any(), c.any(), c.any()}
 	all := make([]Comment, len(keys))

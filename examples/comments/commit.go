@@ -16,23 +16,24 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// recentWrites is how many writes of others may come between a write whose answer is lost and its
+// recentWrites is how many writes by others may come between a write whose answer is lost and its
 // retry.
 const recentWrites = 32
 
-// A write is a mutation by the caller.
+// A write is a mutation of a comment by the caller.
 type write struct {
 	position int
 	mutation *pb.Mutation
 	own      bool
-	entity   *pb.Entity // nil: a deletion
-	id       ID         // 0: still to be drawn
+	entity   *pb.Entity // the new comment; nil: the comment is deleted
+	id       ID         // the comment's ID; 0: it is still to be drawn
 	drawn    bool
 	order    int64
 }
 
-// parse checks what can be checked without reading, and returns the writes of each database. It
-// drops a deletion of a key that no shard can have, as there is nothing to delete.
+// parse checks mutations, as far as that is possible without reading, and returns the writes for
+// each database. It leaves out the deletion of a key that no shard can have, because there is
+// nothing to delete.
 func (r *router) parse(mutations []*pb.Mutation) (map[*database][]*write, error) {
 	all := make(map[*database][]*write)
 	var bad keyErrors
@@ -105,7 +106,7 @@ func (r *router) parseOne(position int, m *pb.Mutation) (*write, *database, erro
 	return w, d, nil
 }
 
-// refused returns why the store can't make a write, or "" if it can.
+// refused returns a text that says why the store can't carry out a write, or "" if it can.
 func (w *write) refused() string {
 	switch {
 	case w.entity == nil && w.drawn:
@@ -125,7 +126,7 @@ func (w *write) refused() string {
 	return ""
 }
 
-// orderOf returns the order of a comment.
+// orderOf returns the order to which a comment belongs.
 func orderOf(entity *pb.Entity) (int64, error) {
 	v := entity.GetProperties()[orderProperty]
 	n, ok := v.GetValueType().(*pb.Value_IntegerValue)
@@ -140,8 +141,8 @@ func orderOf(entity *pb.Entity) (int64, error) {
 	return n.IntegerValue, nil
 }
 
-// commit commits the caller's writes: in the caller's transaction, or in one transaction for each
-// database.
+// commit commits the caller's writes: in the caller's transaction, or else in one transaction for
+// each database.
 func (r *router) commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
 	all, err := r.parse(req.Mutations)
 	if err != nil {
@@ -192,7 +193,7 @@ func ofComment(m *pb.Mutation) bool {
 	return own(m.GetDelete())
 }
 
-// noResults returns the results of n mutations that change nothing.
+// noResults returns the results for n mutations that change nothing.
 func noResults(n int) []*pb.MutationResult {
 	results := make([]*pb.MutationResult, n)
 	for i := range results {
@@ -201,7 +202,8 @@ func noResults(n int) []*pb.MutationResult {
 	return results
 }
 
-// once refuses two mutations of one entity. Datastore accepts them only in a transaction.
+// once returns an error if two mutations are of the same entity. Datastore accepts such mutations
+// only in a transaction.
 func once(all map[*database][]*write) error {
 	for _, writes := range all {
 		seen := make(map[ID]bool)
@@ -216,7 +218,7 @@ func once(all map[*database][]*write) error {
 	return nil
 }
 
-// rehearse looks for errors in all databases, before anything is written in one of them.
+// rehearse looks for errors in all databases before anything is written in one of them.
 func (r *router) rehearse(ctx context.Context, all map[*database][]*write) error {
 	_, err := reading(ctx, r, nil, func(v *view) (*plan, error) {
 		var bad keyErrors
@@ -240,7 +242,7 @@ func (r *router) rehearse(ctx context.Context, all map[*database][]*write) error
 	return err
 }
 
-// split separates writes of comments from writes of other kinds.
+// split separates writes of comments from writes of entities of other kinds.
 func split(writes []*write) (comments, others []*write) {
 	for _, w := range writes {
 		if w.own {
@@ -322,8 +324,9 @@ func (r *router) commitTransaction(ctx context.Context, req *pb.CommitRequest,
 	return resp, nil
 }
 
-// write writes to a database in the store's own transaction. It retries until it knows that it has
-// written. It finds out whether an earlier attempt has written, and does not write twice.
+// write carries out writes in one database, in a transaction of the store. It retries until it
+// knows that it has written. It finds out whether an earlier attempt has written, and does not
+// write twice.
 func (r *router) write(ctx context.Context, d *database, writes []*write) (results []*pb.MutationResult, err error) {
 	if len(writes) == 0 {
 		return nil, nil
@@ -361,8 +364,8 @@ func (r *router) write(ctx context.Context, d *database, writes []*write) (resul
 	return nil, fmt.Errorf("comments could not be written, %d times: %w", tries, err)
 }
 
-// expired reports whether an error says that a transaction has ended before its commit. The commit
-// has then changed nothing.
+// expired reports whether an error says that a transaction has ended before its commit. Then the
+// commit has changed nothing.
 func expired(err error) bool {
 	return status.Code(err) == codes.InvalidArgument && !errors.Is(err, datastore.ErrInvalidKey) &&
 		strings.Contains(err.Error(), "transaction")

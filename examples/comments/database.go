@@ -17,30 +17,34 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Open opens a client of a database, with further options besides the caller's own.
+// Open is a function that opens a client of a database. The client gets the given options besides
+// the caller's own.
 type Open func(opts ...option.ClientOption) (*datastore.Client, error)
 
-// A database is a physical shard.
+// A database is one of the databases of the store, called physical shard in an ID.
 type database struct {
 	number        int
 	project, name string
 	client        *datastore.Client
 
-	// The connection and the interceptor past the router.
+	// The following fields make calls to the database that do not go through the router.
 	conn   *grpc.ClientConn
 	invoke grpc.UnaryInvoker
 	opts   []grpc.CallOption
 }
 
-// direct marks the context of calls that go to the client's own database, and not to the router.
+// direct is the key that marks the context of calls which go to the client's own database, and not
+// to the router.
 type direct struct{}
 
-// introduction marks the call by which a client shows its connection. It is never sent.
+// introduction is the key that marks the context of the call by which a client shows its
+// connection. That call is never sent.
 type introduction struct{}
 
 var errIntroduced = errors.New("the client is known now")
 
-// connect opens a database. Calls of its client go to route, unless route is nil.
+// connect opens a database. Calls of its client go to route, or directly to the database if route
+// is nil.
 func connect(ctx context.Context, number int, open Open,
 	route func(ctx context.Context, req, reply any) error) (*database, error) {
 	d := &database{number: number}
@@ -69,7 +73,7 @@ func connect(ctx context.Context, number int, open Open,
 	return d, nil
 }
 
-// Invoke makes a call to the database, past the router.
+// Invoke makes a call to the database, not through the router.
 func (d *database) Invoke(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 	params, resource := "project_id="+url.QueryEscape(d.project), "projects/"+url.QueryEscape(d.project)
 	if d.name != "" {
@@ -87,17 +91,17 @@ func (d *database) Invoke(ctx context.Context, method string, req, reply any, op
 		append(d.opts[:len(d.opts):len(d.opts)], opts...)...)
 }
 
-// NewStream is never called, as Datastore's API has no streams.
+// NewStream is never called, because Datastore's API has no streams.
 func (d *database) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
 	return nil, status.Error(codes.Unimplemented, "there are no streams")
 }
 
 func (d *database) api() pb.DatastoreClient { return pb.NewDatastoreClient(d) }
 
-// tries is the number of attempts at a call whose outcome is unknown.
+// tries is the number of attempts of a call whose outcome is unknown.
 const tries = 20
 
-// lost reports whether it is unknown if a call took effect.
+// lost reports whether an error leaves it unknown if a call took effect.
 func lost(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Internal:
@@ -117,7 +121,7 @@ func pause(ctx context.Context, attempt int) error {
 	}
 }
 
-// read makes a call that changes nothing, and repeats it if it is lost.
+// read makes a call that changes nothing, and repeats it if the outcome is unknown.
 func read[T any](ctx context.Context, call func() (T, error)) (answer T, err error) {
 	for attempt := range tries {
 		if answer, err = call(); err == nil || !lost(err) || ctx.Err() != nil {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The numbers from which the design derives 20 shards that take 300,000 orders in turn: about
-// 100,000 comments come in 3 days, and an order lives for 3 days.
+// Numbers from which the design follows: 20 shards take turns of 300,000 rows. About 100,000
+// comments come in 3 days, and an order lives for 3 days.
 const (
 	commentsInLife = 100_000
 	orderLife      = 3 * 24 * time.Hour
@@ -17,15 +17,18 @@ const (
 
 const day = 24 * time.Hour
 
-// A derivation has the consequences of these numbers.
+// A derivation has what follows from these numbers.
 type derivation struct {
-	Turn     time.Duration `json:"-"` // how long all new comments go to one shard
-	Round    time.Duration `json:"-"` // time until the first shard's next turn
-	Days     int           `json:"turn_days"`
-	MostRows int           `json:"shards_if_comments_are_counted"` // maximum of shards with one order's comments
-	Crossing float64       `json:"orders_in_two"`                  // share of orders in two shards
-	Shortest int64         `json:"shortest_turn_orders"`           // in orders, if orders are counted
-	Longest  int64         `json:"longest_turn_orders"`
+	Turn  time.Duration `json:"-"` // how long all new comments go to the same shard
+	Round time.Duration `json:"-"` // time until the first shard's next turn
+	Days  int           `json:"turn_days"`
+	// largest number of shards that have comments of one order
+	MostRows int `json:"shards_if_comments_are_counted"`
+	// share of orders whose comments are in two shards
+	Crossing float64 `json:"orders_in_two"`
+	// fewest consecutive orders in one shard, if turns count orders
+	Shortest int64 `json:"shortest_turn_orders"`
+	Longest  int64 `json:"longest_turn_orders"`
 }
 
 // turn returns the length of a shard's turn.
@@ -33,11 +36,11 @@ func turn(rows, inLife int64, life time.Duration) time.Duration {
 	return time.Duration(float64(life) * float64(rows) / float64(inLife))
 }
 
-// mostShards returns the maximum of shards with comments of one order, for a length of turns. It is
-// one more than the number of borders that the order's life can cross.
+// mostShards returns the largest number of shards that can have comments of one order, for a length
+// of turns. It is one more than the number of borders that the order's life can cross.
 func mostShards(turn, life time.Duration) int { return 1 + int((life+turn-1)/turn) }
 
-// derive follows the comments of two rounds with the store's own rule.
+// derive calculates what follows from the numbers, with the store's own rule.
 func derive() (derivation, error) {
 	d := derivation{Turn: turn(rowsATurn, commentsInLife, orderLife)}
 	d.Round = shardsInTurn * d.Turn
@@ -53,8 +56,8 @@ func derive() (derivation, error) {
 	return d, nil
 }
 
-// followComments counts comments to decide on a shard. It follows the orders of two rounds, each
-// with a comment every hour of its life, and counts their shards.
+// followComments counts the shards that an order's comments are in, if a turn is a number of
+// comments. It follows the orders of two rounds, each with a comment every hour of its life.
 func (d *derivation) followComments() {
 	orders, crossing := 0, 0
 	for begun := time.Duration(0); begun < 2*d.Round; begun += time.Hour {
@@ -72,8 +75,8 @@ func (d *derivation) followComments() {
 	d.Crossing = float64(crossing) / float64(orders)
 }
 
-// followOrders counts orders to decide on a shard, as the store does. It notes how many orders in a
-// row are in one shard.
+// followOrders finds how many consecutive orders are in one shard, if a turn is a number of orders,
+// as in the store.
 func (d *derivation) followOrders() {
 	begun := int64(0)
 	for order := int64(1); order <= 2*shardsInTurn*rowsATurn; order++ {

@@ -11,7 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A set is the names of the databases or kinds that may have results of a condition; nil: all.
+// A set has the names of the databases or kinds that may have results of a condition. A nil set has
+// all.
 type set map[string]bool
 
 func setOf(names ...string) set {
@@ -51,8 +52,8 @@ func (s set) or(other set) set {
 	return either
 }
 
-// narrow returns the places in which a query has to look. The place of an order, and of an ID, is
-// known.
+// narrow returns the places that may have results of a condition. The functions return the places
+// of an order and of a key.
 func narrow(f *pb.Filter, ofOrder func(int64) set, ofKey func(*pb.Key) set) set {
 	if c := f.GetCompositeFilter(); c != nil {
 		var all set
@@ -99,8 +100,8 @@ func narrow(f *pb.Filter, ofOrder func(int64) set, ofKey func(*pb.Key) set) set 
 	return where
 }
 
-// databasesOf returns the databases in which a query has to look. A key that can't be written is in
-// none.
+// databasesOf returns the databases that may have results of a condition. A key that can't be
+// written is in none.
 func (r *router) databasesOf(f *pb.Filter) (all []*database) {
 	where := narrow(f, func(order int64) set { return setOf(fmt.Sprint(r.database(order).number)) },
 		func(key *pb.Key) set {
@@ -118,7 +119,7 @@ func (r *router) databasesOf(f *pb.Filter) (all []*database) {
 	return all
 }
 
-// kindsOf returns the kinds in which a query has to look, in the session's database.
+// kindsOf returns the kinds that may have results of a condition, in the session's database.
 func (s *session) kindsOf(r *router, f *pb.Filter) (all []string) {
 	where := narrow(f, func(order int64) set { return setOf(s.layout.kinds(order)...) },
 		func(key *pb.Key) set {
@@ -136,8 +137,9 @@ func (s *session) kindsOf(r *router, f *pb.Filter) (all []string) {
 	return all
 }
 
-// within returns a condition for the shard of a kind. Keys of comments become keys of that kind.
-// Keys that are values of other properties stay unchanged, as moves do not change them.
+// within returns a condition in the form for the shard with a kind. Keys of comments become keys of
+// that kind. Keys that are values of other properties stay unchanged, because moves do not change
+// them.
 func within(f *pb.Filter, kind string) *pb.Filter {
 	f, _ = proto.Clone(f).(*pb.Filter)
 	rename(f, kind)
@@ -163,8 +165,8 @@ func rename(f *pb.Filter, kind string) {
 	}
 }
 
-// renamed returns a key that compares with a shard's keys as the given key compares with the keys
-// of comments.
+// renamed converts a key in a condition from the kind that callers use to the kind of a shard. The
+// result compares with the shard's keys as the given key compares with keys of comments.
 func renamed(key *pb.Key, kind string) *pb.Key {
 	to := &pb.Key{PartitionId: &pb.PartitionId{NamespaceId: key.GetPartitionId().GetNamespaceId()}}
 	for _, el := range key.Path {
@@ -179,8 +181,8 @@ func renamed(key *pb.Key, kind string) *pb.Key {
 	return to
 }
 
-// ofTable reports whether a query is over comments. It returns an error for a query that would show
-// how comments are stored.
+// ofTable reports whether a query is over comments. It returns an error for a query whose results
+// would show how comments are stored.
 func ofTable(partition *pb.PartitionId, q *pb.Query) (bool, error) {
 	switch {
 	case q == nil:
@@ -205,7 +207,7 @@ func ofTable(partition *pb.PartitionId, q *pb.Query) (bool, error) {
 	return true, nil
 }
 
-// below reports whether a condition requires an ancestor of another kind.
+// below reports whether a condition requires an ancestor of another kind than comments.
 func below(f *pb.Filter) bool {
 	for _, part := range f.GetCompositeFilter().GetFilters() {
 		if f.GetCompositeFilter().Op != pb.CompositeFilter_OR && below(part) {
@@ -216,7 +218,7 @@ func below(f *pb.Filter) bool {
 	return p.GetOp() == pb.PropertyFilter_HAS_ANCESTOR && !own(p.Value.GetKeyValue())
 }
 
-// isShard reports whether a kind is a shard.
+// isShard reports whether a kind is the kind of a shard.
 func isShard(kind string) bool {
 	rest, ok := strings.CutPrefix(kind, plainKind)
 	var shards, shard int

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// An ID names a comment. It is drawn without a call to any server, and tells when and where. It has
-// 43 bits of milliseconds since Epoch, 3 bits of the physical shard, 7 of the logical one, and 11
-// of a sequence. The highest bit is 0 until 2159, so until then IDs are positive.
+// An ID identifies a comment. It is drawn without a call to any server, and contains the time and
+// the shard. It has 43 bits of milliseconds since Epoch, 3 bits of the physical shard, 7 of the
+// logical one, and 11 of a sequence. The highest bit is 0 until 2159, so until then IDs are
+// positive.
 type ID int64
 
 const (
@@ -19,26 +20,26 @@ const (
 	physicalBits = 3
 	timeBits     = 43
 
-	// MaxPhysical and MaxLogical are the numbers of shards that an ID can tell apart.
+	// Numbers of shards that IDs can tell apart.
 	MaxPhysical = 1 << physicalBits
 	MaxLogical  = 1 << logicalBits
 	sequences   = 1 << sequenceBits
 	times       = 1 << (timeBits - 1)
 )
 
-// Epoch is the time of the first ID.
+// Epoch is the time of the first possible ID.
 var Epoch = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func newID(ms int64, physical, logical int, sequence int64) ID {
 	return ID(((ms<<physicalBits|int64(physical))<<logicalBits|int64(logical))<<sequenceBits | sequence)
 }
 
-// Time returns when the ID was drawn, in milliseconds.
+// Time returns when the ID was drawn, to the millisecond.
 func (id ID) Time() time.Time {
 	return Epoch.Add(time.Duration(id>>(sequenceBits+logicalBits+physicalBits)) * time.Millisecond)
 }
 
-// Physical returns the physical shard.
+// Physical returns the number of the database that has the comment.
 func (id ID) Physical() int { return int(id>>(sequenceBits+logicalBits)) % MaxPhysical }
 
 // Logical returns the logical shard that the comment was in when the ID was drawn.
@@ -48,21 +49,21 @@ func (id ID) Logical() int { return int(id>>sequenceBits) % MaxLogical }
 func (id ID) Sequence() int { return int(id) % sequences }
 
 // A Generator draws the IDs of one shard in one process. They always increase, even if the clock
-// goes back. Another process may draw the same IDs, so an insert has to require a new key.
+// goes back. Another process may draw the same IDs, so an insert must require that its key is new.
 type Generator struct {
 	physical, logical int
 	now               func() time.Time
 
 	mu    sync.Mutex
-	last  int64 // in milliseconds
-	next  int64 // next number of the sequence
+	last  int64 // time of the last ID in milliseconds
+	next  int64 // the next number of the sequence
 	given map[int64]*run
 }
 
-// A run is the numbers that were drawn for a time that the caller chose.
+// A run has the numbers that were drawn for one time that the caller chose.
 type run struct{ first, drawn int64 }
 
-// maxRuns is how many such times are remembered.
+// maxRuns is how many times, chosen by callers, a generator remembers.
 const maxRuns = 10_000
 
 // NewGenerator returns a generator.
@@ -75,12 +76,12 @@ func NewGenerator(physical, logical int) (*Generator, error) {
 	return &Generator{physical: physical, logical: logical, now: time.Now}, nil
 }
 
-// tolerance is how far a clock may go back before its generator no longer waits for it. IDs are
-// then ahead of the clock.
+// tolerance is the longest time for which a generator waits if its clock goes back. After a longer
+// jump it does not wait, and IDs are ahead of the clock.
 const tolerance = time.Second
 
-// Next draws an ID. It waits for the next millisecond if no numbers are left. It is an error if the
-// clock is before the first ID or after the last one.
+// Next draws an ID. If no numbers are left, it waits for the next millisecond. It returns an error
+// if the clock is before the first ID or after the last one.
 func (g *Generator) Next(ctx context.Context) (ID, error) {
 	for {
 		id, wait, err := g.draw()
@@ -119,8 +120,8 @@ func (g *Generator) draw() (ID, time.Duration, error) {
 	return id, 0, nil
 }
 
-// At draws an ID for a time that the caller chooses. It starts anywhere in the sequence, as other
-// processes draw IDs for the same time, too.
+// At draws an ID for a time that the caller chooses. It starts anywhere in the sequence, because
+// other processes draw IDs for the same time, too.
 func (g *Generator) At(t time.Time) (ID, error) {
 	since := t.Sub(Epoch)
 	ms := since.Milliseconds()

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// indexed are the indexes that the queries of this program need. A minus means descending. Several
-// of them together serve conditions on several properties.
+// indexed has the indexes that the queries of this program need. A minus means descending. Several
+// indexes together serve conditions on several properties.
 var indexed = [][]string{
 	{"-__key__"},
 	{"Order", "Created"}, {"Order", "-Created"},
@@ -16,9 +16,9 @@ var indexed = [][]string{
 	{"Status", "Author", "Created"},
 }
 
-// indexYAML returns an index.yaml for comments in the given numbers of shards, and for the plain
-// kind, which the program compares with. The indexes of new shards must exist before comments are
-// moved.
+// indexYAML returns an index.yaml for comments in the given numbers of shards. It also has the
+// indexes of the plain kind, with which the program compares. The indexes of new shards must exist
+// before comments are moved.
 func indexYAML(shards ...int) []byte {
 	var b strings.Builder
 	b.WriteString("# Written by go run ./examples/comments -indexes\nindexes:\n")

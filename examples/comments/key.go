@@ -11,8 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A KeyError says why nothing can be written under a key. errors.Is finds datastore.ErrInvalidKey
-// in it. Reads, queries and deletions do not return it: for them such a comment does not exist.
+// A KeyError says why nothing can be written under a key. It satisfies errors.Is for
+// datastore.ErrInvalidKey. Reads, queries and deletions do not return it: for them such a comment
+// does not exist.
 type KeyError struct {
 	Key    *datastore.Key
 	Reason string
@@ -20,15 +21,15 @@ type KeyError struct {
 
 func (e *KeyError) Error() string { return fmt.Sprintf("%v: %s", e.Key, e.Reason) }
 
-// Is reports whether the error counts as another one.
+// Is implements the method for errors.Is.
 func (e *KeyError) Is(target error) bool {
 	return target == datastore.ErrInvalidKey
 }
 
-// GRPCStatus returns the error as Datastore would return it.
+// GRPCStatus returns the error in the form in which Datastore would return it.
 func (e *KeyError) GRPCStatus() *status.Status { return status.New(codes.InvalidArgument, e.Error()) }
 
-// keyErrors are the key errors of a commit: by key for deletions, otherwise by position.
+// keyErrors has the KeyErrors of a commit, by key for deletions, and otherwise by position.
 type keyErrors struct {
 	byKey      map[string]*KeyError
 	byPosition map[int]*KeyError
@@ -52,15 +53,15 @@ func (e *keyErrors) Error() string {
 	return strings.Join(all, "; ")
 }
 
-// Is reports whether the errors count as another one.
+// Is implements the method for errors.Is.
 func (e *keyErrors) Is(target error) bool {
 	return target == datastore.ErrInvalidKey
 }
 
-// GRPCStatus returns the errors as Datastore would return them.
+// GRPCStatus returns the errors in the form in which Datastore would return them.
 func (e *keyErrors) GRPCStatus() *status.Status { return status.New(codes.InvalidArgument, e.Error()) }
 
-// add adds the error of a key at a position, if there is one.
+// add adds the error of the key at a position. It ignores nil.
 func (e *keyErrors) add(position int, err *KeyError) {
 	if err == nil {
 		return
@@ -81,13 +82,13 @@ func (e *keyErrors) err() error {
 	return e
 }
 
-// own reports whether a key is of the plain kind.
+// own reports whether a key is of the plain kind, and so of a comment.
 func own(key *pb.Key) bool {
 	path := key.GetPath()
 	return len(path) > 0 && path[len(path)-1].GetKind() == plainKind
 }
 
-// clientKey returns a key in the client's form.
+// clientKey converts a key into the client's form.
 func clientKey(key *pb.Key) (k *datastore.Key) {
 	for _, el := range key.GetPath() {
 		k = &datastore.Key{Kind: el.GetKind(), ID: el.GetId(), Name: el.GetName(), Parent: k,
@@ -99,14 +100,15 @@ func clientKey(key *pb.Key) (k *datastore.Key) {
 // nameOf returns a key's namespace and path as a text.
 func nameOf(key *datastore.Key) string { return fmt.Sprintf("%q%v", key.Namespace, key) }
 
-// under returns the key of a comment in a kind. In the plain kind it is the key that callers see.
+// under returns the key of the comment with an ID, in a kind. In the plain kind it is the key that
+// callers see.
 func (d *database) under(kind string, id ID) *pb.Key {
 	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: d.project, DatabaseId: d.name},
 		Path: []*pb.Key_PathElement{{Kind: kind, IdType: &pb.Key_PathElement_Id{Id: int64(id)}}}}
 }
 
-// shaped returns the ID in a key of the plain kind, or why no comment has such a key. It returns 0
-// for an incomplete key.
+// shaped returns the ID in a key of the plain kind. It returns an error if no comment can have that
+// key, and 0 for an incomplete key.
 func (r *router) shaped(key *pb.Key) (ID, *KeyError) {
 	k := clientKey(key)
 	id := ID(k.ID)
@@ -135,7 +137,7 @@ func (r *router) shaped(key *pb.Key) (ID, *KeyError) {
 	return id, nil
 }
 
-// places returns the kinds that may have a comment, or why none can.
+// places returns the kinds that may have the comment with an ID, or an error if none can.
 func (s *session) places(id ID) ([]string, *KeyError) {
 	places := s.layout.places(id)
 	if len(places) == 0 {

@@ -31,12 +31,12 @@ func kindsOf(shards int) (kinds []string) {
 // Every read and every write reads it in its own transaction.
 type Layout struct {
 	Shards int
-	Next   int   // number of shards that comments are being moved into; 0: none
+	Next   int   // number of shards into which comments are being moved; 0: none are
 	Moves  int   // how often a move was started
-	Before []int // earlier numbers of shards, which IDs may have
+	Before []int // earlier numbers of shards, from which IDs may be
 
 	Database  int // the number of this database
-	Databases int // how many there are; 0: not recorded, in a layout of an older version
+	Databases int // number of databases; 0: not recorded, in a layout of an older version
 }
 
 var layoutKey = datastore.NameKey("Layout", "comments", nil)
@@ -44,7 +44,7 @@ var layoutKey = datastore.NameKey("Layout", "comments", nil)
 // written returns the number of shards into which comments are written.
 func (l Layout) written() int { return cmp.Or(l.Next, l.Shards) }
 
-// read returns the numbers of shards that have comments.
+// read returns the numbers of shards in which comments may be.
 func (l Layout) read() []int {
 	if l.Next == 0 {
 		return []int{l.Shards}
@@ -63,7 +63,7 @@ func (l Layout) kinds(order int64) (kinds []string) {
 	return kinds
 }
 
-// all returns all kinds of a database, given the number of databases.
+// all returns all kinds of a database, if there are this number of databases.
 func (l Layout) all(database, databases int) (kinds []string) {
 	for _, n := range l.read() {
 		for shard := database; shard < n; shard += databases {
@@ -73,10 +73,10 @@ func (l Layout) all(database, databases int) (kinds []string) {
 	return kinds
 }
 
-// places returns the kinds that may have the comment of an ID. Until the number of shards changes,
-// it is the shard in the ID. After a change from 20 to 32 shards, a comment of shard 7 is in one of
-// the new shards whose number is 7 modulo gcd(20, 32). If there is no place, no layout ever had
-// such a shard.
+// places returns the kinds that may have the comment with an ID. Until the number of shards
+// changes, that is the shard in the ID. After a change from 20 to 32 shards, a comment of shard 7
+// is in one of the new shards whose number is 7 modulo gcd(20, 32). If there is no such kind, no
+// layout ever had the shard in the ID.
 func (l Layout) places(id ID) (kinds []string) {
 	named := id.Logical()
 	for _, n := range l.read() {
@@ -98,8 +98,8 @@ func gcd(a, b int) int {
 	return a
 }
 
-// agree compares the layout of a database with the numbers of a store. It writes a missing layout
-// if it may.
+// agree returns an error if the layout in a database differs from the given numbers of shards and
+// databases. If write is set, it writes a missing layout.
 func agree(ctx context.Context, d *database, shards, databases int, write bool) error {
 	ctx = context.WithValue(ctx, direct{}, true)
 	return persist(ctx, func() error {
@@ -147,8 +147,8 @@ func persist(ctx context.Context, do func() error) (err error) {
 	return err
 }
 
-// begin records that the comments of a database move into a number of shards, unless they are there
-// or are already moving.
+// begin records that the comments of a database are moved into next shards. It changes nothing if
+// they are there, or are being moved already.
 func begin(ctx context.Context, client *datastore.Client, next int) (l Layout, err error) {
 	_, err = client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		l = Layout{}

@@ -9,10 +9,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// mostKeys is the maximum of keys in a lookup.
+// mostKeys is the largest number of keys in a lookup.
 const mostKeys = 1000
 
-// find returns the comments of IDs as stored, with the kind in their keys.
+// find reads the comments with the given IDs. They are as stored, with the kinds of shards in their
+// keys.
 func (s *session) find(ctx context.Context, places map[ID][]string, mask *pb.PropertyMask) (map[ID]*pb.EntityResult,
 	error) {
 	var keys []*pb.Key
@@ -29,7 +30,7 @@ func (s *session) find(ctx context.Context, places map[ID][]string, mask *pb.Pro
 	return found, err
 }
 
-// get returns the entities of those keys that exist.
+// get reads the entities with the given keys, and leaves out the ones that do not exist.
 func (s *session) get(ctx context.Context, keys []*pb.Key, mask *pb.PropertyMask) (found []*pb.EntityResult,
 	err error) {
 	for len(keys) > 0 {
@@ -48,7 +49,7 @@ func (s *session) get(ctx context.Context, keys []*pb.Key, mask *pb.PropertyMask
 	return found, nil
 }
 
-// lookup finds comments by their IDs, which name their shards, and entities of other kinds.
+// lookup answers a lookup of comments, whose IDs name their shards, and of entities of other kinds.
 func (r *router) lookup(ctx context.Context, req *pb.LookupRequest) (*pb.LookupResponse, error) {
 	return reading(ctx, r, req.ReadOptions, func(v *view) (*pb.LookupResponse, error) { return v.lookup(ctx, req) })
 }
@@ -148,8 +149,8 @@ func (v *view) others(ctx context.Context, keys []*pb.Key, mask *pb.PropertyMask
 	return resp, nil
 }
 
-// shown returns a result as callers see it: with the plain kind, and without the store's own
-// properties.
+// shown returns a result in the form that callers see: with the plain kind, and without the store's
+// own properties.
 func (r *router) shown(result *pb.EntityResult) *pb.EntityResult {
 	shown := &pb.EntityResult{Entity: &pb.Entity{Properties: maps.Clone(result.Entity.Properties),
 		Key: r.databases[0].under(plainKind, ID(clientKey(result.Entity.Key).ID))}, Version: result.Version,

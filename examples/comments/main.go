@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/examples/internal/command"
 )
 
-// config is the values of the flags.
+// config has the values of the command's flags.
 type config struct {
 	command.Job
 	comments  int
@@ -45,7 +45,7 @@ func main() {
 	})
 }
 
-// parse parses the flags, and prints their help if asked to.
+// parse parses the flags. If they ask for help, it prints that.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 100, Workers: 8}}
 	flags := flag.NewFlagSet("comments", flag.ContinueOnError)
@@ -81,20 +81,22 @@ func parse(args []string, help io.Writer) (config, error) {
 	return c, err
 }
 
-// A result is what the program has done and checked.
+// A result has the numbers of what the program has done and checked.
 type result struct {
 	Derivation derivation `json:"derivation"`
-	Notes      int        `json:"notes"`     // of the caller: the same with the plain kind and with the store
-	Comments   int64      `json:"comments"`  // in the end
-	Inserted   int64      `json:"inserted"`  // while comments were moved,
-	Edited     int64      `json:"edited"`    // and edited,
-	Deleted    int64      `json:"deleted"`   // and deleted,
-	Read       int64      `json:"read"`      // how often an order was read
-	Databases  int        `json:"databases"` //
-	From       int        `json:"from"`
-	To         int        `json:"to"`
-	Largest    int64      `json:"largest"` // the largest shard in the end, in comments
-	MostEdits  int64      `json:"most_edits"`
+	// number of results that the caller has written down, equal in the two runs: with a plain kind
+	// in Datastore, and with the store of shards
+	Notes     int   `json:"notes"`
+	Comments  int64 `json:"comments"`  // number of comments at the end
+	Inserted  int64 `json:"inserted"`  // number of comments inserted while comments were moved
+	Edited    int64 `json:"edited"`    // number of comments edited meanwhile
+	Deleted   int64 `json:"deleted"`   // number of comments deleted meanwhile
+	Read      int64 `json:"read"`      // how often an order was read meanwhile
+	Databases int   `json:"databases"` //
+	From      int   `json:"from"`
+	To        int   `json:"to"`
+	Largest   int64 `json:"largest"` // number of comments in the largest shard at the end
+	MostEdits int64 `json:"most_edits"`
 }
 
 func (r result) print(w io.Writer, asJSON bool) error {

@@ -16,16 +16,16 @@ const keyProperty = "__key__"
 
 // A sort is the order of a query's results. Results that are equal in its orders are ordered by ID.
 type sort struct {
-	homes    []*database // databases whose keys count as equal
+	homes    []*database // the databases whose keys count as equal
 	orders   []*pb.PropertyOrder
-	distinct int // number of orders at the start in which results have to be distinct
+	distinct int // number of orders at the start in which results must differ from each other
 	ranges   map[string][]*pb.PropertyFilter
-	free     map[string]bool // properties compared inside OR, IN and similar operators
-	given    map[string]bool // properties whose values a condition gives
+	free     map[string]bool // properties that are compared inside OR, IN and similar operators
+	given    map[string]bool // properties whose values are given by a condition
 }
 
-// sortOf returns the order in which a database returns a query's results. It has the query's
-// orders, and then those implied by distinct results, inequalities and projections.
+// sortOf returns the order in which a database returns a query's results. It consists of the
+// query's orders, followed by the orders that distinct results, inequalities and projections imply.
 func sortOf(q *pb.Query, homes []*database) *sort {
 	s := &sort{homes: homes, orders: slices.Clone(q.Order), ranges: make(map[string][]*pb.PropertyFilter),
 		free:  make(map[string]bool),
@@ -65,8 +65,8 @@ func sortOf(q *pb.Query, homes []*database) *sort {
 	return s
 }
 
-// conditions notes the conditions on properties with several values. all says whether all or any of
-// them have to hold.
+// conditions adds the conditions on properties with several values. The argument all says whether
+// all of them must hold, or any.
 func (s *sort) conditions(f *pb.Filter, all bool) {
 	if c := f.GetCompositeFilter(); c != nil {
 		for _, part := range c.Filters {
@@ -88,7 +88,7 @@ func (s *sort) conditions(f *pb.Filter, all bool) {
 	}
 }
 
-// compares maps operators to the comparison that a value has to satisfy.
+// compares has, for each operator, the comparison that a value must satisfy.
 var compares = map[pb.PropertyFilter_Operator]func(c int) bool{
 	pb.PropertyFilter_EQUAL:                 func(c int) bool { return c == 0 },
 	pb.PropertyFilter_LESS_THAN:             func(c int) bool { return c < 0 },
@@ -97,7 +97,7 @@ var compares = map[pb.PropertyFilter_Operator]func(c int) bool{
 	pb.PropertyFilter_GREATER_THAN_OR_EQUAL: func(c int) bool { return c >= 0 },
 }
 
-// unequal returns the properties of inequalities, by name.
+// unequal returns the properties of inequalities, sorted by name.
 func unequal(f *pb.Filter) (names []string) {
 	for _, part := range f.GetCompositeFilter().GetFilters() {
 		names = append(names, unequal(part)...)
@@ -113,8 +113,8 @@ func unequal(f *pb.Filter) (names []string) {
 	return slices.Compact(names)
 }
 
-// projected returns the projected properties, by name. There are none if a query returns keys or
-// whole comments.
+// projected returns the projected properties, sorted by name. It returns none if the query returns
+// keys or whole comments.
 func projected(q *pb.Query) (names []string) {
 	for _, p := range q.Projection {
 		if name := p.GetProperty().GetName(); name != keyProperty {
@@ -125,16 +125,17 @@ func projected(q *pb.Query) (names []string) {
 	return names
 }
 
-// keysOnly reports whether a query projects nothing but the key.
+// keysOnly reports whether a query returns only keys.
 func keysOnly(q *pb.Query) bool { return len(q.Projection) > 0 && len(projected(q)) == 0 }
 
-// A place is the position of a result in the order. Places compare like the results.
+// A place is the position of a result in the order. Places compare in the same way as their
+// results.
 type place struct {
 	form  string
-	group int // length of the form's part that makes results distinct
+	group int // length of the part of form by which results must differ
 }
 
-// beside reports whether a result is not after another one, or is not distinct from it.
+// beside reports whether a result is not after another one, or does not differ from it.
 func (p place) beside(other place) bool {
 	return p.form <= other.form || p.group > 0 && p.form[:p.group] == other.form[:min(p.group, len(other.form))]
 }
@@ -168,8 +169,8 @@ func (s *sort) place(e *pb.Entity) (place, error) {
 	return p, nil
 }
 
-// form returns the value by which a result is ordered. Of several values it is the first one that
-// satisfies the conditions.
+// form returns the ordered form of the value by which a result is sorted. If the property has
+// several values, it is the first one that satisfies the conditions.
 func (s *sort) form(e *pb.Entity, o *pb.PropertyOrder) (string, error) {
 	name := o.Property.GetName()
 	v, err := valueOf(e, name)
@@ -215,7 +216,8 @@ func (s *sort) allows(name, form string) bool {
 	return true
 }
 
-// valueOf returns a property of a comment, or a nested one, whose name has dots.
+// valueOf returns the value of a property of a comment. A name with dots leads to a nested
+// property.
 func valueOf(e *pb.Entity, name string) (*pb.Value, error) {
 	if v := e.GetProperties()[name]; v != nil {
 		return v, nil
@@ -237,8 +239,9 @@ func valueOf(e *pb.Entity, name string) (*pb.Value, error) {
 	return nil, nil
 }
 
-// ordered returns a value as bytes that compare in Datastore's order of values, first by type.
-// Times are integers there, and texts are bytes. No such form is a prefix of another.
+// ordered returns the ordered form of a value: bytes that compare in Datastore's order of values,
+// first by type. Times are integers in it, and texts are bytes. No such form is a prefix of
+// another.
 func (s *sort) ordered(v *pb.Value) string {
 	switch v := v.GetValueType().(type) {
 	case *pb.Value_IntegerValue:
@@ -284,8 +287,8 @@ func orderedInteger(n int64) string {
 	return string(binary.BigEndian.AppendUint64(nil, uint64(n)^1<<63))
 }
 
-// orderedText returns a text in ordered form. Its end is below every byte of a text, as zeros in it
-// are escaped.
+// orderedText returns the ordered form of a text. Its end is below every byte of a text, because
+// zeros in the text are escaped.
 func orderedText(s string) string { return strings.ReplaceAll(s, "\x00", "\x00\xff") + "\x00\x01" }
 
 func orderedDouble(f float64) string {

@@ -15,16 +15,17 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A plan is the writes of a transaction.
+// A plan has the mutations of a transaction of the store, and their results.
 type plan struct {
 	session   *session
-	mutations []*pb.Mutation // one for each write, then deletions in shards that comments leave
+	mutations []*pb.Mutation // a mutation for each write, then deletions in shards that comments leave
 	leave     []*pb.Mutation
-	results   []*pb.MutationResult // with the keys that callers see; all of them, if an earlier attempt has written
-	written   bool                 // an earlier attempt has written
+	// the results with the keys that callers see; without new IDs unless written is set
+	results []*pb.MutationResult
+	written bool // whether an earlier attempt has written
 }
 
-// commit commits a plan, unless an earlier attempt has written.
+// commit commits the transaction of a plan, unless an earlier attempt has written.
 func (p *plan) commit(ctx context.Context) (*pb.CommitResponse, error) {
 	if p.written {
 		p.session.rollback(ctx)
@@ -55,8 +56,8 @@ func (p *plan) commit(ctx context.Context) (*pb.CommitResponse, error) {
 	return resp, nil
 }
 
-// plan reads what is stored, and decides what to write. A token shows whether an earlier attempt
-// has written.
+// plan reads what is stored, and decides what to write. The token, which is stored with each write,
+// shows whether an earlier attempt has written.
 func (r *router) plan(ctx context.Context, s *session, writes []*write, token string) (*plan, error) {
 	p := &plan{session: s}
 	for {
@@ -93,7 +94,7 @@ func (r *router) plan(ctx context.Context, s *session, writes []*write, token st
 	}
 }
 
-// placesOf draws the IDs of new comments, and returns the kinds that may have the comments.
+// placesOf draws the IDs of new comments. It returns, for each comment, the kinds that may have it.
 func (r *router) placesOf(ctx context.Context, s *session, writes []*write) (map[ID][]string, error) {
 	var bad keyErrors
 	all := make(map[ID][]string)
@@ -118,7 +119,7 @@ func (r *router) placesOf(ctx context.Context, s *session, writes []*write) (map
 	return all, bad.err()
 }
 
-// draw draws the ID of a new comment.
+// draw draws the ID for a new comment.
 func (r *router) draw(ctx context.Context, s *session, w *write) (ID, *KeyError) {
 	g, err := r.generator(s.db.number, shardOf(w.order, s.layout.written()))
 	var id ID
@@ -138,7 +139,7 @@ func (r *router) draw(ctx context.Context, s *session, w *write) (ID, *KeyError)
 	return id, nil
 }
 
-// fill decides on the mutation for each write.
+// fill adds to a plan the mutations for the writes.
 func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, places map[ID][]string,
 	token string) error {
 	l := p.session.layout
@@ -204,7 +205,7 @@ func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, p
 // kindIn returns the kind in which a comment is stored.
 func kindIn(stored *pb.EntityResult) string { return stored.Entity.Key.Path[0].Kind }
 
-// tokens returns the tokens of the last writes.
+// tokens returns the tokens of the last writes of a stored comment.
 func tokens(stored *pb.EntityResult) (all []string) {
 	for _, v := range stored.GetEntity().GetProperties()[writesProperty].GetArrayValue().GetValues() {
 		all = append(all, v.GetStringValue())
@@ -265,7 +266,8 @@ func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Ent
 	return e, nil
 }
 
-// times returns when a comment was created and updated, by the stored comment and the caller's.
+// times returns when a comment was created and updated, according to the stored comment and the
+// caller's one.
 func (r *router) times(id ID, stored *pb.EntityResult, created, updated time.Time) (time.Time, time.Time, error) {
 	now := r.now().Truncate(time.Microsecond)
 	before, _ := timeOf(stored.GetEntity(), createdProperty)
@@ -297,8 +299,8 @@ func (r *router) times(id ID, stored *pb.EntityResult, created, updated time.Tim
 	return created, updated, nil
 }
 
-// timeOf returns a time of a comment, in microseconds as Datastore stores it. It is zero if the
-// comment has none.
+// timeOf returns a property of a comment that is a time, in microseconds as Datastore stores it. It
+// returns the zero time if the comment does not have it.
 func timeOf(e *pb.Entity, name string) (time.Time, error) {
 	switch v := e.GetProperties()[name].GetValueType().(type) {
 	case nil, *pb.Value_NullValue:
@@ -310,7 +312,7 @@ func timeOf(e *pb.Entity, name string) (time.Time, error) {
 	}
 }
 
-// setTime sets a time. It keeps the caller's index flag.
+// setTime sets a property of a comment to a time. The property keeps the caller's index flag.
 func setTime(e *pb.Entity, name string, t time.Time) {
 	v := &pb.Value{}
 	if given := e.Properties[name]; given != nil {

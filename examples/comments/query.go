@@ -15,14 +15,14 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// The limits of one answer to a query, in results and, roughly, in bytes.
+// Limits of one answer to a query: the number of results, and about the bytes.
 const (
 	mostResults = 2000
 	mostBytes   = 8 << 20
 )
 
-// runQuery queries the shards at the same time, each for as many results as may be needed, and
-// merges the results.
+// runQuery answers a query. It queries the shards at the same time, each for as many results as may
+// be needed, and merges the results.
 func (r *router) runQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.RunQueryResponse, error) {
 	comments, err := ofTable(req.PartitionId, req.GetQuery())
 	if err != nil {
@@ -59,7 +59,7 @@ func (v *view) runQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.RunQu
 var errExplain = status.Error(codes.Unimplemented, "the store does not explain queries: ask for the plan of a "+
 	"shard's kind")
 
-// passed returns the options for a read of other kinds.
+// passed returns the read options for reading entities of other kinds.
 func (v *view) passed(ctx context.Context, o *pb.ReadOptions) (*pb.ReadOptions, error) {
 	if v.tx == nil {
 		return o, nil
@@ -71,21 +71,21 @@ func (v *view) passed(ctx context.Context, o *pb.ReadOptions) (*pb.ReadOptions, 
 	return s.options(), nil
 }
 
-// A search is a query over the shards in progress.
+// A search is the state of a query over the shards.
 type search struct {
 	router  *router
 	query   *pb.Query
 	sort    *sort
 	streams []*stream
 
-	last      place // results come after this one
+	last      place // the place after which the wanted results come
 	begun     bool  // whether last is set
 	until     *place
 	print     uint32
-	remaining int // number of wanted results, including skipped ones; negative: all
+	remaining int // number of results still wanted, including skipped ones; negative: all
 }
 
-// search starts a query.
+// search starts a query over the shards.
 func (v *view) search(ctx context.Context, q *pb.Query) (*search, error) {
 	s := &search{router: v.router, query: q, sort: sortOf(q, v.router.databases), print: printOf(q), remaining: -1}
 	if q.Limit != nil {
@@ -141,7 +141,7 @@ func (v *view) search(ctx context.Context, q *pb.Query) (*search, error) {
 	return s, nil
 }
 
-// open starts the query of a shard.
+// open starts the query of one shard.
 func (s *search) open(in *session, kind string, from *cursor) {
 	q := proto.Clone(s.query).(*pb.Query)
 	q.Kind = []*pb.KindExpression{{Name: kind}}
@@ -156,7 +156,7 @@ func (s *search) open(in *session, kind string, from *cursor) {
 	s.streams = append(s.streams, st)
 }
 
-// complete adds the values by which results are merged to a shard's results.
+// complete makes the query of a shard return the values by which results are merged.
 func (s *search) complete(q *pb.Query) {
 	names := projected(q)
 	byValue := func(o *pb.PropertyOrder) bool { return o.Property.GetName() != keyProperty }
@@ -178,9 +178,9 @@ func (s *search) complete(q *pb.Query) {
 	}
 }
 
-// mergeable refuses a projection whose order is by a property that it lacks. That happens if a
-// condition gives the property several values. The shards' results then do not show which one
-// applies.
+// mergeable returns an error for a projection that is ordered by a property which it lacks. That
+// happens if a condition gives the property several values. The shards' results then do not show
+// which one applies.
 func (s *sort) mergeable(q *pb.Query) error {
 	for _, o := range s.orders {
 		if name := o.Property.GetName(); len(projected(q)) > 0 && s.given[name] && !s.equal(name) {
@@ -193,7 +193,7 @@ func (s *sort) mergeable(q *pb.Query) error {
 	return nil
 }
 
-// equal reports whether a condition gives a property's value.
+// equal reports whether a condition gives the value of a property.
 func (s *sort) equal(name string) bool {
 	return slices.ContainsFunc(s.ranges[name], func(p *pb.PropertyFilter) bool {
 		return p.Op == pb.PropertyFilter_EQUAL
@@ -258,7 +258,7 @@ func resultType(q *pb.Query) pb.EntityResult_ResultType {
 	return pb.EntityResult_FULL
 }
 
-// shown returns a result as callers see it.
+// shown returns a result in the form that callers see.
 func (s *search) shown(result *pb.EntityResult) *pb.EntityResult {
 	shown := s.router.shown(result)
 	switch {
@@ -273,7 +273,8 @@ func (s *search) shown(result *pb.EntityResult) *pb.EntityResult {
 	return shown
 }
 
-// least returns the shard whose next result is the first in order, or nil.
+// least returns the stream whose next result is the first one in the order. It returns nil if no
+// stream has a result.
 func (s *search) least(ctx context.Context) (*stream, error) {
 	n := max(20, mostResults*3/2/len(s.streams))
 	if s.remaining >= 0 {
@@ -313,21 +314,21 @@ func (s *search) least(ctx context.Context) (*stream, error) {
 	return least, nil
 }
 
-// A stream has the results of one shard.
+// A stream has the results of one shard that were read and not used yet.
 type stream struct {
 	session *session
 	kind    string
 	query   *pb.Query
 	results []*pb.EntityResult
-	place   place // of the first result in it
+	place   place // the place of the stream's first result
 	placed  bool
-	before  string // place of the result before
-	next    []byte // cursor after all of its results
+	before  string // the place of the result before the first one, in ordered form
+	next    []byte // the shard's cursor after all results that were read
 	done    bool
-	taken   []byte // cursor after the last result that was taken
+	taken   []byte // the shard's cursor after the last result that was used
 }
 
-// fetch reads up to n results.
+// fetch reads up to n results of the shard.
 func (st *stream) fetch(ctx context.Context, n int) error {
 	for len(st.results) == 0 && !st.done {
 		st.query.StartCursor, st.query.Limit = st.next, wrapperspb.Int32(int32(n))
@@ -357,7 +358,7 @@ func (st *stream) fetch(ctx context.Context, n int) error {
 	return nil
 }
 
-// hint adds the kinds that need an index to an error about a missing index.
+// hint returns an error about a missing index, with the kinds that need the index added.
 func (s *session) hint(err error) error {
 	if status.Code(err) != codes.FailedPrecondition {
 		return err
@@ -369,7 +370,7 @@ func (s *session) hint(err error) error {
 		status.Convert(err).Message(), kinds[0], kinds[len(kinds)-1])
 }
 
-// take takes the first result.
+// take removes the first result, and returns it with its place.
 func (st *stream) take() (*pb.EntityResult, place) {
 	result := st.results[0]
 	st.results, st.placed = st.results[1:], false
@@ -379,19 +380,20 @@ func (st *stream) take() (*pb.EntityResult, place) {
 	return result, st.place
 }
 
-// A cursor is the position of a search. With the cursors of shards the search continues without
-// reading earlier results. A shard may have none, as comments were moved since. It is read from its
-// start, and results before the position are dropped.
+// A cursor is the position of a search. With the cursors of the shards in it, the search goes on
+// without reading earlier results. A shard may have none, because comments were moved since. It is
+// then read from its start, and results before the position are dropped.
 type cursor struct {
-	Print uint32            `json:"q"` // identifies the query
-	Form  []byte            `json:"p"` // of the place
+	Print uint32            `json:"q"` // a hash that identifies the query
+	Form  []byte            `json:"p"` // the ordered form of the place after which the query goes on
 	Group int               `json:"g,omitempty"`
 	Kinds map[string][]byte `json:"k,omitempty"`
 }
 
 func (c *cursor) place() place { return place{string(c.Form), min(max(c.Group, 0), len(c.Form))} }
 
-// encode returns the cursor after the last result, with or without the cursors of the shards.
+// encode returns the cursor after the last result. If shards is set, it contains the shards'
+// cursors.
 func (s *search) encode(shards bool) []byte {
 	c := &cursor{Print: s.print, Form: []byte(s.last.form), Group: s.last.group}
 	if shards {
@@ -406,7 +408,7 @@ func (s *search) encode(shards bool) []byte {
 	return b
 }
 
-// cursor decodes a cursor; nil: there is none.
+// cursor decodes a cursor. It returns nil if there is none.
 func (s *search) cursor(b []byte) (*cursor, error) {
 	if len(b) == 0 {
 		return nil, nil
@@ -423,7 +425,8 @@ func (s *search) cursor(b []byte) (*cursor, error) {
 	return c, nil
 }
 
-// printOf returns a number that identifies a query, whatever part of its results is read.
+// printOf returns a number that identifies a query. It does not depend on which part of the results
+// is read.
 func printOf(q *pb.Query) uint32 {
 	q = proto.Clone(q).(*pb.Query)
 	q.Offset, q.Limit, q.StartCursor, q.EndCursor = 0, nil, nil, nil

@@ -14,16 +14,16 @@ import (
 type Move struct {
 	From   int   `json:"from"`
 	To     int   `json:"to"`
-	Moves  int   `json:"moves"`  // including this one
-	Before []int `json:"before"` // numbers of shards before this move
+	Moves  int   `json:"moves"`  // number of moves so far, including this one
+	Before []int `json:"before"` // the numbers of shards before this move
 
 	Database  int `json:"database"`
 	Databases int `json:"databases"`
 }
 
-// reshard moves comments to their new shards while others write and read them. One commit puts a
-// comment into the new shard and deletes it from the old one, so it always is in exactly one. Its
-// key keeps its ID. Writers learn the new shard from the layout.
+// reshard is a mapper that moves comments to their new shards while others write and read them. One
+// commit puts a comment into the new shard and deletes it from the old one, so it is always in
+// exactly one. Its key keeps its ID. Writers learn the new shard from the layout.
 var reshard = mapper.Update("reshard", func(_ context.Context, c *mapper.Entity[Comment], m Move) error {
 	c.PutStored(datastore.IDKey(kindOf(shardOf(c.Value.Order, m.To), m.To), c.Key.ID, nil), c.Stored())
 	c.Delete(c.Key)
@@ -37,7 +37,7 @@ var reshard = mapper.Update("reshard", func(_ context.Context, c *mapper.Entity[
 	return nil
 })
 
-// count counts the comments of each order, over all logical shards.
+// count is a mapper that counts the comments of each order, over all logical shards.
 var count = mapper.Visit("count", func(_ context.Context, c *mapper.Entity[Comment], _ mapper.NoParams) error {
 	c.Count("comments", 1)
 	c.Count("edits", c.Value.Edits)
@@ -45,8 +45,9 @@ var count = mapper.Visit("count", func(_ context.Context, c *mapper.Entity[Comme
 	return nil
 })
 
-// Reshard moves a database's comments into a number of logical shards, and waits until that is
-// done. After an error another process may continue the move. Several processes may run it at once.
+// Reshard moves a database's comments into another number of logical shards, and waits until that
+// is done. After an error another process may continue the move. Several processes may run it at
+// once.
 func (s *Store) Reshard(ctx context.Context, e *mapper.Engine, shards int) error {
 	if err := check(shards, len(s.router.databases)); err != nil {
 		return err

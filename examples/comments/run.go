@@ -21,8 +21,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// runProgram lets the same caller use the plain kind and the store. Then it writes comments, moves
-// them under load, and checks the result.
+// runProgram carries out the whole example. The same caller uses the plain kind and the store. Then
+// comments are written, moved under load, and checked.
 func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 	r := result{Databases: c.databases, From: c.from, To: c.to}
 	var err error
@@ -87,8 +87,8 @@ func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 	return r.print(stdout, c.JSON)
 }
 
-// compare lets the same caller use the plain kind and the store, and checks that both give the same
-// notes. It returns their number, and deletes what the caller has written.
+// compare runs the same caller with the plain kind and with the store, and checks that both have
+// the same results. It returns the number of results, and deletes what the caller has written.
 func compare(ctx context.Context, client *datastore.Client, s *Store, seed uint64, things int,
 	counts bool) (int, error) {
 	of := make(map[bool][]string)
@@ -122,7 +122,7 @@ func compare(ctx context.Context, client *datastore.Client, s *Store, seed uint6
 	return len(of[true]), nil
 }
 
-// look looks at the shards of a database, and runs a job over all of them.
+// look counts the comments in the shards of a database, and runs a job over all of them.
 func (r *result) look(ctx context.Context, client *datastore.Client, e *mapper.Engine) error {
 	sum := int64(0)
 	for _, shards := range []int{r.From, r.To} {
@@ -157,17 +157,18 @@ func (r *result) look(ctx context.Context, client *datastore.Client, e *mapper.E
 	return nil
 }
 
-// A load is clients that insert, edit, delete and read comments, and what they know about these.
+// A load has clients that insert, edit, delete and read comments, and records what they have done.
 type load struct {
 	store *Store
 
-	mu                              sync.Mutex
-	orders                          map[int64]map[ID]int64 // number of edits of each inserted comment
-	busy                            map[ID]bool            // being edited or deleted
-	gone                            map[ID]bool            // deleted
+	mu sync.Mutex
+	// number of edits of each inserted comment, by order and ID
+	orders                          map[int64]map[ID]int64
+	busy                            map[ID]bool // comments that a client edits or deletes at present
+	gone                            map[ID]bool // comments that a client has deleted
 	inserted, edited, removed, read int64
-	refused                         func(error) bool // whether an error is acceptable; nil: none is
-	// blind means that no client reads or edits, as Google's classic emulator has no snapshots.
+	refused                         func(error) bool // reports whether an error is acceptable; nil: none is
+	// blind makes no client read or edit, because Google's classic emulator has no snapshots.
 	blind bool
 }
 
@@ -175,10 +176,10 @@ func newLoad(s *Store) *load {
 	return &load{store: s, orders: make(map[int64]map[ID]int64), busy: make(map[ID]bool), gone: make(map[ID]bool)}
 }
 
-// someOrder returns one of a few orders in each of many shards.
+// someOrder returns an order. There are a few orders in each of many shards.
 func someOrder(n int) int64 { return int64(n)*ordersAShard/4 + int64(n%3) }
 
-// fill writes comments.
+// fill writes n comments.
 func (l *load) fill(ctx context.Context, n int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(16)
@@ -190,7 +191,7 @@ func (l *load) fill(ctx context.Context, n int) error {
 	return err
 }
 
-// work inserts, edits, deletes and reads comments until they are moved.
+// work inserts, edits, deletes and reads comments until moved is closed.
 func (l *load) work(ctx context.Context, moved <-chan struct{}) error {
 	for {
 		select {
@@ -237,7 +238,8 @@ func (l *load) insert(ctx context.Context, order int64) error {
 	return nil
 }
 
-// choose returns a comment of an order that no other client edits or deletes.
+// choose chooses a comment of an order that no client edits or deletes at present. It returns false
+// if there is none.
 func (l *load) choose(order int64) (ID, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -250,10 +252,11 @@ func (l *load) choose(order int64) (ID, bool) {
 	return 0, false
 }
 
-// recentEdits is how many tokens a comment keeps.
+// recentEdits is how many tokens of edits a comment stores.
 const recentEdits = 32
 
-// edit edits a comment by its ID. A token shows whether an edit whose answer was lost took effect.
+// edit edits a comment of an order, by its ID. A token in the comment shows whether an edit whose
+// answer was lost took effect.
 func (l *load) edit(ctx context.Context, order int64) error {
 	id, ok := l.choose(order)
 	if !ok {
@@ -291,13 +294,13 @@ func (l *load) edit(ctx context.Context, order int64) error {
 	return nil
 }
 
-// again reports whether a transaction with an error may take effect in another attempt.
+// again reports whether a transaction that has failed with an error should be tried again.
 func again(err error) bool {
 	return lost(err) || expired(err) || errors.Is(err, datastore.ErrConcurrentTransaction) ||
 		status.Code(err) == codes.Aborted
 }
 
-// remove deletes a comment.
+// remove deletes a comment of an order.
 func (l *load) remove(ctx context.Context, order int64) error {
 	id, ok := l.choose(order)
 	if !ok {
@@ -368,7 +371,7 @@ func (l *load) readOrder(ctx context.Context, order int64) error {
 	return nil
 }
 
-// errDiffers says that the comments are not those that were written.
+// errDiffers says that the stored comments differ from the ones that were written.
 var errDiffers = errors.New("the comments are not those that were written")
 
 // checkOrder compares the comments of an order with what was written, and returns their number.

@@ -15,29 +15,30 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// plainKind is the kind that callers know. No entity is stored under it.
+// plainKind is the kind that callers use for comments, without shards. The store keeps no entity
+// under it.
 const plainKind = "Comment"
 
-// The properties of a comment that the store knows. All others are the caller's.
+// Properties of a comment that the store itself uses. All others are the caller's.
 const (
-	orderProperty   = "Order"   // an integer, which decides on the shard
-	createdProperty = "Created" // the time in the ID
-	updatedProperty = "Updated" // the time of the last write
-	writesProperty  = "~writes" // tokens of the last writes, which are hidden from readers
+	orderProperty   = "Order"   // the property with the order's number, which decides on the shard
+	createdProperty = "Created" // the property with the time in the comment's ID
+	updatedProperty = "Updated" // the property with the time of the last write
+	writesProperty  = "~writes" // the property with the tokens of the last writes; hidden from readers
 )
 
 // A Comment is a comment on an order, as this program stores it.
 type Comment struct {
 	Key     *datastore.Key `datastore:"__key__"`
 	Order   int64
-	Status  string // of the order
+	Status  string // status of the order
 	Author  string
 	Text    string    `datastore:",noindex"`
 	Created time.Time // set by the store if missing
 	Updated time.Time // set by the store
 
 	Edits  int64    `datastore:",noindex"`
-	Edited []string `datastore:",noindex"` // tokens of the last edits, by which a retry finds its edit
+	Edited []string `datastore:",noindex"` // tokens of the last edits, by which a retry recognises its edit
 }
 
 // ID returns the comment's ID.
@@ -48,7 +49,8 @@ func (c *Comment) ID() ID {
 	return ID(c.Key.ID)
 }
 
-// plain returns the key of a comment. Without an ID it is the key of a new comment.
+// plain returns the key of a comment as callers see it. For the ID 0 it is the key of a new
+// comment.
 func plain(id ID) *datastore.Key { return datastore.IDKey(plainKind, int64(id), nil) }
 
 // A Store is a Datastore client for which the kind Comment is a kind like any other. In fact its
@@ -57,28 +59,28 @@ func plain(id ID) *datastore.Key { return datastore.IDKey(plainKind, int64(id), 
 // database 0.
 //
 // The client's calls are routed on their way to the database. So code that uses a *datastore.Client
-// can use Store.Client. Store's own methods also return errors for keys that can't be written.
+// can use Store.Client. The methods of Store also return errors for keys that can't be written.
 type Store struct {
 	*datastore.Client
 
 	router *router
 }
 
-// A router sends calls about the plain kind to the shards.
+// A router sends a client's calls about comments to the shards that have the comments.
 type router struct {
 	databases []*database
-	first     int // number of logical shards; also for times before the layout
+	first     int // number of logical shards at the start; also for times before the layout
 	now       func() time.Time
 
 	mu           sync.Mutex
-	generators   map[[2]int]*Generator // by database and shard
+	generators   map[[2]int]*Generator // generators of IDs, by database and shard
 	transactions map[string]*transaction
 	started      int
 }
 
-// OpenStore returns a store of comments in a number of logical shards. The first call decides.
-// Later ones have to name the same databases in the same order, and the current number of shards or
-// an earlier one, as comments may have been moved since.
+// OpenStore returns a store of comments in a number of logical shards. The first call decides on
+// the number. Later calls must name the same databases in the same order, and the current number of
+// shards or an earlier one, because comments may have been moved since.
 func OpenStore(ctx context.Context, shards int, databases ...Open) (*Store, error) {
 	r := &router{first: shards, now: time.Now, generators: make(map[[2]int]*Generator),
 		transactions: make(map[string]*transaction)}
@@ -119,7 +121,7 @@ func (s *Store) Close() error {
 	return errors.Join(all...)
 }
 
-// check returns an error if the numbers of logical shards and databases do not fit.
+// check returns an error if the numbers of logical shards and databases can't be combined.
 func check(shards, databases int) error {
 	if databases == 0 || databases > MaxPhysical || shards < 1 || shards > MaxLogical || shards%databases != 0 {
 		return fmt.Errorf("%d logical shards in %d databases: want a multiple of the databases, up to %d, and 1 to %d "+
@@ -129,7 +131,7 @@ func check(shards, databases int) error {
 	return nil
 }
 
-// database returns the database of an order's comments.
+// database returns the database that has an order's comments.
 func (r *router) database(order int64) *database {
 	return r.databases[order/ordersAShard%int64(len(r.databases))]
 }
@@ -233,7 +235,7 @@ func (s *Store) Mutate(ctx context.Context, mutations ...*datastore.Mutation) ([
 	return all, byPosition(len(mutations), err)
 }
 
-// first returns the error of the only key.
+// first returns the error of a call with a single key.
 func first(err error) error {
 	var all *keyErrors
 	if errors.As(err, &all) {
@@ -244,7 +246,7 @@ func first(err error) error {
 	return err
 }
 
-// byKey returns the errors of keys at their positions, as the client does.
+// byKey returns the errors of a call with several keys, at the keys' positions, as the client does.
 func byKey(keys []*datastore.Key, err error) error {
 	var all *keyErrors
 	if !errors.As(err, &all) {
@@ -259,7 +261,7 @@ func byKey(keys []*datastore.Key, err error) error {
 	return multi
 }
 
-// byPosition returns the errors of mutations at their positions, as the client does.
+// byPosition returns the errors of n mutations at their positions, as the client does.
 func byPosition(n int, err error) error {
 	var all *keyErrors
 	if !errors.As(err, &all) {

@@ -14,10 +14,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A session is a transaction or a snapshot of one database, with the layout that it sees.
+// A session is a transaction or a snapshot of one database, together with the layout that it sees.
 type session struct {
 	db     *database
-	id     []byte // of the transaction
+	id     []byte // the transaction's ID
 	at     *timestamppb.Timestamp
 	layout Layout
 }
@@ -35,8 +35,8 @@ func (r *router) begin(ctx context.Context, db *database, options *pb.Transactio
 	return s, r.readLayout(ctx, s)
 }
 
-// snapshot reads the layout, and returns a session that reads everything at that time, or at a
-// given one. It takes no locks, and needs no end.
+// snapshot returns a session that reads a database as of a time: the given one, or else now. It
+// takes no locks, and need not be ended.
 func (r *router) snapshot(ctx context.Context, db *database, at *timestamppb.Timestamp) (*session, error) {
 	s := &session{db: db, at: at}
 	return s, r.readLayout(ctx, s)
@@ -70,7 +70,7 @@ func (r *router) readLayout(ctx context.Context, s *session) error {
 	return nil
 }
 
-// options are the options of reads in the session.
+// options returns the read options for reads in the session.
 func (s *session) options() *pb.ReadOptions {
 	switch {
 	case s.id != nil:
@@ -95,7 +95,8 @@ func (s *session) rollback(ctx context.Context) {
 	}()
 }
 
-// A transaction is a transaction of the caller. It becomes one of the database that it uses first.
+// A transaction is a transaction of the caller. It becomes a transaction of the database that the
+// caller uses first.
 type transaction struct {
 	options *pb.TransactionOptions
 	started time.Time
@@ -104,7 +105,7 @@ type transaction struct {
 	session *session
 }
 
-// transactionTime is how long Datastore keeps a transaction.
+// transactionTime is how long Datastore lets a transaction live.
 const transactionTime = 5 * time.Minute
 
 // errTwoDatabases returns the error for a transaction that uses two databases.
@@ -116,7 +117,8 @@ func errTwoDatabases(a, b *database) error {
 		"or IDs is of all", a.number, b.number)
 }
 
-// on returns the transaction's session, which has to be of the given database.
+// on returns the session of the transaction. It returns an error if the session is of another
+// database.
 func (t *transaction) on(ctx context.Context, r *router, db *database) (*session, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,7 +135,7 @@ func (t *transaction) on(ctx context.Context, r *router, db *database) (*session
 	return t.session, nil
 }
 
-// start starts a transaction for the caller, and returns its ID. It drops old transactions that
+// start starts a transaction of the caller, and returns its ID. It forgets old transactions that
 // were never ended.
 func (r *router) start(options *pb.TransactionOptions) []byte {
 	r.mu.Lock()
@@ -153,7 +155,7 @@ func (r *router) start(options *pb.TransactionOptions) []byte {
 	return []byte(id)
 }
 
-// transaction returns a transaction of the caller.
+// transaction returns the caller's transaction with an ID.
 func (r *router) transaction(id []byte) (*transaction, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,7 +167,7 @@ func (r *router) transaction(id []byte) (*transaction, error) {
 	return t, nil
 }
 
-// end drops a transaction.
+// end forgets a transaction of the caller.
 func (r *router) end(id []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,19 +195,19 @@ func (r *router) rollback(ctx context.Context, req *pb.RollbackRequest) (*pb.Rol
 	return &pb.RollbackResponse{}, err
 }
 
-// A view is what a read sees: the caller's transaction, or a snapshot of each database.
+// A view is the state that a read sees: the caller's transaction, or a snapshot of each database.
 type view struct {
 	router *router
-	tx     *transaction // nil: none
-	begun  []byte       // its ID, if this read starts it
+	tx     *transaction // the caller's transaction; nil: it has none
+	begun  []byte       // the ID of the transaction that this read starts; nil: none
 	at     *timestamppb.Timestamp
-	locks  bool // snapshots are read-only transactions
+	locks  bool // whether snapshots are read-only transactions
 
 	mu        sync.Mutex
 	snapshots map[*database]*session
 }
 
-// view returns the view of a read with some options.
+// view returns the view for the read options of a call.
 func (r *router) view(o *pb.ReadOptions) (v *view, err error) {
 	v = &view{router: r, snapshots: make(map[*database]*session)}
 	switch c := o.GetConsistencyType().(type) {
@@ -220,8 +222,8 @@ func (r *router) view(o *pb.ReadOptions) (v *view, err error) {
 	return v, err
 }
 
-// reading runs a read in the caller's transaction, or else on snapshots. It takes new snapshots if
-// a database drops one.
+// reading calls do with the view of a read: the caller's transaction, or else snapshots. If a
+// database no longer serves a snapshot, it calls do again with new ones.
 func reading[T any](ctx context.Context, r *router, o *pb.ReadOptions, do func(v *view) (T, error)) (answer T,
 	err error) {
 	locks := false
@@ -253,7 +255,7 @@ func reading[T any](ctx context.Context, r *router, o *pb.ReadOptions, do func(v
 	return answer, err
 }
 
-// on returns the session for a database.
+// on returns the session of the view for a database.
 func (v *view) on(ctx context.Context, db *database) (*session, error) {
 	if v.tx != nil {
 		return v.tx.on(ctx, v.router, db)

@@ -7,7 +7,7 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// keyings are the ways to choose the accounts' keys.
+// keyings are the choices for the accounts' keys.
 var keyings = []string{"names", "ids", "mixed", "uuid", "ancestors"}
 
 // accountKey returns the key of account i. It is incomplete if Datastore chooses the ID.

@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// config is the values of the flags.
+// config has the values of the command's flags.
 type config struct {
 	command.Job
 	entities int
@@ -41,10 +41,11 @@ func main() {
 	})
 }
 
-// maxAmount keeps the sum of all balances far below the limit of 64 bits.
+// maxAmount is the largest amount to add, so that the sum of all balances is far below the limit of
+// 64 bits.
 const maxAmount = 1_000_000_000
 
-// parse parses the flags, and prints their help if asked to.
+// parse parses the flags. If they ask for help, it prints that.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 500, Workers: 32}}
 	flags := flag.NewFlagSet("credit", flag.ContinueOnError)
@@ -67,7 +68,8 @@ func parse(args []string, help io.Writer) (config, error) {
 	)
 }
 
-// run does everything: it sets up, writes accounts, runs the job, checks the result, and reports.
+// run carries out the whole example: it sets up, writes accounts, runs the job, checks the result,
+// and reports.
 func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	say := func(format string, args ...any) {
 		if !c.JSON {

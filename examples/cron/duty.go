@@ -8,15 +8,16 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A duty says who sends orders: the old cron, which is one process, or the battery of processes
-// that replaces it. Each of them gets a turn when it starts. Each commit compares the turn in its
-// transaction. So a process that was replaced, or that stood still for days, commits nothing.
+// A duty is the record of who may send orders: the old cron, which is one process, or the battery
+// of processes that replaces it. Each of them gets a turn when it starts. Each commit compares the
+// turn in its transaction. So a process that was replaced, or that stood still for days, commits
+// nothing.
 type duty struct {
-	Turn      int64 // increased whenever others take over
-	Running   bool  // a run of the old cron is under way
-	Retired   bool  // the old cron will not start any more
-	Shards    int   // of the battery; new orders get their remainder by it
-	Rewriting bool  // some stored remainders are still by another number
+	Turn      int64 // the number of the present turn; it increases whenever others take over
+	Running   bool  // whether a run of the old cron is under way
+	Retired   bool  // whether the old cron must not start any more
+	Shards    int   // number of the battery's processes; the remainders of new orders are by this number
+	Rewriting bool  // whether some stored remainders are still by an earlier number
 }
 
 var dutyKey = datastore.NameKey("Duty", "send-orders", nil)
@@ -29,7 +30,8 @@ var (
 	errRelieved  = errors.New("others have this work by now")
 )
 
-// changeDuty changes the duty in a transaction, or returns why it may not.
+// changeDuty changes the duty's record by change, in a transaction. It returns an error if change
+// does.
 func changeDuty(ctx context.Context, client *datastore.Client, change func(*duty) error) (d duty, err error) {
 	_, err = client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		d = duty{}
@@ -81,8 +83,8 @@ func retireOld(ctx context.Context, client *datastore.Client) error {
 	return err
 }
 
-// relieveOld is for a run of the old cron that has died, and so will not end. If it was only
-// stopped and wakes, it commits nothing.
+// relieveOld ends the turn of the old cron if a run of it has died, and so will not end. If the run
+// was only stopped and wakes, it commits nothing.
 func relieveOld(ctx context.Context, client *datastore.Client) error {
 	_, err := changeDuty(ctx, client, func(d *duty) error {
 		if !d.Retired {
@@ -95,9 +97,9 @@ func relieveOld(ctx context.Context, client *datastore.Client) error {
 	return err
 }
 
-// startBattery starts the turn of n processes, and ends the turn before. It returns an error as
-// long as the old cron runs, or may start again. If the processes filter by stored remainders,
-// these have to be by n.
+// startBattery starts the turn of n processes, and ends the turn before. It returns an error while
+// the old cron runs, or may start again. If stored is set, the processes filter by stored
+// remainders, which must be by n.
 func startBattery(ctx context.Context, client *datastore.Client, n int, stored bool) (int64, error) {
 	d, err := changeDuty(ctx, client, func(d *duty) error {
 		switch {

@@ -26,7 +26,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// config is the values of the flags.
+// config has the values of the command's flags.
 type config struct {
 	command.Job
 	subscriptions int
@@ -47,7 +47,7 @@ func main() {
 	})
 }
 
-// parse parses the flags, and prints their help if asked to.
+// parse parses the flags. If they ask for help, it prints that.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 500, Workers: 16}}
 	flags := flag.NewFlagSet("cron", flag.ContinueOnError)
@@ -73,7 +73,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	)
 }
 
-// A result sums up all nights of the example. The command prints it.
+// A result has the numbers of all nights, which the command prints.
 type result struct {
 	Subscriptions int          `json:"subscriptions"`
 	Nights        int          `json:"nights"`
@@ -83,7 +83,7 @@ type result struct {
 	Refused       int          `json:"refused"` // number of refused calls
 	Runs          int          `json:"runs"`    // number of runs that calls have started
 	Renewed       int64        `json:"renewed"`
-	Countries     int          `json:"countries"` // number in the last run's aggregates
+	Countries     int          `json:"countries"` // number of countries in the last run's aggregates
 	Orders        ordersResult `json:"orders"`
 }
 
@@ -100,10 +100,10 @@ func (r result) print(w io.Writer, asJSON bool) error {
 	return err
 }
 
-// indent is the indentation of continued lines.
+// indent is the indentation of a continued line.
 const indent = "                             "
 
-// answers describes the answers to each night's calls.
+// answers returns a text about the answers to each night's calls.
 func (r result) answers() string {
 	var all []string
 	for i, became := range r.Became {
@@ -116,7 +116,7 @@ func (r result) answers() string {
 	return strings.Join(all, ",\n"+indent)
 }
 
-// String describes who has sent the orders.
+// String returns a text that says who has sent the orders.
 func (o ordersResult) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d orders, each sent once; requests: %d, answers dropped: %d.\n", o.Orders, o.Requests, o.Dropped)

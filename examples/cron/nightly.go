@@ -16,26 +16,26 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Subscription is renewed when it is due.
+// A Subscription is an entity that is paid for and renewed when it is due.
 type Subscription struct {
 	Country  string
-	Cents    int64    // the price
-	Due      []string // the day it is due, and days after it, for nights without a run
-	Paid     int64    // the sum of all payments
+	Cents    int64    // the price in cents
+	Due      []string // the day on which the subscription is due, and the days after it, for nights without a run
+	Paid     int64    // the sum of all payments in cents
 	Renewals int64    // number of payments
 }
 
 // days is the number of days between two renewals.
 const days = 3
 
-// dayOf returns the day of a night.
+// dayOf returns the day of a night as a text.
 func dayOf(night time.Time) string { return night.UTC().Format(time.DateOnly) }
 
 // catchUp is how many missed nights the next run makes up for.
 const catchUp = 6
 
-// dueFrom returns the days to store for a subscription that is due on a day. A filter for one of
-// several values needs no index of its own; a filter with "<=" does.
+// dueFrom returns the days to store for a subscription that is due on the day of a night. A filter
+// for one of several values needs no index of its own; a filter with "<=" does.
 func dueFrom(night time.Time) (all []string) {
 	for i := range catchUp + 1 {
 		all = append(all, dayOf(night.AddDate(0, 0, i)))
@@ -48,8 +48,7 @@ func dueIn(night time.Time) mapper.Query {
 	return mapper.Query{Kind: "Subscription", Filters: []mapper.Filter{{Property: "Due", Op: "=", Value: dayOf(night)}}}
 }
 
-// newRenew returns the mapper that renews due subscriptions. It asks for the payment before the
-// renewal.
+// newRenew returns the mapper that renews due subscriptions. It calls pay before it renews.
 func newRenew(pay func(ctx context.Context, night time.Time) error) *mapper.Mapper[time.Time] {
 	return mapper.Update("renew", func(ctx context.Context, s *mapper.Entity[Subscription], night time.Time) error {
 		if err := pay(ctx, night); err != nil {
@@ -82,11 +81,11 @@ type Day struct {
 	Countries []Country `datastore:",noindex"`
 }
 
-// A Country has the renewals in one country.
+// A Country has the aggregates of the renewals in one country.
 type Country struct {
 	Name    string
 	Renewed int64
-	Cents   int64 // the sum, and of single renewals:
+	Cents   int64 // the sum of the renewals; least and greatest single renewals follow
 	Least   int64
 	Most    int64
 }
@@ -95,20 +94,20 @@ func dayKey(night time.Time) *datastore.Key {
 	return datastore.NameKey("Day", dayOf(night), nil)
 }
 
-// The account and the audience in Cloud Scheduler's tokens.
+// Account and audience in the tokens that Cloud Scheduler sends.
 const (
 	schedulerAccount = "scheduler@example.iam.gserviceaccount.com"
 	audience         = "https://cron.example.com"
 )
 
-// A service has the endpoint that Cloud Scheduler calls.
+// A service has the HTTP endpoint that Cloud Scheduler calls.
 type service struct {
 	engine   *mapper.Engine
 	schedule *mapper.Schedule[time.Time]
 	options  mapper.StartOptions
 }
 
-// handler returns the endpoint, which only accepts requests of the scheduler's account.
+// handler returns the endpoint, which accepts only requests of the scheduler's account.
 func (s *service) handler(keysURL string) (http.Handler, error) {
 	verifier, err := auth.NewOIDC(audience, []string{schedulerAccount}, keysURL)
 	if err != nil {
@@ -143,7 +142,7 @@ func (s *service) nightly(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer{string(ticked.Outcome), ticked.Job.ID})
 }
 
-// An answer is the outcome of a tick.
+// An answer is the outcome of a tick, as the endpoint returns it.
 type answer struct {
 	Outcome string `json:"outcome"`
 	Job     string `json:"job"`

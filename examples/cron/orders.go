@@ -11,11 +11,11 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// An Order is an order to send to the warehouse once.
+// An Order is an order that must be sent to the warehouse once.
 type Order struct {
-	Status    string // pending, sent, or cancelled
-	Remainder int    // of its key's hash, divided by the number of shards
-	By        string // the sender
+	Status    string // one of pending, sent and cancelled
+	Remainder int    // the remainder of the key's hash, divided by the number of shards
+	By        string // the name of the process that has sent the order
 }
 
 const (
@@ -24,8 +24,8 @@ const (
 	cancelled = "cancelled"
 )
 
-// shardOf returns the shard of a key, of n. It is the remainder of a hash, so that keys of every
-// form are spread evenly: consecutive numbers, zip codes, UUIDs.
+// shardOf returns which of n shards a key belongs to. It is the remainder of a hash, so that keys
+// of every form are spread evenly: consecutive numbers, zip codes, UUIDs.
 func shardOf(key *datastore.Key, n int) int {
 	h := fnv.New64a()
 	h.Write([]byte(key.Encode()))
@@ -67,14 +67,14 @@ func addOrders(ctx context.Context, client *datastore.Client, from, to int) erro
 	return nil
 }
 
-// rewrite rewrites the stored remainders for another number of shards. It does not write orders
-// whose remainder stays the same.
+// rewrite is a mapper that changes the stored remainders to another number of shards. It does not
+// write orders whose remainder stays the same.
 var rewrite = mapper.Update("rewrite-remainders", func(_ context.Context, o *mapper.Entity[Order], shards int) error {
 	o.Value.Remainder = shardOf(o.Key, shards)
 	return nil
 })
 
-// newSend returns the mapper that sends the pending orders. It replaces a battery.
+// newSend returns the mapper that sends the pending orders, in place of a battery of processes.
 func newSend(send func(ctx context.Context, order *datastore.Key) error) *mapper.Mapper[mapper.NoParams] {
 	return mapper.Update("send-orders", func(ctx context.Context, o *mapper.Entity[Order], _ mapper.NoParams) error {
 		if err := send(ctx, o.Key); err != nil {

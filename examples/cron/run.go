@@ -22,10 +22,11 @@ import (
 // firstNight is the time of the scheduler's first call.
 var firstNight = time.Date(2026, 1, 5, 1, 0, 0, 0, time.UTC)
 
-// calls is how often the scheduler calls each night, all at once, as it delivers at least once.
+// calls is how often the scheduler calls the service each night, all at once. A scheduler delivers
+// at least once.
 const calls = 5
 
-// run runs the nights, and checks the results.
+// run carries out the whole example: it runs the nights, sends the orders, and checks the results.
 func run(ctx context.Context, c config, stdout io.Writer) error {
 	slow := make(chan struct{}) // closed when payments of the first night become fast
 	renew := newRenew(func(ctx context.Context, night time.Time) error {
@@ -75,7 +76,7 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 	return r.print(stdout, c.JSON)
 }
 
-// countries are where subscribers live.
+// countries has the countries of the subscribers.
 var countries = []string{"AT", "BR", "CH", "DE", "FR", "IN", "JP", "US"}
 
 // fill writes subscriptions. A third is due each night.
@@ -95,14 +96,14 @@ func fill(ctx context.Context, client *datastore.Client, n int) error {
 	return nil
 }
 
-// A scheduler calls the service, as Cloud Scheduler does.
+// A scheduler calls the service in the way of Cloud Scheduler.
 type scheduler struct {
 	on  *cloud.Cloud
 	url string
 }
 
-// call makes one call with a token of an account, and returns the status code and the outcome of
-// the tick.
+// call makes one call for a night, with a token of an account. It returns the status code and the
+// outcome of the tick.
 func (sc scheduler) call(ctx context.Context, account string, night time.Time) (int, answer, error) {
 	var a answer
 	token, err := sc.on.Token(account, audience)
@@ -129,7 +130,7 @@ func (sc scheduler) call(ctx context.Context, account string, night time.Time) (
 	return resp.StatusCode, a, err
 }
 
-// insist calls until the answer is a success.
+// insist repeats a call for a night until the answer is a success.
 func (sc scheduler) insist(ctx context.Context, night time.Time) (answer, error) {
 	for {
 		status, a, err := sc.call(ctx, schedulerAccount, night)
@@ -199,8 +200,8 @@ func (sc scheduler) nights(ctx context.Context, c config, s service, slow chan s
 	return r, nil
 }
 
-// callAtOnce makes several calls for a night at once, and returns their answer, which is the same
-// for all.
+// callAtOnce makes several calls for a night at once. It returns their outcome, which must be the
+// same for all.
 func (sc scheduler) callAtOnce(ctx context.Context, night time.Time) (string, error) {
 	answers, errs := make([]answer, calls), make([]error, calls)
 	var group sync.WaitGroup
@@ -216,7 +217,7 @@ func (sc scheduler) callAtOnce(ctx context.Context, night time.Time) (string, er
 	return answers[0].Outcome, errors.Join(errs...)
 }
 
-// await waits for the run of a night.
+// await waits for the end of a night's run.
 func (s service) await(ctx context.Context, night time.Time) error {
 	for {
 		job, err := s.engine.Job(s.schedule.JobID(night)).Wait(ctx)
@@ -234,7 +235,7 @@ func (s service) await(ctx context.Context, night time.Time) error {
 	}
 }
 
-// renewals returns how often runs in the given nights have renewed a subscription.
+// renewals returns how often the runs of the given nights renew subscription n.
 func renewals(n int, nights []int) (times int64) {
 	due := n % days
 	for _, night := range nights {
@@ -246,8 +247,8 @@ func renewals(n int, nights []int) (times int64) {
 	return times
 }
 
-// mayHave returns how often a subscription may have been renewed. A run that was replaced has
-// processed only some.
+// mayHave returns how often subscription n may have been renewed. There are several numbers if a
+// run was replaced before it had processed all.
 func (r *result) mayHave(n int) []int64 {
 	var nights []int
 	for i, became := range r.Became {
@@ -262,8 +263,8 @@ func (r *result) mayHave(n int) []int64 {
 	return all
 }
 
-// check reads the subscriptions and the last night's aggregates, and compares them with what they
-// should be.
+// check reads the subscriptions and the last night's aggregates, and returns an error unless they
+// are right.
 func check(ctx context.Context, client *datastore.Client, c config, r *result) error {
 	var all []Subscription
 	keys, err := client.GetAll(ctx, datastore.NewQuery("Subscription"), &all)

@@ -25,15 +25,16 @@ type process struct {
 	send   func(ctx context.Context, order *datastore.Key) error
 	turn   int64
 	i, n   int
-	stored bool // filter by the stored remainder
+	stored bool // whether to filter by the stored remainder
 	sent   *atomic.Int64
 }
 
-// pageSize is how many orders a process looks up, sends, and marks as sent. Up to this number may
-// be sent although they were cancelled after the look-up, or although others have taken over since.
+// pageSize is how many orders a process looks up, sends, and marks as sent at a time. Up to this
+// number may be sent although they were cancelled after the look-up, or although others have taken
+// over since.
 const pageSize = 50
 
-// run sends the orders of the process until none is left, or others take over.
+// run sends the orders of the process until none is pending, or others take over.
 func (p process) run(ctx context.Context) error {
 	err := p.pages(ctx)
 	if errors.Is(err, errRelieved) {
@@ -69,9 +70,9 @@ func (p process) pages(ctx context.Context) error {
 	}
 }
 
-// page looks orders up, sends those that are still pending, and marks them. If the process dies in
-// between, the orders are sent again with the same idempotency key. If it is stopped in between, it
-// sends at most one page late when it wakes.
+// page looks up orders, sends those that are still pending, and marks them as sent. If the process
+// dies in between, the orders are sent again with the same idempotency key. If it is stopped in
+// between, it sends at most one page late when it wakes.
 func (p process) page(ctx context.Context, keys []*datastore.Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -136,7 +137,7 @@ func (p process) lookUp(tx *datastore.Transaction, keys []*datastore.Key) ([]*da
 	return due, orders, nil
 }
 
-// battery runs n processes.
+// battery runs n processes at once.
 func (p process) battery(ctx context.Context, n int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range n {

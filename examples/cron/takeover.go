@@ -16,12 +16,12 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// An ordersResult says who has sent how many orders, and the number of requests.
+// An ordersResult has the numbers of orders by sender, and of requests.
 type ordersResult struct {
 	Orders   int            `json:"orders"`
 	SentBy   map[string]int `json:"sent_by"`
-	Requests int            `json:"requests"` // to the warehouse
-	Dropped  int            `json:"dropped"`  // requests whose answers the warehouse dropped
+	Requests int            `json:"requests"` // number of requests to the warehouse
+	Dropped  int            `json:"dropped"`  // number of requests whose answers the warehouse dropped
 	Refused  []string       `json:"refused"`  // the errors of starts that were too early or too late
 
 	Rewrite struct { // of the stored remainders, from 4 to 8 shards
@@ -33,7 +33,7 @@ type ordersResult struct {
 	} `json:"rewrite"`
 }
 
-// The senders, in the order of their turns.
+// Names of the senders, in the order of their turns.
 const (
 	byOld     = "old cron"
 	byStored4 = "4 by remainder"
@@ -43,7 +43,8 @@ const (
 	byJob     = "job"
 )
 
-// A takeover lets the old cron, and then its replacements, send the orders.
+// A takeover is the course of the example with orders: the old cron, and then its replacements,
+// send the orders.
 type takeover struct {
 	on      *cloud.Cloud
 	c       config
@@ -68,19 +69,20 @@ func sendOrders(
 	return t.r, t.check(ctx, w)
 }
 
-// more writes a fifth of the orders, as new ones.
+// more writes a fifth of the orders.
 func (t *takeover) more(ctx context.Context) error {
 	return t.add(ctx, (t.c.orders+4)/5)
 }
 
-// add writes n orders, or all remaining ones.
+// add writes the next n orders, or all remaining ones if they are fewer.
 func (t *takeover) add(ctx context.Context, n int) error {
 	from := t.next
 	t.next = min(t.c.orders, from+n)
 	return addOrders(ctx, t.on.Client, from, t.next)
 }
 
-// refused checks that a start was refused for the wanted reason.
+// refused records that a start was refused, with the error want. It returns an error if err is
+// another one.
 func (t *takeover) refused(err, want error) error {
 	if !errors.Is(err, want) {
 		return fmt.Errorf("a start is answered with %w, want %w", err, want)
@@ -89,7 +91,7 @@ func (t *takeover) refused(err, want error) error {
 	return nil
 }
 
-// byOldCron lets the old cron send the first orders. The battery may not start before the old cron
+// byOldCron makes the old cron send the first orders. The battery may not start before the old cron
 // has ended and was retired.
 func (t *takeover) byOldCron(ctx context.Context) error {
 	if err := t.more(ctx); err != nil {
@@ -121,7 +123,7 @@ func (t *takeover) byOldCron(ctx context.Context) error {
 	return t.refused(err, errRetired)
 }
 
-// byRemainder lets 4 processes send orders with stored remainders. The first orders were written
+// byRemainder makes 4 processes send orders by stored remainders. The first orders were written
 // without one.
 func (t *takeover) byRemainder(ctx context.Context) error {
 	turn, err := startBattery(ctx, t.on.Client, 4, true)
@@ -169,7 +171,7 @@ func (t *takeover) rewrite(ctx context.Context) error {
 	return endRewrite(ctx, t.on.Client, 8)
 }
 
-// byRemainderAgain lets 8 processes send the orders that came before and during the rewrite.
+// byRemainderAgain makes 8 processes send the orders that came before and during the rewrite.
 func (t *takeover) byRemainderAgain(ctx context.Context) error {
 	turn, err := startBattery(ctx, t.on.Client, 8, true)
 	if err != nil {
@@ -178,8 +180,8 @@ func (t *takeover) byRemainderAgain(ctx context.Context) error {
 	return process{name: byStored8, client: t.on.Client, send: t.send, turn: turn, stored: true}.battery(ctx, 8)
 }
 
-// byKeys lets 4 processes filter keys. When they have sent a third, 8 others start without waiting
-// for them. The 4 find at their next commit that others have taken over.
+// byKeys makes 4 processes send orders, which they filter by keys. After a third, 8 others start
+// without waiting for them. The 4 find at their next commit that others have taken over.
 func (t *takeover) byKeys(ctx context.Context) error {
 	if err := t.more(ctx); err != nil {
 		return err
@@ -209,8 +211,8 @@ func (t *takeover) byKeys(ctx context.Context) error {
 	return errors.Join(eight.battery(ctx, 8), <-ended)
 }
 
-// byJob lets a job send the rest. It takes a turn as a battery does. So if a process of the last
-// battery wakes late, it commits nothing.
+// byJob makes a job send the remaining orders. It takes a turn, as a battery does. So if a process
+// of the last battery wakes late, it commits nothing.
 func (t *takeover) byJob(ctx context.Context) error {
 	if err := t.more(ctx); err != nil {
 		return err
@@ -236,7 +238,7 @@ func finished(ctx context.Context, job *mapper.Job) (*mapper.Status, error) {
 	return status, err
 }
 
-// check reads the orders, and compares them with what the warehouse has shipped.
+// check reads the orders, and returns an error unless the warehouse has shipped each once.
 func (t *takeover) check(ctx context.Context, w *warehouse) error {
 	var all []Order
 	keys, err := t.on.Client.GetAll(ctx, datastore.NewQuery("Order"), &all)

@@ -12,12 +12,12 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A warehouse is a server that ships orders, with a bad network. It drops the answers to every
-// third request after it has done the work. So a sender can't know whether the work was done. The
+// A warehouse is a server that ships orders, on a bad network. It drops the answers to every third
+// request after it has done the work. So a sender can't know whether the work was done. The
 // warehouse recognises repetitions by the request's idempotency key.
 type warehouse struct {
 	mu       sync.Mutex
-	done     map[string]bool // by idempotency key
+	done     map[string]bool // the requests that were carried out, by idempotency key
 	shipped  map[string]int  // how often each order was shipped
 	requests int
 	dropped  int
@@ -52,7 +52,7 @@ type sender struct {
 	client *http.Client
 }
 
-// attempts is how often a sender repeats a request.
+// attempts is how often a sender makes a request until it is answered.
 const attempts = 10
 
 // send sends an order. It repeats the request until it is answered, with the same idempotency key.

@@ -16,14 +16,14 @@ import (
 	"github.com/scattermap/scattermap/export"
 )
 
-// A Report describes the feeds in a folder.
+// A Report has the results of a check of all feeds in a folder.
 type Report struct {
 	Feeds    []FeedReport `json:"feeds"`
-	Problems []string     `json:"problems,omitempty"` // broken rules
-	Advice   []string     `json:"advice,omitempty"`   // recommendations that are not followed
+	Problems []string     `json:"problems,omitempty"` // texts about rules that the feeds break
+	Advice   []string     `json:"advice,omitempty"`   // texts about recommendations that are not followed
 }
 
-// A FeedReport describes one feed.
+// A FeedReport has the numbers of one feed.
 type FeedReport struct {
 	Name      string  `json:"name"`
 	Kind      string  `json:"kind"`
@@ -31,23 +31,23 @@ type FeedReport struct {
 	Timestamp int64   `json:"generation_timestamp"`
 	Shards    int     `json:"shards"`
 	Records   int64   `json:"records"`
-	Bytes     int64   `json:"bytes"`   // after gzip
+	Bytes     int64   `json:"bytes"`   // size of the compressed files
 	Largest   float64 `json:"largest"` // size of the largest shard, as a multiple of the mean
 }
 
-// A checker checks a folder.
+// A checker checks the feeds in a folder.
 type checker struct {
 	report   Report
 	maxBytes int64
-	most     int // maximum of shards of a feed without advice
+	most     int // the largest number of shards that a feed may have without advice
 	now      time.Time
 
-	advice map[string][]string // the files that get each piece of advice
-	order  []string            // the pieces of advice, in order
+	advice map[string][]string // the files to which each piece of advice applies
+	order  []string            // the pieces of advice, in the order in which they were given
 }
 
-// checkFolder checks all feeds in a folder and below it against the rules of sharded feeds. A feed
-// of more than 20 shards gets advice, unless most says that more were agreed on.
+// checkFolder checks all feeds in a folder and its subfolders against the rules of sharded feeds. A
+// feed with more than most shards gets advice, or with more than 20 if most is not larger.
 func checkFolder(dir string, maxBytes int64, most int, now time.Time) (*Report, error) {
 	c := &checker{maxBytes: maxBytes, most: max(most, maxShards), now: now, advice: make(map[string][]string)}
 	shards, err := c.readFolder(dir)
@@ -79,7 +79,7 @@ func (c *checker) problem(format string, args ...any) {
 	c.report.Problems = append(c.report.Problems, fmt.Sprintf(format, args...))
 }
 
-// advise adds advice for a file, or for all files if file is empty.
+// advise adds a piece of advice for a file, or for all files if file is empty.
 func (c *checker) advise(file, what string) {
 	if c.advice[what] == nil {
 		c.order = append(c.order, what)
@@ -90,7 +90,7 @@ func (c *checker) advise(file, what string) {
 	}
 }
 
-// some names up to a few files.
+// some returns a text with the names of up to a few files.
 func some(files []string) string {
 	const shown = 3
 	switch {
@@ -102,7 +102,7 @@ func some(files []string) string {
 	return ": " + strings.Join(files, ", ")
 }
 
-// readFolder reads all files that are part of a feed.
+// readFolder reads all files in a folder that are part of a feed.
 func (c *checker) readFolder(dir string) (shards []*shard, err error) {
 	root, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -144,7 +144,7 @@ func (c *checker) readFolder(dir string) (shards []*shard, err error) {
 	return shards, err
 }
 
-// file checks a single file.
+// file checks a file alone, without the other files of its feed.
 func (c *checker) file(s *shard) {
 	for _, p := range s.problems {
 		c.problem("%s", p)
@@ -160,12 +160,12 @@ func (c *checker) file(s *shard) {
 	}
 }
 
-// A feedID identifies a feed. Google groups shards by nonce and generation_timestamp.
+// A feedID identifies a feed. Google finds the shards of a feed by nonce and generation_timestamp.
 type feedID struct {
 	kind      string
 	timestamp int64
 	nonce     string
-	file      string // of a feed in one file without a nonce
+	file      string // name of the file, for a feed in one file without a nonce
 }
 
 func (s *shard) feed() feedID {
@@ -192,8 +192,8 @@ func compareFeeds(a, b feedID) int {
 		cmp.Compare(a.nonce, b.nonce), cmp.Compare(a.file, b.file))
 }
 
-// adopt finds the feed of files without a list: they have no records, and JSON leaves out an empty
-// list. It is the feed with their nonce, or with their name.
+// adopt finds the feeds of files without a list. Such a file has no records, because JSON leaves
+// out an empty list. Its feed has the same nonce, or the same name.
 func (c *checker) adopt(shards []*shard) {
 	for _, s := range shards {
 		if s.kind.name != "" {
@@ -229,7 +229,7 @@ func kindOf(name string) kind {
 var shardName = regexp.MustCompile(
 	`^(merchant|service|availability)s?_feed_([0-9]+)(?:_([0-9]{3,})_of_([0-9]{3,}))?\.json\.gz$`)
 
-// checkName adds advice about the name of a file. No rule requires names to match the metadata.
+// checkName adds advice if the name of a file does not match its metadata. No rule requires that.
 func (c *checker) checkName(s *shard) {
 	m, d := shardName.FindStringSubmatch(filepath.Base(s.name)), s.metadata
 	if m == nil || m[3] == "" && d.TotalShards > 1 {
@@ -294,8 +294,8 @@ func (c *checker) feed(id feedID, shards []*shard, feeds map[feedID][]*shard) {
 	c.report.Feeds = append(c.report.Feeds, f)
 }
 
-// fewBytes is how far a shard may exceed 1.15 times the mean. In small shards one part of an export
-// is a large share.
+// fewBytes is how many bytes a shard may exceed 1.15 times the mean without advice. In small shards
+// one part of an export is a large share.
 const fewBytes = 64 << 10
 
 // records counts the records of a feed, and checks that each is in only one shard.
@@ -331,7 +331,7 @@ func recordsOf(n int) string {
 	return fmt.Sprintf("%d records", n)
 }
 
-// missingNumbers describes the numbers that no shard has, or returns "".
+// missingNumbers returns a text with the numbers that no shard has, or "".
 func missingNumbers(byNumber map[int]string, total int) string {
 	var missing []string
 	more := 0
@@ -351,7 +351,8 @@ func missingNumbers(byNumber map[int]string, total int) string {
 	return strings.Join(missing, ", ")
 }
 
-// alike names another feed that is probably meant to be the same one, with another nonce or time.
+// alike returns the name of another feed that is probably the same one with another nonce or time,
+// or "".
 func alike(id feedID, feeds map[feedID][]*shard) string {
 	for _, other := range slices.SortedFunc(maps.Keys(feeds), compareFeeds) {
 		if other == id || other.kind != id.kind {

@@ -11,7 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// tagOf returns the tag of a slot, a text that cannot be guessed.
+// tagOf returns the tag of a slot, a text that can't be guessed.
 func tagOf(merchant, service, slot int) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d/%d/%d", merchant, service, slot))
 	return hex.EncodeToString(sum[:16])
@@ -61,8 +61,8 @@ func fill(ctx context.Context, client *datastore.Client, c config, region int, n
 // laterCents is the later price of a service.
 const laterCents = 99_900
 
-// meddle changes data after the time of the feeds, so the feeds do not show it. It adds a merchant
-// with a service, changes the price of another service, and books out a slot.
+// meddle changes data after the time of the feeds, so that the feeds must not show it. It adds a
+// merchant with a service, changes the price of another service, and books out a slot.
 func meddle(ctx context.Context, client *datastore.Client, region int) error {
 	merchant := datastore.NameKey("Merchant", fmt.Sprintf("merchant-%06d", region), nil)
 	service := datastore.NameKey("Service", "service-0", merchant)

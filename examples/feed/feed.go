@@ -14,7 +14,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// The rules of sharded feeds that Google's partners deliver
+// Rules of sharded feeds that Google's partners deliver
 // (https://developers.google.com/actions-center/verticals/reservations/e2e/reference/feeds/sharding).
 // A file has up to 200 MB, compressed, and a feed has up to 20 files. A record is in one of them.
 // All files of a feed have the same nonce and time.
@@ -24,20 +24,21 @@ const (
 	instruction   = "PROCESS_AS_COMPLETE"
 )
 
-// A Metadata is at the start of each file of a feed.
+// Metadata is what each file of a feed says at its start.
 type Metadata struct {
 	ProcessingInstruction string `json:"processing_instruction"`
-	ShardNumber           int    `json:"shard_number"` // from 0
+	ShardNumber           int    `json:"shard_number"` // number of the file, from 0
 	TotalShards           int    `json:"total_shards"`
-	Nonce                 string `json:"nonce"`                // of the feed: digits; some readers round numbers
-	GenerationTimestamp   int64  `json:"generation_timestamp"` // of the feed, in seconds: the time of its data
+	// the nonce of the feed: a text of digits, because some readers round numbers
+	Nonce               string `json:"nonce"`
+	GenerationTimestamp int64  `json:"generation_timestamp"` // time of the feed's data, in seconds since 1970
 }
 
-// A Generation has what all files of a feed agree on, and the numbers of one region's shards. It is
-// known when all regions have counted theirs.
+// A Generation has what all files of a feed have in common, and the numbers of one region's shards.
+// It is known when all regions have counted their shards.
 type Generation struct {
 	Nonce     string `json:"nonce"`
-	Timestamp int64  `json:"timestamp"` // in seconds
+	Timestamp int64  `json:"timestamp"` // time of the feed's data, in seconds since 1970
 	First     int    `json:"first"`     // number of the region's first shard
 	Total     int    `json:"total"`     // number of shards of all regions
 }
@@ -46,11 +47,11 @@ func (g Generation) metadata(f export.File) Metadata {
 	return Metadata{instruction, g.First + f.Index, g.Total, g.Nonce, g.Timestamp}
 }
 
-// A kind is one of the kinds of feeds that belong together.
+// A kind is a kind of feed, such as the feed of merchants. A set of feeds has one of each kind.
 type kind struct {
-	name    string    // in the names of files
-	list    string    // the property of a file with the records
-	element valueType // of the list's elements
+	name    string    // the kind's name in the names of files
+	list    string    // the property of a file that contains the records
+	element valueType // the type of the records in that list
 	id      []string  // the fields that identify a record
 	wanted  []string  // fields that the reference requires of a record and that may be 0
 }
@@ -62,7 +63,7 @@ var kinds = []kind{
 		"duration_sec", "resources", "availability_tag"}, []string{"duration_sec", "spots_total"}},
 }
 
-// tells describes what identifies a record.
+// tells returns a text that says what identifies a record.
 func (k kind) tells() string {
 	last := len(k.id) - 1
 	if last == 0 {
@@ -93,28 +94,28 @@ func (k kind) options(maxBytes int64) *export.Options {
 	}
 }
 
-// The entities in the database.
+// Entities in the database.
 type (
 	// A Merchant is a place that offers services.
 	Merchant struct {
 		Name, Street, City, Country string
 	}
-	// A Service can be booked. Its parent is a merchant.
+	// A Service is a service that can be booked. Its parent is a merchant.
 	Service struct {
 		Name  string
 		Cents int64 `datastore:",noindex"`
 	}
-	// A Slot is a time at which a service, its parent, can be booked.
+	// A Slot is a time at which a service can be booked. Its parent is that service.
 	Slot struct {
 		Start   time.Time
 		Minutes int64
-		Spots   int64  // all places,
-		Open    int64  // and those that are free
-		Tag     string `datastore:",noindex"` // names the slot in a booking
+		Spots   int64  // number of places
+		Open    int64  // number of places that are free
+		Tag     string `datastore:",noindex"` // a text that names the slot in a booking
 	}
 )
 
-// The records in files.
+// Types of the records in files.
 type (
 	merchantRecord struct {
 		ID       string `json:"merchant_id"`
@@ -168,7 +169,7 @@ func serviceOf(_ context.Context, e *mapper.Entity[Service], _ Generation) (serv
 	return serviceRecord{e.Key.Parent.Name, e.Key.Name, name{s.Name}, price{s.Cents * 10_000, "USD"}}, nil
 }
 
-// slotOf leaves out slots that can't be booked any more.
+// slotOf returns the record of a slot. It leaves out slots that can't be booked any more.
 func slotOf(_ context.Context, e *mapper.Entity[Slot], g Generation) (availabilityRecord, error) {
 	s := e.Value
 	if s.Start.Unix() < g.Timestamp {
@@ -181,7 +182,7 @@ func slotOf(_ context.Context, e *mapper.Entity[Slot], g Generation) (availabili
 	}}}, nil
 }
 
-// A feeds has the exports of one region, in the order of kinds.
+// feeds are the exports of one region, one for each kind of feed, in the order of kinds.
 type feeds struct {
 	bucket  *blob.Bucket
 	exports []*export.Export[Generation]

@@ -25,7 +25,7 @@ import (
 	"github.com/scattermap/scattermap/examples/internal/command"
 )
 
-// config is the values of the flags.
+// config has the values of the command's flags.
 type config struct {
 	command.Job
 	merchants int
@@ -46,7 +46,7 @@ func main() {
 	})
 }
 
-// parse parses the flags, and prints their help if asked to.
+// parse parses the flags. If they ask for help, it prints that.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 500, Workers: 16}}
 	flags := flag.NewFlagSet("feed", flag.ContinueOnError)
@@ -77,10 +77,11 @@ func parse(args []string, help io.Writer) (config, error) {
 	return c, err
 }
 
-// tagBytes is the least size of a slot in a compressed file, as its tag is random.
+// tagBytes is the least size of a slot in a compressed file, in bytes, because its tag is random.
 const tagBytes = 16
 
-// fits returns an error if the feeds can't fit their shards at any compression.
+// fits returns an error if the feeds can't fit into their shards, no matter how well they are
+// compressed.
 func (c config) fits() error {
 	least, most := int64(20*c.merchants*tagBytes), c.maxBytes*int64(c.maxShards)
 	if least > most {
@@ -135,7 +136,7 @@ func (r *Report) end(c config, stdout io.Writer) error {
 	}
 }
 
-// expect adds checks of a set of feeds that the command itself has written, besides the rules.
+// expect adds checks of a set of feeds which the command itself has written, besides the rules.
 func (r *Report) expect(c config, set feedSet) {
 	for i, n := range []int64{int64(c.merchants), int64(2 * c.merchants), int64(20 * c.merchants)} {
 		at := slices.IndexFunc(r.Feeds, func(f FeedReport) bool { return f.Nonce == set.nonces[i] })
@@ -175,7 +176,7 @@ func (r *Report) print(w io.Writer, asJSON bool) error {
 	return err
 }
 
-// openFolder opens a folder as a bucket, without files for attributes.
+// openFolder opens a folder as a bucket that writes no files for attributes.
 func openFolder(dir string) (*blob.Bucket, error) {
 	return fileblob.OpenBucket(dir, &fileblob.Options{CreateDir: true, NoTempDir: true,
 		Metadata: fileblob.MetadataDontWrite})

@@ -18,7 +18,8 @@ import (
 // may be left out or null, and its name may be start_sec or startSec. An int64 may be a number or a
 // string, and an enum its name or its number.
 
-// A valueType checks a value, and returns it in one form, so that equal records have equal values.
+// A valueType is a function that checks a value of a type, and returns it in a form that is the
+// same for equal values.
 type valueType func(v any) (any, error)
 
 func wrong(v any, want string) error {
@@ -59,7 +60,7 @@ func double(v any) (any, error) {
 	return f, nil
 }
 
-// integer is the type of integers from least to most.
+// integer returns the type of integers from least to most.
 func integer(least, most int64) valueType {
 	return func(v any) (any, error) {
 		s, ok := digits(v)
@@ -85,8 +86,8 @@ var (
 	counts = integer(0, math.MaxInt64)
 )
 
-// seconds is the type of seconds since 1970. A time after the year 9999 is probably in
-// milliseconds, and an error.
+// seconds is the type of times in seconds since 1970. It refuses a time after the year 9999, which
+// is probably in milliseconds.
 func seconds(v any) (any, error) {
 	n, err := integer(1, 253402300799)(v)
 	if err != nil {
@@ -95,7 +96,7 @@ func seconds(v any) (any, error) {
 	return n, nil
 }
 
-// unsigned returns a uint64 as its digits.
+// unsigned is the type of a uint64. It returns the digits.
 func unsigned(v any) (any, error) {
 	s, ok := digits(v)
 	n, err := strconv.ParseUint(s, 10, 64)
@@ -105,7 +106,7 @@ func unsigned(v any) (any, error) {
 	return strconv.FormatUint(n, 10), nil
 }
 
-// enum is the type of an enum whose values, from 0, have these names.
+// enum returns the type of an enum whose values, from 0, have these names.
 func enum(values ...string) valueType {
 	return func(v any) (any, error) {
 		if s, ok := v.(string); ok && slices.Contains(values, s) {
@@ -137,7 +138,7 @@ func list(of valueType) valueType {
 	}
 }
 
-// message is the type of an object with these fields. Other fields are not checked.
+// message returns the type of an object with these fields. Other fields are not checked.
 func message(fields map[string]valueType, required ...string) valueType {
 	return func(v any) (any, error) {
 		given, ok := v.(map[string]any)
@@ -171,8 +172,8 @@ func message(fields map[string]valueType, required ...string) valueType {
 	}
 }
 
-// protoName returns the name of a field for its JSON name: start_sec for startSec. It returns other
-// names unchanged.
+// protoName converts the JSON name of a field into its name in the protocol: startSec into
+// start_sec. It returns other names unchanged.
 func protoName(name string) string {
 	if strings.Contains(name, "_") || name == "" || name[0] >= 'A' && name[0] <= 'Z' {
 		return name
@@ -197,7 +198,7 @@ func next(d *json.Decoder) (any, error) {
 	return parseValue(text)
 }
 
-// parseValue reads a value. It keeps numbers as they are written.
+// parseValue parses JSON. Numbers keep their text.
 func parseValue(text []byte) (any, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("it is not valid UTF-8")
@@ -207,8 +208,8 @@ func parseValue(text []byte) (any, error) {
 	return value(exact)
 }
 
-// value reads a value token by token. encoding/json would keep only the last of several values with
-// one name.
+// value reads a value token by token. encoding/json would keep only the last one of several values
+// with the same name.
 func value(d *json.Decoder) (any, error) {
 	token, err := d.Token()
 	if err != nil {
@@ -240,8 +241,8 @@ func value(d *json.Decoder) (any, error) {
 	return token, nil
 }
 
-// eachKey calls read for each value of an object whose opening brace was read, and reads the
-// closing brace.
+// eachKey calls read for each name in an object whose opening brace was read; read has to read the
+// value. Then it reads the closing brace.
 func eachKey(d *json.Decoder, read func(name string) error) error {
 	for d.More() {
 		name, err := d.Token()

@@ -7,7 +7,7 @@ import (
 	"math"
 )
 
-// The records of feeds, with the fields that are checked:
+// Types of the records in feeds, with the fields that are checked:
 // https://developers.google.com/actions-center/verticals/reservations/e2e/reference/feeds/availability-feed
 // and the pages beside it. Other fields are ignored.
 var (
@@ -53,7 +53,7 @@ var (
 	})
 )
 
-// slotOfFeed checks a slot.
+// slotOfFeed is the type of a slot in a feed.
 func slotOfFeed(v any) (any, error) {
 	read, err := slotType(v)
 	if err != nil {
@@ -67,7 +67,8 @@ func slotOfFeed(v any) (any, error) {
 	return slot, nil
 }
 
-// A recordHash is the hash of a record's ID, so that a feed need not be in memory.
+// A recordHash is the hash of a record's ID. The check keeps hashes, so that a feed need not fit
+// into memory.
 type recordHash [16]byte
 
 // records returns the records in an element of a feed's list: the element itself, or each of its
@@ -80,7 +81,7 @@ func (k kind) records(element any) []any {
 	return slots
 }
 
-// hash returns the hash of a record's ID. A field with its default counts as left out.
+// hash returns the hash of a record's ID. A field with its default value counts as missing.
 func (k kind) hash(record any) recordHash {
 	fields, id := record.(map[string]any), make([]any, len(k.id))
 	for i, name := range k.id {
@@ -91,8 +92,8 @@ func (k kind) hash(record any) recordHash {
 	return recordHash(sum[:16])
 }
 
-// withoutDefaults returns a value without the fields that have their defaults. It returns nil for a
-// default.
+// withoutDefaults returns a value without the fields that have their default values. It returns nil
+// for a default value.
 func withoutDefaults(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -118,8 +119,8 @@ func withoutDefaults(v any) any {
 	return v
 }
 
-// lacks returns the fields that the record lacks although the reference requires them. Their value
-// may be 0.
+// lacks returns the fields that the reference requires of the record, and that it lacks. A field
+// with the value 0 is not missing.
 func (k kind) lacks(record any) (missing []string) {
 	fields := record.(map[string]any)
 	for _, name := range k.wanted {

@@ -14,15 +14,15 @@ import (
 	"strings"
 )
 
-// A shard is a file of a feed, as it was found.
+// A shard is a file of a feed that the check has found.
 type shard struct {
-	name     string // of the file, relative to the checked folder
-	kind     kind   // by its list; none if it has no list
+	name     string // name of the file, relative to the checked folder
+	kind     kind   // the kind of feed, according to the file's list; zero if the file has no list
 	metadata *Metadata
-	bytes    int64 // after gzip
+	bytes    int64 // size of the compressed file
 	records  map[recordHash]int
-	lacks    map[string]int // number of records that lack a field
-	failed   int            // number of wrong records
+	lacks    map[string]int // number of records that lack each field
+	failed   int            // number of records with an error
 
 	problems []string
 	advice   []string
@@ -37,7 +37,7 @@ func (s *shard) problem(format string, args ...any) {
 
 func (s *shard) advise(what string) { s.advice = append(s.advice, what) }
 
-// readShard reads a file. Its contents decide what it is, and not its name, which is only
+// readShard reads a file of a feed. Its contents decide what it is, and not its name, which is only
 // recommended.
 func readShard(path, name string) (*shard, error) {
 	s := &shard{name: name, records: make(map[recordHash]int), lacks: make(map[string]int)}
@@ -102,7 +102,7 @@ func firstByte(r *bufio.Reader) (byte, error) {
 	}
 }
 
-// A counter counts the bytes written to it.
+// A counter counts the bytes that are written to it.
 type counter struct{ n int64 }
 
 func (c *counter) Write(p []byte) (int, error) {
@@ -110,10 +110,10 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lists names the lists of all kinds, for errors.
+// lists has the names of the lists of all kinds, for errors.
 const lists = `"merchant", "service" and "service_availability"`
 
-// read reads the metadata and the records, in any order.
+// read reads the metadata and the records of a file, in any order.
 func (s *shard) read(d *json.Decoder) error {
 	if _, err := d.Token(); err != nil {
 		return err
@@ -159,7 +159,8 @@ func (s *shard) read(d *json.Decoder) error {
 	return nil
 }
 
-// atEnd says of an error at the end of a file that the file ends too early.
+// atEnd returns an error which says that the file ends too early, if err is an error at its end. It
+// returns other errors unchanged.
 func atEnd(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("it ends in the middle (unexpected EOF)")
@@ -167,7 +168,7 @@ func atEnd(err error) error {
 	return err
 }
 
-// metadataType is FeedMetadata:
+// metadataType is the type of the metadata in a file, FeedMetadata:
 // https://developers.google.com/actions-center/verticals/reservations/e2e/reference/feeds/feed-metadata.
 var metadataType = message(map[string]valueType{
 	"processing_instruction": enum("PROCESS_UNKNOWN", instruction, "PROCESS_AS_INCREMENTAL"),
@@ -281,7 +282,7 @@ func (s *shard) readRecords(d *json.Decoder) error {
 	return err
 }
 
-// shownRecords is how many wrong records of a file are described.
+// shownRecords is how many wrong records of a file a report describes.
 const shownRecords = 3
 
 func (s *shard) wrongRecord(i int, err error) {

@@ -18,14 +18,13 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A feedSet is a set of feeds that belong together, one of each kind. The regions agree on it
-// before they read.
+// A feedSet identifies a set of feeds, one of each kind. The regions agree on it before they read.
 type feedSet struct {
-	at     time.Time // the time of all records, in whole seconds
-	nonces []string  // of each kind
+	at     time.Time // the past time at which all reads see the database, in whole seconds
+	nonces []string  // the nonce of each kind of feed
 }
 
-// newFeedSet returns a set of feeds of a time. Each feed has a nonce of its own.
+// newFeedSet returns a set of feeds of the data at a time. Each feed has a nonce of its own.
 func newFeedSet(at time.Time) feedSet {
 	s := feedSet{at: at}
 	for range kinds {
@@ -34,9 +33,9 @@ func newFeedSet(at time.Time) feedSet {
 	return s
 }
 
-// readTime waits for the next whole second, and returns it. A read at that time sees all that was
-// written before. Datastore can read any time of the last hour, and older whole minutes with
-// point-in-time recovery.
+// readTime waits for the next whole second, and returns it. A read as of that time sees everything
+// that was written before. Datastore can read any time of the last hour, and older whole minutes
+// with point-in-time recovery.
 func readTime(ctx context.Context) (time.Time, error) {
 	at := time.Now().Truncate(time.Second).Add(time.Second)
 	select {
@@ -52,8 +51,8 @@ type region struct {
 	name string
 	all  feeds
 	on   *cloud.Cloud
-	runs []*export.Run // of each kind
-	need []int         // number of shards of each kind
+	runs []*export.Run // the export of each kind of feed
+	need []int         // the number of shards of each kind of feed
 }
 
 // writeFeeds writes the feeds of all regions:
@@ -121,7 +120,7 @@ func writeFeeds(ctx context.Context, c config, dir string, stdout io.Writer) (fe
 	return set, each(ctx, c.regions, func(ctx context.Context, i int) error { return regions[i].write(ctx, agreed[i]) })
 }
 
-// shares describes which shards of a feed each region writes.
+// shares returns a text about which shards of a feed each region writes.
 func shares(regions []*region, agreed [][]Generation, k int) string {
 	var parts []string
 	for i, r := range regions {
@@ -135,7 +134,7 @@ func shares(regions []*region, agreed [][]Generation, k int) string {
 	return fmt.Sprintf("%s feed, shards of %d: %s.", kinds[k].name, agreed[0][k].Total, strings.Join(parts, ", "))
 }
 
-// each calls a function for all regions at once.
+// each calls f for all regions at once.
 func each(ctx context.Context, regions int, f func(ctx context.Context, region int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range regions {
@@ -149,8 +148,7 @@ func each(ctx context.Context, regions int, f func(ctx context.Context, region i
 	return group.Wait()
 }
 
-// snapshots reports whether the database can be read at a past time. Google's classic emulator
-// can't.
+// snapshots reports whether the database can read its past. Google's classic emulator can't.
 func snapshots(c config) bool { return c.Datastore != "google" }
 
 // openRegion starts the database of a region, and the engine for its jobs.
@@ -176,11 +174,11 @@ func (r *region) close() {
 	_ = r.all.bucket.Close() // its files are already written
 }
 
-// pageSize returns how many records go into one part of a file. A part is not split, so it has to
-// be small if files are. A record takes some 40 bytes, and fewer in larger parts.
+// pageSize returns how many records a part of a file has. A part is not split, so it must be small
+// if files are. A record takes some 40 bytes, and fewer in larger parts.
 func (c config) pageSize() int { return int(min(int64(c.Page), max(30, c.maxBytes/16/40))) }
 
-// start starts the export of each feed. The exports are held before they write files.
+// start starts the export of each feed. The exports stop before they write files.
 func (r *region) start(ctx context.Context, c config, set feedSet) error {
 	at := set.at
 	if !snapshots(c) {
@@ -199,7 +197,7 @@ func (r *region) start(ctx context.Context, c config, set feedSet) error {
 	return nil
 }
 
-// count counts the shards that each feed needs.
+// count sets the number of shards that each feed of the region needs.
 func (r *region) count(ctx context.Context) (err error) {
 	for k, x := range r.all.exports { // they are under way
 		if r.need[k], err = x.Count(ctx, r.runs[k]); err != nil {
@@ -209,7 +207,7 @@ func (r *region) count(ctx context.Context) (err error) {
 	return nil
 }
 
-// agree gives each region the numbers of its shards, one region after the other.
+// agree assigns numbers of shards to the regions, one region after the other.
 func agree(set feedSet, regions []*region, most int) ([][]Generation, error) {
 	agreed := make([][]Generation, len(regions))
 	for k, kind := range kinds {
@@ -246,7 +244,7 @@ func (r *region) write(ctx context.Context, agreed []Generation) error {
 	return group.Wait()
 }
 
-// discard deletes the parts of feeds that will not be written.
+// discard deletes the parts of feeds whose files will not be written.
 func discard(ctx context.Context, regions []*region) error {
 	return each(ctx, len(regions), func(ctx context.Context, i int) error {
 		for _, run := range regions[i].runs {

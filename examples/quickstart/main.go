@@ -50,8 +50,8 @@ var AddCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 	return nil
 })
 
-// ledger stands for a service that knows accounts. It has every account, or all but one in a
-// hundred while it is broken.
+// ledger stands for another service that knows all accounts. While it is broken, it lacks one
+// account in a hundred.
 var ledger accounts
 
 type accounts struct{ broken atomic.Bool }
@@ -68,7 +68,7 @@ const (
 	operator = "ann@example.com"
 )
 
-// config is what the flags say.
+// config has the values of the command's flags.
 type config struct {
 	entities int
 	addr     string
@@ -84,7 +84,7 @@ func main() {
 	})
 }
 
-// parse reads the flags, and prints their help if that is asked for.
+// parse parses the flags. If they ask for help, it prints that.
 func parse(args []string, help io.Writer) (c config, err error) {
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
 	flags.IntVar(&c.entities, "entities", 50000, "how many accounts to write, `N` in [0, 1000000]")
@@ -139,7 +139,7 @@ Exported files: %s
 	return nil
 }
 
-// newHandler returns the service's handler: of tasks, the jobs API, the dashboard and the ledger.
+// newHandler returns the service's handler for tasks, the jobs API, the dashboard and the ledger.
 func newHandler(
 	ctx context.Context, e *emulator.Emulator, client *datastore.Client, url, files string,
 ) (http.Handler, error) {
@@ -184,7 +184,7 @@ func newHandler(
 	return mux, nil
 }
 
-// local lets in requests from this machine, and takes their senders for one operator.
+// local allows requests from this machine, and returns the same operator as the sender of each.
 func local(r *http.Request) (who string, err error) {
 	if _, err := auth.Loopback(r); err != nil {
 		return "", errors.Join(auth.ErrForbidden, err)

@@ -24,7 +24,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// config is the values of the flags.
+// config has the values of the command's flags.
 type config struct {
 	ids, names, shards int
 	json               bool
@@ -40,7 +40,7 @@ func main() {
 	})
 }
 
-// parse parses the flags, and prints their help if asked to.
+// parse parses the flags. If they ask for help, it prints that.
 func parse(args []string, help io.Writer) (config, error) {
 	var c config
 	flags := flag.NewFlagSet("scatter", flag.ContinueOnError)
@@ -86,7 +86,7 @@ type Article struct {
 	Title string `datastore:",noindex"`
 }
 
-// compare writes the kind, and compares the ways to cut it.
+// compare writes the kind, and cuts it in all ways.
 func compare(ctx context.Context, client *datastore.Client, c config) (*mapper.SplitsComparison, error) {
 	rng := rand.New(rand.NewPCG(9, 0))
 	var keys []*datastore.Key
@@ -104,7 +104,7 @@ func compare(ctx context.Context, client *datastore.Client, c config) (*mapper.S
 	return mapper.CompareSplits(ctx, client, mapper.Query{Kind: "Article"}, c.shards)
 }
 
-// drawn draws the shards of each way.
+// drawn returns a text with a drawing of the shards of each way.
 func drawn(compared *mapper.SplitsComparison, c config) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d entities have a number, %d a name. A shard of %d should have %.1f.\n", c.ids, c.names, c.shards,

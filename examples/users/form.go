@@ -12,17 +12,19 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// An order is the order by which a job is cut. Each part is between two values of it.
+// An order is the order of users by which the job is cut into parts. Each part is between two
+// values of it.
 type order struct {
 	name  string
 	query mapper.Query
-	has   func(User) bool // whether a user has the property
+	has   func(User) bool // reports whether a user has the property of the order
 }
 
 var active = mapper.Where("active", "=", true)
 
 var (
-	// byUserID knows the property's bounds beforehand, so that the whole range can be cut evenly.
+	// byUserID is the order of the random user IDs. The query gives their bounds, so that the whole
+	// range can be cut evenly.
 	byUserID = order{"random ids", mapper.Query{
 		Kind: "User", ShardBy: "userid",
 		Filters: []mapper.Filter{active, mapper.Where("userid", ">=", int64(0)), mapper.Where("userid", "<", idSpace)},
@@ -34,20 +36,20 @@ var (
 			mapper.Where("joined", "<", joinedSpace)},
 	}, func(u User) bool { return u.Joined != nil }}
 
-	// byKey needs no property: keys have random IDs, as Datastore allocates them.
+	// byKey is the order of keys. They have random IDs, as Datastore allocates them.
 	byKey = order{"keys", mapper.Query{
 		Kind: "User", Filters: []mapper.Filter{active}, End: datastore.IDKey("User", keySpace, nil),
 	}, func(User) bool { return true }}
 )
 
-// A form is a way to cut the job.
+// A form is a way to cut the job, in one of the orders.
 type form struct {
 	over      order
 	name      string
 	splitting mapper.Splitting
 }
 
-// The ways to cut.
+// Ways to cut a job.
 var (
 	chain     = mapper.Splitting{First: 1, FanOut: 1}
 	tenShards = mapper.Splitting{First: 10, FanOut: 1}
@@ -60,7 +62,8 @@ const (
 	adaptiveName = "adaptive"
 )
 
-// Others are compared with the adaptive form, so it is the first one of each order.
+// forms are all forms that the command compares. The adaptive form is the first one in each order,
+// because the others are compared with it.
 var forms = []form{
 	{byUserID, adaptiveName, adaptive},
 	{byUserID, "chain", chain},
@@ -74,7 +77,7 @@ var forms = []form{
 	{byKey, inTenName, inTen},
 }
 
-// runForm writes the users, runs the job, and reads the users back.
+// runForm writes the users, runs the job in one form, and reads the users back.
 func runForm(ctx context.Context, c config, f form) (o outcome, err error) {
 	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Latency: c.latency,
 		Mappers: []mapper.AnyMapper{checkUser}})

@@ -30,7 +30,7 @@ import (
 	"github.com/scattermap/scattermap/examples/internal/command"
 )
 
-// config is the values of the flags.
+// config has the values of the command's flags.
 type config struct {
 	command.Job
 	users   int
@@ -47,7 +47,7 @@ func main() {
 	})
 }
 
-// parse parses the flags, and prints their help if asked to.
+// parse parses the flags. If they ask for help, it prints that.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 100, Workers: 20}}
 	flags := flag.NewFlagSet("users", flag.ContinueOnError)
@@ -76,10 +76,10 @@ func parse(args []string, help io.Writer) (config, error) {
 	)
 }
 
-// embedded is the Datastore whose calls take the time of -latency.
+// embedded is the name of the embedded Datastore, whose calls take the time of the flag -latency.
 const embedded = "embedded"
 
-// where describes where the users are.
+// where returns a text that says where the users are stored.
 func (c config) where() string {
 	switch c.Datastore {
 	case embedded:
@@ -90,7 +90,7 @@ func (c config) where() string {
 	return "Google's Firestore emulator"
 }
 
-// run runs the job in all forms, checks the results, reads by offsets, and reports.
+// run runs the job in all forms, checks the results, reads the users by offsets, and reports.
 func run(ctx context.Context, c config, stdout io.Writer) error {
 	show := stdout
 	if c.JSON {

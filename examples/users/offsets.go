@@ -16,25 +16,26 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// mostByOffset is the maximum of users that are read by offsets: twice as many cost four times as
-// much.
+// mostByOffset is the largest number of users that are read by offsets: twice as many cost four
+// times as much.
 const mostByOffset = 20_000
 
-// offsets is the cost of reading users by offsets. Datastore reads and bills the users that it
-// skips.
+// offsets has the cost of reading users by offsets. Datastore reads and bills the users that an
+// offset skips.
 type offsets struct {
-	Users          int     `json:"users"`
-	Pages          int     `json:"pages"`
-	Reads          int64   `json:"reads"`
-	Seconds        float64 `json:"seconds"`
-	CursorReads    int64   `json:"cursor_reads"` // of the same pages, read one after the other
+	Users   int     `json:"users"`
+	Pages   int     `json:"pages"`
+	Reads   int64   `json:"reads"`
+	Seconds float64 `json:"seconds"`
+	// reads of the same pages if they are read one after the other, by cursors
+	CursorReads    int64   `json:"cursor_reads"`
 	CursorSeconds  float64 `json:"cursor_seconds"`
-	MillionReads   int64   `json:"million_reads"` // for a million users, by offsets
+	MillionReads   int64   `json:"million_reads"` // number of reads of a million users by offsets
 	MillionDollars float64 `json:"million_dollars"`
-	CursorDollars  float64 `json:"cursor_dollars"` // for a million users, by cursors
+	CursorDollars  float64 `json:"cursor_dollars"` // the cost of a million users by cursors, in dollars
 }
 
-// readByOffsets reads all users by offsets, all pages at once, and then page after page with
+// readByOffsets reads all users twice: by offsets, all pages at once, and then page after page by
 // cursors.
 func readByOffsets(ctx context.Context, c config) (o offsets, err error) {
 	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Latency: c.latency,
@@ -80,7 +81,7 @@ func readByOffsets(ctx context.Context, c config) (o offsets, err error) {
 	return o, seen.check(o.Users)
 }
 
-// report compares the cost of offsets and cursors.
+// report returns a text that compares the cost of offsets and cursors.
 func (o offsets) report(c config) string {
 	which := fmt.Sprintf("All %d users", o.Users)
 	if o.Users < c.users {
@@ -103,7 +104,7 @@ Datastore reads and bills what an offset skips. %s
 }
 
 // offsetReads returns the number of reads for n entities by offsets: each page reads its own
-// entities and all before it.
+// entities and all before them.
 func offsetReads(n, page int) (reads int64) {
 	for first := 0; first < n; first += page {
 		reads += int64(min(first+page, n))
@@ -117,7 +118,7 @@ type seenUsers struct {
 	keys map[string]int
 }
 
-// page reads a page, and returns the cursor after it.
+// page reads a page of users, and returns the cursor after it.
 func (s *seenUsers) page(ctx context.Context, client *datastore.Client, q *datastore.Query) (datastore.Cursor, error) {
 	it := client.Run(ctx, q)
 	for {
@@ -135,7 +136,7 @@ func (s *seenUsers) page(ctx context.Context, client *datastore.Client, q *datas
 	}
 }
 
-// check checks that each of n users was read once.
+// check returns an error unless each of n users was read once.
 func (s *seenUsers) check(n int) error {
 	if len(s.keys) != n {
 		return fmt.Errorf("%d users were read, want %d", len(s.keys), n)

@@ -8,44 +8,44 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// An outcome is the result of one form.
+// An outcome has the results of the job in one form.
 type outcome struct {
 	Over    string  `json:"over"`
 	Form    string  `json:"form"`
 	Seconds float64 `json:"seconds"`
-	Ratio   float64 `json:"ratio"`   // seconds as a multiple of the adaptive form's, in the same order
-	Active  int64   `json:"active"`  // users in the job's query
-	Checked int64   `json:"checked"` // users that the job has counted
-	Invalid int64   `json:"invalid"` // checked users with invalid data
-	Without int64   `json:"without"` // active users without the property, which the job does not see
-	Depth   int     `json:"depth"`   // depth of the tree: how often a task made the next one
+	Ratio   float64 `json:"ratio"`   // the job's time as a multiple of the adaptive form's time in the same order
+	Active  int64   `json:"active"`  // number of users in the job's query
+	Checked int64   `json:"checked"` // number of users that the job has counted
+	Invalid int64   `json:"invalid"` // number of checked users with invalid data
+	Without int64   `json:"without"` // number of active users without the property, which the job does not see
+	Depth   int     `json:"depth"`   // the depth of the tree of tasks: how often a task made the next one
 	Tasks   int64   `json:"tasks"`
 	Pages   int64   `json:"pages"`
-	Reads   int64   `json:"reads"`  // billed
-	Writes  int64   `json:"writes"` // billed
+	Reads   int64   `json:"reads"`  // number of billed reads
+	Writes  int64   `json:"writes"` // number of billed writes
 
 	levels  []level
-	sampled bool // levels are estimates
+	sampled bool // whether levels are estimates
 }
 
 type result struct {
 	Users    int       `json:"users"`
 	Outcomes []outcome `json:"forms"`
-	Tree     []level   `json:"tree"`    // of "page, then ten" over random IDs
-	Sampled  bool      `json:"sampled"` // the tree is estimated from some of its tasks
+	Tree     []level   `json:"tree"`    // the tree of tasks of "page, then ten" over random IDs
+	Sampled  bool      `json:"sampled"` // whether the tree is estimated from some of its tasks
 	Offsets  offsets   `json:"offsets"`
 }
 
-// A level is a depth of a tree.
+// A level has numbers of the tasks with the same depth in the tree of tasks.
 type level struct {
 	Depth  int64   `json:"depth"`
 	Ranges float64 `json:"ranges"`
 	Users  float64 `json:"users"`
 	From   float64 `json:"from"`  // seconds from the job's start until its first task was made
-	Until  float64 `json:"until"` // and until its last page was committed
+	Until  float64 `json:"until"` // seconds from the job's start until its last page was committed
 }
 
-// levelsOf returns the levels of a job's tree.
+// levelsOf returns the levels of the tree of a job's tasks.
 func levelsOf(p *picture.Picture) (all []level) {
 	for _, l := range p.Levels() {
 		all = append(all, level{Depth: l.Depth, Ranges: l.Ranges, Users: l.Entities})
@@ -64,7 +64,8 @@ func levelsOf(p *picture.Picture) (all []level) {
 	return all
 }
 
-// add adds an outcome, and compares it with the adaptive one of the same order.
+// add adds an outcome to the result. It compares the outcome with the adaptive form's outcome in
+// the same order.
 func (r *result) add(o outcome) {
 	r.Outcomes = append(r.Outcomes, o)
 	last := &r.Outcomes[len(r.Outcomes)-1]
@@ -83,7 +84,7 @@ const heading = `Each form checks each active user once, and no other: they are 
 over        form            seconds  times  depth  tasks  pages   reads  writes
 `
 
-// row describes the outcome of the i-th form.
+// row returns a line of text about the outcome of the i-th form.
 func (r *result) row(i int) string {
 	o, over := r.Outcomes[i], r.Outcomes[i].Over
 	if i > 0 && r.Outcomes[i-1].Over == over {
@@ -96,7 +97,7 @@ func (r *result) row(i int) string {
 // barWide is the number of columns for the time of the whole job.
 const barWide = 40
 
-// tree draws when tasks of each depth worked, from left to right.
+// tree returns a drawing, from left to right, of the times in which tasks of each depth worked.
 func (r *result) tree() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nThe tree of %q over random ids, in seconds from the job's start:\n\n", inTenName)

@@ -15,21 +15,22 @@ import (
 
 // A User is an entity of the kind User.
 type User struct {
-	ID      *int64 `datastore:"userid,omitempty"` // random in [0, idSpace)
+	ID      *int64 `datastore:"userid,omitempty"` // a random number in [0, idSpace)
 	Joined  *int64 `datastore:"joined,omitempty"` // seconds after the first day, in [0, joinedSpace)
 	Active  bool   `datastore:"active"`
 	Email   string `datastore:"email,noindex"`
-	Checked int64  `datastore:"checked,noindex"` // how often
+	Checked int64  `datastore:"checked,noindex"` // how often the user was checked
 }
 
 const (
 	idSpace     int64 = 1 << 32
-	joinedSpace int64 = 5 * 365 * 24 * 3600 // five years
-	keySpace    int64 = 1 << 53             // IDs that Datastore allocates are below that
+	joinedSpace int64 = 5 * 365 * 24 * 3600 // the number of seconds in five years
+	keySpace    int64 = 1 << 53             // IDs that Datastore allocates are below this number
 )
 
-// checkUser checks a user, and turns the flag off. So the query no longer finds the user while the
-// job still runs. That is right, as the user has been visited.
+// checkUser is a mapper that checks a user, and turns the flag off by which the query filters. So
+// the query no longer finds the user while the job still runs. That is right, because the user has
+// been visited.
 var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.Entity[User], _ mapper.NoParams) error {
 	if !strings.Contains(u.Value.Email, "@") {
 		u.Count("invalid", 1)
@@ -39,20 +40,21 @@ var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.En
 	return nil
 })
 
-// A tally is the sums over the users of an order.
+// A tally has sums over the users in an order.
 type tally struct {
 	active, invalid int64
-	without         int64 // active users without the property of the order
+	without         int64 // number of active users without the property of the order
 }
 
-// putBatch is the number of users written at once.
+// putBatch is how many users are written in one call.
 const putBatch = 500
 
-// growth says how unevenly users join: half of them in the first 8% of the time.
+// growth is the exponent that says how unevenly users join: half of them in the first 8% of the
+// time.
 const growth = 5
 
-// writeUsers writes the same users each time, and returns the sums over the users of an order. One
-// in a thousand has neither a user ID nor a time.
+// writeUsers writes the same users each time. It returns the sums over the users in an order. One
+// user in a thousand has neither a user ID nor a time.
 func writeUsers(ctx context.Context, client *datastore.Client, n int, of order) (sum tally, err error) {
 	rng := rand.New(rand.NewPCG(7, 0))
 	keys, users := make([]*datastore.Key, n), make([]User, n)
@@ -76,7 +78,7 @@ func writeUsers(ctx context.Context, client *datastore.Client, n int, of order) 
 	return sum, err
 }
 
-// add adds a user who was not checked yet.
+// add adds a user who was not checked yet to the sums.
 func (t *tally) add(u User, of order) {
 	switch {
 	case !u.Active:
@@ -90,8 +92,9 @@ func (t *tally) add(u User, of order) {
 	}
 }
 
-// checkUsers reads the users, and compares them with the job's counters and their earlier state.
-// The job has checked each active user of the order once, and no other.
+// checkUsers reads the users back, and returns an error unless they fit the job's counters and
+// their state before. The job must have checked each active user in the order once, and no other
+// user.
 func checkUsers(ctx context.Context, client *datastore.Client, s *mapper.Status, want tally, of order) error {
 	var users []User
 	if _, err := client.GetAll(ctx, datastore.NewQuery("User"), &users); err != nil {

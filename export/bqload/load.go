@@ -91,11 +91,11 @@ func Load[R any](ctx context.Context, client *bigquery.Client, m *export.Manifes
 	}
 }
 
-// mostAttempts is how often a failing load is started.
+// mostAttempts is how often Load starts a load job that fails.
 const mostAttempts = 1000
 
-// find returns the job of an ID. BigQuery needs a job's location, which is the location of the
-// table's dataset.
+// find returns the load job with an ID. BigQuery needs a job's location, which is the location of
+// the table's dataset.
 func find(ctx context.Context, client *bigquery.Client, table *bigquery.Table, id string) (*bigquery.Job, error) {
 	dataset, err := client.DatasetInProject(table.ProjectID, table.DatasetID).Metadata(ctx)
 	if err != nil {
@@ -108,7 +108,8 @@ func find(ctx context.Context, client *bigquery.Client, table *bigquery.Table, i
 	return job, nil
 }
 
-// jobID returns the ID of the load job, from the run, the table, the options and the attempt.
+// jobID returns the ID of the load job. It depends on the run, the table, the options and the
+// number of the attempt.
 func jobID(m *export.Manifest, o Options, attempt int) string {
 	h := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s\x00%t", m.Run, o.Table.ProjectID, o.Table.DatasetID,
 		o.Table.TableID, o.Replace))
@@ -119,7 +120,7 @@ func jobID(m *export.Manifest, o Options, attempt int) string {
 	return id
 }
 
-// describe sets the format of the files.
+// describe sets the format of the files in source, and its schema.
 func describe[R any](source *bigquery.GCSReference, m *export.Manifest, schema bigquery.Schema) error {
 	tag := ""
 	switch m.Format {
@@ -164,7 +165,8 @@ var (
 	jsonMarshaler = reflect.TypeFor[json.Marshaler]()
 )
 
-// schemaOf returns the schema of a struct. Its fields are named by the tag.
+// schemaOf returns the BigQuery schema of a struct. The fields have the names in their tags with
+// the given key.
 func schemaOf(t reflect.Type, tag string, above ...reflect.Type) (bigquery.Schema, error) {
 	if t.Kind() != reflect.Struct || t.Implements(jsonMarshaler) && tag == "json" {
 		return nil, fmt.Errorf("the schema of %v is not known: set Options.Schema", t)
@@ -202,7 +204,7 @@ func schemaOf(t reflect.Type, tag string, above ...reflect.Type) (bigquery.Schem
 	return schema, nil
 }
 
-// plainTypes are BigQuery's types of simple Go kinds.
+// plainTypes are the BigQuery types for simple Go kinds.
 var plainTypes = map[reflect.Kind]bigquery.FieldType{
 	reflect.Bool: bigquery.BooleanFieldType, reflect.String: bigquery.StringFieldType,
 	reflect.Float32: bigquery.FloatFieldType, reflect.Float64: bigquery.FloatFieldType,

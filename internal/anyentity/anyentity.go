@@ -1,5 +1,5 @@
-// Package anyentity makes random entities for tests, with everything that Datastore's protocol can
-// express.
+// Package anyentity makes random entities for tests. Their values have all forms that Datastore's
+// protocol can express.
 package anyentity
 
 import (
@@ -13,20 +13,21 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Names are names of properties, including odd ones.
+// Names are the property names of random entities. Some of them are odd, such as a name with a dot.
 var Names = []string{
 	"p", "q", "Name", "ü", "日本", "emoji😀", "with space", "a.b", "a", "dot.", "`q`", "b`c", `back\slash`, `"quoted"`,
 	"n\nl", "'", "0", "-", "N.N",
 }
 
-// New returns an entity with up to twelve of the properties in [Names]. The caller may add others.
-// If plain is set, it leaves out values that Google's emulators refuse.
+// New returns a random entity with up to twelve properties, named from [Names]. The caller may add
+// others. If plain is set, it leaves out values that Google's emulators refuse.
 func New(rng *rand.Rand, key *pb.Key, plain bool) *pb.Entity {
 	g := generator{rng, key, plain}
 	return &pb.Entity{Key: key, Properties: g.properties(0)}
 }
 
-// Value returns a random value.
+// Value returns a random value for a property. If plain is set, it is one that Google's emulators
+// accept.
 func Value(rng *rand.Rand, key *pb.Key, plain bool) *pb.Value {
 	return generator{rng, key, plain}.value(0)
 }
@@ -45,7 +46,7 @@ func (g generator) properties(depth int) map[string]*pb.Value {
 	return all
 }
 
-// value returns a random value that is nested in depth entities.
+// value returns a random value. The depth is the number of entities that the value is nested in.
 func (g generator) value(depth int) *pb.Value {
 	if g.IntN(5) == 0 {
 		list := new(pb.ArrayValue)
@@ -57,7 +58,7 @@ func (g generator) value(depth int) *pb.Value {
 	return g.element(depth)
 }
 
-// element returns a value that is not an array.
+// element returns a random value that is not an array, so that an array can have it as an element.
 func (g generator) element(depth int) *pb.Value {
 	v := &pb.Value{ExcludeFromIndexes: g.IntN(3) == 0}
 	kind := g.IntN(12)
@@ -119,7 +120,7 @@ func user() *pb.Value_EntityValue {
 	}}}
 }
 
-// key returns a key of the entity's own project, or of another one.
+// key returns a random key, either of the entity's own project or of another one.
 func (g generator) key() *pb.Key {
 	of := g.own.GetPartitionId()
 	k := &pb.Key{PartitionId: &pb.PartitionId{ProjectId: of.GetProjectId(), DatabaseId: of.GetDatabaseId()}}

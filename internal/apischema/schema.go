@@ -1,5 +1,5 @@
-// Package apischema makes the JSON schema of the jobs API's answers from their Go types, and checks
-// answers against it. It knows the few keywords that it writes.
+// Package apischema makes a JSON schema from the Go types of the jobs API's answers, and checks
+// answers against it. The check knows only the few schema keywords that the package writes.
 package apischema
 
 import (
@@ -14,14 +14,15 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// Path is where the schema is, in the folder docs.
+// Path is the path of the schema's file in the folder docs.
 const Path = "jobs-api.schema.json"
 
 // A Schema is a JSON schema, or a part of one.
 type Schema map[string]any
 
-// Of returns a schema with a definition for each of the named types, and for the types of their
-// fields. The function meaning returns the description of a field.
+// Of returns a schema with a definition for each of the given types, under its name in the map. The
+// types of their fields get definitions, too. The function meaning returns the description of a
+// field.
 func Of(types map[string]reflect.Type, meaning func(t reflect.Type, field string) string) Schema {
 	m := maker{defs: make(map[string]any), meaning: meaning}
 	for _, name := range slices.Sorted(maps.Keys(types)) {
@@ -39,7 +40,7 @@ type maker struct {
 	meaning func(t reflect.Type, field string) string
 }
 
-// of returns the schema of a type.
+// of returns the JSON schema of a Go type.
 func (m maker) of(t reflect.Type) Schema {
 	switch t {
 	case reflect.TypeFor[time.Time]():
@@ -72,7 +73,8 @@ func (m maker) of(t reflect.Type) Schema {
 	return Schema{}
 }
 
-// object returns the schema of a struct. A struct with a name becomes a definition.
+// object returns the JSON schema of a struct. A struct type with a name becomes a definition, and
+// object returns a reference to it.
 func (m maker) object(t reflect.Type) Schema {
 	name := t.String()
 	if t.Name() != "" {
@@ -107,8 +109,8 @@ func (m maker) object(t reflect.Type) Schema {
 	return Schema{"$ref": "#/$defs/" + name}
 }
 
-// Check returns an error if a JSON value does not match a definition of a schema. The schema was
-// read from JSON.
+// Check returns an error if a JSON text does not match one definition of a schema. The schema is in
+// the form that encoding/json decodes it to.
 func Check(schema map[string]any, definition string, text []byte) error {
 	defs, _ := schema["$defs"].(map[string]any)
 	s, ok := defs[definition].(map[string]any)
@@ -160,7 +162,8 @@ func check(defs, s map[string]any, at string, v any) error {
 	return nil
 }
 
-// isType reports whether a value has a type, or one of a list of types.
+// isType reports whether a JSON value has the type want. Want is the name of a type, or a list of
+// names.
 func isType(want, v any) bool {
 	if several, ok := want.([]any); ok {
 		return slices.ContainsFunc(several, func(one any) bool { return isType(one, v) })

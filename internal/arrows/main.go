@@ -119,7 +119,7 @@ func read(folder string) (names []string, uses [][][]string, err error) {
 	return names, uses, nil
 }
 
-// exports returns the files in which the compiler keeps the types of imported packages.
+// exports returns the compiler's files with the types of imported packages, by import path.
 func exports(folder string) (map[string]string, error) {
 	list := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", ".")
 	list.Dir, list.Stderr = folder, os.Stderr
@@ -135,8 +135,8 @@ func exports(folder string) (map[string]string, error) {
 	return all, nil
 }
 
-// counts reports whether an object is a function, a method, or a variable or constant of the
-// package itself.
+// counts reports whether a reference to an object counts: to a function, a method, or a variable or
+// constant of the package itself.
 func counts(object types.Object, pkg *types.Package) bool {
 	switch object.(type) {
 	case *types.Func:
@@ -147,8 +147,8 @@ func counts(object types.Object, pkg *types.Package) bool {
 	return false
 }
 
-// best returns an order of files in which the fewest references point upwards, and their number. It
-// tries all sets of files that may be at the top.
+// best returns an order of files in which the fewest references point upwards, and the number of
+// these references. It tries all sets of files that may be at the top.
 func best(uses [][][]string) (order []int, upwards int) {
 	n := len(uses)
 	// The cost of file f below a set of files is the number of its references to them.

@@ -1,5 +1,5 @@
-// Package claims reads the claims of identity tokens without verifying them, for errors that say
-// what to do next.
+// Package claims reads the claims of an identity token without verifying its signature. Errors use
+// them to say what to do next.
 package claims
 
 import (
@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// Gcloud is the client ID of gcloud. "gcloud auth print-identity-token" makes tokens of people for
-// this audience, and refuses --audiences for people (gcloud 528,
+// Gcloud is the audience of the tokens that "gcloud auth print-identity-token" makes for people:
+// gcloud's client ID. The command refuses --audiences for people (gcloud 528,
 // lib/surface/auth/print_identity_token.py).
 const Gcloud = "32555940559.apps.googleusercontent.com"
 
-// Claims are the claims that tell who may use a token for what.
+// Claims are the parts of a token that tell who may use it, for what, and until when.
 type Claims struct {
 	Audience string `json:"aud"`
 	Email    string `json:"email"`
 	Subject  string `json:"sub"`
-	Expires  int64  `json:"exp"` // in seconds since 1970; 0: not in the token
+	Expires  int64  `json:"exp"` // in seconds since 1970, or 0 if the token does not say it
 }
 
-// Of returns the claims of a token. It is not ok if they can't be read.
+// Of returns the claims of a token. If they can't be read, ok is false.
 func Of(token string) (c Claims, ok bool) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {

@@ -30,22 +30,22 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// Options are the settings of a Cloud.
+// Options are the settings of a [Cloud].
 type Options struct {
 	Checkout string // the root folder of scattermap
 	Project  string // the ID of the one project
 	Log      func(format string, args ...any)
 }
 
-// A Cloud is a project with billing. It is empty at first.
+// A Cloud is a simulated project of Google Cloud, with billing. It has no resources at first.
 type Cloud struct {
 	options  Options
 	number   string
 	emulator *emulator.Emulator
 	queues   *cloudtasks.Client
 	conn     *grpc.ClientConn // the connection to the embedded Datastore
-	folder   string           // the folder of programs and builds
-	host     *httptest.Server // of the programs
+	folder   string           // a temporary folder for programs and builds
+	host     *httptest.Server // receives the command lines of the programs
 	front    *front
 
 	commands sync.Mutex // held while a command runs
@@ -56,30 +56,30 @@ type Cloud struct {
 	apis   map[string]bool
 	grants map[grant]bool
 
-	databases map[string]string // their types, by ID
-	ttl       map[string]bool   // database/kind/field
+	databases map[string]string // the type of each database, by its ID
+	ttl       map[string]bool   // the expiring properties, as database/kind/property
 	accounts  map[string]bool
-	repos     map[string]bool   // by location/name
-	images    map[string]string // the binary of each image
-	locations map[string]string // of queues, by name
+	repos     map[string]bool   // the repositories of images, as location/name
+	images    map[string]string // the path of each image's binary, by the image's name
+	locations map[string]string // the location of each queue, by the queue's name
 	services  map[string]*service
 	schedules map[string]*schedule
-	channels  map[string]string // addresses, by name
+	channels  map[string]string // the mail address of each notification channel, by the channel's name
 	policies  map[string]policy
-	states    map[string]*state // of Terraform, by folder
+	states    map[string]*state // Terraform's state of each root module, by its folder
 	mails     []string
-	refused   []string // calls of services that were refused
+	refused   []string // the calls of services that were refused
 }
 
-// A grant gives a member a role on a resource. The resource is "project", or starts with "queue:",
-// "service:" or "account:".
+// A grant is one role of one member on a resource. The resource is "project", or starts with
+// "queue:", "service:" or "account:".
 type grant struct{ resource, role, member string }
 
-// A schedule calls a URL regularly.
+// A schedule is a job of Cloud Scheduler, which calls a URL regularly.
 type schedule struct {
 	name, uri, method, account, audience string
 	paused                               bool
-	code                                 int // of the last answer
+	code                                 int // the status code of the last answer
 }
 
 // A policy is an alarm policy of Cloud Monitoring.
@@ -88,10 +88,10 @@ type policy struct {
 	channels           []string
 }
 
-// marker is in the metadata of the Cloud's own calls, which need no role.
+// marker is the name of the gRPC metadata that marks the Cloud's own calls. These need no role.
 const marker = "x-cloudstandin"
 
-// Start makes a project and the programs. The caller has to call Close.
+// Start returns a new Cloud, and installs the programs. The caller has to call Close.
 func Start(o Options) (_ *Cloud, err error) {
 	c := &Cloud{
 		options: o, number: "123456789012",
@@ -137,7 +137,7 @@ func Start(o Options) (_ *Cloud, err error) {
 	return c, c.install()
 }
 
-// install makes the programs.
+// install puts the simulated programs into the folder of [Cloud.Programs].
 func (c *Cloud) install() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -154,11 +154,12 @@ func (c *Cloud) install() error {
 	return nil
 }
 
-// Programs returns the folder serves the programs' commands. The command "go install" installs to
-// it, too.
+// Programs returns the folder with the simulated programs, such as gcloud. The command "go install"
+// also installs to this folder.
 func (c *Cloud) Programs() string { return filepath.Join(c.folder, "bin") }
 
-// Environment returns the environment of a shell that finds the programs first.
+// Environment returns the environment variables for a shell. With them it runs the simulated
+// programs in place of the real ones.
 func (c *Cloud) Environment() []string {
 	path := c.Programs() + string(os.PathListSeparator) + os.Getenv("PATH")
 	return []string{
@@ -168,7 +169,7 @@ func (c *Cloud) Environment() []string {
 	}
 }
 
-// Close ends all processes, and removes the folder.
+// Close ends all processes of the Cloud, and removes its folder.
 func (c *Cloud) Close() {
 	for _, s := range c.services {
 		s.stop()
@@ -193,7 +194,7 @@ func (c *Cloud) Close() {
 	}
 }
 
-// Mails returns the mails that alarms have sent.
+// Mails returns the mails that alarms have sent so far.
 func (c *Cloud) Mails() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,7 +208,8 @@ func (c *Cloud) Refused() []string {
 	return slices.Clone(c.refused)
 }
 
-// Left describes the resources that still exist.
+// Left describes the resources that exist in the project now, so that a test can check that the
+// documentation removes all.
 func (c *Cloud) Left() (all []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,7 +234,8 @@ func (c *Cloud) Left() (all []string) {
 	return all
 }
 
-// Expiring returns the policies by which records expire, as DATABASE/KIND/PROPERTY.
+// Expiring returns the properties by which Datastore deletes expired entities, each as
+// DATABASE/KIND/PROPERTY.
 func (c *Cloud) Expiring() (all []string) {
 	for name, on := range c.ttl {
 		if on {
@@ -243,7 +246,7 @@ func (c *Cloud) Expiring() (all []string) {
 	return all
 }
 
-// Balances returns the property Balance of all entities of a kind, by name.
+// Balances returns the property Balance of each entity of a kind, by the names of the entities.
 func (c *Cloud) Balances(ctx context.Context, kind string) (map[string]int64, error) {
 	answer, err := datastorepb.NewDatastoreClient(c.conn).RunQuery(c.marked(ctx), &datastorepb.RunQueryRequest{
 		ProjectId: c.options.Project,
@@ -263,7 +266,8 @@ func (c *Cloud) marked(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, marker, "1")
 }
 
-// serve runs a command for a program.
+// serve answers a simulated program: it runs the command line that the program sends, and returns
+// the output and the exit code.
 func (c *Cloud) serve(w http.ResponseWriter, r *http.Request) {
 	var cmd command
 	if err := json.NewDecoder(r.Body).Decode(&cmd); err != nil {
@@ -295,7 +299,7 @@ func (c *Cloud) do(ctx context.Context, cmd command) (reply, error) {
 	return reply{}, fmt.Errorf("%s: command not found", cmd.Name)
 }
 
-// needs returns an error unless the given APIs are enabled.
+// needs returns an error if one of the given APIs is not enabled in the project.
 func (c *Cloud) needs(apis ...string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -320,7 +324,7 @@ func (c *Cloud) has(member, resource string, roles ...string) bool {
 	})
 }
 
-// give grants a role, or removes it.
+// give adds a grant to the project if on is set, and otherwise removes it.
 func (c *Cloud) give(g grant, on bool) error {
 	kind, address, ok := strings.Cut(g.member, ":")
 	c.mu.Lock()
@@ -344,7 +348,7 @@ func (c *Cloud) give(g grant, on bool) error {
 	return nil
 }
 
-// roles are the roles that the Cloud knows.
+// roles are the names of all roles that can be granted here.
 var roles = setOf(`
 	roles/artifactregistry.writer roles/cloudbuild.builds.builder roles/cloudtasks.enqueuer roles/cloudtasks.queueAdmin
 	roles/cloudtasks.viewer roles/cloudtrace.agent roles/datastore.user roles/datastore.viewer
@@ -360,7 +364,8 @@ func setOf(words string) map[string]bool {
 	return set
 }
 
-// intercept checks whether a service's account may make a call to the emulators.
+// intercept lets a service's call to an emulator through if the service's account has the necessary
+// role. Otherwise it returns an error, and notes the call as refused.
 func (c *Cloud) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo,
 	next grpc.UnaryHandler) (any, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -434,7 +439,7 @@ func (c *Cloud) allowed(request any, method string) error {
 	return nil
 }
 
-// database returns an error unless a database exists, in Datastore mode.
+// database returns an error unless a project has a database with the given ID, in Datastore mode.
 func (c *Cloud) database(project, id string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -449,7 +454,7 @@ func (c *Cloud) database(project, id string) error {
 	return nil
 }
 
-// commit writes entities with the permissions of the account that is signed in.
+// commit writes entities to the Datastore for the person who is signed in, who needs no role.
 func (c *Cloud) commit(ctx context.Context, r *datastorepb.CommitRequest) (proto.Message, error) {
 	if err := errors.Join(c.needs("datastore.googleapis.com"), c.database(r.ProjectId, cmp.Or(r.DatabaseId,
 		"(default)"))); err != nil {
@@ -458,7 +463,7 @@ func (c *Cloud) commit(ctx context.Context, r *datastorepb.CommitRequest) (proto
 	return datastorepb.NewDatastoreClient(c.conn).Commit(c.marked(ctx), r)
 }
 
-// freePort returns a port that is free now.
+// freePort returns a TCP port that no process uses now.
 func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -469,6 +474,6 @@ func freePort() (string, error) {
 	return port, err
 }
 
-// Runs reports whether commands can reach the service on this system. They have to trust the
-// Cloud's certificate authority, and only some systems read the environment variable for that.
+// Runs reports whether the documentation's commands can run on this system. They have to trust the
+// Cloud's certificate authority, and only some systems read the environment variable for it.
 func Runs() bool { return runtime.GOOS == "linux" }

@@ -15,17 +15,18 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// Curl lists the flags of curl that the documentation may use, and whether they have a value.
+// Curl has the flags of curl that the documentation may use. The value says whether the flag has
+// one.
 var Curl = map[string]bool{
 	"--fail-with-body": false, "--fail": false, "--silent": false, "--show-error": false, "--location": false,
 	"--request": true, "--header": true, "--data": true, "--output": true, "--max-time": true,
 }
 
-// short maps short flags to long ones.
+// short maps curl's short flags to the long ones.
 var short = map[string]string{"-s": "--silent", "-S": "--show-error", "-f": "--fail", "-L": "--location",
 	"-X": "--request", "-H": "--header", "-d": "--data", "-o": "--output", "-m": "--max-time"}
 
-// ParseCurl parses the arguments of curl.
+// ParseCurl parses the arguments of curl into flags and the URL.
 func ParseCurl(args []string) (flags map[string][]string, url string, err error) {
 	flags = make(map[string][]string)
 	for i := 0; i < len(args); i++ {
@@ -59,7 +60,7 @@ func ParseCurl(args []string) (flags map[string][]string, url string, err error)
 
 var commitURL = regexp.MustCompile(`^https://datastore\.googleapis\.com/v1/projects/([^/:]+):commit$`)
 
-// curl sends a request to the Datastore or to a service.
+// curl runs a command line of curl: it sends a request to the Datastore or to a service.
 func (c *Cloud) curl(ctx context.Context, cmd command) (reply, error) {
 	flags, url, err := ParseCurl(cmd.Args)
 	if err != nil {
@@ -114,7 +115,7 @@ func (c *Cloud) curl(ctx context.Context, cmd command) (reply, error) {
 	return r, nil
 }
 
-// restCommit is the method commit of the Datastore's REST API.
+// restCommit answers a request to the method commit of the Datastore's REST API.
 func (c *Cloud) restCommit(ctx context.Context, project, method string, header http.Header, data string) (int,
 	string) {
 	if method != http.MethodPost {
@@ -144,7 +145,8 @@ func (c *Cloud) restCommit(ctx context.Context, project, method string, header h
 	return http.StatusOK, string(text)
 }
 
-// git clones scattermap: it makes a folder with links into the checkout.
+// git runs a command line of git, which must clone scattermap. It makes a folder with links into
+// the checkout in place of a clone.
 func (c *Cloud) git(cmd command) (reply, error) {
 	if len(cmd.Args) != 2 || cmd.Args[0] != "clone" || cmd.Args[1] != "https://github.com/scattermap/scattermap" {
 		return reply{}, fmt.Errorf("git: the stand-in only clones https://github.com/scattermap/scattermap, not "+
@@ -171,8 +173,9 @@ func (c *Cloud) git(cmd command) (reply, error) {
 	return reply{Err: "Cloning into 'scattermap'...\n"}, nil
 }
 
-// golang runs the go command. "go mod tidy", which needs a network, is replaced: it makes a module
-// that imports scattermap use the checkout. "go install" installs into the folder of the programs.
+// golang runs a command line of go. For "go mod tidy", which would need a network, it makes a
+// module that imports scattermap use the checkout. "go install" installs to the folder of the
+// programs.
 func (c *Cloud) golang(ctx context.Context, cmd command) (reply, error) {
 	switch {
 	case len(cmd.Args) == 2 && cmd.Args[0] == "install":
@@ -184,7 +187,8 @@ func (c *Cloud) golang(ctx context.Context, cmd command) (reply, error) {
 	return reply{}, c.realGo(ctx, cmd.Folder, cmd.Args...)
 }
 
-// tidy makes a module use the checkout and all modules that it requires.
+// tidy changes the go.mod of a module so that it uses the checkout, and all modules that the
+// checkout requires.
 func (c *Cloud) tidy(folder string) (reply, error) {
 	source, err := os.ReadFile(filepath.Join(folder, "main.go"))
 	if err != nil || !strings.Contains(string(source), `"github.com/scattermap/scattermap/`) {

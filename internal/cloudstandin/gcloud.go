@@ -20,13 +20,14 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// A handler runs a command of gcloud. It returns the result and the status, which are both printed.
+// A handler implements one command of gcloud. It returns two texts that gcloud prints: the result
+// to stdout, and the status to stderr.
 type handler struct {
 	apis string // the APIs that must be enabled, without .googleapis.com, separated by spaces
 	do   func(r *request) (out, said string, err error)
 }
 
-// A request is a call of a handler.
+// A request is what a handler gets: the parsed command line, and the Cloud.
 type request struct {
 	context.Context
 	*Cloud
@@ -34,8 +35,9 @@ type request struct {
 	cmd command
 }
 
-// Place returns the flag that names the location, or "". gcloud's parser does not require the flag:
-// without it gcloud looks in its configuration and in the project, or asks at the console.
+// Place returns the flag of a command that names the location, or "" if it has none. gcloud's
+// parser does not require the flag: without it gcloud looks in its configuration and in the
+// project, or asks at the console.
 func (c Call) Place() string {
 	for prefix, flag := range map[string]string{
 		"tasks ": "--location", "scheduler ": "--location", "artifacts ": "--location", "firestore databases " +
@@ -105,7 +107,7 @@ func line(text string) string {
 	return text
 }
 
-// message returns an error of the emulators as gcloud prints it.
+// message returns the text that gcloud prints for an error of the emulators.
 func message(err error) string {
 	if s, ok := status.FromError(err); ok && s.Code() != codes.OK {
 		return strings.ToUpper(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(s.Code().String(),
@@ -114,7 +116,8 @@ func message(err error) string {
 	return err.Error()
 }
 
-// format returns values as gcloud prints them: those that --format=value(...) names, or else all.
+// format returns named values in the form in which gcloud prints them. With the flag
+// --format=value(...) only the values named there are printed, and otherwise all.
 func format(call Call, values map[string]string) (string, error) {
 	asked, ok := strings.CutPrefix(call.Get("--format"), "value(")
 	if !ok {
@@ -334,7 +337,7 @@ var handlers = map[string]handler{
 	}},
 }
 
-// apiNames are the APIs that exist.
+// apiNames are the APIs that a project can enable here.
 var apiNames = setOf(`
 	artifactregistry.googleapis.com billingbudgets.googleapis.com cloudbilling.googleapis.com
 	cloudbuild.googleapis.com cloudresourcemanager.googleapis.com cloudscheduler.googleapis.com
@@ -343,7 +346,8 @@ var apiNames = setOf(`
 	monitoring.googleapis.com run.googleapis.com serviceusage.googleapis.com secretmanager.googleapis.com
 	storage.googleapis.com telemetry.googleapis.com`)
 
-// remove removes an existing resource.
+// remove deletes a resource from a map, and returns what gcloud prints. If there is no such
+// resource, it returns an error.
 func remove[V any](r *request, from map[string]V, name, said string) (string, string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -357,7 +361,7 @@ func remove[V any](r *request, from map[string]V, name, said string) (string, st
 	return "", said, nil
 }
 
-// account creates an account.
+// account creates a service account.
 func (c *Cloud) account(email string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -370,7 +374,7 @@ func (c *Cloud) account(email string) error {
 	return nil
 }
 
-// channel creates a channel of notifications.
+// channel creates a notification channel for a mail address, and returns its name.
 func (c *Cloud) channel(address string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -379,8 +383,8 @@ func (c *Cloud) channel(address string) string {
 	return name
 }
 
-// accessToken returns "access-token-of-" and the account that is signed in. The stand-in of curl
-// accepts it.
+// accessToken returns "access-token-of-" and the account that is signed in, as gcloud's output. The
+// simulated curl accepts such a token.
 func accessToken(r *request) (string, string, error) {
 	if r.user == "" {
 		return "", "", errors.New("You do not currently have an active account selected.")
@@ -417,7 +421,8 @@ func identityToken(r *request) (string, string, error) {
 		"[" + account + "].", err
 }
 
-// binding grants a role on a resource, or removes it.
+// binding returns a handler that grants a role on a resource, or removes it if on is false. The
+// kind is the kind of resource.
 func binding(kind string, on bool) func(*request) (string, string, error) {
 	return func(r *request) (string, string, error) {
 		name := r.Positional(0)
@@ -454,7 +459,7 @@ func (c *Cloud) queue(location, name string) string {
 	return "projects/" + c.options.Project + "/locations/" + location + "/queues/" + name
 }
 
-// submit builds an image.
+// submit handles "gcloud builds submit": it builds an image.
 func submit(r *request) (string, string, error) {
 	config, err := os.ReadFile(filepath.Join(r.cmd.Folder, r.Get("--config")))
 	if err != nil {
@@ -483,7 +488,7 @@ func submit(r *request) (string, string, error) {
 		"" + image + "  SUCCESS", r.build(r.Context, filepath.Join(r.cmd.Folder, r.Positional(0)), pkg, image)
 }
 
-// mayBuild checks the roles that an account needs to build an image.
+// mayBuild returns an error if an account lacks a role that it needs to build an image.
 func (c *Cloud) mayBuild(account, image, role string) error {
 	email, ok := strings.CutPrefix(account, "projects/"+c.options.Project+"/serviceAccounts/")
 	if !ok {
@@ -543,7 +548,7 @@ func createQueue(r *request) (string, string, error) {
 	return "", "Created queue [" + r.Get("--location") + "/" + r.Positional(0) + "].", r.makeQueue(r.Context, q)
 }
 
-// makeQueue creates a queue.
+// makeQueue creates a queue in the embedded Cloud Tasks.
 func (c *Cloud) makeQueue(ctx context.Context, q *cloudtaskspb.Queue) error {
 	parent, name, _ := strings.Cut(q.Name, "/queues/")
 	if _, err := c.queues.CreateQueue(c.marked(ctx), &cloudtaskspb.CreateQueueRequest{Parent: parent,
@@ -576,7 +581,8 @@ func deleteQueue(r *request) (string, string, error) {
 	return "", said, err
 }
 
-// imageOf returns the image to deploy. If the command names a source, it builds the image first.
+// imageOf returns the image that a command deploys. If the command names a source folder, imageOf
+// builds the image first.
 func imageOf(r *request, name, region string) (string, error) {
 	image, source := r.Get("--image"), r.Get("--source")
 	switch {
@@ -607,7 +613,8 @@ func imageOf(r *request, name, region string) (string, error) {
 	return image, nil
 }
 
-// deploy deploys an image, or builds a folder and deploys that.
+// deploy handles "gcloud run deploy": it deploys an image, or builds one from a folder and deploys
+// that.
 func deploy(r *request) (string, string, error) {
 	name, region := r.Positional(0), r.Get("--region")
 	if name == "" {
@@ -722,7 +729,7 @@ func createPolicy(r *request) (string, string, error) {
 	return "", "Created alert policy [" + name + "].", err
 }
 
-// policy creates an alarm.
+// policy creates an alarm policy, and returns its name.
 func (c *Cloud) policy(p policy) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

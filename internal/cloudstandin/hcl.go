@@ -18,10 +18,11 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// A module is a folder of Terraform files, with the blocks that they declare by address.
+// A module is a folder of Terraform files, parsed. Its blocks are by their addresses.
 type module struct {
 	folder string
-	blocks map[string]*hclsyntax.Block // var.x, output.x, module.x, data.kind.name, kind.name
+	// The key is the address: var.x, output.x, module.x, data.kind.name or kind.name.
+	blocks map[string]*hclsyntax.Block
 	locals map[string]*hclsyntax.Attribute
 }
 
@@ -58,8 +59,8 @@ func readModule(folder string) (*module, error) {
 	return m, nil
 }
 
-// checkVariables checks that the given variables are declared, and that no declared one without a
-// default is missing.
+// checkVariables returns an error if a given variable is not declared, or if a declared one without
+// a default is not given.
 func (m *module) checkVariables(given []string) error {
 	for _, name := range given {
 		if m.blocks["var."+name] == nil {
@@ -77,7 +78,7 @@ func (m *module) checkVariables(given []string) error {
 	return nil
 }
 
-// A plan applies a root module.
+// A plan is one run of "terraform apply" on a root module.
 type plan struct {
 	cloud   *Cloud
 	ctx     context.Context
@@ -85,11 +86,11 @@ type plan struct {
 	outputs map[string]string
 }
 
-// An instance is a module with values for its variables.
+// An instance is a module that is applied with values for its variables.
 type instance struct {
 	*module
 	plan    *plan
-	path    string // module.x. or ""; the prefix of its addresses
+	path    string // the prefix of the instance's addresses in the state: module.x. or "" for the root module
 	values  map[string]cty.Value
 	pending map[string]bool
 }
@@ -114,7 +115,7 @@ func (p *plan) apply(root *module, variables map[string]string) error {
 	return err
 }
 
-// instantiate creates everything in a module, and returns its outputs.
+// instantiate creates all resources of a module, and returns the module's outputs.
 func (p *plan) instantiate(m *module, path string, given map[string]cty.Value) (map[string]cty.Value, error) {
 	if err := m.checkVariables(slices.Sorted(maps.Keys(given))); err != nil {
 		return nil, err
@@ -152,7 +153,7 @@ func (p *plan) instantiate(m *module, path string, given map[string]cty.Value) (
 	return outputs, nil
 }
 
-// variable sets a variable to a value, converted to its type.
+// variable gives a variable of the module its value, converted to the declared type.
 func (i *instance) variable(name string, v cty.Value) error {
 	b := i.blocks["var."+name]
 	kind := cty.DynamicPseudoType
@@ -180,7 +181,7 @@ func (i *instance) variable(name string, v cty.Value) error {
 	return nil
 }
 
-// expressionText returns the text of a type expression.
+// expressionText returns the source text of an expression that names a type.
 func expressionText(e hclsyntax.Expression) string {
 	switch e := e.(type) {
 	case *hclsyntax.FunctionCallExpr:
@@ -195,7 +196,7 @@ func expressionText(e hclsyntax.Expression) string {
 	return ""
 }
 
-// addressOf returns the address that a reference is to.
+// addressOf returns the address of the block that a reference in an expression means.
 func (i *instance) addressOf(t hcl.Traversal) string {
 	parts := []string{t.RootName()}
 	for _, step := range t[1:] {
@@ -212,7 +213,7 @@ func (i *instance) addressOf(t hcl.Traversal) string {
 	return strings.Join(parts[:min(n, len(parts))], ".")
 }
 
-// need resolves all references in expressions.
+// need resolves all addresses that an expression refers to.
 func (i *instance) need(variables []hcl.Traversal) error {
 	for _, t := range variables {
 		address := i.addressOf(t)
@@ -230,7 +231,8 @@ func (i *instance) need(variables []hcl.Traversal) error {
 	return nil
 }
 
-// evaluate evaluates an expression, with further variables besides the module's.
+// evaluate returns the value of an expression. Besides the module's variables, the expression may
+// use more.
 func (i *instance) evaluate(e hcl.Expression, more map[string]cty.Value) (cty.Value, error) {
 	if err := i.need(e.Variables()); err != nil {
 		return cty.NilVal, err
@@ -271,7 +273,8 @@ func objectOf(v any) cty.Value {
 	return cty.ObjectVal(all)
 }
 
-// resolve evaluates an address. It creates a resource that does not exist yet.
+// resolve evaluates the block at an address, unless that was done. For a resource, it creates the
+// resource.
 func (i *instance) resolve(address string) (err error) {
 	if _, ok := i.values[address]; ok {
 		return nil
@@ -311,7 +314,7 @@ func (i *instance) resolve(address string) (err error) {
 	return nil
 }
 
-// inner instantiates a module that another one contains.
+// inner instantiates the module that a block of this module calls, and returns the outputs.
 func (i *instance) inner(b *hclsyntax.Block) (cty.Value, error) {
 	given := make(map[string]cty.Value)
 	var source string
@@ -334,7 +337,8 @@ func (i *instance) inner(b *hclsyntax.Block) (cty.Value, error) {
 	return cty.ObjectVal(outputs), err
 }
 
-// resource creates a resource, or several with count or for_each.
+// resource creates the resource of a block, or several with count or for_each. It returns the value
+// that references get.
 func (i *instance) resource(address string, b *hclsyntax.Block) (cty.Value, error) {
 	if a := b.Body.Attributes["for_each"]; a != nil {
 		over, err := i.evaluate(a.Expr, nil)
@@ -374,7 +378,8 @@ func (i *instance) resource(address string, b *hclsyntax.Block) (cty.Value, erro
 	return i.one(address, b, nil)
 }
 
-// one creates one resource.
+// one creates a single resource, and returns its value. It may be one of several of a block, and
+// then more has the element's variables.
 func (i *instance) one(address string, b *hclsyntax.Block, more map[string]cty.Value) (cty.Value, error) {
 	o, err := i.object(b.Body, more)
 	if err != nil {
@@ -394,13 +399,13 @@ func (i *instance) one(address string, b *hclsyntax.Block, more map[string]cty.V
 	return o.value(computed), nil
 }
 
-// An object is the body of a resource, or of a block in it.
+// An object is an evaluated block of a resource: its attributes and inner blocks.
 type object struct {
 	attributes map[string]cty.Value
 	blocks     map[string][]object
 }
 
-// object evaluates a body.
+// object evaluates the body of a block.
 func (i *instance) object(body *hclsyntax.Body, more map[string]cty.Value) (o object, err error) {
 	o = object{make(map[string]cty.Value), make(map[string][]object)}
 	for name, a := range body.Attributes {
@@ -445,7 +450,7 @@ func (i *instance) object(body *hclsyntax.Body, more map[string]cty.Value) (o ob
 	return o, nil
 }
 
-// value returns the value that references to the object have.
+// value returns the value that a reference to the object has: its attributes and the computed ones.
 func (o object) value(computed map[string]string) cty.Value {
 	all := maps.Clone(o.attributes)
 	for name, text := range computed {
@@ -488,7 +493,7 @@ func (o object) list(name string) (all []string) {
 	return all
 }
 
-// item returns an element of an attribute that is a map.
+// item returns the element with a key, as text, of an attribute that is a map.
 func (o object) item(name, key string) string {
 	v, ok := o.attributes[name]
 	if !ok || v.IsNull() || !v.CanIterateElements() {
@@ -502,7 +507,7 @@ func (o object) item(name, key string) string {
 	return ""
 }
 
-// block returns the first block of a type, or an empty one if there is none.
+// block returns the first inner block with a name, or an empty one if there is none.
 func (o object) block(name string) object {
 	if all := o.blocks[name]; len(all) > 0 {
 		return all[0]
@@ -510,7 +515,7 @@ func (o object) block(name string) object {
 	return object{}
 }
 
-// functions returns the Terraform functions that the repository's modules may use.
+// functions returns the functions of Terraform's language that the repository's modules may use.
 func (i *instance) functions() map[string]function.Function {
 	text := func(name string) []function.Parameter {
 		return []function.Parameter{{Name: name, Type: cty.String}}

@@ -12,27 +12,27 @@ import (
 	"strings"
 )
 
-// hostVariable is the environment variable with the URL of the Cloud.
+// hostVariable is the environment variable by which a simulated program knows the URL of its Cloud.
 const hostVariable = "CLOUDSTANDIN"
 
-// programs are the names that Main answers to.
+// programs are the names of the simulated programs.
 var programs = []string{"gcloud", "terraform", "tofu", "curl", "git", "go"}
 
-// A command is what a program passes to the Cloud.
+// A command is the command line of a simulated program, which the program sends to the Cloud.
 type command struct {
 	Name, Folder string
 	Args         []string
 	Environment  map[string]string
 }
 
-// A reply is the output and the exit code of a program.
+// A reply is the answer to a command: the output and the exit code of the program.
 type reply struct {
 	Out, Err string
 	Code     int
 }
 
-// Main runs one of the programs if the binary was started under its name. Otherwise it returns. The
-// binary's main function, such as TestMain, has to call it first.
+// Main acts as a simulated program if this binary was started under the program's name. Otherwise
+// it returns. The binary's main function, such as TestMain, has to call it first.
 func Main() {
 	host := os.Getenv(hostVariable)
 	name := filepath.Base(os.Args[0])

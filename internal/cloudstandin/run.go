@@ -32,10 +32,10 @@ import (
 	"time"
 )
 
-// A service is a service of Cloud Run with one process.
+// A service is a simulated service of Cloud Run, with one process.
 type service struct {
 	name, region, account string
-	open                  bool // Cloud Run lets every caller in
+	open                  bool // whether Cloud Run lets every caller in, without a token
 	url                   string
 	revision              int
 
@@ -56,15 +56,16 @@ func (s *service) stop() {
 	s.process = nil
 }
 
-// A deployment is the configuration of a revision.
+// A deployment has the settings of a new revision of a service.
 type deployment struct {
 	name, region, account, binary string
 	open                          bool
-	ready                         string // path of the startup probe
+	ready                         string // the path of the startup probe
 	environment                   map[string]string
 }
 
-// deploy starts a service, or replaces its revision.
+// deploy creates a service, or replaces the process of an existing one, and waits until it is
+// ready.
 func (c *Cloud) deploy(d deployment) (*service, error) {
 	if !c.accounts[d.account] {
 		return nil, fmt.Errorf("INVALID_ARGUMENT: Service account %s does not exist.", d.account)
@@ -141,7 +142,8 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 		d.name, s.revision, strings.Join(s.log, "\n"))
 }
 
-// logged handles each line of a service's log: it sends the mails of alarms.
+// logged is called for each line of a service's log. It sends the mails of the alarms that the line
+// raises.
 func (c *Cloud) logged(s *service, line string) {
 	c.options.Log("%s: %s", s.name, line)
 	s.mu.Lock()
@@ -170,8 +172,8 @@ func (c *Cloud) logged(s *service, line string) {
 
 var comparison = regexp.MustCompile(`^([\w.]+)\s*(=~|>=|=)\s*(.+)$`)
 
-// matchesLine evaluates a filter of Cloud Logging for a line of a service's log. The filter
-// consists of comparisons joined by AND.
+// matchesLine reports whether a filter of Cloud Logging matches a line of a service's log. The
+// filter is a list of comparisons joined by AND.
 func matchesLine(filter, service string, entry map[string]any) bool {
 	severities := []string{"DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY"}
 	for clause := range strings.SplitSeq(filter, " AND ") {
@@ -207,13 +209,13 @@ func matchesLine(filter, service string, entry map[string]any) bool {
 	return filter != ""
 }
 
-// A front receives the requests to services. It routes by host, and checks tokens as Cloud Run
-// does.
+// A front is the server that receives all requests to services. It finds the service by the host
+// name, and checks tokens as Cloud Run does.
 type front struct {
 	cloud     *Cloud
 	server    *httptest.Server
-	proxy     *httptest.Server // for TLS clients, which are told to CONNECT here
-	authority string           // file with the certificate of the authority that signs for hosts
+	proxy     *httptest.Server // the HTTPS proxy of the programs; they send CONNECT requests to it
+	authority string           // the file with the certificate of the authority that signs the hosts' certificates
 	signer    *ecdsa.PrivateKey
 	root      *x509.Certificate
 }
@@ -255,7 +257,8 @@ func (f *front) close() {
 	}
 }
 
-// certificate signs a certificate for a host.
+// certificate returns a certificate for the host that a TLS client wants, signed by the front's own
+// authority.
 func (f *front) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{hello.ServerName},
@@ -267,7 +270,8 @@ func (f *front) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: f.signer}, err
 }
 
-// connect ends the TLS of a client, and passes the decrypted bytes on to the front.
+// connect handles a CONNECT request: it decrypts the client's TLS connection, and passes the bytes
+// on to the front's server.
 func (f *front) connect(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodConnect {
 		http.Error(w, "this proxy is for TLS", http.StatusMethodNotAllowed)
@@ -297,7 +301,8 @@ func (f *front) connect(w http.ResponseWriter, r *http.Request) {
 	both.Wait()
 }
 
-// RoundTrip sends the requests of Cloud Tasks, and of others in this process.
+// RoundTrip sends a request from this process to the front, whatever its host. Cloud Tasks sends
+// its tasks this way.
 func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
 	to := r.Clone(r.Context())
 	to.Host = r.URL.Host
@@ -305,10 +310,11 @@ func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(to)
 }
 
-// gcloudAudience is the audience of the tokens that gcloud makes for people.
+// gcloudAudience is the audience of the identity tokens that gcloud makes for people.
 const gcloudAudience = "32555940559.apps.googleusercontent.com"
 
-// ServeHTTP treats a request as Cloud Run does.
+// ServeHTTP answers a request as Cloud Run does: it checks the token, and passes the request on to
+// the service.
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.cloud.mu.Lock()
 	var s *service
@@ -351,7 +357,8 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(w, r)
 }
 
-// memberOf returns an account as a member of a policy.
+// memberOf returns the name that an account has as the member of a grant, such as "user:" and the
+// address.
 func memberOf(email string) string {
 	if strings.HasSuffix(email, ".gserviceaccount.com") {
 		return "serviceAccount:" + email
@@ -359,7 +366,8 @@ func memberOf(email string) string {
 	return "user:" + email
 }
 
-// claimsOf reads the token in a header. The Cloud itself has signed it, and no test forges one.
+// claimsOf returns the account and the audience of the token in a header. It does not verify the
+// token, as no test forges one.
 func claimsOf(header string) (email, audience string, err error) {
 	parts := strings.Split(strings.TrimPrefix(header, "Bearer "), ".")
 	if len(parts) != 3 {
@@ -379,7 +387,7 @@ func claimsOf(header string) (email, audience string, err error) {
 	return claims.Email, claims.Aud, nil
 }
 
-// call calls a service as a schedule does.
+// call sends the request of a schedule, as Cloud Scheduler does when it is due.
 func (c *Cloud) call(ctx context.Context, s *schedule) error {
 	token, err := c.emulator.Token(s.account, s.audience)
 	if err != nil {
@@ -408,7 +416,7 @@ func (c *Cloud) call(ctx context.Context, s *schedule) error {
 	return nil
 }
 
-// build builds the program in a folder as an image.
+// build builds the program in a folder, and stores it as an image.
 func (c *Cloud) build(ctx context.Context, folder, pkg, image string) error {
 	binary := filepath.Join(c.folder, fmt.Sprintf("image-%d", len(c.images)))
 	if err := c.program(ctx, folder, pkg, binary); err != nil {
@@ -418,13 +426,14 @@ func (c *Cloud) build(ctx context.Context, folder, pkg, image string) error {
 	return nil
 }
 
-// built are the checkout's programs that this process has built. They do not change while it runs.
+// built has the programs of the checkout that this process has built. They can be reused, as the
+// checkout does not change meanwhile.
 var built struct {
 	sync.Mutex
 	binaries map[string][]byte
 }
 
-// program builds a program.
+// program builds a Go program into a file.
 func (c *Cloud) program(ctx context.Context, folder, pkg, binary string) error {
 	folder, own := c.source(folder)
 	if own {
@@ -450,8 +459,8 @@ func (c *Cloud) program(ctx context.Context, folder, pkg, binary string) error {
 	return os.WriteFile(binary, built.binaries[key], 0o700)
 }
 
-// source returns the checkout's folder for a folder that git has cloned. For other folders it
-// returns the folder itself, and own is true.
+// source returns the folder with the source for a folder that a command names. For a folder that
+// git has cloned it is the checkout. Any other is its own source, and own is true.
 func (c *Cloud) source(folder string) (source string, own bool) {
 	if module, err := filepath.EvalSymlinks(filepath.Join(folder, "go.mod")); err == nil &&
 		filepath.Dir(module) == c.options.Checkout {
@@ -460,7 +469,7 @@ func (c *Cloud) source(folder string) (source string, own bool) {
 	return folder, true
 }
 
-// realGo runs the real go command.
+// realGo runs the real go command, not the simulated one.
 func (c *Cloud) realGo(ctx context.Context, folder string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = folder

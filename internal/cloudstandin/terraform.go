@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// terraformFlags lists the flags of Terraform's commands that the documentation may use, and
-// whether they have a value.
+// terraformFlags has, for each command of Terraform, the flags that the documentation may use. The
+// value says whether the flag has one.
 var terraformFlags = map[string]map[string]bool{
 	"init":     {"-upgrade": false, "-input": true, "-backend-config": true},
 	"plan":     {"-var": true, "-var-file": true, "-out": true, "-target": true},
@@ -28,7 +28,7 @@ var terraformFlags = map[string]map[string]bool{
 	"state":    {},
 }
 
-// A TerraformCall is a command line of Terraform.
+// A TerraformCall is a parsed command line of Terraform.
 type TerraformCall struct {
 	Command   string
 	Folder    string // the value of -chdir
@@ -37,8 +37,8 @@ type TerraformCall struct {
 	Arguments []string
 }
 
-// ParseTerraform parses the arguments of Terraform, and compares its variables with those in a
-// checkout's deploy/terraform/example.
+// ParseTerraform parses the arguments of Terraform. It returns an error if a variable is not
+// declared in the checkout's deploy/terraform/example.
 func ParseTerraform(checkout string, args []string) (TerraformCall, error) {
 	call := TerraformCall{Flags: make(map[string]bool), Variables: make(map[string]string)}
 	for i := 0; i < len(args); i++ {
@@ -81,7 +81,8 @@ func ParseTerraform(checkout string, args []string) (TerraformCall, error) {
 	return call, call.check(checkout)
 }
 
-// check returns an error for a call without a command, or with variables that the module lacks.
+// check returns an error for a call without a command, or with a variable that the module does not
+// declare.
 func (c TerraformCall) check(checkout string) error {
 	switch c.Command {
 	case "":
@@ -161,14 +162,15 @@ func (c *Cloud) terraform(ctx context.Context, cmd command) (reply, error) {
 	return reply{}, fmt.Errorf("the stand-in has no model of terraform %s", call.Command)
 }
 
-// A state is Terraform's knowledge of the resources that it has created.
+// A state is Terraform's record of the resources that it has created.
 type state struct {
-	there   map[string]bool // the addresses that exist
+	there   map[string]bool // the addresses of the resources
 	undo    []func() error
 	outputs map[string]string
 }
 
-// create creates a resource, and returns the values that the provider computes.
+// create creates a resource in the project. It returns the values that Google's provider would
+// compute, and a function that removes the resource.
 func (p *plan) create(kind string, r object) (computed map[string]string, undo func() error, err error) {
 	if m, ok := mere[kind]; ok {
 		computed = make(map[string]string)
@@ -188,8 +190,8 @@ func (p *plan) create(kind string, r object) (computed map[string]string, undo f
 		"internal/cloudstandin/terraform.go", kind)
 }
 
-// mere are resources that only have computed values and need APIs. The project keeps nothing of
-// them.
+// mere are kinds of resources that do nothing in the simulated project. They only have computed
+// values, and need APIs to be enabled.
 var mere = map[string]struct {
 	computed map[string]string
 	apis     []string
@@ -210,8 +212,8 @@ var mere = map[string]struct {
 	"null_resource":  {map[string]string{"id": "1"}, nil},
 }
 
-// grants are the resources that give a member a role. Each has the resource of the role, and the
-// API that it needs.
+// grants are the kinds of resources that give a member a role. The function on returns the resource
+// that the role is for. The api must be enabled.
 var grants = map[string]struct {
 	on  func(*Cloud, object) string
 	api string
@@ -233,7 +235,7 @@ var grants = map[string]struct {
 	}, "secretmanager.googleapis.com"},
 }
 
-// grant gives a member a role.
+// grant gives a member a role, if an API is enabled. Its results are the ones of create.
 func (p *plan) grant(g grant, api string) (map[string]string, func() error, error) {
 	if err := p.cloud.needs(api); err != nil {
 		return nil, nil, err
@@ -241,7 +243,8 @@ func (p *plan) grant(g grant, api string) (map[string]string, func() error, erro
 	return map[string]string{}, p.drop(func() { delete(p.cloud.grants, g) }), p.cloud.give(g, true)
 }
 
-// drop returns a function that removes a resource from the project by calling f.
+// drop returns a function that removes a resource from the project. This function calls f while it
+// holds the Cloud's lock.
 func (p *plan) drop(f func()) func() error {
 	return func() error {
 		p.cloud.mu.Lock()
@@ -251,7 +254,8 @@ func (p *plan) drop(f func()) func() error {
 	}
 }
 
-// creates are the resources that the project keeps.
+// creates are the kinds of resources that exist in the simulated project, with the functions that
+// create them.
 var creates = map[string]func(*plan, object) (map[string]string, func() error, error){
 	"google_project_service":                 (*plan).createAPI,
 	"google_service_account":                 (*plan).createAccount,

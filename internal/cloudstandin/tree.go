@@ -10,12 +10,13 @@ import (
 	"sync"
 )
 
-// A Tree is what gcloud's own parser knows about some commands. tree.py extracts it from an
-// installed gcloud.
+// A Tree describes commands of gcloud, with their flags and arguments. The program tree.py extracts
+// it from an installed gcloud's own parser.
 type Tree struct {
-	Version  string            `json:"version"`
-	Global   []Node            `json:"global"`   // flags of every command
-	Commands map[string][]Node `json:"commands"` // by path, such as "tasks queues create"
+	Version string `json:"version"`
+	Global  []Node `json:"global"` // the flags that every command has
+	// the flags and arguments of each command, by its path, such as "tasks queues create"
+	Commands map[string][]Node `json:"commands"`
 }
 
 // A Node is a flag, a positional argument, or a group of nodes.
@@ -23,9 +24,11 @@ type Node struct {
 	Flags      []string `json:"flags,omitempty"`
 	Positional string   `json:"positional,omitempty"`
 	Group      []Node   `json:"group,omitempty"`
-	Required   bool     `json:"required,omitempty"` // in a group: required once another node of the group is given
-	Mutex      bool     `json:"mutex,omitempty"`    // at most one node of the group
-	// As in argparse: "0" is a flag without a value, and "?", "*" and "+" are numbers of values.
+	// The node must be given. In a group, this applies only if another node of the group is given.
+	Required bool `json:"required,omitempty"`
+	Mutex    bool `json:"mutex,omitempty"` // At most one node of this group may be given.
+	// Nargs is the number of values, as in Python's argparse: "0" for a flag without a value, "?"
+	// for at most one, "*" for any number, "+" for at least one.
 	Nargs   string   `json:"nargs,omitempty"`
 	Choices []string `json:"choices,omitempty"`
 }
@@ -33,7 +36,7 @@ type Node struct {
 //go:embed tree.json
 var treeFile []byte
 
-// Gcloud returns the tree that is embedded in this package.
+// Gcloud returns the description of gcloud's commands that this package contains.
 var Gcloud = sync.OnceValue(func() *Tree {
 	var t Tree
 	if err := json.Unmarshal(treeFile, &t); err != nil {
@@ -42,17 +45,18 @@ var Gcloud = sync.OnceValue(func() *Tree {
 	return &t
 })
 
-// A Call is a parsed command line.
+// A Call is a parsed command line of gcloud.
 type Call struct {
-	Path        string            // of the command, such as "tasks queues create"
-	Flags       map[string]string // by the first name of each; "true" or "false" if it has no value
+	Path string // the path of the command, such as "tasks queues create"
+	// the value of each flag, by its first name; "true" or "false" for a flag without a value
+	Flags       map[string]string
 	Positionals []string
 }
 
-// Get returns the value of a flag, or "".
+// Get returns the value of a flag, or "" if it is not given.
 func (c Call) Get(flag string) string { return c.Flags[flag] }
 
-// Positional returns a positional argument, or "".
+// Positional returns the positional argument with an index, or "" if there are fewer.
 func (c Call) Positional(i int) string {
 	if i < len(c.Positionals) {
 		return c.Positionals[i]
@@ -60,13 +64,14 @@ func (c Call) Positional(i int) string {
 	return ""
 }
 
-// chooses reports whether a flag accepts a value.
+// chooses reports whether a value is one that a flag with a fixed set of values accepts.
 func (n Node) chooses(value string) bool {
 	return len(n.Choices) == 0 || slices.Contains(n.Choices, strings.ToLower(value)) ||
 		slices.Contains(n.Choices, value)
 }
 
-// invertedFlag returns the flag that a name such as --no-quiet turns off, if there is one.
+// invertedFlag returns the flag that is turned off by a name such as --no-quiet. If there is no
+// such flag, ok is false.
 func invertedFlag(flags map[string]Node, name string) (flag string, ok bool) {
 	inverted, ok := strings.CutPrefix(name, "--no-")
 	n, known := flags["--"+inverted]
@@ -76,9 +81,9 @@ func invertedFlag(flags map[string]Node, name string) (flag string, ok bool) {
 	return n.Flags[0], true
 }
 
-// Parse parses the arguments of gcloud as its own parser does. It checks commands, flags,
-// arguments, required and exclusive ones, and values with choices. It does not check the form of
-// other values.
+// Parse parses the arguments of gcloud as gcloud's own parser does. It returns an error for unknown
+// commands, flags and values with choices, and for missing or exclusive arguments. It does not
+// check the form of other values.
 func (t *Tree) Parse(args []string) (Call, error) {
 	c := Call{Flags: make(map[string]string)}
 	nodes, rest, err := t.command(&c, args)
@@ -123,7 +128,8 @@ func (t *Tree) Parse(args []string) (Call, error) {
 	return c, c.check(nodes)
 }
 
-// command finds the command that arguments name. It returns its nodes and the remaining arguments.
+// command finds the command that the arguments start with, and puts its path into c. It returns the
+// flags and arguments that the command has, and the arguments after its name.
 func (t *Tree) command(c *Call, args []string) (nodes []Node, rest []string, err error) {
 	var path []string
 	for i, arg := range args {
@@ -164,7 +170,7 @@ func index(flags map[string]Node, n Node) {
 	}
 }
 
-// check checks that all required nodes are given, and none that excludes another.
+// check returns an error if a required node is not given, or if one is given that excludes another.
 func (c Call) check(nodes []Node) error {
 	var least, most int
 	var names []string
@@ -206,7 +212,7 @@ func (c Call) check(nodes []Node) error {
 	return nil
 }
 
-// checkNode checks a nested group, if any node of it is given.
+// checkNode checks a nested group as check does, if at least one of its nodes is given.
 func (c Call) checkNode(n Node) error {
 	if n.Group == nil || !c.there(n) {
 		return nil
@@ -230,8 +236,8 @@ func (c Call) checkNode(n Node) error {
 	return nil
 }
 
-// there reports whether a node, or a node inside it, is given. A positional argument counts as
-// given, as check counts these.
+// there reports whether a node, or a node inside it, is given. For a positional argument it returns
+// true: check counts these.
 func (c Call) there(n Node) bool {
 	if len(n.Flags) > 0 {
 		_, ok := c.Flags[n.Flags[0]]
@@ -243,7 +249,7 @@ func (c Call) there(n Node) bool {
 	return slices.ContainsFunc(n.Group, c.there)
 }
 
-// String returns the name of a node in gcloud's errors.
+// String returns the name by which gcloud's errors call a node.
 func (n Node) String() string {
 	switch {
 	case len(n.Flags) > 0:

@@ -23,17 +23,17 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// A Forger makes tokens of one kind.
+// A Forger makes tokens for tests, with its own key. All are of one kind: [OIDC] or [IAP].
 type Forger struct {
 	t         testing.TB
 	key       crypto.Signer
-	id        string // ID of the key
+	id        string // the ID of the key
 	algorithm jose.SignatureAlgorithm
 	issuer    string
 	fetched   atomic.Int64
 }
 
-// OIDC returns a forger of the tokens that Cloud Tasks and gcloud send.
+// OIDC returns a forger of OIDC tokens, as Cloud Tasks and gcloud send them.
 func OIDC(t testing.TB) *Forger {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -53,16 +53,17 @@ func IAP(t testing.TB) *Forger {
 	return &Forger{t: t, key: key, id: "iap", algorithm: jose.ES256, issuer: "https://cloud.google.com/iap"}
 }
 
-// Claims are changes of a valid token's claims. The value nil removes a claim.
+// Claims are the claims in which a token differs from a valid one. The value nil removes a claim.
 type Claims map[string]any
 
-// Token returns a token of an account for an audience. It is valid except for the changes.
+// Token returns a signed token of an account for an audience. Apart from the changes it is valid.
 func (f *Forger) Token(account, audience string, changes Claims) string {
 	f.t.Helper()
 	return f.signed(f.algorithm, jose.JSONWebKey{Key: f.key, KeyID: f.id}, account, audience, changes)
 }
 
-// signed returns a token that is signed in the given way.
+// signed returns a token that is signed with the given algorithm and key. Apart from the changes
+// its claims are valid.
 func (f *Forger) signed(algorithm jose.SignatureAlgorithm, key any, account, audience string, changes Claims) string {
 	f.t.Helper()
 	now := time.Now()
@@ -89,9 +90,9 @@ func (f *Forger) signed(algorithm jose.SignatureAlgorithm, key any, account, aud
 	return token
 }
 
-// Keys serves the public key as Google does, until the test ends, and returns the URL. It may also
-// serve the keys of others. Then their tokens are refused because they are theirs, and not because
-// their key is unknown.
+// Keys serves the forger's public key at a URL, in Google's format, until the test ends, and
+// returns the URL. It may also serve the keys of other forgers. Then a receiver refuses their
+// tokens for their content, and not because the key is unknown.
 func (f *Forger) Keys(others ...*Forger) string {
 	f.t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -108,10 +109,11 @@ func (f *Forger) Keys(others ...*Forger) string {
 	return server.URL
 }
 
-// Fetched returns how often the public key was requested.
+// Fetched returns how many requests for the public key there were.
 func (f *Forger) Fetched() int { return int(f.fetched.Load()) }
 
-// Header returns a header with a token, in the field for the forger's kind.
+// Header returns the HTTP header of a request with a token. The token is in the field that
+// receivers of its kind read.
 func (f *Forger) Header(token string) http.Header {
 	if f.algorithm == jose.ES256 {
 		return http.Header{assertion: {token}}
@@ -119,11 +121,11 @@ func (f *Forger) Header(token string) http.Header {
 	return http.Header{authorization: {"Bearer " + token}}
 }
 
-// These are the headers of the two kinds of tokens.
+// The names of the HTTP header fields for the two kinds of tokens.
 const (
 	authorization = "Authorization"
 	assertion     = "X-Goog-Iap-Jwt-Assertion" // in the canonical form of [http.Header]
 )
 
-// Segment returns an encoded segment of a token.
+// Segment returns a text in base64, as each of a token's three parts is encoded.
 func Segment(v string) string { return base64.RawURLEncoding.EncodeToString([]byte(v)) }

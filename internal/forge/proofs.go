@@ -10,22 +10,22 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// A Proof is a header with which a request tries to prove its sender.
+// A Proof is a header that a request sends to prove its sender, and the answer that it should get.
 type Proof struct {
 	Name   string
 	Header http.Header
-	Token  string // the token in Header; empty: none
+	Token  string // the token in Header, or empty if there is none
 	Code   int    // the expected status code: 401, 403, or 200 for a valid proof
 
-	OtherAccount bool // valid except for the account
+	OtherAccount bool // the proof is valid, but for another account
 }
 
-// Proofs returns the proofs for a receiver of the forger's kind of tokens, of one account and for
-// one audience. The first proof is valid. The other forger is of the other kind; the caller has to
-// serve its key beside this one's ([Forger.Keys]).
+// Proofs returns valid and false proofs for a test of a receiver. The receiver accepts this
+// forger's tokens, of one account and for one audience. The first proof is valid. The other forger
+// makes tokens of the other kind. The caller has to serve both forgers' keys ([Forger.Keys]).
 //
-// All have the headers that Cloud Tasks and Identity-Aware Proxy set. These prove nothing, as
-// everybody can send them.
+// All proofs have the headers that Cloud Tasks and Identity-Aware Proxy set. These prove nothing,
+// as everybody can send them.
 func (f *Forger) Proofs(other *Forger, account, audience string) []Proof {
 	f.t.Helper()
 	stranger := OIDC(f.t)

@@ -39,8 +39,8 @@ func once(p google.Product) func() (*google.Emulator, error) {
 	})
 }
 
-// Main is for the TestMain of a package that uses this one. It ends the emulators after the last
-// test.
+// Main runs the tests of a package that uses Google's emulators, and then ends the emulators. The
+// package's TestMain calls it.
 func Main(m *testing.M) {
 	code := m.Run()
 	for _, g := range running.all {
@@ -51,7 +51,7 @@ func Main(m *testing.M) {
 
 var projects atomic.Int64
 
-// Project returns the name of an empty database that no other test uses.
+// Project returns a new project ID. No other test uses it, so the project's database is empty.
 func Project() string { return fmt.Sprintf("test-%d-%d", os.Getpid(), projects.Add(1)) }
 
 // Client returns a client of an empty database in one of Google's emulators. It
@@ -66,7 +66,8 @@ func Client(t testing.TB, p google.Product, opts ...option.ClientOption) *datast
 	return client
 }
 
-// Addr returns the address of one of Google's emulators. It skips the test as [Client] does.
+// Addr returns the address of one of Google's emulators, and starts it if necessary. It skips the
+// test as [Client] does.
 func Addr(t testing.TB, p google.Product) string {
 	t.Helper()
 	return start(t, p).Addr

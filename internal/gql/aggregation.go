@@ -5,12 +5,12 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// atAggregation reports whether tok is a function that aggregates.
+// atAggregation reports whether the next token is the name of an aggregation, such as COUNT.
 func (p *parser) atAggregation() bool {
 	return p.tok.is("COUNT") || p.tok.is("COUNT_UP_TO") || p.tok.is("SUM") || p.tok.is("AVG")
 }
 
-// aggregateOver reads the text after AGGREGATE.
+// aggregateOver reads an aggregation query in the long form, AGGREGATE … OVER (…), after AGGREGATE.
 func (p *parser) aggregateOver() (*Statement, error) {
 	aggregations, err := p.aggregations()
 	if err != nil {
@@ -34,7 +34,8 @@ func (p *parser) aggregateOver() (*Statement, error) {
 	return &Statement{Query: q, Aggregations: aggregations}, nil
 }
 
-// selectAggregations reads the short form, whose only clauses are FROM and WHERE.
+// selectAggregations reads an aggregation query in the short form, SELECT COUNT(*) …, after SELECT.
+// Its only clauses are FROM and WHERE.
 func (p *parser) selectAggregations() (*Statement, error) {
 	aggregations, err := p.aggregations()
 	if err != nil {
@@ -87,8 +88,8 @@ func (p *parser) aggregation() (*pb.AggregationQuery_Aggregation, error) {
 	return a, err
 }
 
-// operand reads the operand of an aggregation. The limit of COUNT_UP_TO can't be a binding, as in
-// Google's emulators.
+// operand reads the operand of an aggregation, such as the property of SUM, into a. The limit of
+// COUNT_UP_TO can't be a binding, as in Google's emulators.
 func (p *parser) operand(a *pb.AggregationQuery_Aggregation, function string) error {
 	switch function {
 	case "COUNT":

@@ -12,19 +12,21 @@ import (
 	"github.com/scattermap/scattermap/internal/names"
 )
 
-// bindings are the values of the binding sites of a query.
+// bindings are the values that a request gives for the binding sites of its query, such as @name.
 type bindings struct {
 	named      map[string]*pb.GqlQueryParameter
 	positional []*pb.GqlQueryParameter
-	used       []bool // whether each positional one was used
+	used       []bool // for each positional binding, whether the query has used it
 }
 
-// The protocol documents this form for the keys of named_bindings.
+// bindingName matches the names that a named binding may have. The protocol documents this form for
+// the keys of named_bindings.
 var bindingName = regexp.MustCompile(`^[A-Za-z_$][A-Za-z_$0-9]*$`)
 
 func reservedBinding(name string) bool { return names.Reserved(name) }
 
-// newBindings checks all bindings of q, used or not.
+// newBindings returns the bindings of a query. It returns an error if one of them is invalid, even
+// if the query does not use it.
 func newBindings(q *pb.GqlQuery) (*bindings, error) {
 	b := &bindings{
 		named:      q.GetNamedBindings(),
@@ -64,8 +66,8 @@ func checkParameter(parameter *pb.GqlQueryParameter) error {
 	}
 }
 
-// unused returns an error if a positional binding was not used. Named ones may be unused, as the
-// protocol documents.
+// unused returns an error if the query has not used a positional binding. It may leave named ones
+// unused, as the protocol documents.
 func (b *bindings) unused() error {
 	if i := slices.Index(b.used, false); i >= 0 {
 		return fmt.Errorf("GQL binding %d is not used: the query has no @%d", i+1, i+1)
@@ -73,7 +75,7 @@ func (b *bindings) unused() error {
 	return nil
 }
 
-// parameter returns the binding of a binding site.
+// parameter returns the binding for a binding site, which is a value or a cursor.
 func (p *parser) parameter(t token) (*pb.GqlQueryParameter, error) {
 	b := p.bindings
 	if t.kind == named {
@@ -94,7 +96,7 @@ func (p *parser) parameter(t token) (*pb.GqlQueryParameter, error) {
 	return b.positional[n-1], nil
 }
 
-// boundValue returns the value of a binding site.
+// boundValue returns the value that is bound to a binding site.
 func (p *parser) boundValue(t token) (*pb.Value, error) {
 	parameter, err := p.parameter(t)
 	if err != nil {

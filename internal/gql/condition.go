@@ -12,12 +12,14 @@ import (
 	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
-// beforeCondition makes a query of a condition. The condition starts on the next line.
+// beforeCondition is the text that makes a whole query of a condition after it. The condition
+// starts on the second line.
 const beforeCondition = "SELECT * WHERE\n"
 
 var inCondition = regexp.MustCompile(`^GQL query, line (\d+), `)
 
-// ParseCondition parses a condition as after WHERE: balance >= 0 AND plan IN ARRAY('free', 'gold').
+// ParseCondition parses a condition, as it may follow WHERE in a query: balance >= 0 AND plan IN
+// ARRAY('free', 'gold').
 func ParseCondition(text string) (*pb.Filter, error) {
 	s, err := Parse(&pb.GqlQuery{QueryString: beforeCondition + text, AllowLiterals: true}, nil)
 	if err != nil {
@@ -35,7 +37,7 @@ func ParseCondition(text string) (*pb.Filter, error) {
 	return s.Query.Filter, nil
 }
 
-// GoValue returns a value in the Go client's form. An array is a slice.
+// GoValue converts a value of a condition to the Go client's form. An array becomes a slice.
 func GoValue(v *pb.Value) (any, error) {
 	switch v := v.GetValueType().(type) {
 	case *pb.Value_NullValue:
@@ -68,7 +70,8 @@ func GoValue(v *pb.Value) (any, error) {
 	return nil, fmt.Errorf("a condition can't have a value like %v", v)
 }
 
-// Filters maps the operators that filters of a job can have to their spelling in a filter.
+// Filters are the operators that a job's filters can have. The values are their spellings in
+// mapper.Where.
 var Filters = map[pb.PropertyFilter_Operator]string{
 	pb.PropertyFilter_EQUAL: "=", pb.PropertyFilter_LESS_THAN: "<", pb.PropertyFilter_LESS_THAN_OR_EQUAL: "<=",
 	pb.PropertyFilter_GREATER_THAN: ">", pb.PropertyFilter_GREATER_THAN_OR_EQUAL: ">=", pb.PropertyFilter_IN: "in",

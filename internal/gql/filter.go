@@ -63,7 +63,8 @@ func (p *parser) parenthesised() (*pb.Filter, error) {
 	return f, nil
 }
 
-// comparators may be on either side of the value; mirrored is their meaning after it.
+// comparators are the operators that may stand on either side of the value. In "1 < p" the operator
+// means ">", so it has a mirrored meaning for a value before the property.
 var comparators = map[string]struct{ plain, mirrored pb.PropertyFilter_Operator }{
 	"=":  {pb.PropertyFilter_EQUAL, pb.PropertyFilter_EQUAL},
 	"!=": {pb.PropertyFilter_NOT_EQUAL, pb.PropertyFilter_NOT_EQUAL},
@@ -73,7 +74,7 @@ var comparators = map[string]struct{ plain, mirrored pb.PropertyFilter_Operator 
 	">=": {pb.PropertyFilter_GREATER_THAN_OR_EQUAL, pb.PropertyFilter_LESS_THAN_OR_EQUAL},
 }
 
-// propertyFirst reads a condition such as p = 1.
+// propertyFirst reads a condition that starts with its property, such as p = 1.
 func (p *parser) propertyFirst() (*pb.Filter, error) {
 	property, err := p.property()
 	if err != nil {
@@ -117,7 +118,7 @@ func (p *parser) isNull(property *pb.PropertyReference) (*pb.Filter, error) {
 	return propertyFilter(property, pb.PropertyFilter_EQUAL, null()), p.literal(t)
 }
 
-// valueFirst reads a condition such as 1 = p.
+// valueFirst reads a condition that starts with its value, such as 1 = p.
 func (p *parser) valueFirst() (*pb.Filter, error) {
 	value, err := p.value()
 	if err != nil {
@@ -146,8 +147,9 @@ func (p *parser) valueFirst() (*pb.Filter, error) {
 	return propertyFilter(property, op, value), nil
 }
 
-// propertyFilter builds a condition. If the value is not an array, IN and CONTAINS are equalities:
-// early GQL could only ask whether a property has one of several values.
+// propertyFilter returns the condition of a property, an operator and a value. If the value is not
+// an array, IN and CONTAINS become "=". With them, early GQL could only ask whether a property has
+// one of several values.
 func propertyFilter(property *pb.PropertyReference, op pb.PropertyFilter_Operator, value *pb.Value) *pb.Filter {
 	if _, array := value.GetValueType().(*pb.Value_ArrayValue); op == pb.PropertyFilter_IN && !array {
 		op = pb.PropertyFilter_EQUAL

@@ -6,7 +6,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// key reads the text between the parentheses of a KEY.
+// key reads the text between the parentheses of a KEY literal, and returns the key.
 func (p *parser) key() (*pb.Value, error) {
 	partition, err := p.keyPartition()
 	if err != nil {
@@ -25,9 +25,10 @@ func (p *parser) key() (*pb.Value, error) {
 	}
 }
 
-// keyPartition reads the partition of a key. Each part that it names resets the parts inside:
-// PROJECT('p') means the default namespace of p's default database, even in a query of other ones.
-// The reference has no DATABASE, but the emulators do.
+// keyPartition reads the project, the database and the namespace at the start of a KEY literal.
+// Each one that is given resets the ones inside it. PROJECT('p') means the default namespace of p's
+// default database, even if the query is in others. The reference has no DATABASE, but the
+// emulators do.
 func (p *parser) keyPartition() (*pb.PartitionId, error) {
 	partition := &pb.PartitionId{
 		ProjectId:   p.partition.GetProjectId(),
@@ -68,7 +69,7 @@ func (p *parser) keyPartition() (*pb.PartitionId, error) {
 	return partition, nil
 }
 
-// pathElement reads a kind and an ID or a name.
+// pathElement reads one element of a key's path: a kind, and an ID or a name.
 func (p *parser) pathElement() (*pb.Key_PathElement, error) {
 	if p.tok.kind == str {
 		return nil, p.errorAt(p.tok, "expected a kind, got the string %s: a kind has no quotes, or backquotes", p.tok)

@@ -5,14 +5,14 @@ import (
 	"unicode/utf8"
 )
 
-// A lexer cuts a query into tokens, from left to right. Its text is valid UTF-8.
+// A lexer splits a query into tokens, from left to right. The query must be valid UTF-8.
 type lexer struct {
 	text string
-	at   int // byte offset of the next token
+	at   int // the byte offset of the next token
 }
 
-// next returns the next token. At the end of the text it always returns end. Where the text is not
-// a token, it always returns the same invalid token.
+// next returns the next token of the query. At the end it returns the token end, also when called
+// again. Where no token matches, it returns the same invalid token each time.
 func (l *lexer) next() token {
 	for l.at < len(l.text) && strings.IndexByte(" \t\r\n", l.text[l.at]) >= 0 {
 		l.at++
@@ -48,7 +48,7 @@ func (l *lexer) next() token {
 	}
 }
 
-// take makes a token of the next n bytes.
+// take returns the next n bytes as a token, and moves on to the text after them.
 func (l *lexer) take(kind tokenKind, n int) token {
 	text := l.text[l.at : l.at+n]
 	t := token{kind: kind, at: l.at, text: text, value: text}
@@ -86,7 +86,7 @@ func digits(s string) int {
 	return i
 }
 
-// numberStart reports whether s starts with a number. A sign directly before digits belongs to the
+// numberStart reports whether s starts with a number. A sign directly before digits is part of the
 // number, even after another number: "1+2" is two numbers.
 func numberStart(s string) bool {
 	if s[0] == '+' || s[0] == '-' {
@@ -131,15 +131,16 @@ func (l *lexer) binding(s string) token {
 	return t
 }
 
-// escapes are the characters that may follow a backslash. They are MySQL's list, in which \% and \_
-// keep their backslash. Google's emulators refuse all others.
+// escapes are the characters that may follow a backslash in a string, with their meanings. The list
+// is MySQL's, in which \% and \_ keep their backslash. Google's emulators refuse all other
+// characters.
 var escapes = map[byte]string{
 	'0': "\x00", 'b': "\b", 'n': "\n", 'r': "\r", 't': "\t", 'Z': "\x1a",
 	'\\': `\`, '\'': "'", '"': `"`, '`': "`", '%': `\%`, '_': `\_`,
 }
 
-// quoted reads a string or a name up to the quote that it starts with. A doubled quote stands for
-// one.
+// quoted reads a string or a name in quotes. It ends at the next quote of the same kind, unless
+// that is doubled, which stands for one quote.
 func (l *lexer) quoted(kind tokenKind, what string) token {
 	var value strings.Builder
 	quote := l.text[l.at]

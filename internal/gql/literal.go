@@ -17,7 +17,7 @@ func null() *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_NullValue{NullValue: structpb.NullValue_NULL_VALUE}}
 }
 
-// atValue reports whether a value starts at tok.
+// atValue reports whether the next token starts a value.
 func (p *parser) atValue() bool {
 	switch p.tok.kind {
 	case str, integer, double, named, positional:
@@ -29,7 +29,7 @@ func (p *parser) atValue() bool {
 	}
 }
 
-// value reads a binding site or a literal.
+// value reads a value: a binding site or a literal.
 func (p *parser) value() (*pb.Value, error) {
 	switch p.tok.kind {
 	case named, positional:
@@ -71,7 +71,7 @@ func (p *parser) integer(t token) (int64, error) {
 	return n, nil
 }
 
-// double reads a double. A number that is too large is infinite.
+// double returns the number of a token. A number that is too large becomes infinite.
 func (p *parser) double(t token) (float64, error) {
 	f, err := strconv.ParseFloat(t.text, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
@@ -80,8 +80,8 @@ func (p *parser) double(t token) (float64, error) {
 	return f, nil
 }
 
-// call reads a synthetic literal. That is the reference's word for literals with a name and
-// parentheses.
+// call reads a literal with a name and parentheses, such as KEY(Account, 5). The reference calls
+// these synthetic literals.
 func (p *parser) call() (*pb.Value, error) {
 	var read func() (*pb.Value, error)
 	switch {
@@ -107,7 +107,8 @@ func (p *parser) call() (*pb.Value, error) {
 	return v, p.expect(")")
 }
 
-// array reads the values of an ARRAY. The protocol does not allow nested arrays.
+// array reads the values between the parentheses of an ARRAY. The protocol does not allow nested
+// arrays.
 func (p *parser) array() (*pb.Value, error) {
 	array := new(pb.ArrayValue)
 	v := &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: array}}
@@ -133,7 +134,7 @@ func (p *parser) array() (*pb.Value, error) {
 	}
 }
 
-// string reads the string of a synthetic literal.
+// string reads the string in a literal with parentheses, such as BLOB("…"). An error calls it what.
 func (p *parser) string(what string) (token, error) {
 	if p.tok.kind != str {
 		return token{}, p.expected("a string: " + what)
@@ -141,8 +142,8 @@ func (p *parser) string(what string) (token, error) {
 	return p.advance(), nil
 }
 
-// blob reads bytes in the URL-safe alphabet of RFC 4648, without padding. The decoder alone would
-// accept line breaks.
+// blob reads the string of a BLOB: bytes in the URL-safe base64 of RFC 4648, without padding. It
+// refuses line breaks, which the decoder alone would accept.
 func (p *parser) blob() (*pb.Value, error) {
 	t, err := p.string("web-safe base64")
 	if err != nil {
@@ -155,7 +156,8 @@ func (p *parser) blob() (*pb.Value, error) {
 	return &pb.Value{ValueType: &pb.Value_BlobValue{BlobValue: b}}, nil
 }
 
-// datetimeForm is RFC 3339 with at most microseconds: Datastore stores no more.
+// datetimeForm matches the times that a DATETIME accepts: RFC 3339 with at most microseconds, as
+// Datastore stores no more.
 var datetimeForm = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)$`)
 
 func (p *parser) datetime() (*pb.Value, error) {

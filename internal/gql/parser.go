@@ -7,13 +7,13 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// maxDepth limits nested parentheses in a filter. It is far more than people write. It keeps the
-// stack of this parser small, and the stacks of functions that walk the filter later. All other
-// rules nest a fixed number of times.
+// maxDepth is the maximum depth of nested parentheses in a filter, far more than people write. It
+// limits the stack of this parser, and the stacks of functions that later walk the filter. All
+// other rules of the grammar nest a fixed number of times.
 const maxDepth = 100
 
-// A parser reads one statement. Each of its methods reads one rule of the grammar: it starts at
-// tok, and leaves tok after the rule.
+// A parser reads one statement. Each of its methods reads one rule of the grammar. The rule's first
+// token is tok, and afterwards tok is the first token after the rule.
 type parser struct {
 	lexer
 	tok   token // the next token
@@ -22,17 +22,18 @@ type parser struct {
 	bindings  *bindings
 	literals  bool // whether literals are allowed
 	partition *pb.PartitionId
-	depth     int // number of open parentheses in a filter
+	depth     int // the number of open parentheses in a filter
 }
 
-// advance returns tok, and makes the next token tok.
+// advance moves on to the next token, and returns the one before, which was in tok.
 func (p *parser) advance() token {
 	t := p.tok
 	p.tok, p.ahead = p.ahead, p.next()
 	return t
 }
 
-// accept advances if tok is the given keyword or sign, and reports whether it did.
+// accept moves on to the next token if tok is the given keyword or sign, and reports whether it
+// was.
 func (p *parser) accept(value string) bool {
 	if !p.tok.is(value) {
 		return false
@@ -41,7 +42,8 @@ func (p *parser) accept(value string) bool {
 	return true
 }
 
-// expect advances over the given keyword or sign, or returns an error.
+// expect moves on to the next token if tok is the given keyword or sign, and otherwise returns an
+// error.
 func (p *parser) expect(value string) error {
 	switch {
 	case p.accept(value):
@@ -53,12 +55,12 @@ func (p *parser) expect(value string) error {
 	}
 }
 
-// errorAt returns an error about a token.
+// errorAt returns an error with the place of a token in the query.
 func (p *parser) errorAt(t token, format string, args ...any) error {
 	return positioned(p.text, t.at, format, args...)
 }
 
-// expected returns the error that tok is not what the grammar requires.
+// expected returns an error which says that tok should have been something else: what.
 func (p *parser) expected(what string) error {
 	if p.tok.kind == invalid {
 		return p.tok.err
@@ -66,7 +68,7 @@ func (p *parser) expected(what string) error {
 	return p.errorAt(p.tok, "expected %s, got %s", what, p.tok)
 }
 
-// literal returns an error if the query has to bind its values.
+// literal returns an error if literals are not allowed, so that the query has to bind its values.
 func (p *parser) literal(t token) error {
 	if p.literals {
 		return nil
@@ -74,13 +76,13 @@ func (p *parser) literal(t token) error {
 	return p.errorAt(t, "the literal %s is not allowed: bind the value, or set allow_literals", t)
 }
 
-// calls reports whether tok is a given word and a parenthesis follows. Such words have a meaning
-// only before a parenthesis, and are not reserved.
+// calls reports whether tok is the given word, with an opening parenthesis after it. Such words
+// have a meaning only before a parenthesis, and are not reserved.
 func (p *parser) calls(name string) bool {
 	return p.tok.kind == word && p.ahead.is("(") && strings.EqualFold(p.tok.text, name)
 }
 
-// name reads a name. An error calls it what.
+// name reads the name of a kind, a property or a result. In an error, what says which of them.
 func (p *parser) name(what string) (string, error) {
 	if p.tok.kind == keyword {
 		return "", p.errorAt(p.tok, "expected %s, got the reserved word %s: as a name it needs backquotes", what,
@@ -92,8 +94,8 @@ func (p *parser) name(what string) (string, error) {
 	return p.advance().value, nil
 }
 
-// property reads the name of a property. For a property of a nested entity it has several parts,
-// which the protocol joins to one name.
+// property reads the name of a property. A property of a nested entity has a name of several parts,
+// which the protocol joins with dots.
 func (p *parser) property() (*pb.PropertyReference, error) {
 	first, err := p.name("a property")
 	if err != nil {

@@ -32,7 +32,7 @@ func (p *parser) statement() (*Statement, error) {
 	return s, nil
 }
 
-// query reads the text after SELECT.
+// query reads a query after its SELECT.
 func (p *parser) query() (*pb.Query, error) {
 	q := new(pb.Query)
 	if err := p.selection(q); err != nil {
@@ -62,7 +62,8 @@ func (p *parser) query() (*pb.Query, error) {
 	return q, nil
 }
 
-// selection reads the properties to return. DISTINCT without ON applies to all of them.
+// selection reads the properties that a query returns into q. DISTINCT without ON applies to all of
+// them.
 func (p *parser) selection(q *pb.Query) (err error) {
 	distinct := p.accept("DISTINCT")
 	on := distinct && p.accept("ON")
@@ -100,7 +101,7 @@ func (p *parser) selection(q *pb.Query) (err error) {
 	return nil
 }
 
-// source reads FROM and WHERE. A query without FROM is over all kinds.
+// source reads FROM and WHERE into q. A query without FROM is over all kinds.
 func (p *parser) source(q *pb.Query) (err error) {
 	if p.accept("FROM") {
 		kind, err := p.name("a kind")

@@ -10,31 +10,31 @@ import (
 // A token is a word, a literal, a binding site or a sign of the query.
 type token struct {
 	kind  tokenKind
-	at    int    // byte offset
-	text  string // as written
-	value string // its meaning; see the kinds
-	err   error  // of an invalid token
+	at    int    // the byte offset in the query
+	text  string // the text as the query has it
+	value string // the meaning of the text; the comment of each kind says which
+	err   error  // why the token is invalid, or nil
 }
 
 type tokenKind int
 
 const (
 	end        tokenKind = iota
-	invalid              // err has the reason
-	sign                 // value: the sign
-	keyword              // value: the keyword in upper case
-	word                 // a name without quotes. value: the name
-	quoted               // a name in backquotes. value: the name
-	str                  // value: the text in the quotes
-	integer              // with its sign
-	double               // with its sign
-	named                // @name. value: the name
-	positional           // @1. value: the number
+	invalid              // a text that is no token; its err says why
+	sign                 // a sign such as "="; value: the sign
+	keyword              // a reserved word; value: the word in upper case
+	word                 // a name without quotes; value: the name
+	quoted               // a name in backquotes; value: the name
+	str                  // a string; value: the text in the quotes
+	integer              // an integer with its sign
+	double               // a floating-point number with its sign
+	named                // a binding site such as @name; value: the name
+	positional           // a binding site such as @1; value: the number
 )
 
-// keywords are the names that need backquotes: those that Google's emulators refuse without. The
-// reference leaves out some of them. KEY, PROJECT, FIRST and others are not keywords: they have a
-// meaning only before a parenthesis.
+// keywords are the reserved words: as names they need backquotes. They are the words that Google's
+// emulators refuse without backquotes, and the reference leaves out some of them. KEY, PROJECT,
+// FIRST and others are not keywords: they have a meaning only before a parenthesis.
 var keywords = map[string]bool{
 	"AGGREGATE": true, "ALL": true, "ANCESTOR": true, "AND": true, "ANY": true,
 	"AS": true, "ASC": true, "AVG": true, "BETWEEN": true, "BY": true,
@@ -52,13 +52,13 @@ func (t token) is(value string) bool {
 	return (t.kind == keyword || t.kind == sign) && t.value == value
 }
 
-// isName reports whether the token is the name of a kind or a property.
+// isName reports whether the token can be the name of a kind or a property.
 func (t token) isName() bool { return t.kind == word || t.kind == quoted }
 
-// maxShown limits the part of the query that an error repeats, in bytes.
+// maxShown is the maximum length of the part of a query that an error repeats, in bytes.
 const maxShown = 60
 
-// String returns the token as an error shows it.
+// String returns the token's text for an error.
 func (t token) String() string {
 	if t.kind == end {
 		return "the end of the query"
@@ -66,7 +66,7 @@ func (t token) String() string {
 	return show(t.text)
 }
 
-// show quotes text for an error.
+// show returns a text in quotes for an error. A long text is cut off.
 func show(text string) string {
 	if len(text) <= maxShown {
 		return fmt.Sprintf("%q", text)
@@ -81,8 +81,8 @@ func show(text string) string {
 	return fmt.Sprintf("%q...", text[:cut])
 }
 
-// Path returns the path of a property, whose names are joined by dots, in backquotes if it needs
-// them.
+// Path returns the path of a property in GQL's form. The path is names joined by dots, and gets
+// backquotes if it needs them.
 func Path(path string) string {
 	for name := range strings.SplitSeq(path, ".") {
 		if !plain(name) {
@@ -92,7 +92,7 @@ func Path(path string) string {
 	return path
 }
 
-// Name returns the name of a kind or a property, in backquotes if it needs them.
+// Name returns the name of a kind or a property in GQL's form: in backquotes if it needs them.
 func Name(name string) string {
 	if plain(name) {
 		return name

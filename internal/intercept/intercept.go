@@ -1,5 +1,6 @@
-// Package intercept has the interceptor of a Datastore client's connection. With it calls can do
-// more than the client offers. Calls whose context asks for nothing pass unchanged.
+// Package intercept lets code see and change the requests and answers of a Datastore client. Its
+// interceptor is on the client's connection. It passes calls on unchanged unless their context was
+// made by [With].
 package intercept
 
 import (
@@ -10,17 +11,17 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A Call sees the requests and answers of all calls whose context has it.
+// A Call sees and changes the requests and answers of all calls whose context has it ([With]).
 type Call interface {
-	Request(req any) error   // may change a request, or refuse it
-	Answer(resp any)         // may read and change an answer
-	Refused(err error) error // returns the error that the client gets for err
+	Request(req any) error   // Request may change a request, or refuse it by returning an error.
+	Answer(resp any)         // Answer may read and change an answer.
+	Refused(err error) error // Refused returns the error that the client gets in place of err.
 }
 
 type callKey struct{}
 
-// With returns a context whose calls go through c. Calls that the context already has remain, and
-// their Answer is called first.
+// With returns a context for calls that c sees. If the context already has other Calls, they see
+// these calls, too, and their Answer comes first.
 func With(ctx context.Context, c Call) context.Context {
 	if outer := of(ctx); outer != nil {
 		c = both{outer, c}
@@ -44,7 +45,8 @@ func (b both) Answer(resp any) {
 
 func (b both) Refused(err error) error { return b.inner.Refused(b.outer.Refused(err)) }
 
-// Unary is the interceptor. It works even if a connection has it twice.
+// Unary is the interceptor, for the client's option grpc.WithUnaryInterceptor. If a connection has
+// it twice, it still acts once.
 func Unary(
 	ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,

@@ -1,5 +1,5 @@
-// Package keytest makes keys for tests, in all forms that Datastore allows, and often close to each
-// other.
+// Package keytest makes random keys for tests. They have all forms that Datastore allows, and many
+// are neighbours in Datastore's order.
 package keytest
 
 import (
@@ -10,9 +10,9 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// Options choose the keys that [Random] makes.
+// Options limit the keys that [Random] makes.
 type Options struct {
-	Kind      string // of every key
+	Kind      string // the kind of every key
 	Namespace string
 	// BasicPlane leaves out the characters above U+FFFF, which Google's classic
 	// emulator sorts by their UTF-16 halves instead of their UTF-8 bytes.
@@ -41,7 +41,8 @@ func Random(rng *rand.Rand, n int, o Options) []*datastore.Key {
 	return keys
 }
 
-// kinds are the kinds of ancestors. The tests' own kind is in their midst in order.
+// kinds are the kinds of the keys' ancestors. Some are before and some after the kinds that tests
+// use for the keys.
 var kinds = []string{"A", "AA", "A\x00", "A\x01", "a", "Z", "é", "\uffff"}
 
 func element(rng *rand.Rand, kind string, parent *datastore.Key, o Options) *datastore.Key {

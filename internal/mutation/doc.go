@@ -1,5 +1,5 @@
-// Package mutation changes the code that decides about scattermap's promises, to check that its
-// tests notice.
+// Package mutation makes small faults in scattermap's code, called mutants, to check that the tests
+// find them. It does so in the code that scattermap's promises rest on.
 //
 // It parses the packages of [Targets], and makes mutants of them:
 //
@@ -10,7 +10,7 @@
 //
 // All mutants are in one binary, as building takes longer than running. An environment variable
 // says which one is on. Each test runs once without a mutant, and notes which mutants would have
-// made a difference. Those are the mutants that it can find.
+// made a difference. It can find only these.
 //
 // The command mutate tries all mutants. The tests of this package check the generator, and try a
 // sample.

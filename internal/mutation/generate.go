@@ -22,14 +22,15 @@ import (
 
 const module = "github.com/scattermap/scattermap"
 
-// A Target is a package to mutate, or some of its files.
+// A Target is a package to make mutants of, or some of its files.
 type Target struct {
-	Name  string   // in the table, and in the names of mutants
-	Dir   string   // below the module's root
-	Files []string // base names; empty: all but tests
+	Name  string   // the target's name in the table of results, and in the names of mutants
+	Dir   string   // the package's folder below the module's root
+	Files []string // the names of the files; if empty, all but tests
 }
 
-// Targets are the packages and files that decide about the promises.
+// Targets are the packages and files on which scattermap's promises rest. Mutants are made of
+// these.
 var Targets = []Target{
 	{Name: "lifecycle", Dir: "mapper/internal/lifecycle"},
 	{Name: "record", Dir: "mapper/internal/record"},
@@ -45,20 +46,21 @@ var Targets = []Target{
 	{Name: "page", Dir: "mapper/internal/page"},
 }
 
-// A Mutant is one change of a condition or a statement.
+// A Mutant is one fault: a change of one condition or one statement.
 type Mutant struct {
-	ID     int    // number in its binary
+	ID     int    // the number that turns the mutant on
 	Target string // the target's name
-	Func   string // with its receiver
+	Func   string // the function that is changed, with its receiver
 	Op     string // the kind of change
 	Text   string // the changed code, on one line
-	N      int    // number among mutants with the same text, from 1
-	Place  string // file and line, for people
+	N      int    // the mutant's number among the ones with the same text, from 1
+	Place  string // the file and the line, for people
 
-	Group string // the same for all mutants of one expression
+	Group string // a name that all mutants of one expression share
 }
 
-// Name returns a name that no other mutant has. It stays the same when lines move.
+// Name returns the mutant's name. No other mutant has the same, and it does not change when lines
+// move.
 func (m Mutant) Name() string {
 	name := fmt.Sprintf("%s.%s: %s: %s", m.Target, m.Func, m.Op, m.Text)
 	if m.N > 1 {
@@ -67,7 +69,8 @@ func (m Mutant) Name() string {
 	return name
 }
 
-// Generate parses the targets. It returns their mutants, and the changed files by path.
+// Generate returns the mutants of the targets, and the changed files by path. The files contain all
+// mutants.
 func Generate(root string, targets []Target) ([]Mutant, map[string][]byte, error) {
 	exports, err := exportData(root, targets)
 	if err != nil {
@@ -88,8 +91,8 @@ func Generate(root string, targets []Target) ([]Mutant, map[string][]byte, error
 	return g.mutants, g.files, nil
 }
 
-// exportData returns the files with the types of the packages that the targets import, by import
-// path.
+// exportData returns the compiler's files with the types of all packages that the targets import,
+// by import path.
 func exportData(root string, targets []Target) (map[string]string, error) {
 	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}"}
 	for _, t := range targets {
@@ -110,26 +113,28 @@ func exportData(root string, targets []Target) (map[string]string, error) {
 	return exports, nil
 }
 
-// A generator collects the mutants of all targets.
+// A generator makes the mutants of all targets, one file after the other.
 type generator struct {
 	fset    *token.FileSet
 	imports types.Importer
 	mutants []Mutant
 	files   map[string][]byte
-	count   map[string]int // number of mutants with each name
+	count   map[string]int // the number of mutants with each name
 
-	// The target and the function at hand.
+	// The names of the current target and function.
 	name, fn string
 	info     *types.Info
 	source   []byte
 	edits    []edit
 }
 
-// An edit replaces text of a file.
+// An edit replaces a part of a file's text.
 type edit struct {
 	from, to int
 	text     string
-	closes   bool // goes before edits that open at the same place, innermost first
+	// The edit ends a call. Among edits at one place it goes first, and the one for the innermost
+	// call before the others.
+	closes bool
 }
 
 func (g *generator) target(root string, t Target) error {
@@ -190,7 +195,8 @@ func (g *generator) file(name string, f *ast.File) (err error) {
 	return nil
 }
 
-// funcName returns the name of a function, with the type of its receiver.
+// funcName returns the name of a function or method. A method's name starts with the type of its
+// receiver.
 func funcName(d *ast.FuncDecl) string {
 	if d.Recv == nil || len(d.Recv.List) == 0 {
 		return d.Name.Name
@@ -214,7 +220,7 @@ func funcName(d *ast.FuncDecl) string {
 	}
 }
 
-// add adds a mutant, and returns its number.
+// add adds a mutant of the code at a node, and returns its number. The op is the kind of change.
 func (g *generator) add(op string, at ast.Node, group token.Pos) int {
 	pos := g.fset.Position(at.Pos())
 	m := Mutant{
@@ -228,10 +234,10 @@ func (g *generator) add(op string, at ast.Node, group token.Pos) int {
 	return m.ID
 }
 
-// longest is the maximum length of the text in a name.
+// longest is the maximum length of the code in a mutant's name, in characters.
 const longest = 100
 
-// text returns a node's text on one line.
+// text returns the source of a node on one line, cut off if it is long.
 func (g *generator) text(n ast.Node) string {
 	var b bytes.Buffer
 	if err := (&printer.Config{Mode: printer.RawFormat}).Fprint(&b, g.fset, n); err != nil {
@@ -248,13 +254,14 @@ func (g *generator) edit(from, to token.Pos, text string, closes bool) {
 	g.edits = append(g.edits, edit{g.fset.Position(from).Offset, g.fset.Position(to).Offset, text, closes})
 }
 
-// wrap makes a node an argument of a call.
+// wrap puts a call around a node, whose value becomes the last argument. The call is a format for
+// the arguments before it.
 func (g *generator) wrap(n ast.Node, call string, ids ...any) {
 	g.edit(n.Pos(), n.Pos(), fmt.Sprintf(call, ids...), false)
 	g.edit(n.End(), n.End(), ")", true)
 }
 
-// apply returns the source with all edits.
+// apply returns the current file's text with all edits.
 func (g *generator) apply() []byte {
 	// Outer nodes were added before inner ones: they open first and close last.
 	n := len(g.edits)
@@ -286,7 +293,7 @@ func (g *generator) apply() []byte {
 	return b.Bytes()
 }
 
-// block mutates the statements, conditions and comparisons below a node.
+// block makes the mutants of all statements, conditions and comparisons in a node.
 func (g *generator) block(n ast.Node) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -328,7 +335,8 @@ func (g *generator) block(n ast.Node) {
 	})
 }
 
-// statements mutates the statements of a list that have effects.
+// statements makes a mutant of each statement in a list that has an effect. The mutant skips the
+// statement.
 func (g *generator) statements(list []ast.Stmt) {
 	for _, s := range list {
 		skipped := false
@@ -354,7 +362,8 @@ func (g *generator) statements(list []ast.Stmt) {
 	}
 }
 
-// isField reports whether an expression is part of a value that other code may see, too.
+// isField reports whether an expression is a field, an element or the target of a pointer. Other
+// code may see a change of it.
 func isField(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.SelectorExpr, *ast.IndexExpr, *ast.StarExpr:
@@ -365,7 +374,8 @@ func isField(e ast.Expr) bool {
 	return false
 }
 
-// Calls that decide nothing: they log, measure, or free memory and locks.
+// Packages and names of functions whose calls get no mutants. Such calls decide nothing: they log,
+// measure, or free memory and locks.
 var (
 	neutralPackages = []string{
 		"fmt", "log/slog", "sync", "hash", "strings", "bytes", "io",
@@ -392,7 +402,7 @@ func (g *generator) matters(call *ast.CallExpr) bool {
 	return o.Pkg() == nil || !slices.Contains(neutralPackages, o.Pkg().Path())
 }
 
-// onlyLogs reports whether an if decides only about log lines.
+// onlyLogs reports whether an if statement decides only about log lines.
 func (g *generator) onlyLogs(n *ast.IfStmt) bool {
 	if n.Else != nil || len(n.Body.List) == 0 {
 		return false
@@ -410,8 +420,8 @@ func (g *generator) onlyLogs(n *ast.IfStmt) bool {
 	return true
 }
 
-// step mutates a call whose error ends its function. The mutant leaves the call out, as if it had
-// succeeded.
+// step makes a mutant of a statement that only assigns the error of a call, such as err = f(). The
+// mutant leaves the call out, as if it had succeeded.
 func (g *generator) step(s ast.Stmt) {
 	if s, ok := s.(*ast.AssignStmt); ok && len(s.Lhs) == 1 && len(s.Rhs) == 1 {
 		g.call(s.Rhs[0])
@@ -431,8 +441,8 @@ func (g *generator) call(e ast.Expr) {
 	g.edit(e.End(), e.End(), " })", true)
 }
 
-// constructsError reports whether a call only makes an error. Mutating it is useless, because an
-// earlier condition has decided that there is an error.
+// constructsError reports whether a call only makes an error. A mutant of it would be useless,
+// because an earlier condition has decided that there is an error.
 func (g *generator) constructsError(call *ast.CallExpr) bool {
 	var id *ast.Ident
 	switch f := ast.Unparen(call.Fun).(type) {
@@ -449,7 +459,7 @@ func (g *generator) constructsError(call *ast.CallExpr) bool {
 	return p == "errors" || p == "context" || strings.HasSuffix(p, "/fault")
 }
 
-// result mutates an expression that is returned or assigned, if it is a step or a decision.
+// result makes mutants of an expression that is returned or assigned, if it is a condition.
 func (g *generator) result(e ast.Expr) {
 	switch x := ast.Unparen(e).(type) {
 	case *ast.BinaryExpr:
@@ -462,15 +472,16 @@ func (g *generator) result(e ast.Expr) {
 	g.decision(e)
 }
 
-// decision mutates the operands of a condition that is used as a value.
+// decision makes mutants of a condition with && or || that is used as a value. Each leaves out one
+// operand.
 func (g *generator) decision(e ast.Expr) {
 	if x, ok := ast.Unparen(e).(*ast.BinaryExpr); ok && (x.Op == token.LAND || x.Op == token.LOR) && g.isBool(x) {
 		g.operands(x, e.Pos())
 	}
 }
 
-// condition makes the mutants of a condition. One negates it. The others are never true, or lack
-// one of the operands.
+// condition makes the mutants of a condition. One negates it, and the others each leave out one
+// operand. A condition without operands gets one that is never true, if never is set.
 func (g *generator) condition(e ast.Expr, never bool, group token.Pos) {
 	if !g.isBool(e) {
 		return
@@ -481,7 +492,8 @@ func (g *generator) condition(e ast.Expr, never bool, group token.Pos) {
 	}
 }
 
-// operands leaves out each operand of && and ||, and returns their number.
+// operands makes mutants of a condition that each leave out one operand of && or ||. It returns
+// their number.
 func (g *generator) operands(e ast.Expr, group token.Pos) (n int) {
 	switch x := e.(type) {
 	case *ast.ParenExpr:
@@ -510,7 +522,8 @@ func (g *generator) operands(e ast.Expr, group token.Pos) (n int) {
 	return n
 }
 
-// cases makes two mutants of each case of a switch: it is never taken, or always.
+// cases makes two mutants of each case of a switch. In one the case is never taken, and in the
+// other one always.
 func (g *generator) cases(s *ast.SwitchStmt) {
 	for _, c := range s.Body.List {
 		for _, e := range c.(*ast.CaseClause).List {
@@ -529,7 +542,7 @@ func (g *generator) cases(s *ast.SwitchStmt) {
 	}
 }
 
-// value mutates a value in a switch with a tag.
+// value makes the mutants of a value e in a switch over tag.
 func (g *generator) value(tag, e ast.Expr) {
 	if !isPure(tag) {
 		return
@@ -552,7 +565,7 @@ func (g *generator) value(tag, e ast.Expr) {
 	g.wrap(e, "mutant.AnyCase(%d, %s, ", g.named("always", of, e), text)
 }
 
-// named adds a mutant whose text has a prefix.
+// named adds a mutant as add does, and puts a text before the code in its name.
 func (g *generator) named(op, before string, e ast.Expr) int {
 	id := g.add(op, e, e.Pos())
 	m := &g.mutants[id]
@@ -567,7 +580,7 @@ func (g *generator) raw(n ast.Node) string {
 	return string(g.source[g.fset.Position(n.Pos()).Offset:g.fset.Position(n.End()).Offset])
 }
 
-// isPure reports whether an expression can be evaluated twice.
+// isPure reports whether the code may evaluate an expression twice without another effect.
 func isPure(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -580,8 +593,8 @@ func isPure(e ast.Expr) bool {
 	return false
 }
 
-// comparison mutates a comparison of ordered values at its boundary. Where two numbers must be
-// equal, it also accepts larger, or smaller ones.
+// comparison makes mutants of a comparison of ordered values. They change it at its boundary, such
+// as < to <=. In place of ==, they also accept larger or smaller numbers.
 func (g *generator) comparison(x *ast.BinaryExpr) {
 	if !g.isOrdered(x.X) || !g.isOrdered(x.Y) || g.info.Types[x].Value != nil {
 		return
@@ -615,7 +628,7 @@ func (g *generator) comparison(x *ast.BinaryExpr) {
 	g.edit(x.OpPos, x.OpPos+token.Pos(len(x.Op.String())), ",", false)
 }
 
-// onlyGrows reports whether an expression never decreases, as an epoch or a generation.
+// onlyGrows reports whether an expression is a number that never decreases, such as a generation.
 func onlyGrows(e ast.Expr) bool {
 	if b, ok := e.(*ast.BinaryExpr); ok {
 		e = b.X
@@ -640,13 +653,13 @@ func (g *generator) basic(e ast.Expr) types.BasicInfo {
 func (g *generator) isOrdered(e ast.Expr) bool { return g.basic(e)&types.IsOrdered != 0 }
 func (g *generator) isString(e ast.Expr) bool  { return g.basic(e)&types.IsString != 0 }
 
-// isVariable reports whether an expression is a number and not constant.
+// isVariable reports whether an expression is a number that is not constant.
 func (g *generator) isVariable(e ast.Expr) bool {
 	return g.basic(e)&types.IsInteger != 0 && g.info.Types[e].Value == nil
 }
 
-// Overlay writes files to a folder. It returns the overlay file that makes the go command use them
-// in place of the module's.
+// Overlay writes changed files to a folder. It returns the path of a file for the go command's flag
+// -overlay, which makes it use them in place of the module's.
 func Overlay(files map[string][]byte, dir string) (string, error) {
 	replace := make(map[string]string)
 	for name, source := range files {

@@ -24,7 +24,7 @@ import (
 	"github.com/scattermap/scattermap/internal/mutation/mutant"
 )
 
-// Suites are the packages whose tests try to find mutants, by folder below the module's root.
+// Suites are the packages whose tests are to find the mutants, as folders below the module's root.
 var Suites = []string{
 	"mapper", "mapper/protocol", "mapper/mappertest", "mapper/internal/record", "mapper/internal/ledger",
 	"mapper/internal/undolog", "mapper/internal/page", "mapper/internal/store", "mapper/internal/wire",
@@ -32,12 +32,13 @@ var Suites = []string{
 	"mapper/internal/lifecycle", "mapper/internal/executor", "export", "prebuilt",
 }
 
-// A Test is a test that tries to find mutants, with its time and the mutants that it reaches.
+// A Test is a test that is to find mutants. It has the test's processor time, and the mutants that
+// the test can find.
 type Test struct {
 	Binary, Dir, Name string
-	Args              []string // flags for the test
+	Args              []string // flags for the test binary
 	CPU               time.Duration
-	Seen              []byte // by mutant: 1 if it makes a difference in the test
+	Seen              []byte // for each mutant, by number, 1 if it makes a difference in the test
 }
 
 // String returns the test's name, with its package.
@@ -45,21 +46,22 @@ func (t *Test) String() string {
 	return strings.Join(append([]string{filepath.Base(t.Dir) + "." + t.Name}, t.Args...), " ")
 }
 
-// A Lab has the binaries with all mutants of some targets, and the tests that look for them.
+// A Lab tries mutants: it has the test binaries that contain all mutants, and the tests.
 type Lab struct {
 	Mutants []Mutant
 	Tests   []*Test
-	Broken  []string // tests that fail without a mutant, and so can't find any
+	Broken  []string // tests that fail even without a mutant, and so can't find any
 
 	root, dir string
 	suites    []string
 	workers   int
 
 	mu    sync.Mutex
-	kills map[string]map[*Test]int // number of mutants that each test has found, by function
+	kills map[string]map[*Test]int // the number of mutants that each test has found, by the changed function
 }
 
-// Build generates the mutants, and builds the tests of suites with all of them in a folder.
+// Build makes the mutants of targets, and builds the test binaries of suites in a folder. Each
+// binary contains all mutants.
 func Build(ctx context.Context, root, dir string, targets []Target, suites []string, workers int) (*Lab, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -87,7 +89,7 @@ func Build(ctx context.Context, root, dir string, targets []Target, suites []str
 	return &Lab{Mutants: mutants, root: root, dir: dir, suites: suites, workers: workers, kills: kills}, nil
 }
 
-// simulations are random tests, with the number of seeds on which each runs.
+// simulations are the names of random tests. The value is the number of seeds on which each runs.
 var simulations = map[string]int{
 	"TestSimulation": 12, "TestUndoSimulation": 4, "TestRingSimulation": 4, "TestEraseSimulation": 2, "TestStorm": 2,
 	"TestEachCallFails": 30,
@@ -95,7 +97,7 @@ var simulations = map[string]int{
 
 const seedsAtOnce = 2
 
-// All lists the tests, and adds further seeds of simulations.
+// All puts all tests of the suites into Tests. A simulation is there once for each seed.
 func (l *Lab) All(ctx context.Context) error {
 	for _, s := range l.suites {
 		binary, dir := filepath.Join(l.dir, filepath.Base(s)+".test"), filepath.Join(l.root, s)
@@ -119,7 +121,7 @@ func (l *Lab) All(ctx context.Context) error {
 	return nil
 }
 
-// test returns the test of a name that String returns.
+// test returns the test with a name in the form that its String returns, or nil.
 func (l *Lab) test(name string) *Test {
 	of := strings.Fields(name)
 	pkg, name, _ := strings.Cut(of[0], ".")
@@ -133,9 +135,9 @@ func (l *Lab) test(name string) *Test {
 	return nil
 }
 
-// Reach runs each test without a mutant, and notes its time and the mutants that would make a
-// difference in it. Tests that fail are left out. Results in the file are reused, and new ones are
-// added to it. Without a file all tests run.
+// Reach runs each test without a mutant. It notes the test's processor time, and the mutants that
+// would make a difference in it. Tests that fail are removed. Results in the file are reused, and
+// new ones are added to it. Without a file all tests run.
 func (l *Lab) Reach(ctx context.Context, file string, say func(string)) error {
 	known, err := readReach(file)
 	if err != nil {
@@ -178,7 +180,8 @@ func (l *Lab) Reach(ctx context.Context, file string, say func(string)) error {
 	return err
 }
 
-// reach runs a test, and notes its time and its mutants.
+// reach runs one test without a mutant. It notes the test's processor time, and the mutants that
+// would make a difference.
 func (l *Lab) reach(ctx context.Context, t *Test, file string) (ran, error) {
 	seen := filepath.Join(l.dir, file)
 	if err := os.WriteFile(seen, make([]byte, len(l.Mutants)), 0o600); err != nil {
@@ -194,8 +197,8 @@ func (l *Lab) reach(ctx context.Context, t *Test, file string) (ran, error) {
 	return r, err
 }
 
-// A reached is the stored result of a test without a mutant. It has the hashes of the names of the
-// mutants that would make a difference in the test.
+// A reached is the stored result of one run of a test without a mutant. It has hashes of the names
+// of the mutants that would make a difference in the test.
 type reached struct {
 	Test string
 	CPU  time.Duration
@@ -271,19 +274,22 @@ func (l *Lab) Each(n int, do func(int) error) error {
 	return errors.Join(errs...)
 }
 
-// A Result is the result of trying a mutant.
+// A Result says which test has found a mutant, or that none has.
 type Result struct {
-	Mutant  string        `json:"mutant"`
-	Place   string        `json:"place"`
-	Found   string        `json:"found,omitempty"`   // the test that fails; empty: the mutant survived
-	Late    bool          `json:"late,omitempty"`    // the test fails by not ending
-	Reached int           `json:"reached,omitempty"` // number of tests in which the mutant makes a difference
-	Left    int           `json:"left,omitempty"`    // tests that were not run, as they would take too long
-	CPU     time.Duration `json:"cpu,omitempty"`
+	Mutant string `json:"mutant"`
+	Place  string `json:"place"`
+	// the test that fails with the mutant on, or empty if none does
+	Found   string `json:"found,omitempty"`
+	Late    bool   `json:"late,omitempty"`    // whether the test fails because it does not end
+	Reached int    `json:"reached,omitempty"` // the number of tests in which the mutant makes a difference
+	// the number of tests that did not run, as they would take too long
+	Left int           `json:"left,omitempty"`
+	CPU  time.Duration `json:"cpu,omitempty"`
 }
 
-// Try runs the tests that reach a mutant until one fails, in at most the given time. First come the
-// tests that have found other mutants of the same function, and then the fastest tests.
+// Try turns a mutant on, and runs the tests in which it makes a difference until one fails. It
+// takes at most the given time. First come the tests that have found other mutants of the same
+// function, and then the fastest tests.
 func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, error) {
 	res := Result{Mutant: m.Name(), Place: m.Place}
 	var tests []*Test
@@ -344,12 +350,12 @@ func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, er
 	return res, nil
 }
 
-// failing matches the text before the name of a test that has failed, or that was running when time
-// was up.
+// failing matches the text in a test binary's output before the name of a failed test. A test that
+// was running when time was up counts as failed.
 const failing = `(?m)^\s*(--- FAIL: |panic: test timed out.*\n\s+running tests:\n\s+)`
 
-// nextBatch returns the next tests for one process. They have the same binary and arguments.
-// Batches grow as long as nothing is found.
+// nextBatch returns the next tests to run in one process. They have the same binary and arguments.
+// As long as no test fails, batches become longer.
 func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 	most := max(500*time.Millisecond, spent)
 	n, sum := 0, time.Duration(0)
@@ -361,7 +367,8 @@ func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 	return tests[:n]
 }
 
-// confirmed runs tests with a mutant on. If they take too long they run once more, with more time.
+// confirmed runs tests with a mutant on. If they take too long, it runs them once more with more
+// time.
 func (l *Lab) confirmed(ctx context.Context, tests []*Test, expected time.Duration, m Mutant) (r ran, err error) {
 	lim := limits{cpu: 2*time.Second + 3*expected, wall: 10*time.Minute + 60*expected}
 	r = run(ctx, tests, lim, mutant.OnEnv+"="+strconv.Itoa(m.ID))
@@ -379,15 +386,15 @@ func (l *Lab) confirmed(ctx context.Context, tests []*Test, expected time.Durati
 // limits are the processor time and the real time of a process.
 type limits struct{ cpu, wall time.Duration }
 
-// A ran is the result of a process of tests.
+// A ran is the result of running tests in a process.
 type ran struct {
-	failed, late bool // late says that the process took too long
+	failed, late bool // Failed says that a test has failed, and late that the process took too long.
 	out          []byte
 	cpu          time.Duration
-	err          error // why it could not run, or failed
+	err          error // why the process could not run, or how it ended if a test failed
 }
 
-// memoryKiB is the address space of a process of tests, as a mutant may allocate without end.
+// memoryKiB limits the memory of a process of tests, in KiB. A mutant may allocate without end.
 const memoryKiB = 8 << 20
 
 func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
@@ -429,12 +436,12 @@ func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
 	return r
 }
 
-// idleFor is how long a waiting process may use no processor time.
+// idleFor is the time without any processor time after which a process counts as stuck.
 const idleFor = 30 * time.Second
 
-// stopIdle kills a process that has become idle, and reports whether it did. On a busy machine a
-// process may wait for long, but still gets some time. If the system does not tell the time of a
-// process, nothing is killed, and the tests' own time-out ends it.
+// stopIdle kills a process that uses no processor time for [idleFor], and reports whether it did.
+// On a busy machine a process may wait for long, but still gets some time. If the system does not
+// tell a process's time, nothing is killed, and the tests' own time-out ends it.
 func stopIdle(p *os.Process, waited <-chan struct{}) bool {
 	var before string
 	since := time.Now()
@@ -454,7 +461,8 @@ func stopIdle(p *os.Process, waited <-chan struct{}) bool {
 	}
 }
 
-// cpuOf returns the processor time of a process, to a twentieth of a second.
+// cpuOf returns the processor time of a process as text, in twentieths of a second. It also reports
+// whether the system tells the time.
 func cpuOf(pid int) (string, bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

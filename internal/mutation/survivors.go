@@ -9,7 +9,7 @@ import (
 //go:embed survivors.txt
 var survivors string
 
-// Survivors returns the mutants that no test needs to find, with the reasons, by name.
+// Survivors returns the names of the mutants that no test needs to find, with the reasons.
 func Survivors() (map[string]string, error) {
 	reasons := make(map[string]string)
 	n := 0

@@ -1,5 +1,6 @@
-// Package names decides which names are reserved: Datastore's own, and the kinds of scattermap's
-// records. All code that has to know asks this package.
+// Package names decides whether a name of a kind, namespace, property or job is valid or reserved.
+// Datastore reserves some names, and scattermap the kinds of its own records. All code that has to
+// know asks this package.
 package names
 
 import (
@@ -15,23 +16,26 @@ func Reserved(s string) bool {
 	return len(s) >= 4 && strings.HasPrefix(s, "__") && strings.HasSuffix(s, "__")
 }
 
-// prefix starts the names of the kinds of all of scattermap's records, also in package export.
+// prefix starts the names of all kinds that hold scattermap's records, also the kinds of package
+// export.
 const prefix = "Scattermap"
 
-// Ours reports whether a kind of a namespace holds scattermap's records, of this build or another.
-// All are in the default namespace.
+// Ours reports whether a kind in a namespace holds scattermap's records, of any version. All such
+// kinds are in the default namespace.
 func Ours(namespace, kind string) bool { return namespace == "" && strings.HasPrefix(kind, prefix) }
 
 type owning struct{}
 
-// Owning returns a context for a start by scattermap itself. A job that is started with it may be
-// over kinds of scattermap's records.
+// Owning returns a context in which scattermap itself starts a job. Only with such a context may a
+// job be over kinds of scattermap's own records.
 func Owning(ctx context.Context) context.Context { return context.WithValue(ctx, owning{}, true) }
 
-// Owns reports whether Owning has made the context.
+// Owns reports whether a context comes from [Owning].
 func Owns(ctx context.Context) bool { return ctx.Value(owning{}) != nil }
 
-var namespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`) // from the comment of the client's NewQuery
+// namespace matches valid names of namespaces, as the comment of the client's NewQuery describes
+// them.
+var namespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
 
 // Namespace reports whether a text is a valid name of a namespace.
 func Namespace(s string) bool { return namespace.MatchString(s) && !Reserved(s) }

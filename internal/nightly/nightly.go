@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// Env is the environment variable that .ci/nightly sets.
+// Env is the environment variable that tells tests that .ci/nightly runs them.
 const Env = "SCATTERMAP_NIGHTLY"
 
-// Is reports whether .ci/nightly runs this process.
+// Is reports whether .ci/nightly started this process.
 func Is() bool { return os.Getenv(Env) != "" }
 
 // Leave skips a test, unless .ci/nightly runs it.

@@ -18,8 +18,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// AddCondition adds a condition in GQL to a query: plan = 'free' AND seen <
-// DATETIME('2026-10-24T00:00:00Z').
+// AddCondition parses a condition in GQL and adds it to a query. A condition is, for example, plan
+// = 'free' AND seen < DATETIME('2026-10-24T00:00:00Z').
 func AddCondition(q *mapper.Query, text string) error {
 	c, err := gql.ParseCondition(text)
 	if err == nil {
@@ -31,7 +31,7 @@ func AddCondition(q *mapper.Query, text string) error {
 	return nil
 }
 
-// addFilter adds a condition to a query.
+// addFilter adds a parsed condition to a query. AND adds its parts one by one.
 func addFilter(q *mapper.Query, c *pb.Filter) error {
 	if all := c.GetCompositeFilter(); all != nil {
 		if all.Op != pb.CompositeFilter_AND {
@@ -71,7 +71,7 @@ func addFilter(q *mapper.Query, c *pb.Filter) error {
 	return nil
 }
 
-// AddShare limits a query to a share of the keys, or to all others.
+// AddShare limits a query to a share of all keys, or with except to the keys outside of a share.
 func AddShare(q *mapper.Query, share, except string) error {
 	if share != "" && except != "" {
 		return errors.New("a share of the entities, and all but a share, contradict each other")
@@ -95,9 +95,9 @@ func AddShare(q *mapper.Query, share, except string) error {
 	return nil
 }
 
-// NewID returns a new ID for a job of a mapper. It ends with random letters, because two people, or
-// the lines of a script, may start jobs in one second. An ID has up to 100 bytes, and a mapper's name
-// alone may have as many.
+// NewID returns a new ID for a job, made of the mapper's name, the time and random letters. The
+// letters are necessary because two people, or the lines of a script, may start jobs in one second.
+// An ID has up to 100 bytes, and a mapper's name alone may have as many.
 func NewID(mapper string, rehearse bool) string {
 	end := time.Now().UTC().Format("-20060102-150405-") + strings.ToLower(rand.Text()[:5])
 	if rehearse {

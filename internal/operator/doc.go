@@ -1,4 +1,4 @@
 // Package operator has the code that the jobs API, the command line and the dashboard share. It
-// checks who sends a request, and maps errors to status codes. It turns texts into queries, and
-// numbers and times into text.
+// checks who sends a request, and chooses the status code for an error. It makes queries from
+// users' texts, and texts from numbers and times.
 package operator

@@ -10,14 +10,15 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// roots are the types whose fields requests can set, by their names in errors.
+// roots are the Go types whose fields are settings in requests. The key is the type's name in the
+// names of settings.
 var roots = map[string]reflect.Type{
 	"StartOptions": reflect.TypeFor[mapper.StartOptions](), "CleanUpOptions": reflect.TypeFor[mapper.CleanUpOptions](),
 	"UndoOptions": reflect.TypeFor[mapper.UndoOptions](),
 	"Query":       reflect.TypeFor[mapper.Query](), "Rate": reflect.TypeFor[mapper.Rate](),
 }
 
-// others are the JSON names of settings that are not fields of these types.
+// others are the JSON names of the settings that are not fields of a type in roots.
 var others = map[setting.Name]string{
 	"PlanOptions.TimePerEntity": "per_entity_ns", "PlanOptions.WritesPerEntity": "writes",
 	"PlanOptions.CallsPerEntity": "calls",
@@ -27,9 +28,9 @@ var others = map[setting.Name]string{
 	"Job.Move":                   "move", "Job.Retry": "retry", "Job.FailuresPage": "failures",
 }
 
-// JSONName returns the JSON name of a setting in a request: "page_size" for StartOptions.PageSize,
-// and "rate.entities" for StartOptions.Rate.EntitiesPerSecond. It is empty if requests do not have
-// the setting.
+// JSONName returns a setting's JSON name in requests: "page_size" for StartOptions.PageSize, and
+// "rate.entities" for StartOptions.Rate.EntitiesPerSecond. It returns "" for a setting that
+// requests do not have.
 func JSONName(n setting.Name) string {
 	if name, ok := others[n]; ok {
 		return name
@@ -50,8 +51,8 @@ func JSONName(n setting.Name) string {
 	return strings.Join(names, ".")
 }
 
-// InJSON returns the text of an error with settings under their JSON names. Parts are the same text
-// in pieces, for callers that use other names: every second one is a name, and the others are text.
+// InJSON returns an error's text, in which settings have their JSON names. Parts are the pieces of
+// this text, for callers that replace the names: first a text, then a name, and so on in turn.
 func InJSON(err error) (text string, parts []string) {
 	const mark = "\x00"
 	marked := setting.In(err, func(n setting.Name) string {
@@ -75,11 +76,12 @@ func InJSON(err error) (text string, parts []string) {
 	return b.String(), parts
 }
 
-// Say returns the text of an error with settings under the names that call returns for their JSON
-// names.
+// Say returns an error's text, in which call chooses the name of each setting. Call gets the
+// setting's JSON name, or the Go name if there is none.
 func Say(err error, call func(name string) string) string {
 	return setting.In(err, func(n setting.Name) string { return call(cmp.Or(JSONName(n), string(n))) })
 }
 
-// Elsewhere describes a setting that a surface lacks, by its JSON name.
+// Elsewhere returns the words for a setting that the command line or the dashboard does not have:
+// its JSON name "of the jobs API".
 func Elsewhere(name string) string { return fmt.Sprintf("%q of the jobs API", name) }

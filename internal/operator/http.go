@@ -18,8 +18,8 @@ import (
 
 var errNobody = errors.New("Options.Allow is nil: nobody is allowed anything")
 
-// Allowed returns a handler that passes on allowed requests with their sender, and refuses the
-// others. A nil allow refuses all.
+// Allowed returns a handler that asks allow for the sender of each request. It passes allowed
+// requests on to next with their sender, and refuses the others. If allow is nil, it refuses all.
 func Allowed(
 	allow auth.Func, log *slog.Logger,
 	refuse func(w http.ResponseWriter, code int, text string), next http.Handler,
@@ -49,19 +49,19 @@ func Allowed(
 	})
 }
 
-// A BadRequest is an error about a request.
+// A BadRequest is an error that the request itself has caused. Its status code is 400.
 type BadRequest string
 
 func (e BadRequest) Error() string { return string(e) }
 
-// Bad is fmt.Errorf for an error about a request that another error causes.
+// Bad returns an error, formatted as by fmt.Errorf, that counts as a [BadRequest].
 func Bad(format string, args ...any) error { return bad{fmt.Errorf(format, args...)} }
 
 type bad struct{ error }
 
 func (b bad) Unwrap() error { return b.error }
 
-// Code returns the status code for an error.
+// Code returns the HTTP status code of the answer to a request that failed with an error.
 func Code(err error) int {
 	switch {
 	case err == nil:
@@ -78,7 +78,7 @@ func Code(err error) int {
 	return http.StatusInternalServerError
 }
 
-// SafeCause returns why a request failed, in a text that its sender may see. The text contains
+// SafeCause returns a text with the reason why a request failed, for its sender. The text contains
 // nothing from an entity, and no text of the database.
 func SafeCause(err error) string {
 	switch code := status.Code(err); {

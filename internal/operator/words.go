@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Grouped returns a number with separated thousands, such as "12,000".
+// Grouped returns a number with commas between groups of three digits, such as "12,000".
 func Grouped(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -24,7 +24,7 @@ func Grouped(n int64) string {
 	return s
 }
 
-// Counted returns a number and its noun, in singular or plural.
+// Counted returns a number and a noun, such as "1 job" or "2 jobs".
 func Counted(n int64, one, several string) string {
 	if n == 1 {
 		return "1 " + one
@@ -46,8 +46,8 @@ func Ago(t, now time.Time) string {
 	return fmt.Sprintf("%d days ago", int(d.Hours()/24))
 }
 
-// Line returns a text of unknown origin in one line, shortened, without control characters for a
-// terminal.
+// Line returns a text of unknown origin as one line. It cuts the text at a length, and removes
+// control characters, which could change a terminal.
 func Line(s string, most int) string {
 	clean := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == 0x200e || r == 0x200f || r >= 0x2028 && r <= 0x202e ||
@@ -62,7 +62,7 @@ func Line(s string, most int) string {
 	return clean
 }
 
-// Number returns a number as text. The number -1 means unknown.
+// Number returns a number as text. For -1, it returns the word for an unknown number.
 func Number(n int64) string {
 	if n < 0 {
 		return "not known"
@@ -70,7 +70,7 @@ func Number(n int64) string {
 	return Grouped(n)
 }
 
-// Within returns a number, with its bounds if these differ.
+// Within returns a number as text, followed by its bounds if they differ.
 func Within(n int64, b mapper.Bounds) string {
 	switch {
 	case n < 0 || b.Min == b.Max:
@@ -81,8 +81,8 @@ func Within(n int64, b mapper.Bounds) string {
 	return fmt.Sprintf("about %s, between %s and %s", Grouped(n), Grouped(b.Min), Grouped(b.Max))
 }
 
-// Standing returns a job's state, and after a comma its phase if that says more: "running, queued".
-// The command line shows this text.
+// Standing returns a job's state as the command line shows it. If the job's phase says more, it
+// follows after a comma, such as "running, queued".
 func Standing(state mapper.State, phase mapper.Phase) string {
 	if more := PhaseOf(state, phase); more != string(state) {
 		return string(state) + ", " + more
@@ -102,7 +102,7 @@ func PhaseOf(state mapper.State, phase mapper.Phase) string {
 	return string(phase)
 }
 
-// Costs returns the cost of a job so far, and the expected cost at its end.
+// Costs returns two costs of a job as text: the cost so far, and the expected one at the job's end.
 func Costs(job *mapper.Status) string {
 	text := fmt.Sprintf("about $%.4f", job.Dollars)
 	switch {
@@ -114,7 +114,7 @@ func Costs(job *mapper.Status) string {
 	return fmt.Sprintf("%s so far, about $%.4f at its end", text, job.DollarsTotal)
 }
 
-// Needs returns the expected cost that a job still needs to finish.
+// Needs returns, as text, the expected cost of the rest of a job.
 func Needs(job *mapper.Status) string {
 	if job.DollarsTotal < 0 {
 		return "how much it needs to finish is not known"
@@ -134,7 +134,7 @@ func BudgetOf(b mapper.Budget) string {
 	return strings.Join(parts, " and ")
 }
 
-// Percent returns the progress of a job with its bounds.
+// Percent returns a job's progress in percent as text, with its bounds.
 func Percent(p mapper.Progress) string {
 	if p.Fraction == 0 && p.FractionMin == 0 && p.FractionMax == 1 {
 		return "not known"
@@ -146,7 +146,7 @@ func Percent(p mapper.Progress) string {
 	return text
 }
 
-// Takes returns the remaining time of a job with its bounds.
+// Takes returns a job's remaining time as text, with its bounds.
 func Takes(p mapper.Progress) string {
 	switch least := Roughly(p.TimeLeftMin); {
 	case p.TimeLeft < 0 && p.TimeLeftMin <= 0:
@@ -162,7 +162,7 @@ func Takes(p mapper.Progress) string {
 		Roughly(p.TimeLeftMax))
 }
 
-// Roughly returns a duration with about two digits.
+// Roughly returns a duration as text, rounded to about two digits.
 func Roughly(d time.Duration) string {
 	switch {
 	case d < 100*time.Second:
@@ -175,7 +175,8 @@ func Roughly(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(math.Round(d.Hours()/24)))
 }
 
-// Sized returns the number of entities of a plan.
+// Sized returns the estimated number of entities as text. It says "at least" if the estimate is a
+// lower bound.
 func Sized(est *mapper.Estimate) string {
 	size := "about "
 	switch {
@@ -187,10 +188,11 @@ func Sized(est *mapper.Estimate) string {
 	return size + Grouped(est.Entities)
 }
 
-// Undoes reports whether a job is an undo, or the rehearsal of one.
+// Undoes reports whether a job undoes another job, or rehearses that.
 func Undoes(job *mapper.Status) bool { return strings.Contains(job.Mapper, "undo:") }
 
-// UndoneJob returns the ID of the job that an undo undoes. For other jobs it returns "".
+// UndoneJob returns the ID of the job that an undo is for. For a job that is no undo, it returns
+// "".
 func UndoneJob(s *mapper.Status) string {
 	if !Undoes(s) {
 		return ""
@@ -204,7 +206,8 @@ func UndoneJob(s *mapper.Status) string {
 	return p.Job
 }
 
-// Undone describes the result of an undo.
+// Undone describes the result of an undo in words: how many entities it has restored, deleted and
+// left.
 func Undone(job *mapper.Status) string {
 	n := func(name string) string { return Grouped(job.Counters[name]) }
 	form, already := "%s entities restored, %s new ones deleted, %s not restored", ", %s already as before"
@@ -219,7 +222,7 @@ func Undone(job *mapper.Status) string {
 	return text
 }
 
-// Over describes the entities of a job in words.
+// Over describes in words over which entities a query is, such as "Account in all namespaces".
 func Over(q mapper.Query) string {
 	text := strings.Join(append(slices.Clone(q.Kinds), q.Kind), ", ")
 	text = strings.TrimSuffix(text, ", ")

@@ -1,5 +1,5 @@
-// Package pbkey converts keys from Datastore's protocol. The Go client does not export its
-// conversion.
+// Package pbkey converts keys from the form of Datastore's protocol to the Go client's. The client
+// has such a conversion, but does not export it.
 package pbkey
 
 import (
@@ -18,8 +18,8 @@ func Of(k *pb.Key) (key *datastore.Key) {
 	return key
 }
 
-// Text returns a text that only equal keys have. The client's String returns the same text for the
-// ID 7 and the name "7".
+// Text returns a text for a key. Only equal keys have equal texts. The client's String returns the
+// same text for the ID 7 and the name "7".
 func Text(k *datastore.Key) string {
 	var b []byte
 	for e := k; e != nil; e = e.Parent {
@@ -31,7 +31,7 @@ func Text(k *datastore.Key) string {
 	return string(b)
 }
 
-// TextOf is [Text] for a key of the protocol.
+// TextOf returns the [Text] of a key in the protocol's form.
 func TextOf(k *pb.Key) string {
 	var b []byte
 	for i := len(k.GetPath()) - 1; i >= 0; i-- {

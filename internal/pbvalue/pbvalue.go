@@ -1,7 +1,7 @@
-// Package pbvalue converts between entities of Datastore's protocol and the Go client's form. The
-// client does not export its conversion. Its form lacks some of the protocol's data: meanings, the
-// index flags of an array's elements, and the projects of keys. So [Of] after [Go] may lose
-// something, and [Go] after [Of] does not.
+// Package pbvalue converts entities between the form of Datastore's protocol and the Go client's
+// form. The client does not export its own conversion. Its form has no place for some data:
+// meanings, the index flags of an array's elements, and the projects of keys. So [Go] may lose
+// something, and [Of] does not.
 package pbvalue
 
 import (
@@ -22,15 +22,15 @@ import (
 	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
-// keyField is the client's name for the field with a struct's own key.
+// keyField is the name of the property in which the client keeps the key of a nested struct.
 const keyField = "__key__"
 
-// Properties returns an entity's properties in the client's form, by name. They share no memory
-// with the entity that could be changed.
+// Properties returns an entity's properties in the client's form, ordered by name. A change of them
+// does not change the entity.
 func Properties(e *pb.Entity) []datastore.Property { return Some(e, nil) }
 
-// Some returns the properties for whose names wanted returns true. If wanted is nil, it returns
-// all.
+// Some returns, in the client's form, an entity's properties whose names are wanted. If wanted is
+// nil, it returns all.
 func Some(e *pb.Entity, wanted func(name string) bool) []datastore.Property {
 	var all []datastore.Property
 	if wanted == nil {
@@ -45,7 +45,7 @@ func Some(e *pb.Entity, wanted func(name string) bool) []datastore.Property {
 	return all
 }
 
-// Property returns a property in the client's form. An array has the index flag of its first
+// Property converts a property to the client's form. An array gets the index flag of its first
 // element.
 func Property(name string, v *pb.Value) datastore.Property {
 	p := datastore.Property{Name: name, Value: Go(v), NoIndex: v.GetExcludeFromIndexes()}
@@ -55,7 +55,7 @@ func Property(name string, v *pb.Value) datastore.Property {
 	return p
 }
 
-// Go returns a value in the client's form.
+// Go converts a value to the client's form.
 func Go(v *pb.Value) any {
 	switch x := v.GetValueType().(type) {
 	case *pb.Value_BooleanValue:
@@ -86,8 +86,8 @@ func Go(v *pb.Value) any {
 	return nil
 }
 
-// Entity returns the entity that the client's Put stores for properties. Everything inside an
-// unindexed value is unindexed, too.
+// Entity returns the entity that the client's Put would store for a key and properties. If
+// unindexed is set, all of its properties are unindexed, at every depth.
 func Entity(key *datastore.Key, properties []datastore.Property, unindexed bool) (*pb.Entity, error) {
 	e := &pb.Entity{Key: Key(key), Properties: make(map[string]*pb.Value, len(properties))}
 	for _, p := range properties {
@@ -106,7 +106,8 @@ func Entity(key *datastore.Key, properties []datastore.Property, unindexed bool)
 	return e, nil
 }
 
-// Key returns a key in the protocol's form, without project and database, which the client adds.
+// Key converts a key to the protocol's form. It leaves out project and database, which the client
+// adds.
 func Key(k *datastore.Key) *pb.Key {
 	if k == nil {
 		return nil
@@ -129,14 +130,14 @@ func Key(k *datastore.Key) *pb.Key {
 	return all
 }
 
-// LongestIndexed is the maximum of bytes of an indexed text or blob, from the limits page of
-// Datastore.
+// LongestIndexed is the maximum length of an indexed text or blob, in bytes. It comes from the page
+// on Datastore's limits.
 const LongestIndexed = 1500
 
-// These are the first and the last time that the protocol allows.
+// first is the earliest time that the protocol allows. All times that it allows are before last.
 var first, last = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Errors for values that no entity can have.
+// Errors about values that Datastore can't store.
 var (
 	errTooLong = fmt.Errorf("a text or blob has more than %d bytes, and is indexed", LongestIndexed)
 	errUTF8    = errors.New("a text is not valid UTF-8")
@@ -144,8 +145,8 @@ var (
 	errPoint   = errors.New("a geographical point is off the map")
 )
 
-// Of returns the value that the client's Put stores. It returns an error for a value that the
-// client or the database would refuse.
+// Of returns the protocol value that the client's Put would store for a value in the client's form.
+// It returns an error for a value that the client or the database would refuse.
 func Of(value any, noIndex bool) (*pb.Value, error) {
 	v := &pb.Value{ExcludeFromIndexes: noIndex}
 	switch x := value.(type) {
@@ -194,7 +195,7 @@ func Of(value any, noIndex bool) (*pb.Value, error) {
 	return v, nil
 }
 
-// ofPlain converts a value that every property can have.
+// ofPlain converts a value of a simple type to the protocol's form, such as a number or a text.
 func ofPlain(value any, noIndex bool) *pb.Value {
 	v := &pb.Value{ExcludeFromIndexes: noIndex}
 	switch x := value.(type) {
@@ -226,7 +227,8 @@ func checkText(text string, noIndex bool) error {
 	return nil
 }
 
-// ofList converts an array. Its elements are indexed, and the array itself is not.
+// ofList converts an array to the protocol's form. The index flag is stored with each element, not
+// with the array.
 func ofList(all []any, noIndex bool) (*pb.Value, error) {
 	list := make([]*pb.Value, len(all))
 	for i, one := range all {
@@ -238,7 +240,8 @@ func ofList(all []any, noIndex bool) (*pb.Value, error) {
 	return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: list}}}, nil
 }
 
-// ofPointer converts the value that a pointer points to.
+// ofPointer converts the value that a pointer points to. For a value that is no pointer, it returns
+// the error that no property can have its type.
 func ofPointer(value any, noIndex bool) (*pb.Value, error) {
 	p := reflect.ValueOf(value)
 	switch {

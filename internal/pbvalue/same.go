@@ -10,8 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Same reports whether two values are stored equally, bit for bit. proto.Equal does not tell 0 from
-// -0.
+// Same reports whether two values are equal bit for bit. proto.Equal would not tell 0 from -0.
 func Same(a, b *pb.Value) bool {
 	switch x := a.GetValueType().(type) {
 	case *pb.Value_DoubleValue:
@@ -30,14 +29,14 @@ func Same(a, b *pb.Value) bool {
 	return proto.Equal(a, b)
 }
 
-// SameEntity reports whether two entities are stored equally, as [Same] does. A nil entity equals
-// no other.
+// SameEntity reports whether two entities have equal keys and, by [Same], equal properties. A nil
+// entity equals only nil.
 func SameEntity(a, b *pb.Entity) bool {
 	return (a == nil) == (b == nil) && proto.Equal(a.GetKey(), b.GetKey()) &&
 		maps.EqualFunc(a.GetProperties(), b.GetProperties(), Same)
 }
 
-// sameAround reports whether two values have the same meaning and index flag.
+// sameAround reports whether two values have equal meanings and equal index flags.
 func sameAround(a, b *pb.Value) bool {
 	return a.GetMeaning() == b.GetMeaning() && a.GetExcludeFromIndexes() == b.GetExcludeFromIndexes()
 }

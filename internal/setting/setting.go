@@ -1,10 +1,10 @@
-// Package setting makes errors that know which settings they are about. So each surface can use the
-// names that its readers know. A Go program uses the field, a request the JSON name, a command line
-// the flag, and a form the label.
+// Package setting makes errors about settings, in which each setting can be shown under the name
+// that the reader knows. For a Go program this is the field, for a request the JSON name, for a
+// command line the flag, and for a form the label.
 //
-// [Errorf] makes such an error. Its format has the settings by their Go names. Only formats are
-// searched for names, and never users' texts. [In] writes the error, and all errors that wrap it,
-// with other names.
+// [Errorf] makes such an error. Its format has the settings by their Go names. [In] returns the
+// text of an error with other names, also if another error wraps it. Names are replaced only in
+// formats, and never in users' texts.
 package setting
 
 import (
@@ -15,23 +15,24 @@ import (
 )
 
 // A Name is the Go name of a setting, such as StartOptions.PageSize, or of a method, such as
-// Job.Move. As an argument of [Errorf] it is replaced by the reader's name.
+// Job.Move. If an argument of [Errorf] is a Name, the error's text has the reader's name there.
 type Name string
 
-// name matches a setting in a format.
+// name matches the Go name of a setting in the format of an error.
 var name = regexp.MustCompile(`\b(?:(?:StartOptions|PlanOptions|CleanUpOptions|UndoOptions|RetryOptions|` +
 	`VerifyOptions|Query|Filter|Rate|Job)(?:\.[A-Z]\w*)+|RetainAlways\b)`)
 
-// Find returns the settings that a format names.
+// Find returns the Go names of all settings in the format of an error.
 func Find(format string) []string { return name.FindAllString(format, -1) }
 
-// Errorf is fmt.Errorf for an error about settings.
+// Errorf returns an error about settings, which [In] can show under other names. Its arguments are
+// the ones of fmt.Errorf.
 func Errorf(format string, args ...any) error {
 	return &about{fmt.Errorf(format, args...), format, args}
 }
 
-// Renamed returns an error in which settings of the type from are settings of the type to. The
-// settings have the same fields there. It returns nil for nil.
+// Renamed returns an error with the settings of one type replaced by the same fields of another
+// type, such as StartOptions by UndoOptions. For a nil error it returns nil.
 func Renamed(err error, from, to string) error {
 	if err == nil {
 		return nil
@@ -57,7 +58,7 @@ func (r renamed) in(call func(Name) string) string {
 	})
 }
 
-// An about is an error that Errorf has made.
+// An about is an error of [Errorf]: a format with names of settings, and the arguments.
 type about struct {
 	error
 
@@ -65,7 +66,7 @@ type about struct {
 	args   []any
 }
 
-// Unwrap returns the wrapped errors.
+// Unwrap returns the errors among the arguments that the format wraps with %w.
 func (a *about) Unwrap() []error { return wrapped(a.error) }
 
 func wrapped(err error) []error {
@@ -80,7 +81,7 @@ func wrapped(err error) []error {
 	return nil
 }
 
-// In returns the text of an error with its settings under the names that call returns.
+// In returns an error's text, in which the function call chooses the name of each setting.
 func In(err error, call func(Name) string) string {
 	switch e := err.(type) { //nolint:errorlint // those that it wraps are looked at below
 	case *about:

@@ -1,5 +1,5 @@
-// Package stranger handles requests from unknown senders. It refuses them, and shortens their texts
-// for a log.
+// Package stranger handles requests from unknown senders safely: it refuses them cheaply, and
+// shortens their texts for a log.
 package stranger
 
 import (
@@ -21,13 +21,13 @@ func HangUp(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // a test's connection has no deadline
 }
 
-// Shown returns the part of an unknown sender's text that a log shows.
+// Shown returns the start of a text from an unknown sender, short enough for a log.
 func Shown(s string) string { return Shorten(s, 200) }
 
-// MaxError is the maximum of bytes of an error in a log.
+// MaxError is the maximum length of an error's text in a log, in bytes.
 const MaxError = 2000
 
-// Shorten cuts a text after a number of bytes.
+// Shorten returns a text, cut off after at most the given number of bytes.
 func Shorten(s string, most int) string {
 	if len(s) > most {
 		s = s[:most] + "…"

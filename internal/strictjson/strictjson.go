@@ -24,13 +24,14 @@ import (
 	"unicode/utf8"
 )
 
-// ErrMissing says that there is no value.
+// ErrMissing is the error for an empty text, in which there is no JSON value.
 var ErrMissing = errors.New("there is no JSON value")
 
-// Decode decodes text, which must be one value, into the value that v points to.
+// Decode decodes a text with exactly one JSON value into the variable that v points to.
 func Decode(text []byte, v any) error { return decode(text, v, false) }
 
-// DecodeNulls is Decode for callers that accept null as a missing value, as many programs write it.
+// DecodeNulls decodes as [Decode] does, but accepts null everywhere and treats it as a missing
+// value. Many programs write missing values as null.
 func DecodeNulls(text []byte, v any) error { return decode(text, v, true) }
 
 func decode(text []byte, v any, nulls bool) error {
@@ -48,15 +49,15 @@ func decode(text []byte, v any, nulls bool) error {
 	return check(text, reflect.TypeOf(v).Elem(), nulls)
 }
 
-// Check returns an error for text that Decode would refuse for every type.
+// Check returns an error for text that Decode would refuse whatever type it decodes into.
 func Check(text []byte) error {
 	var raw json.RawMessage
 	return Decode(text, &raw)
 }
 
-// plain returns an error of package json about a text and a type without the package's name. If a value
-// does not fit, the error has the value's path in the text. Package json also names embedded structs,
-// and names nothing if a type decodes itself.
+// plain returns encoding/json's error about a text in plainer words. If a value does not fit its Go
+// type, the new error has the value's path in the text. Package json would name embedded structs as
+// well, and no path for a type that decodes itself.
 func plain(text []byte, err error, t reflect.Type) error {
 	if json.Valid(text) {
 		if found := locate("", text, t); found != nil {
@@ -69,8 +70,9 @@ func plain(text []byte, err error, t reflect.Type) error {
 	return err
 }
 
-// locate returns an error for the first value, by names, that does not fit its part of the type t. It
-// returns nil if all values fit. The text is at path.
+// locate finds the first value in a text that does not fit its part of the type t, and returns an
+// error with its path. Fields are tried in the order of their names. If all values fit, locate
+// returns nil. The path is the place of the text in the whole value.
 func locate(path string, text []byte, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -87,7 +89,7 @@ func locate(path string, text []byte, t reflect.Type) error {
 	return unfit(path, err, t)
 }
 
-// locateInside is locate for the elements of an array and the fields of an object.
+// locateInside calls locate for each element of an array or each field of an object.
 func locateInside(path string, text []byte, t reflect.Type) error {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
@@ -118,7 +120,8 @@ func locateInside(path string, text []byte, t reflect.Type) error {
 	return nil
 }
 
-// unfit returns the error for a value at a path that does not fit the type t, from package json's err.
+// unfit returns the error for a value at a path that does not fit the type t. The given err is the
+// one of package json.
 func unfit(path string, err error, t reflect.Type) error {
 	wrong := new(json.UnmarshalTypeError)
 	if !errors.As(err, &wrong) {
@@ -139,7 +142,8 @@ func unfit(path string, err error, t reflect.Type) error {
 	return fmt.Errorf("%s is %s %s, and has to %s", shown(path), article, wrong.Value, has)
 }
 
-// check returns an error for text that encoding/json has decoded into the type t, but not exactly.
+// check returns an error for text that encoding/json accepts for the type t, but does not decode
+// exactly. If nulls is set, null is allowed everywhere.
 func check(text []byte, t reflect.Type, nulls bool) error {
 	if !utf8.Valid(text) {
 		return errors.New("it is not UTF-8")
@@ -153,7 +157,7 @@ func check(text []byte, t reflect.Type, nulls bool) error {
 type reader struct {
 	*json.Decoder
 	text  []byte
-	nulls bool // null is accepted as a missing value
+	nulls bool // whether null is accepted as a missing value
 }
 
 var (
@@ -163,12 +167,12 @@ var (
 	timeType = reflect.TypeFor[time.Time]()
 )
 
-// own reports whether a type decodes its JSON itself, so that nothing is known about its contents.
-// A time has no contents, and accepts null as a missing value.
+// own reports whether a type decodes its JSON with a method of its own. Nothing is known about the
+// form of such JSON. A time is an exception: it has a known form, and accepts null as missing.
 func own(t reflect.Type) bool { return t != timeType && reflect.PointerTo(t).Implements(ownType) }
 
-// value reads the next value. Errors name it by its path. Its type is t; a nil t means that the
-// value is inside a type that decodes itself.
+// value reads the next value, which is at a path, and compares it with its type t. A nil t means
+// that the value is inside a type that decodes itself.
 func (r *reader) value(path string, t reflect.Type) error {
 	token, err := r.Token()
 	if err != nil {
@@ -202,7 +206,7 @@ func (r *reader) value(path string, t reflect.Type) error {
 	return nil
 }
 
-// array reads the rest of an array.
+// array reads the elements and the end of an array, and compares them with the type t.
 func (r *reader) array(path string, t reflect.Type) error {
 	most := -1
 	if t != nil && t != anyType {
@@ -226,7 +230,7 @@ func (r *reader) array(path string, t reflect.Type) error {
 	return nil
 }
 
-// object reads the rest of an object.
+// object reads the fields and the end of an object, and compares them with the type t.
 func (r *reader) object(path string, t reflect.Type) error {
 	seen := make(map[string]string)
 	for r.More() {
@@ -266,8 +270,7 @@ func (r *reader) object(path string, t reflect.Type) error {
 	return err
 }
 
-// fold returns a name in a form that is the same for all names that encoding/json takes for one
-// field.
+// fold returns the common form of all spellings that encoding/json takes for the same field.
 func fold(name string) string {
 	return strings.Map(func(r rune) rune {
 		least := r
@@ -278,8 +281,8 @@ func fold(name string) string {
 	}, name)
 }
 
-// checkText returns an error if the last text has half of a surrogate pair, which would become
-// another character.
+// checkText returns an error if the text that was read last has half of a surrogate pair.
+// encoding/json would replace this half by another character.
 func (r *reader) checkText(path string) error {
 	end := r.InputOffset()
 	from := bytes.LastIndexByte(r.text[:end-1], '"')
@@ -309,7 +312,8 @@ func (r *reader) checkText(path string) error {
 	return nil
 }
 
-// escaped reports whether a quote is part of a text.
+// escaped reports whether the character at a place in a text has a backslash before it that escapes
+// it.
 func escaped(text []byte, at int) bool {
 	n := 0
 	for at > 0 && text[at-1] == '\\' {
@@ -319,7 +323,8 @@ func escaped(text []byte, at int) bool {
 	return n%2 == 1
 }
 
-// unitAt returns the UTF-16 unit of the escape at a place in a text, or 0 if there is no escape.
+// unitAt returns the UTF-16 unit that a \u escape at a place in a text stands for. Without such an
+// escape there, it returns 0.
 func unitAt(raw []byte, at int) uint64 {
 	if at+6 > len(raw) || raw[at] != '\\' || raw[at+1] != 'u' {
 		return 0
@@ -328,7 +333,8 @@ func unitAt(raw []byte, at int) uint64 {
 	return n
 }
 
-// checkNull returns an error for null if a type can't be null: it would count as missing.
+// checkNull returns an error for a null at a path if no variable of type t can be nil.
+// encoding/json would leave such a variable unchanged, as if the value were missing.
 func checkNull(path string, t reflect.Type) error {
 	if t == nil {
 		return nil
@@ -347,7 +353,7 @@ func shown(path string) string {
 	return fmt.Sprintf("%.200q", path)
 }
 
-// join returns the path of a name in the object at a path.
+// join returns the path of an object's field: the object's path, a dot and the name.
 func join(path, name string) string {
 	if path == "" {
 		return name
@@ -355,7 +361,8 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// fieldOf returns the field that a JSON name stands for, or nil if there is none.
+// fieldOf returns the field of a struct into which encoding/json decodes a JSON name, or nil if
+// there is none.
 func fieldOf(t reflect.Type, name string) (found *reflect.StructField) {
 	for _, f := range reflect.VisibleFields(t) {
 		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -372,7 +379,7 @@ func fieldOf(t reflect.Type, name string) (found *reflect.StructField) {
 	return found
 }
 
-// Exact reports whether a float64 holds a JSON number, in all of its digits.
+// Exact reports whether a float64 can hold a JSON number with all of its digits.
 func Exact(number string) bool {
 	f, err := strconv.ParseFloat(number, 64)
 	if err != nil {
@@ -390,11 +397,11 @@ func Exact(number string) bool {
 	return held == digits && power == exponent
 }
 
-// mostDigits is more than the digits of any float64, or of a number halfway between two.
+// mostDigits is a number of digits that no float64 needs, and no number halfway between two.
 const mostDigits = 800
 
-// digitsOf returns the digits of a number, without zeros at either end, and the power of ten of the
-// first one.
+// digitsOf returns a number's digits, without zeros at either end. The exponent is the power of ten
+// of the first digit.
 func digitsOf(number string) (digits string, exponent int) {
 	mantissa, power, _ := strings.Cut(strings.ToLower(strings.TrimLeft(number, "+-")), "e")
 	exponent, _ = strconv.Atoi(power) // an exponent that is too large is no float64

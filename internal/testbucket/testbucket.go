@@ -1,4 +1,4 @@
-// Package testbucket has a bucket in memory for tests.
+// Package testbucket has an object store in memory for tests, in place of one in Cloud Storage.
 package testbucket
 
 import (
@@ -18,38 +18,41 @@ import (
 	"gocloud.dev/gcerrors"
 )
 
-// A Bucket is a bucket in memory. A test sees each call, and decides when it takes effect and what
-// it returns.
+// A Bucket is an object store in memory. A test can see each call of a program, delay its effect,
+// and choose its result.
 type Bucket struct {
-	// Hook, if set, carries out a call. It runs the call's effect at any time, or never, and
-	// returns the result for the caller.
+	// Hook, if set, is called in place of each call's effect. It calls the effect at any time, or
+	// never, and returns the result for the program.
 	Hook func(*Call) error
-	// Lag, if set, returns by how much time a listing's view of a name is late.
+	// Lag, if set, returns the age of the content that a listing shows of a name. So listings can
+	// miss recent writes.
 	Lag func(key string) time.Duration
 
 	mu    sync.Mutex
-	blobs map[string][]version // by name, the oldest first
+	blobs map[string][]version // all versions of each blob by name, the oldest first
 }
 
-// A version is the content of a name from a time on.
+// A version is the content that a blob has from a time on.
 type version struct {
 	at   time.Time
-	text []byte // nil: deleted
+	text []byte // the content, or nil if the blob is deleted
 }
 
-// A Call is a call of a bucket.
+// A Call is one call of a program to a bucket.
 type Call struct {
 	context.Context
-	Op     string // read, open, write, delete or list; open comes before the write's text is known
-	Key    string // for a list, the prefix
+	// read, open, write, delete or list. A write has two calls: open, when its text is unknown, and
+	// write.
+	Op     string
+	Key    string // the name of the blob, or the prefix of a list
 	Text   []byte // the text of a write
 	Effect func() error
 }
 
-// listed is the maximum of names that one call lists, as in Cloud Storage.
+// listed is the maximum number of names that one call to list returns, as in Cloud Storage.
 const listed = 1000
 
-// Errors of calls.
+// Errors that calls of a bucket return.
 var (
 	ErrNotThere = errors.New("there is no such blob")
 	ErrIsThere  = errors.New("there is such a blob")
@@ -58,10 +61,10 @@ var (
 // New returns an empty bucket.
 func New() *Bucket { return &Bucket{blobs: make(map[string][]version)} }
 
-// Open returns the bucket for a program.
+// Open returns the bucket in the form that programs use.
 func (b *Bucket) Open() *blob.Bucket { return blob.NewBucket(served{b}) }
 
-// A served is a Bucket as a driver of blob.
+// A served implements the driver interface of package blob for a Bucket.
 type served struct{ *Bucket }
 
 func (b *Bucket) do(ctx context.Context, op, key string, text []byte, effect func() error) error {
@@ -74,7 +77,7 @@ func (b *Bucket) do(ctx context.Context, op, key string, text []byte, effect fun
 	return b.Hook(&Call{ctx, op, key, text, effect})
 }
 
-// at returns the content of a name at a time.
+// at returns the content that a blob had at a time, or nil if there was none.
 func (b *Bucket) at(key string, t time.Time) []byte {
 	var text []byte
 	for _, v := range b.blobs[key] {
@@ -85,7 +88,7 @@ func (b *Bucket) at(key string, t time.Time) []byte {
 	return text
 }
 
-// Now returns all current blobs.
+// Now returns the current contents of all blobs, by name.
 func (b *Bucket) Now() map[string][]byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -98,10 +101,10 @@ func (b *Bucket) Now() map[string][]byte {
 	return all
 }
 
-// Names returns the names of all current blobs, in order.
+// Names returns the names of all current blobs, sorted.
 func (b *Bucket) Names() []string { return slices.Sorted(maps.Keys(b.Now())) }
 
-// Overwritten returns the names of all blobs that were written while they existed.
+// Overwritten returns the names of all blobs that were written again while they existed.
 func (b *Bucket) Overwritten() (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,14 +119,14 @@ func (b *Bucket) Overwritten() (all []string) {
 	return all
 }
 
-// Put stores a blob, without a call.
+// Put stores a blob directly: Hook does not see it.
 func (b *Bucket) Put(key string, text []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.blobs[key] = append(b.blobs[key], version{time.Now(), text})
 }
 
-// Get returns a blob without a call, or nil if there is none.
+// Get returns the content of a blob, or nil if there is none. Hook does not see it.
 func (b *Bucket) Get(key string) []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,10 +1,10 @@
-// Package testflag has the flags of tests.
+// Package testflag has the command-line flags of this module's tests.
 //
 //	go test ./emulator/... -run Differential -args -sequences 2000
 //	go test ./mapper/... -args -seed 7
 //
-// These commands pass the flags to the test binaries of all packages. A binary that does not know a
-// flag fails. So the tests of all packages below emulator/ and mapper/ import this one.
+// Such a command passes the flags to the test binaries of all its packages. A binary that does not
+// know a flag fails. So the tests of all packages below emulator/ and mapper/ import this one.
 package testflag
 
 import (
@@ -17,18 +17,22 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// Sequences is the number of random sequences of the differential test.
+// Sequences is the number of random sequences of calls that the differential test runs. It compares
+// the answers of the embedded emulators with Google's.
 var Sequences = flag.Int("sequences", 30, "how many random sequences of calls are compared")
 
-// Seeds is the number of seeds that [Simulate] tries. With 0 it tries each test's own number.
+// Seeds is the number of seeds on which [Simulate] runs each test. With 0, each test has its own
+// number.
 var Seeds = flag.Int("seeds", 0, "how many seeds simulations try; 0: a few")
 
-// Comparisons is the number of pairs of answers that the metamorphic test compares.
+// Comparisons is the number of pairs of queries whose answers the metamorphic test compares. In
+// each pair, one answer follows from the other.
 var Comparisons = flag.Int("comparisons", 600, "how many pairs of answers of the embedded Datastore are compared")
 
 var seed = flag.Uint64("seed", 0, "the first seed of random tests; 0 is a new one")
 
-// Seed returns the first seed of a random test. A failing test shows it.
+// Seed returns the first seed of a random test, from the flag -seed if it is set. If the test
+// fails, its log shows the seed.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	first := *seed
@@ -39,13 +43,14 @@ func Seed(t testing.TB) uint64 {
 	return first
 }
 
-// larger describes the part of tests with [Size] or [Simulate] that a usual run leaves out.
+// larger is the text in a usual run's log for the seeds and sizes that only .ci/nightly runs.
 const larger = "left out: more seeds and larger numbers, with which .ci/nightly runs it"
 
-// atNight is the factor of seeds that [Simulate] tries in .ci/nightly.
+// atNight is the factor by which .ci/nightly multiplies the seeds of [Simulate].
 const atNight = 15
 
-// Size returns the size of a test: for a short run, a usual one, or .ci/nightly.
+// Size returns the size for a test: short in a short run, night in .ci/nightly, and otherwise
+// usual.
 func Size(t testing.TB, short, usual, night int) int {
 	t.Helper()
 	switch {
@@ -58,9 +63,9 @@ func Size(t testing.TB, short, usual, night int) int {
 	return usual
 }
 
-// Simulate runs a test on several seeds, one after the other, and returns their number. It runs
-// usual seeds, few in a short run (one with the race detector), fifteen times usual in .ci/nightly,
-// or [Seeds].
+// Simulate runs a test on several seeds, one after the other, and returns the number of seeds. This
+// is few in a short run (one with the race detector), fifteen times usual in .ci/nightly, and
+// otherwise usual. The flag [Seeds] overrides it.
 func Simulate(t *testing.T, usual, few int, run func(t *testing.T, seed uint64)) (n int) {
 	t.Helper()
 	first := Seed(t)
@@ -76,8 +81,8 @@ func Simulate(t *testing.T, usual, few int, run func(t *testing.T, seed uint64))
 	return n
 }
 
-// SideBySide lets a seed of [Simulate] run in parallel with others, unless -failfast is set, which
-// has no effect on parallel tests.
+// SideBySide makes a test on one seed of [Simulate] run in parallel with others. With -failfast it
+// does nothing, because -failfast does not stop parallel tests.
 func SideBySide(t *testing.T) {
 	t.Helper()
 	if flag.Lookup("test.failfast").Value.String() != "true" {
@@ -95,9 +100,9 @@ func Rand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
-// Sequential skips a test in a short run of the race detector. It is for tests that take long and
-// run nothing concurrent of their own: they check numbers or forms, or wait for many deaths. Other
-// tests run the same code.
+// Sequential skips a test in a short run of the race detector. It is for long tests that run
+// nothing concurrently: they check numbers or forms, or wait for many deaths. Other tests run the
+// same code.
 func Sequential(t *testing.T) {
 	t.Helper()
 	if raced && testing.Short() {

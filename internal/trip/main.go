@@ -1,6 +1,6 @@
-// Command trip counts the functions, files and packages that one delivery goes through, by test
-// coverage. It runs an Update over 20,000 entities with four workers, one task at a time, and looks
-// at the fourth delivery.
+// Command trip counts the functions, files and packages that run when a worker handles one delivery
+// of a task. It measures test coverage while an Update changes 20,000 entities with four workers,
+// one task at a time. It counts for the fourth delivery.
 //
 //	go run ./internal/trip
 package main
@@ -49,7 +49,7 @@ func main() {
 	}
 }
 
-// report builds this command with coverage, runs the job with it, and counts.
+// report builds this command with coverage, runs the job with it, and prints the counts.
 func report() error {
 	if *measures != "" {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// The ranks of the types of values, as in both of Google's emulators. Integers are ordered among
-// timestamps, as microseconds, and strings among blobs.
+// The ranks of types, in Datastore's order of values of different types, as in both of Google's
+// emulators. Timestamps have the rank of integers, as microseconds, and strings the rank of blobs.
 const (
 	NullRank = iota
 	IntegerRank
@@ -44,8 +44,8 @@ func Rank(v any) int {
 	return OtherRank
 }
 
-// Compare orders values of properties as Datastore does. Arrays and entities have no place in the
-// order.
+// Compare returns a number less than, equal to or greater than 0, by Datastore's order of a and b.
+// Neither may be an array or an entity: these have no place in the order.
 func Compare(a, b any) int {
 	rank := Rank(a)
 	if c := cmp.Compare(rank, Rank(b)); c != 0 {
@@ -80,7 +80,8 @@ func Compare(a, b any) int {
 	return 0
 }
 
-// IntegerOf returns an integer, or the microseconds of a timestamp.
+// IntegerOf returns the integer that a value of [IntegerRank] is ordered by. For a timestamp this
+// is its microseconds.
 func IntegerOf(v any) int64 {
 	if t, ok := v.(time.Time); ok {
 		return t.UnixMicro()
@@ -97,7 +98,7 @@ func compareBytes(a, b any) int {
 	return bytes.Compare(BytesOf(a), BytesOf(b))
 }
 
-// BytesOf returns the bytes of a string or a blob.
+// BytesOf returns the bytes that a string or a blob is ordered by.
 func BytesOf(v any) []byte {
 	if s, ok := v.(string); ok {
 		return []byte(s)
@@ -105,8 +106,8 @@ func BytesOf(v any) []byte {
 	return v.([]byte)
 }
 
-// FloatBits maps floats to integers in the same order. Negative zero is before zero, and NaN after
-// everything.
+// FloatBits converts a float to an integer. The integers have the order of the floats. Negative
+// zero comes before zero, and NaN after all others.
 func FloatBits(f float64) uint64 {
 	bits := math.Float64bits(f)
 	switch {
@@ -118,7 +119,7 @@ func FloatBits(f float64) uint64 {
 	return bits | 1<<63
 }
 
-// FloatOf is the inverse of FloatBits.
+// FloatOf returns the float that [FloatBits] has converted.
 func FloatOf(bits uint64) float64 {
 	switch {
 	case bits == math.MaxUint64:
@@ -129,9 +130,10 @@ func FloatOf(bits uint64) float64 {
 	return math.Float64frombits(^bits)
 }
 
-// CompareKeys orders keys as Datastore does: by namespace, then element by element from the root,
-// an ancestor before its descendants. Kinds compare as bytes. IDs come before names; IDs compare as
-// signed integers, names as UTF-8 bytes.
+// CompareKeys returns a number less than, equal to or greater than 0, by Datastore's order of keys.
+// Keys are ordered by namespace, and then element by element from the root, an ancestor before its
+// descendants. Kinds compare as bytes. IDs come before names, IDs compare as signed integers, and
+// names as UTF-8 bytes.
 func CompareKeys(a, b *datastore.Key) int {
 	if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
 		return c
@@ -139,7 +141,7 @@ func CompareKeys(a, b *datastore.Key) int {
 	return ComparePaths(Path(a), Path(b))
 }
 
-// ComparePaths compares the elements of two keys from the root.
+// ComparePaths compares two paths, as [Path] returns them, element by element from the root.
 func ComparePaths(a, b []*datastore.Key) int {
 	for i := range min(len(a), len(b)) {
 		if c := CompareElements(a[i], b[i]); c != 0 {
@@ -149,7 +151,7 @@ func ComparePaths(a, b []*datastore.Key) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// CompareElements compares the last elements of two keys.
+// CompareElements compares the last elements of two keys by kind, and then by ID or name.
 func CompareElements(a, b *datastore.Key) int {
 	if c := strings.Compare(a.Kind, b.Kind); c != 0 {
 		return c
@@ -175,7 +177,8 @@ func CloneKey(k *datastore.Key) *datastore.Key {
 	return &clone
 }
 
-// Path returns the elements of a key from the root. Each is the key that ends with it.
+// Path returns the ancestors of a key from the root, and then the key. Each stands for the element
+// of the path that it ends with.
 func Path(k *datastore.Key) []*datastore.Key {
 	n := 0
 	for e := k; e != nil; e = e.Parent {

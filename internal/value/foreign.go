@@ -12,22 +12,22 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// A Foreign is a key of another project or database than its entity's. The client's keys have
-// neither, so the client would take it for a key of its own project.
+// A Foreign is a key of another project or database than the entity that contains it. The client's
+// keys have neither, so the client would take it for a key of its own project.
 type Foreign struct {
 	Key               *datastore.Key
 	Project, Database string
 }
 
-// A ForeignEntity is a nested entity whose key is of another project or database. The key of its
-// Entity is nil.
+// A ForeignEntity is a nested entity with a key of another project or database. Its Key has this
+// key, and the Key in its Entity is nil.
 type ForeignEntity struct {
 	Key    Foreign
 	Entity *datastore.Entity
 }
 
-// Go returns a value of an entity in the client's form. Foreign keys become a [Foreign] at any
-// depth, and nested entities with such a key become a [ForeignEntity].
+// Go converts a value of the entity "of" to the client's form. A key of another project or database
+// becomes a [Foreign], at any depth. A nested entity with such a key becomes a [ForeignEntity].
 func Go(of *pb.Entity, v *pb.Value) any {
 	switch x := v.GetValueType().(type) {
 	case *pb.Value_ArrayValue:
@@ -54,7 +54,7 @@ func Go(of *pb.Entity, v *pb.Value) any {
 	return pbvalue.Go(v)
 }
 
-// keyOf returns a key in an entity: a *datastore.Key, or a [Foreign].
+// keyOf converts a key in the entity "of": to a [Foreign], or else to a *datastore.Key.
 func keyOf(of *pb.Entity, k *pb.Key) any {
 	at, own := k.GetPartitionId(), of.GetKey().GetPartitionId()
 	if len(k.GetPath()) > 0 && at.GetProjectId() != "" && own.GetProjectId() != "" &&
@@ -64,8 +64,8 @@ func keyOf(of *pb.Entity, k *pb.Key) any {
 	return pbkey.Of(k)
 }
 
-// compareForeign orders two keys, at least one of them foreign. The entity's own project comes
-// first.
+// compareForeign compares two keys, at least one of them a [Foreign]. Keys of the entity's own
+// project come first.
 func compareForeign(a, b any) int {
 	p, foreign := a.(Foreign)
 	q, both := b.(Foreign)

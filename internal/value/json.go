@@ -15,9 +15,10 @@ import (
 	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
-// A JSON is a value of a property in JSON. true, "text", 5 and null stand for themselves, and 5.0
-// is a float. Others are objects that name their type: {"time": "2026-…"}, {"key": "…"} as from
-// datastore.Key.Encode, {"bytes": "…"} in base64, {"float": "NaN"} or {"float": 5}, {"int": "5"}.
+// JSON is a value of a property, in the form that requests of the jobs API have. In it true,
+// "text", 5 and null stand for themselves, and 5.0 is a float. Other values are objects that name
+// their type: {"time": "2026-…"}, {"key": "…"} as from datastore.Key.Encode, {"bytes": "…"} in
+// base64, {"float": "NaN"} or {"float": 5}, {"int": "5"}.
 type JSON struct{ V any }
 
 type typedValue struct {
@@ -28,8 +29,8 @@ type typedValue struct {
 	Int   *number        `json:"int,omitempty"`
 }
 
-// A number is a JSON number, or a text with a number. Some programs write 5.0 as 5, and others have
-// no large integers.
+// A number is a number in JSON, as a number or as a text. Some programs write 5.0 as 5, and others
+// can't write large integers as numbers.
 type number string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -127,7 +128,8 @@ func (j *JSON) typed(b []byte) error {
 	return err
 }
 
-// floatOf returns the float for a number, or an error if it does not hold all of its digits.
+// floatOf returns the float for a JSON number. It returns an error if no float has all of the
+// number's digits.
 func floatOf(number string) (float64, error) {
 	f, err := strconv.ParseFloat(number, 64)
 	if err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) && !strictjson.Exact(number) {

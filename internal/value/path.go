@@ -6,10 +6,10 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// Each calls f with each property that a path names, by the rules of Datastore's indexes. A path is
-// names joined by dots. A dot leads into a nested entity, also in an array, or is part of a name.
-// So "a.b" is the property b of the entity a, and also the property "a.b" of flattened structs. If
-// both exist, f gets both.
+// Each calls f with the value of each property that a path names, by the rules of Datastore's
+// indexes. A path is names joined by dots. A dot leads into a nested entity, also one in an array,
+// or is part of a name. So "a.b" is the property b of the entity a, and also the property "a.b" of
+// flattened structs. If both exist, f gets both.
 func Each(e *pb.Entity, path string, f func(v *pb.Value)) { each(e, path, false, f) }
 
 func each(e *pb.Entity, path string, indexed bool, f func(*pb.Value)) {
@@ -32,7 +32,8 @@ func each(e *pb.Entity, path string, indexed bool, f func(*pb.Value)) {
 	}
 }
 
-// Leads reports whether the start of a path names a nested entity, so that the path leads into it.
+// Leads reports whether the start of a path names a nested entity of e. The rest of the path then
+// names a property of it.
 func Leads(e *pb.Entity, path string) bool {
 	found := false
 	for i := range strings.Count(path, ".") {
@@ -46,8 +47,7 @@ func Leads(e *pb.Entity, path string) bool {
 	return found
 }
 
-// Of returns the values of the properties that a path names, with the elements of arrays one by
-// one.
+// Of returns the values that an entity has at a path. An array counts as its elements, one by one.
 func Of(e *pb.Entity, path string) (values []any) {
 	Each(e, path, func(v *pb.Value) {
 		for _, el := range Elements(v) {
@@ -57,7 +57,7 @@ func Of(e *pb.Entity, path string) (values []any) {
 	return values
 }
 
-// Indexed returns the indexed values of a path.
+// Indexed returns the indexed values that an entity has at a path.
 func Indexed(e *pb.Entity, path string) (values []*pb.Value) {
 	each(e, path, true, func(v *pb.Value) {
 		for _, el := range Elements(v) {
@@ -69,7 +69,7 @@ func Indexed(e *pb.Entity, path string) (values []*pb.Value) {
 	return values
 }
 
-// Elements returns the values of a property: the elements of an array, or the single value.
+// Elements returns the elements of an array. For any other value, it returns this value alone.
 func Elements(v *pb.Value) []*pb.Value {
 	if array := v.GetArrayValue(); array != nil {
 		return array.Values

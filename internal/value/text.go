@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/internal/gql"
 )
 
-// Type returns the name of a value's type.
+// Type returns the name of a value's type for users.
 func Type(v any) string {
 	switch v.(type) {
 	case nil:
@@ -46,8 +46,8 @@ func Type(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// Text returns a value as text. Different values have different texts, which show the type. It uses
-// GQL's forms where they exist: null, true, 5, 5.0, "5", BLOB("…") in web-safe base64,
+// Text returns a value as a text that shows its type. Different values have different texts. The
+// forms are GQL's where these exist: null, true, 5, 5.0, "5", BLOB("…") in web-safe base64,
 // DATETIME("2026-10-24T00:00:00Z"), and KEY(NAMESPACE("acme"), Account, 5).
 //
 // Other forms are KEY(PROJECT("other"), DATABASE("second"), Account, 5) for a [Foreign] key, NaN,
@@ -122,7 +122,7 @@ func appendFloat(b []byte, f float64) []byte {
 	return b
 }
 
-// appendKey appends a key without its opening parenthesis.
+// appendKey appends the text of a key after its opening parenthesis.
 func appendKey(b []byte, k *datastore.Key) []byte {
 	if k.Namespace != "" {
 		b = append(strconv.AppendQuote(append(b, "NAMESPACE("...), k.Namespace), "), "...)
@@ -149,8 +149,8 @@ func appendForeign(b []byte, k Foreign) []byte {
 	return appendKey(b, k.Key)
 }
 
-// appendProperties appends the properties of an entity, after its key if it has one, and the
-// closing parenthesis.
+// appendProperties appends the text of an entity's properties and the closing parenthesis. If keyed
+// is set, b ends with the entity's key, and a comma comes first.
 func appendProperties(b []byte, properties []datastore.Property, keyed bool) []byte {
 	ordered := slices.Clone(properties)
 	slices.SortStableFunc(ordered, func(p, q datastore.Property) int { return strings.Compare(p.Name, q.Name) })
@@ -163,9 +163,9 @@ func appendProperties(b []byte, properties []datastore.Property, keyed bool) []b
 	return append(b, ')')
 }
 
-// Short returns a text of at most a number of bytes, 40 or more, as valid UTF-8. A longer text is
-// cut off, and ends with a hash of the whole, so that different texts stay different. No [Text]
-// ends like that.
+// Short shortens a text to at most the given number of bytes, which must be 40 or more. A longer
+// text is cut off, and ends with a hash of the whole text. So different texts stay different, also
+// from every text that [Text] returns. The result is valid UTF-8.
 func Short(text string, most int) string {
 	if len(text) <= most {
 		return text

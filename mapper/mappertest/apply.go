@@ -62,7 +62,7 @@ type Result struct {
 
 // A Put is another entity that the function put.
 type Put struct {
-	Key        *datastore.Key // incomplete if the function's key was
+	Key        *datastore.Key // the key of the put entity; incomplete if the key passed to Put was
 	Properties datastore.PropertyList
 }
 
@@ -141,7 +141,7 @@ func ApplyBatch[E, P any](
 	return results
 }
 
-// imageOf returns an entity in its stored form.
+// imageOf saves an entity, and returns its stored form.
 func imageOf(t TB, key *datastore.Key, entity any) *pb.Entity {
 	t.Helper()
 	stored, err := property.Save(entity)
@@ -155,7 +155,7 @@ func imageOf(t TB, key *datastore.Key, entity any) *pb.Entity {
 	return image
 }
 
-// result returns the result of a function for an entity, and sets the entity to its new state.
+// result returns the effect of a function on an entity, and changes the entity to its new state.
 func result(t TB, key *datastore.Key, entity any, effect *function.Effect, err error) Result {
 	t.Helper()
 	if err != nil {
@@ -189,7 +189,7 @@ func result(t TB, key *datastore.Key, entity any, effect *function.Effect, err e
 	return r
 }
 
-// testJob is what a function knows of its job.
+// testJob is the job for which Apply calls functions.
 var testJob = function.Job{Ref: record.Ref{ID: "mappertest"}}
 
 // run runs a mapper's function on a stored entity.
@@ -203,7 +203,7 @@ func run(
 	return call(ctx, testJob, key, stored)
 }
 
-// check returns an error for arguments on which no function can run.
+// check returns an error if the mapper, the key or the entity is invalid.
 func check[P any](m *mapper.Mapper[P], key *datastore.Key, entity any) error {
 	v := reflect.ValueOf(entity)
 	switch {

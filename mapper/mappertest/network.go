@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Run looks for goroutines that wait for the network every lookEvery. After looks that find the
-// same ones it gives up.
+// watchNetwork looks at all goroutines every lookEvery. If goroutines wait for the network in each
+// of looks looks in a row, it panics.
 const (
 	lookEvery = time.Second
 	looks     = 5
 )
 
-// watchNetwork panics if a goroutine of a bubble waits for the network while all others wait, too:
-// virtual time does not pass then. The caller calls bubble inside of the bubble, and stop in the
-// end. It watches in real time.
+// watchNetwork panics if a goroutine of a synctest bubble waits for the network while all others
+// wait, too: virtual time does not pass then. The caller calls bubble inside the bubble, and stop
+// at the end. watchNetwork runs in real time, outside the bubble.
 func watchNetwork() (bubble, stop func()) {
 	name, stopped := make(chan string, 1), make(chan struct{})
 	go func() {
@@ -46,13 +46,13 @@ func watchNetwork() (bubble, stop func()) {
 	return func() { name <- bubbleOf(stacks(false)) }, func() { close(stopped) }
 }
 
-// standsStill is what a test fails with.
+// standsStill is the text of the panic if virtual time does not pass.
 const standsStill = "mappertest: virtual time stands still, because this goroutine of the test waits for the " +
 	"network. Time passes in a bubble of testing/synctest only while all goroutines wait for each other. A function " +
 	"or a test has called a real server: let it call one in this process, for example by an http.Client with the " +
 	"Transport emulator.HandlerTransport(handler).\n\n"
 
-// stacks returns the stacks of this goroutine, or of all.
+// stacks returns the stacks of this goroutine, or of all goroutines, as a text.
 func stacks(all bool) string {
 	for size := 1 << 16; ; size *= 2 {
 		text := make([]byte, size)
@@ -65,7 +65,7 @@ func stacks(all bool) string {
 // header matches the first line of a goroutine's stack.
 var header = regexp.MustCompile(`^goroutine (\d+) \[([^\]]*?)(?:, (synctest bubble \d+))?\]:`)
 
-// bubbleOf returns the bubble of the first goroutine of a text.
+// bubbleOf returns the name of the synctest bubble of the first goroutine in a text of stacks.
 func bubbleOf(stacks string) string {
 	m := header.FindStringSubmatch(stacks)
 	if m == nil {

@@ -44,10 +44,10 @@ type Options struct {
 	Seed uint64
 }
 
-// An Env is a Datastore, a queue and an engine in this process, which [Run] makes and closes.
+// An Env is an embedded Datastore, a queue and an engine, which [Run] makes and closes.
 type Env struct {
-	Client *datastore.Client // of an empty Datastore
-	Engine *mapper.Engine    // has the mappers of Run, and its tasks are delivered
+	Client *datastore.Client // client of an empty Datastore
+	Engine *mapper.Engine    // engine with the mappers passed to Run; its tasks are delivered
 
 	faults *emulator.Faults
 	open   func(opts ...option.ClientOption) (*datastore.Client, error)
@@ -153,7 +153,8 @@ func (w *Env) start(t *testing.T, mappers []mapper.AnyMapper, o Options) {
 	})
 }
 
-// faults returns the faults of a seed: all kinds, each with a random share.
+// faults returns random faults of all kinds, each with a random share of calls, which depend only
+// on the seed.
 func faults(seed uint64) []emulator.Fault {
 	if seed == 0 {
 		return nil

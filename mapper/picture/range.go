@@ -27,8 +27,8 @@ const (
 	// Done is the state of a range whose page is committed. The page may have ended before the
 	// range's end: other ranges cover the entities after it.
 	Done State = "done"
-	// Slow is the state of a done range whose entities took more than three times the median time
-	// on average, and at least 100 ms longer in all.
+	// Slow is the state of a done range that was slow. The mean time for its entities is more than
+	// three times the job's median, and its page took at least 100 ms longer than at the median.
 	Slow State = "slow"
 	// Failed is the state of a range with one entity that has failed all of its attempts.
 	Failed State = "failed"
@@ -37,33 +37,38 @@ const (
 // A Place is the start or end of a range, in the order of the key space. A part that is missing
 // comes before all values.
 type Place struct {
-	Namespace string         `json:"namespace,omitempty"`
-	Kind      string         `json:"kind,omitempty"`
-	Value     any            `json:"value,omitempty"` // of the property that the job is sharded by
-	Key       *datastore.Key `json:"key,omitempty"`   // in JSON the text of Key.Encode
+	Namespace string `json:"namespace,omitempty"`
+	Kind      string `json:"kind,omitempty"`
+	// the value of the property in mapper.Query.ShardBy, if there is one
+	Value any `json:"value,omitempty"`
+	// the key of the entity at the place; in JSON the text of Key.Encode
+	Key *datastore.Key `json:"key,omitempty"`
 }
 
-// A Range is a range as its record describes it.
+// A Range is one range of the job, according to its record.
 type Range struct {
 	ID    string `json:"id"`
 	State State  `json:"state"`
-	Depth int64  `json:"depth"`           // 0 for the root, and one more for each cut after that
-	Start *Place `json:"start,omitempty"` // nil: the start of the job
-	End   *Place `json:"end,omitempty"`   // nil: the end of the job; its page may have ended before
-	Alone bool   `json:"alone,omitempty"` // it has only the entity at Start, which was retried alone
+	// 0 for the root; a range that was cut off another one has that one's depth plus one
+	Depth int64  `json:"depth"`
+	Start *Place `json:"start,omitempty"` // where the range starts; nil: at the start of the query
+	End   *Place `json:"end,omitempty"`   // where the range ends; nil: at the end of the query
+	Alone bool   `json:"alone,omitempty"` // whether the range has only the entity at Start, which was retried alone
 
 	// Entities is how many entities the range's page processed. For a pending range it is how many
 	// are expected in the whole range.
-	Entities  int64 `json:"entities"`
-	Written   int64 `json:"written"`   // how many of these were saved or deleted
-	Attempts  int64 `json:"attempts"`  // deliveries after the first one
-	Refusals  int64 `json:"refusals"`  // attempts that failed by an error of the function or the database
-	Continues bool  `json:"continues"` // it had no task of its own: the task of the page before continued with it
+	Entities int64 `json:"entities"`
+	Written  int64 `json:"written"`  // how many entities the range's page saved or deleted
+	Attempts int64 `json:"attempts"` // the number of deliveries of the range's task after the first one
+	Refusals int64 `json:"refusals"` // number of attempts that the function or the database made fail
+	// whether one task processed this range after the page before, so that the range had no task of
+	// its own
+	Continues bool `json:"continues"`
 
-	Ran     time.Duration `json:"ran_ns"`          // the function's time for the page
-	Created time.Time     `json:"created"`         // when the range was cut off
-	Done    time.Time     `json:"done,omitzero"`   // when its page was committed
-	Error   string        `json:"error,omitempty"` // the error of its entity, if that has failed
+	Ran     time.Duration `json:"ran_ns"`          // how long the function ran on the page
+	Created time.Time     `json:"created"`         // when the range was cut off from another one
+	Done    time.Time     `json:"done,omitzero"`   // when the range's page was committed; zero: not yet
+	Error   string        `json:"error,omitempty"` // the error of the range's single entity, if that has failed
 
 	// Weight is about how many ranges of the job this one represents. It is 1, unless the picture
 	// is a sample.
@@ -82,10 +87,11 @@ func (r *Range) Pace() time.Duration {
 // FailedAttempts returns the number of failed attempts: Attempts and Refusals together.
 func (r *Range) FailedAttempts() int64 { return r.Attempts + r.Refusals }
 
-// entities returns how many entities of the job the range represents.
+// entities returns how many entities of the job the range stands for, which in a sample are more
+// than its own.
 func (r *Range) entities() float64 { return float64(r.Entities) * r.Weight }
 
-// placeOf returns a position in its public form.
+// placeOf converts a position into a Place.
 func placeOf(p *keyspace.Position) *Place {
 	if p == nil {
 		return nil
@@ -94,8 +100,8 @@ func placeOf(p *keyspace.Position) *Place {
 	return &Place{space.Namespace, space.Kind, p.Value, p.Key}
 }
 
-// rangeOf returns the range of a record. In a sample, the range stands for several: stands is their
-// number. The caller adds whether a task processes it, and whether it was slow.
+// rangeOf converts a record into a Range. In a sample, the range stands for the number of ranges in
+// stands. The caller adds whether a task processes the range, and whether it was slow.
 func rangeOf(r *record.Range, stands float64) Range {
 	v := Range{
 		ID: r.ID, State: Pending, Depth: r.Depth, Start: placeOf(r.Start), End: placeOf(r.End), Alone: r.Alone,
@@ -118,8 +124,8 @@ func rangeOf(r *record.Range, stands float64) Range {
 	return v
 }
 
-// atWork reports whether a task seems to process a pending range, by its record. If there are
-// workers for all open ranges, every due range has a task.
+// atWork reports whether a task seems to process a pending range, according to its record. If
+// forAll is set, there are workers for all open ranges, so that every due range has a task.
 func atWork(r *record.Range, forAll bool, now time.Time) bool {
 	return r.State == record.Pending && (r.Begun != "" || r.Continued || forAll && !now.Before(r.Due()))
 }

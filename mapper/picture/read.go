@@ -24,15 +24,16 @@ import (
 // A Picture is a job's ranges, or a random sample of them, in the order of the key space.
 type Picture struct {
 	Ranges    []Range `json:"ranges"`
-	Estimated bool    `json:"estimated"` // the ranges are a sample, so each stands for several
+	Estimated bool    `json:"estimated"` // whether Ranges is a sample, in which each range stands for several
 
-	State mapper.State `json:"state"`          // of the job
-	Undo  string       `json:"undo,omitempty"` // the ID of the job that undoes it
+	State mapper.State `json:"state"`          // the job's state
+	Undo  string       `json:"undo,omitempty"` // the ID of the job that undoes this one; empty: none
 
-	Begun time.Time `json:"begun"`          // when the job was started
-	Until time.Time `json:"until"`          // when the job ended, or when the picture was taken
-	Ended bool      `json:"ended"`          // the job has ended
-	Gone  bool      `json:"gone,omitempty"` // the job is cleaned up: Ranges is empty, even if some records remain
+	Begun time.Time `json:"begun"` // when the job was started
+	Until time.Time `json:"until"` // when the job ended, or when the picture was taken
+	Ended bool      `json:"ended"` // whether the job has ended
+	// whether the job was cleaned up; then Ranges is empty, even if some records remain
+	Gone bool `json:"gone,omitempty"`
 
 	// Causes are the causes of the job's failures, from up to 250 of them, most frequent first.
 	// History lists the actions on the job, oldest first. Both are read with the records.
@@ -86,7 +87,7 @@ func Glance(ctx context.Context, e *mapper.Engine, id string) (*mapper.Status, *
 	return s, p, nil
 }
 
-// read returns the picture of a job, brief or whole: see [Glance].
+// read reads the picture of a job. If brief is set, it reads only what [Glance] shows.
 func read(ctx context.Context, st store.Store, id string, brief bool) (*Picture, error) {
 	job, err := st.LoadedJob(ctx, record.Ref{ID: id})
 	if err != nil {
@@ -123,20 +124,20 @@ func read(ctx context.Context, st store.Store, id string, brief bool) (*Picture,
 	return p, nil
 }
 
-// A sample has some records of a job, and how many ranges each stands for.
+// A sample has some range records of a job, and how many ranges each stands for.
 type sample struct {
 	all   []*record.Range
 	scale float64
 }
 
-// The samples of a job's records, by what became of them.
+// samples are samples of a job's range records, one for each result: done, failed or pending.
 type samples struct {
 	done, failed, open sample
-	some               bool // these are not all records
+	some               bool // whether the sample lacks some records
 }
 
-// samplesOf reads a job's records, or samples of them. If brief, it reads no sample of the
-// failures.
+// samplesOf reads a job's range records, or samples of them. If brief is set, it reads no separate
+// sample of failures.
 func samplesOf(ctx context.Context, st store.Store, job *record.Job, brief bool) (p samples, err error) {
 	all, scale, err := st.Sample(ctx, job.Ref(), "", store.SampleSize)
 	if err != nil {
@@ -185,13 +186,13 @@ func newPicture(job *record.Job, now time.Time) *Picture {
 	return p
 }
 
-// each returns how many of n ranges each sampled one stands for.
+// each returns how many ranges each sampled one stands for, if the job has n of them.
 func each(n int64, sampled []*record.Range) float64 {
 	return float64(n) / float64(max(1, len(sampled)))
 }
 
-// exactly returns how many ranges each done range and each failed range stands for, in a job whose
-// totals are recorded.
+// exactly returns how many ranges each done range and each failed range of a sample stands for. The
+// job's record has the totals.
 func exactly(job *record.Job, done, failed []*record.Range) (doneScale, failedScale float64, err error) {
 	sum, err := job.RecordedTotals()
 	processed := int64(0)
@@ -234,7 +235,7 @@ func (p *Picture) sort(records []*record.Range) {
 	})
 }
 
-// about fills in Causes and History.
+// about sets the picture's Causes and History.
 func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) error {
 	if len(failed) > 0 {
 		for _, c := range record.Causes(failed, int64(float64(len(failed))*scale+0.5)) {
@@ -256,32 +257,38 @@ func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) 
 	return err
 }
 
-// A Detail is everything that the record of a range says: see [RangeOf].
+// A Detail has everything that the record of one range says: see [RangeOf].
 type Detail struct {
 	Range
-	Namespace string `json:"namespace,omitempty"` // of its entities, if the query has several kinds or namespaces
-	Kind      string `json:"kind,omitempty"`      // of its entities, as Namespace
+	// the namespace of the range's entities, if the query has several kinds or namespaces
+	Namespace string `json:"namespace,omitempty"`
+	Kind      string `json:"kind,omitempty"` // the kind of the range's entities, if Namespace is set
 
-	PageSize   int64     `json:"page_size"`            // how many entities its page may have
-	Full       bool      `json:"full"`                 // the page was full by count, bytes or time
-	NotBefore  time.Time `json:"not_before,omitzero"`  // when its task may start, while it waits
-	Begun      time.Time `json:"begun,omitzero"`       // when a delivery arrived that has not ended in good order
-	Exclusive  bool      `json:"exclusive,omitempty"`  // it must run while its process does nothing else
-	Deaths     int       `json:"deaths"`               // deliveries whose process seems to have died on it
-	Generation int64     `json:"generation,omitempty"` // part of the name of its task
+	PageSize int64 `json:"page_size"` // how many entities the range's page may have
+	Full     bool  `json:"full"`      // whether the page ended at a limit of count, bytes or time
+	// the earliest time at which the range's task may start; zero: at once
+	NotBefore time.Time `json:"not_before,omitzero"`
+	// when a delivery arrived that has not ended, or has died; zero: none
+	Begun time.Time `json:"begun,omitzero"`
+	// whether the range's task must run exclusively, while its process does nothing else
+	Exclusive bool `json:"exclusive,omitempty"`
+	// the number of deliveries of the range that seem to have died with their process
+	Deaths     int   `json:"deaths"`
+	Generation int64 `json:"generation,omitempty"` // the generation of the range, a number in the name of its task
 
-	Counters json.RawMessage `json:"counters,omitempty"` // the counters of its page
-	Children []Child         `json:"children,omitempty"` // up to 100 of the ranges that its task has cut off
-	More     int64           `json:"more,omitempty"`     // how many children are left out
+	Counters json.RawMessage `json:"counters,omitempty"` // the function's counters for the range's page
+	// up to 100 of the ranges that the range's task has cut off
+	Children []Child `json:"children,omitempty"`
+	More     int64   `json:"more,omitempty"` // number of further children
 }
 
 // A Child is a range that the task of a [Detail] has cut off.
 type Child struct {
 	ID    string `json:"id"`
-	State State  `json:"state,omitempty"` // empty: its record is gone
+	State State  `json:"state,omitempty"` // the state of the child; empty: its record is gone
 }
 
-// manyChildren is the most children of a detail.
+// manyChildren is how many children a Detail lists at most.
 const manyChildren = 100
 
 // RangeOf returns the details of a job's range, by the range's ID, in up to three calls. If there
@@ -322,7 +329,7 @@ func detail(ctx context.Context, st store.Store, client *datastore.Client, id, r
 	return d, d.children(ctx, client, r)
 }
 
-// children looks up the range's children.
+// children reads the records of the range's children, and adds them to the detail.
 func (d *Detail) children(ctx context.Context, client *datastore.Client, r *record.Range) error {
 	n := min(r.Children, manyChildren)
 	if n == 0 {

@@ -13,7 +13,7 @@ import (
 // A Slot is the place of a range on a strip that stands for the key space. X and Width are in the
 // unit of the width that [Picture.Slots] was given.
 type Slot struct {
-	Range int     // its index in Picture.Ranges
+	Range int     // the index of the slot's range in Picture.Ranges
 	X     float64 // the distance of the range's start from the left end
 	Width float64 // 0 for a range of a single entity, because that entity is also part of a page
 }
@@ -45,8 +45,8 @@ func (p *Picture) Slots(width float64) []Slot {
 	return slots
 }
 
-// perEntity returns how wide an entity is on a strip, by the sorted weights of its ranges. It also
-// returns the width of thin ranges, which would be thinner than least otherwise.
+// perEntity returns the width of one entity on a strip, from the sorted numbers of entities of the
+// ranges. It also returns the width of thin ranges, which would otherwise be thinner than least.
 func perEntity(weights []float64, width, least float64) (each, thin float64) {
 	total := 0.0
 	for _, w := range weights {
@@ -64,15 +64,15 @@ func perEntity(weights []float64, width, least float64) (each, thin float64) {
 	return width / total, least
 }
 
-// A page is slow if its time for an entity is above slowness times the median, and it has taken at
-// least slowLoss longer than a page at the median. Without the second condition short pages would
+// Conditions for a slow page. Its time for an entity is above slowness times the median, and it has
+// taken at least slowLoss longer than at the median. Without the second condition short pages would
 // be slow by chance.
 const (
 	slowness = 3
 	slowLoss = 100 * time.Millisecond
 )
 
-// markSlow marks slow pages.
+// markSlow sets the state of slow ranges to [Slow].
 func (p *Picture) markSlow() {
 	middle := quantile(p.paces(), 0.5)
 	for i := range p.Ranges {
@@ -84,7 +84,7 @@ func (p *Picture) markSlow() {
 	}
 }
 
-// paces returns how long the function took for an entity in each page, sorted.
+// paces returns, for each page, how long the function took for an entity. The result is sorted.
 func (p *Picture) paces() (all []float64) {
 	for i := range p.Ranges {
 		if r := &p.Ranges[i]; !r.Alone && r.Pace() > 0 {
@@ -95,8 +95,8 @@ func (p *Picture) paces() (all []float64) {
 	return all
 }
 
-// quantile returns a quantile of a sorted list: a share of its numbers are not above the result. It
-// is 0 if the list is empty.
+// quantile returns a quantile of a sorted list: the given share of its numbers is not above the
+// result. It returns 0 if the list is empty.
 func quantile(all []float64, share float64) float64 {
 	if len(all) == 0 {
 		return 0
@@ -104,15 +104,15 @@ func quantile(all []float64, share float64) float64 {
 	return all[min(len(all)-1, int(share*float64(len(all))))]
 }
 
-// A Colour says what the colours of ranges on a strip show: see [Picture.Classes].
+// A Colour is the property of ranges that their colours on a strip show: see [Picture.Classes].
 type Colour string
 
-// The colours of strips.
+// The properties that colours can show.
 const (
-	ByState    Colour = "state"    // the state of ranges
-	ByPace     Colour = "pace"     // how long the function took for an entity
-	ByAttempts Colour = "attempts" // the number of failed attempts
-	ByTime     Colour = "time"     // when ranges were done
+	ByState    Colour = "state"    // colours show the states of the ranges
+	ByPace     Colour = "pace"     // colours show how long the function took for one entity of a range
+	ByAttempts Colour = "attempts" // colours show the numbers of a range's failed attempts
+	ByTime     Colour = "time"     // colours show when the ranges were done
 )
 
 // Colours lists all colours.
@@ -147,7 +147,8 @@ func (*Picture) byState(r *Range) int {
 	return slices.Index([]State{Pending, Running, Done, Slow, Failed}, r.State)
 }
 
-// byPace makes a class for each doubling of the time around the median.
+// byPace returns the classes of pace, one for each doubling of the time around the median. The
+// function returns the class of a range; the texts are the names.
 func (p *Picture) byPace() (func(*Range) int, []string) {
 	middle := quantile(p.paces(), 0.5)
 	if middle == 0 {
@@ -186,7 +187,8 @@ func byAttempts(r *Range) int {
 // parts is how many classes ByTime has.
 const parts = 5
 
-// byTime makes a class for each fifth of the job's time.
+// byTime returns the classes of time, one for each fifth of the job's time. The function returns
+// the class of a range; the texts are the names.
 func (p *Picture) byTime() (func(*Range) int, []string) {
 	took := max(1, p.Until.Sub(p.Begun))
 	var names []string
@@ -201,10 +203,10 @@ func (p *Picture) byTime() (func(*Range) int, []string) {
 	}, names
 }
 
-// A timing helps to estimate when deliveries arrived.
+// A timing has what is needed to estimate when a page's delivery arrived.
 type timing struct {
 	usual  time.Duration  // the median time of a delivery for a page; 0: unknown
-	halted [][2]time.Time // times in which the job did not run, each from start to end
+	halted [][2]time.Time // spans of time in which the job did not run, each from start to end
 }
 
 // timing measures how long deliveries take, from pages with which the task of the page before
@@ -231,13 +233,13 @@ func (p *Picture) timing() timing {
 	return t
 }
 
-// goneOn reports whether the task that processed the previous page also completed this range's
-// page, without a failed attempt or a refusal.
+// goneOn reports whether the task of the page before also processed this range's page, without a
+// failed attempt.
 func (r *Range) goneOn() bool {
 	return r.Continues && !r.Done.IsZero() && r.Attempts == 0 && r.Refusals == 0
 }
 
-// afterHalt returns the end of the last time between from and to in which the job did not run. If
+// afterHalt returns the end of the last span between from and to in which the job did not run. If
 // there was none it returns from.
 func (t *timing) afterHalt(from, to time.Time) time.Time {
 	for _, h := range t.halted {
@@ -248,9 +250,9 @@ func (t *timing) afterHalt(from, to time.Time) time.Time {
 	return from
 }
 
-// began returns when a delivery arrived for a range's page, which is done. If the range had a task
-// of its own, that is an estimate by the usual time of pages. The task may have waited in the queue
-// before.
+// began returns when the delivery of a range's page arrived; the page is done. If the range had a
+// task of its own, that is an estimate by the usual time of pages, because the task may have waited
+// in the queue.
 func (t *timing) began(r *Range) time.Time {
 	first := t.afterHalt(r.Created, r.Done)
 	if r.goneOn() || t.usual == 0 {

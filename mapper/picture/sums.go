@@ -7,19 +7,20 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Moment is one part of a job's time, with what the job did in it: see [Picture.Series].
+// A Moment is one part of a job's time, with the job's speed in it: see [Picture.Series].
 type Moment struct {
 	From time.Time `json:"from"`
-	Rate float64   `json:"rate"` // entities a second; a page's entities are spread over the time of its delivery
-	Busy float64   `json:"busy"` // tasks in flight, on average; estimated
+	// entities a second; the entities of a page are spread over the time of its delivery
+	Rate float64 `json:"rate"`
+	Busy float64 `json:"busy"` // mean number of tasks in flight, estimated
 
 	// Partial says that pages of this time are in flight. Rate assumes that these process as many
 	// entities a second as the committed ones, up to the entities of a page.
 	Partial bool `json:"partial,omitempty"`
 }
 
-// Series returns what the job did in each of n equal parts of its time so far, and nothing if n is
-// below 1.
+// Series divides the job's time so far into n equal parts, and returns the job's speed in each. It
+// returns nothing if n is below 1.
 func (p *Picture) Series(n int) []Moment {
 	if n < 1 {
 		return nil
@@ -44,17 +45,17 @@ func (p *Picture) Series(n int) []Moment {
 	return s.all
 }
 
-// A series is a job's time in equal parts.
+// A series is a job's time in equal parts, with sums for each part.
 type series struct {
 	begun time.Time
 	part  time.Duration
 	all   []Moment
 }
 
-// at returns the part that a time is in.
+// at returns the index of the part that contains a time.
 func (s *series) at(t time.Time) int { return min(len(s.all)-1, max(0, int(t.Sub(s.begun)/s.part))) }
 
-// add spreads entities evenly over the time of the deliveries that process them.
+// add adds entities and deliveries to the parts of the time in which a page ran, evenly spread.
 func (s *series) add(began, done time.Time, entities, deliveries float64) {
 	took := done.Sub(began)
 	if took <= 0 {
@@ -75,7 +76,7 @@ func (s *series) add(began, done time.Time, entities, deliveries float64) {
 	}
 }
 
-// addOpen adds the pages in flight, and sets Partial on the moments in which they ran.
+// addOpen adds the pages in flight, and sets Partial in the parts in which they ran.
 func (s *series) addOpen(p *Picture, t *timing, usual *pageTimes) {
 	first := p.Until
 	for i := range p.Ranges {
@@ -107,10 +108,10 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// pageTimes sum up the deliveries of committed pages.
+// pageTimes are sums over the deliveries of committed pages.
 type pageTimes struct {
 	pages, entities, seconds float64
-	most                     float64 // entities of a page
+	most                     float64 // the largest number of entities in a page
 }
 
 func (t *pageTimes) add(r *Range, began time.Time) {
@@ -133,17 +134,18 @@ func (t *pageTimes) perSecond() float64 {
 	return t.entities / t.seconds
 }
 
-// A Level has the ranges of one depth: see [Picture.Levels]. If the picture is a sample, its
-// numbers are estimates.
+// A Level has numbers of the ranges with the same depth: see [Picture.Levels]. If the picture is a
+// sample, they are estimates.
 type Level struct {
-	Depth    int64   `json:"depth"`
-	Ranges   float64 `json:"ranges"`   // ranges of this depth
-	Open     float64 `json:"open"`     // the number of Ranges that are not done
-	Entities float64 `json:"entities"` // processed by them, or expected in the open ones
+	Depth  int64   `json:"depth"`
+	Ranges float64 `json:"ranges"` // number of ranges
+	Open   float64 `json:"open"`   // number of ranges that are not done
+	// number of entities that the ranges have processed, or that are expected in the open ones
+	Entities float64 `json:"entities"`
 }
 
-// Levels returns the job's ranges by depth, the root first: how its work fanned out. Ranges of
-// single entities do not count, because their entities are also part of a page.
+// Levels returns numbers of the job's ranges by depth, the root first. They show how the work was
+// spread. Ranges of single entities do not count, because their entities are also part of a page.
 func (p *Picture) Levels() (all []Level) {
 	for i := range p.Ranges {
 		r := &p.Ranges[i]
@@ -163,8 +165,8 @@ func (p *Picture) Levels() (all []Level) {
 	return all
 }
 
-// A Spread has percentiles of some numbers: half of them are at most P50, and so on. All are 0 if
-// there are no numbers.
+// A Spread has percentiles of some numbers: half of the numbers are at most P50, 90% are at most
+// P90, and so on. All are 0 if there are no numbers.
 type Spread struct {
 	P50 float64 `json:"p50"`
 	P90 float64 `json:"p90"`
@@ -179,7 +181,7 @@ func spreadOf(all []float64) Spread {
 
 // Pages has statistics of a job's pages: see [Picture.Pages].
 type Pages struct {
-	Entities Spread `json:"entities"`   // entities of a page
+	Entities Spread `json:"entities"`   // numbers of entities in a page
 	Seconds  Spread `json:"seconds"`    // the function's time for a page, in seconds
 	Each     Spread `json:"per_entity"` // the function's time for an entity, in seconds
 }

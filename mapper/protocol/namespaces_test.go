@@ -211,6 +211,7 @@ func TestSharedSpace(t *testing.T) {
 // entity is visited, and few are read twice. How many depends on where the cuts fall: the bound is
 // for the best of three jobs.
 func TestVisitShared(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	reads := int64(math.MaxInt64)
 	for range 3 {

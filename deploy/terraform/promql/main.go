@@ -23,7 +23,8 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// Input is the queries to evaluate, at each time from 0 to End with Step between them, in seconds.
+// Input has the queries to evaluate, and the series for them. Each query is evaluated at each time
+// from 0 to End, in steps of Step seconds.
 type Input struct {
 	Series    []Series
 	Queries   []string
@@ -100,7 +101,8 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// queryable are series in memory.
+// queryable makes series in memory readable for the engine of Prometheus: it is a
+// storage.Queryable.
 type queryable []Series
 
 func (q queryable) Querier(int64, int64) (storage.Querier, error) { return querier{series: q}, nil }
@@ -136,7 +138,7 @@ func (q querier) Select(
 	return &set{series: found, at: -1}
 }
 
-// set is a storage.SeriesSet.
+// set is a storage.SeriesSet of series in memory.
 type set struct {
 	series []storage.Series
 	at     int

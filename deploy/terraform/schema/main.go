@@ -36,7 +36,8 @@ func main() {
 
 var used = regexp.MustCompile(`(?m)^(resource|data) "(google_[a-z0-9_]+)"`)
 
-// schemaOf returns the schemas of the resources that the files use.
+// schemaOf returns the schemas of the resources that Terraform files use. The files match the
+// patterns.
 func schemaOf(folder string, patterns ...string) (string, error) {
 	var about struct {
 		Version string
@@ -78,7 +79,7 @@ func schemaOf(folder string, patterns ...string) (string, error) {
 	return s.String(), nil
 }
 
-// resource writes one resource, such as "resource google_project_service".
+// resource writes the schema of a resource, such as "resource google_project_service".
 func resource(s *strings.Builder, folder, name string) error {
 	kind, full, _ := strings.Cut(name, " ")
 	short := strings.ReplaceAll(strings.TrimPrefix(full, "google_"), "_", "-")
@@ -102,10 +103,10 @@ func resource(s *strings.Builder, folder, name string) error {
 	return t.write(s, class[1]+"Config", class[1], "\t")
 }
 
-// types are the declarations of one file.
+// types has the declarations in one file of TypeScript types.
 type types struct{ text string }
 
-// block returns the text between the braces of a declaration.
+// block returns the text between the braces of the declaration that starts with head.
 func (t types) block(head string) (string, bool) {
 	at := regexp.MustCompile(`export (?:interface|declare class) ` + head + ` [^\n]*\{\n`).FindStringIndex(t.text)
 	if at == nil {
@@ -126,7 +127,7 @@ var (
 	upper = regexp.MustCompile(`[A-Z]`)
 )
 
-// write writes the members of an interface, and the computed members of its class.
+// write writes the members of an interface, and then the computed members of its class.
 func (t types) write(s *strings.Builder, iface, class, indent string) error {
 	inside, ok := t.block(iface)
 	if !ok {
@@ -178,7 +179,7 @@ func (t types) write(s *strings.Builder, iface, class, indent string) error {
 	return nil
 }
 
-// kindOf returns Terraform's name of a type.
+// kindOf returns Terraform's name for a TypeScript type.
 func kindOf(typ string) string {
 	switch typ = strings.TrimSuffix(typ, " | cdktf.IResolvable"); {
 	case typ == "string" || typ == "number" || typ == "boolean":

@@ -1,8 +1,8 @@
-// Package collate turns keys and values into bytes whose order is Datastore's order.
+// Package collate encodes keys and values as bytes that are in Datastore's order.
 //
-// Such bytes are called an ordered form. Two forms compare, as bytes, in the same way as their keys
-// or values. No form is a prefix of another, so forms can be concatenated. For descending order
-// they can be inverted.
+// The encoding of a key or value is called its ordered form. Two forms compare, as bytes, in the
+// same way as their keys or values. No form is a prefix of another, so forms can be concatenated.
+// For descending order they can be inverted.
 package collate
 
 import (
@@ -12,17 +12,18 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// Keys are ordered element by element, an ancestor before its descendants. Kinds compare as bytes.
-// IDs come before names; IDs compare as signed integers, names as bytes.
+// Bytes in the ordered form of a key. Keys are ordered element by element, an ancestor before its
+// descendants. Kinds compare as bytes. IDs come before names; IDs compare as signed integers, names
+// as bytes.
 const (
-	PathEnd     byte = 0x00 // after the last element; below PathElement
-	PathElement byte = 0x01 // before each element
+	PathEnd     byte = 0x00 // the byte after the last element of a path; less than PathElement
+	PathElement byte = 0x01 // the byte before each element of a path
 	idTag       byte = 0x01
 	nameTag     byte = 0x02
 )
 
-// The tags give the order of values of different types, as in both of Google's emulators. Integers
-// and timestamps share a tag, and so do strings and blobs.
+// First bytes of the ordered forms of values. They give the order of types, as in both of Google's
+// emulators. Integers and timestamps share one, and so do strings and blobs.
 const (
 	nullTag byte = 0x10 + iota
 	integerTag
@@ -34,8 +35,8 @@ const (
 	entityTag
 )
 
-// appendBytes appends the ordered form of s. Zero bytes are escaped. The end is marked by a
-// sequence that is below every escaped or plain byte.
+// appendBytes appends the ordered form of the bytes s. Zero bytes in it are escaped. Its end is
+// marked by bytes that sort before every escaped or plain byte.
 func appendBytes[S string | []byte](dst []byte, s S) []byte {
 	for i := range len(s) {
 		dst = append(dst, s[i])
@@ -65,8 +66,8 @@ func appendFloat64(dst []byte, f float64) []byte {
 	return binary.BigEndian.AppendUint64(dst, bits)
 }
 
-// appendElements appends the ordered form of a path without its end. The path shares this prefix
-// with its descendants.
+// appendElements appends the ordered form of a path, without the mark at its end. The forms of all
+// descendants start with this, too.
 func appendElements(dst []byte, path []*pb.Key_PathElement) []byte {
 	for _, el := range path {
 		dst = append(dst, PathElement)
@@ -133,8 +134,8 @@ func Invert(form string) string {
 	return string(b)
 }
 
-// Ancestors returns the ordered paths of an entity and of its ancestors, as parts of the entity's
-// own.
+// Ancestors returns the ordered forms of the paths of an entity and its ancestors. They are cut
+// from the entity's own path.
 func Ancestors(path string) []Entry {
 	var all []Entry
 	for i := 0; i < len(path) && path[i] == PathElement; {
@@ -188,15 +189,15 @@ func skipBytes(form string, i int) int {
 	return i + 2
 }
 
-// An Entry is a value under which an entity is in the indexes.
+// An Entry is a value by which an index has an entity: the value and its ordered form.
 type Entry struct {
 	Form  string
 	Value *pb.Value
 }
 
-// Entries returns the values under which an entity with these properties is in the indexes of a
-// name. These are each element of an array, and the properties of nested entities under names
-// joined by dots. Excluded values are left out.
+// Entries returns the values by which the index of a property name has an entity with these
+// properties. These are each element of an array, and the properties of nested entities under names
+// joined by dots. Values that are excluded from indexes are left out.
 func Entries(properties map[string]*pb.Value, name string) []Entry {
 	values := EntriesOf(properties[name])
 	for i := range len(name) {
@@ -220,7 +221,8 @@ func Entries(properties map[string]*pb.Value, name string) []Entry {
 	return values
 }
 
-// EntriesOf returns the values of one property, without nested entities.
+// EntriesOf returns the values by which an index has the property value v. It does not look into
+// nested entities.
 func EntriesOf(v *pb.Value) []Entry {
 	if v == nil || v.ExcludeFromIndexes || v.GetEntityValue() != nil {
 		return nil

@@ -1,4 +1,4 @@
-// Package dial has the options of clients of emulators.
+// Package dial has client options for connections to emulators.
 package dial
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/scattermap/scattermap/internal/intercept"
 )
 
-// Insecure returns the options of a client that connects to an endpoint without encryption and
-// without an account.
+// Insecure returns client options for a connection to an endpoint without encryption and without an
+// account.
 func Insecure(endpoint string) []option.ClientOption {
 	return []option.ClientOption{
 		option.WithEndpoint(endpoint),

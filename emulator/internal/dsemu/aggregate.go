@@ -10,7 +10,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/query"
 )
 
-// aggregate returns the aggregations of a query's rows, and the number of index entries that it has
+// aggregate returns the aggregations over a query's rows, and the number of index entries that were
 // read for them.
 func (db *database) aggregate(
 	ctx context.Context, q *query.Query, tallies []*query.Tally, o *pb.ReadOptions,

@@ -13,10 +13,10 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// The limits of a commit, from the limits page of Datastore.
+// Limits of a commit, from the limits page of Datastore.
 const (
-	maxEntity  = 1048572  // bytes
-	maxRequest = 10 << 20 // bytes
+	maxEntity  = 1048572  // the maximum size of an entity in bytes
+	maxRequest = 10 << 20 // the maximum size of a request in bytes
 )
 
 // commit applies all of a commit's mutations, or none. With pessimistic concurrency it waits for
@@ -47,8 +47,8 @@ func (db *database) commit(ctx context.Context, req *pb.CommitRequest) (*pb.Comm
 	}
 }
 
-// checkFirst looks for conflicts of the transaction that a request commits: see
-// [database.checkEarly].
+// checkFirst looks for conflicts of the transaction that a request commits, before the commit
+// itself: see [database.checkEarly].
 func (db *database) checkFirst(req *pb.CommitRequest, now time.Time) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -60,7 +60,7 @@ func (db *database) checkFirst(req *pb.CommitRequest, now time.Time) {
 	db.checkEarly(tx)
 }
 
-// giveUp aborts a transaction whose commit has waited too long.
+// giveUp aborts a transaction whose commit has waited too long for locks.
 func (db *database) giveUp(req *pb.CommitRequest) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -69,7 +69,8 @@ func (db *database) giveUp(req *pb.CommitRequest) {
 	}
 }
 
-// tryCommit commits, or returns a transaction to wait for.
+// tryCommit carries out a commit. If another transaction has a lock in its way, tryCommit returns
+// that transaction, for which the caller waits.
 func (db *database) tryCommit(req *pb.CommitRequest, now time.Time) (*pb.CommitResponse, *transaction, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -103,7 +104,8 @@ func (db *database) tryCommit(req *pb.CommitRequest, now time.Time) (*pb.CommitR
 	return resp, holder, err
 }
 
-// committing returns the transaction that a commit names. The caller has locked the database.
+// committing returns the transaction that the request of a commit names. The caller has locked the
+// database.
 func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transaction, error) {
 	switch selector := req.TransactionSelector.(type) {
 	case *pb.CommitRequest_Transaction:
@@ -115,8 +117,8 @@ func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transacti
 	}
 }
 
-// apply writes all mutations, or none, in a transaction or without one. The caller has locked the
-// database.
+// apply writes all mutations of a commit, or none. The commit is of the transaction tx, or of none.
+// The caller has locked the database.
 func (db *database) apply(
 	tx *transaction, mutations []*pb.Mutation, now time.Time,
 ) (*pb.CommitResponse, *transaction, error) {
@@ -167,7 +169,7 @@ func (db *database) apply(
 	return resp, nil, nil
 }
 
-// write makes versions the newest ones. The caller has locked the database.
+// write stores new versions of entities, as of the time at. The caller has locked the database.
 func (db *database) write(drafts []*draft, versions []store.Version, at int64) {
 	for i, d := range drafts {
 		if !d.changed || !d.exists && !d.existed {

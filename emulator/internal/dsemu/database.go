@@ -14,30 +14,31 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A database holds the entities of one project's database, and its open
-// transactions.
+// A database has the entities of one of a project's databases, and its open transactions.
 type database struct {
 	model.Database
 	opts Options
 
-	mu           mutex
-	totals       store.Totals
-	namespaces   btree.Map[string, *metadata.Kinds]
-	lastCommit   int64         // microseconds
-	log          []change      // changes that a read may not have seen, oldest first
-	trimmed      int           // number of changes at the start of log that trim is done with
-	forgotten    int64         // older versions were dropped to save memory; reads of earlier times are refused
-	scans        map[int64]int // number of running scans, by the time whose state they read
+	mu         mutex
+	totals     store.Totals
+	namespaces btree.Map[string, *metadata.Kinds]
+	lastCommit int64    // time of the last commit in microseconds
+	log        []change // changes that a running read may not have seen, oldest first
+	trimmed    int      // number of changes at the start of log that trim has handled
+	// versions before this time were dropped to save memory; reads of earlier times are refused
+	forgotten    int64
+	scans        map[int64]int // number of running scans, by the time of the state that they read
 	transactions map[string]*transaction
-	expiredAt    time.Time      // when expire last ran
-	trimmedAt    time.Time      // when trim last forgot something
-	lastID       *atomic.Uint64 // of transactions; shared by the server's databases, so that no ID comes twice
-	closed       bool           // by a reset
-	ids          *rand.Rand
-	reservedIDs  map[string]bool // reserved IDs, which allocate does not use
+	expiredAt    time.Time // when expire was last called
+	trimmedAt    time.Time // when trim last dropped something
+	// the last transaction's ID; shared by the server's databases, so that each ID is unique
+	lastID      *atomic.Uint64
+	closed      bool // whether a reset has closed the database
+	ids         *rand.Rand
+	reservedIDs map[string]bool // IDs that were reserved, and that allocate does not use
 }
 
-// A change says that a commit wrote a record.
+// A change records that a commit has written a record.
 type change struct {
 	at     int64
 	kind   *store.Kind
@@ -80,7 +81,7 @@ func (db *database) addKind(namespace, name string) *store.Kind {
 	return k
 }
 
-// get returns the version of an entity that a read at a time sees.
+// get returns the version of an entity at the time at, as a read of that time sees it.
 func (db *database) get(key model.Key, at int64) (store.Version, bool) {
 	k := db.kind(key.Namespace, key.Kind)
 	if model.Reserved(key.Kind) {
@@ -96,7 +97,8 @@ func (db *database) get(key model.Key, at int64) (store.Version, bool) {
 	return r.At(at)
 }
 
-// describe returns entities of a reserved kind: see [metadata.Database.Describe].
+// describe returns entities of a reserved kind, which describe the database: see
+// [metadata.Database.Describe].
 func (db *database) describe(
 	namespace, name string, at int64, in metadata.Span, most int,
 ) (k *store.Kind, next string) {
@@ -111,7 +113,7 @@ func (db *database) nextCommit(now time.Time) int64 {
 	return max(now.UnixMicro(), db.lastCommit+1)
 }
 
-// needed returns the earliest time that an open transaction, or a running query, sees.
+// needed returns the earliest time whose state an open transaction or a running query reads.
 func (db *database) needed() int64 {
 	h := db.lastCommit
 	for _, tx := range db.transactions {
@@ -125,8 +127,8 @@ func (db *database) needed() int64 {
 	return h
 }
 
-// scan registers a query that reads the state of a time. Until the caller calls end, the database
-// keeps all versions that the query sees.
+// scan registers a query that reads the state at a time. Until the caller calls end, the database
+// keeps all versions that the query reads.
 func (db *database) scan(at int64) (end func()) {
 	db.scans[at]++
 	return func() {
@@ -136,16 +138,16 @@ func (db *database) scan(at int64) (end func()) {
 	}
 }
 
-// These are the limits of one step of trim. A step handles up to trimChanges changes, and up to
-// trimVersions that have an old version to drop.
+// Limits of one step of trim. A step handles up to trimChanges changes, and up to trimVersions
+// changes that have an old version to drop.
 const (
 	trimChanges  = 1024
 	trimVersions = 64
 )
 
-// trim forgets changes and versions that no read needs any more, or that exceed the memory. It
-// drops versions that are older than others. So reads of all times after one stay right, and
-// earlier ones are refused. It reports whether there is more to forget.
+// trim drops changes and old versions that no read needs any more, or that need too much memory. It
+// drops the oldest versions first. So reads of all times after a certain one stay right, and reads
+// of earlier times are refused. It returns true if there is more to drop.
 func (db *database) trim(now time.Time) (more bool) {
 	if db.trimmed == len(db.log) {
 		return false
@@ -176,8 +178,8 @@ func (db *database) trim(now time.Time) (more bool) {
 	return more
 }
 
-// tidy calls trim until there is nothing more to forget. It locks the database for short times, so
-// that others get their turn in between.
+// tidy calls trim until there is nothing more to drop. It locks the database for short times, so
+// that other calls can run in between.
 func (db *database) tidy() {
 	for more := true; more; {
 		db.mu.Lock()

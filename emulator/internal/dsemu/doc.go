@@ -1,4 +1,4 @@
-// Package dsemu is a google.datastore.v1 service that keeps its entities in memory.
+// Package dsemu serves google.datastore.v1, with entities in memory.
 //
 // A [Server] has a database for each project and database ID in requests. A database has the
 // records of each namespace and kind, in key order. A record has the versions of one entity. A read

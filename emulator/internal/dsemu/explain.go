@@ -9,17 +9,17 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// plans reports whether a request asks only for the plan.
+// plans reports whether a request wants only the plan of the query, and no results.
 func plans(o *pb.ExplainOptions) bool { return o != nil && !o.Analyze }
 
-// A cost is the cost of running a query.
+// A cost has the numbers of what running a query took.
 type cost struct {
 	results    int64
 	reads      int64 // billed reads
 	small      int64 // billed small operations
 	documents  int64 // documents that were read
 	scanned    int64 // index entries that were read
-	aggregated int64 // entries among scanned that are billed because they were aggregated
+	aggregated int64 // entries among scanned that are billed, because they were aggregated
 }
 
 // metrics returns the metrics of a query: its plan and its cost.

@@ -7,7 +7,7 @@ import (
 	"github.com/scattermap/scattermap/internal/gql"
 )
 
-// parseGQL returns the query of a GQL string.
+// parseGQL parses a GQL string, and returns its query.
 func (db *database) parseGQL(g *pb.GqlQuery, p *pb.PartitionId) (*pb.Query, error) {
 	s, err := db.statement(g, p)
 	switch {
@@ -19,7 +19,7 @@ func (db *database) parseGQL(g *pb.GqlQuery, p *pb.PartitionId) (*pb.Query, erro
 	return s.Query, nil
 }
 
-// parseAggregationGQL returns the aggregation of a GQL string.
+// parseAggregationGQL parses a GQL string with an aggregation.
 func (db *database) parseAggregationGQL(g *pb.GqlQuery, p *pb.PartitionId) (*pb.AggregationQuery, error) {
 	s, err := db.statement(g, p)
 	switch {

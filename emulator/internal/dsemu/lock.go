@@ -14,8 +14,8 @@ import (
 // There is no queue. Readers go on while a commit waits, and enough of them can make it wait until
 // it is aborted. Google does not document whether production is fairer.
 
-// maxLockWait is how long a commit waits before it is aborted. Google's Firestore emulator waits
-// longer than 20 s.
+// maxLockWait is how long a commit waits for locks before it is aborted. Google's Firestore
+// emulator waits longer than 20 s.
 const maxLockWait = 30 * time.Second
 
 // lockPoll is how often a waiting commit looks for transactions that have expired.
@@ -43,7 +43,8 @@ func (db *database) holders(tx *transaction, drafts []*draft, versions []store.V
 	return all
 }
 
-// holds reports whether the transaction has read what a draft changes.
+// holds reports whether the transaction has read something that a commit changes: the draft's
+// entity, or a query's result to which the version after belongs.
 func (tx *transaction) holds(d *draft, after store.Version) bool {
 	if !d.exists && !d.existed {
 		return false

@@ -10,34 +10,34 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A draft is an entity as changed so far by the mutations of one commit.
+// A draft is an entity that a commit writes, changed by the commit's mutations so far.
 type draft struct {
 	key     model.Key
 	before  store.Version
 	existed bool
 
 	exists     bool
-	changed    bool // the entity differs from before
+	changed    bool // whether the entity differs from its state before
 	after      entity.Form
 	last       string // the operation of the last mutation
-	written    bool   // at least one mutation did not conflict
-	transforms int    // number of transforms
+	written    bool   // whether at least one mutation had no conflict
+	transforms int    // number of property transforms
 }
 
-// A draftSet is the set of entities that a commit will write.
+// A draftSet has the drafts of a commit.
 type draftSet struct {
 	db     *database
 	byID   map[string]*draft
 	order  []*draft
-	atomic bool  // the commit is of a transaction, which may change an entity more than once
-	at     int64 // commit time
+	atomic bool  // whether the commit ends a transaction, which may change an entity more than once
+	at     int64 // the time of the commit
 }
 
-// An applied is the result of one mutation.
+// An applied is the result of one mutation in a commit.
 type applied struct {
 	draft      *draft
-	completed  bool // the mutation's key got an ID
-	conflict   bool // the mutation had a conflict, and was left out
+	completed  bool // whether the mutation's key was given an ID
+	conflict   bool // whether the mutation had a conflict, and has no effect
 	transforms []*pb.Value
 }
 
@@ -57,17 +57,17 @@ func (a applied) result(at int64) *pb.MutationResult {
 	return r
 }
 
-// A mutation is a mutation of a request that check has accepted.
+// A mutation is a mutation of a request, after check has accepted it.
 type mutation struct {
 	*pb.Mutation
 	operation string
 	entity    *pb.Entity
 	draft     *draft
-	completed bool // its key got an ID
+	completed bool // whether the mutation's key was given an ID
 }
 
 // check checks the parts of a mutation that do not depend on stored entities. So a bad request is
-// always refused, whatever is stored.
+// always refused, even if its entities do not exist.
 func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	c := mutation{Mutation: m}
 	switch op := m.GetOperation().(type) {
@@ -118,7 +118,7 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	return c, nil
 }
 
-// apply adds one mutation to the entities that the commit writes.
+// apply changes the drafts by one mutation.
 func (s *draftSet) apply(m mutation) (applied, error) {
 	d := m.draft
 	a := applied{draft: d, completed: m.completed}
@@ -156,7 +156,7 @@ func (s *draftSet) apply(m mutation) (applied, error) {
 	return a, err
 }
 
-// conflicts reports whether the entity differs from the one that a mutation requires.
+// conflicts reports whether the entity does not have the version that a mutation requires.
 func (d *draft) conflicts(m *pb.Mutation) (bool, error) {
 	var version int64
 	if d.existed {
@@ -209,8 +209,8 @@ func (d *draft) created(at int64) int64 {
 	return at
 }
 
-// versions returns the drafts in the form to store. A write without a change has no effect: the
-// entity keeps its version, as MutationResult documents.
+// versions returns the new versions to store, one for each changed draft. A write without a change
+// has no effect: the entity keeps its version, as MutationResult documents.
 func (s *draftSet) versions() ([]store.Version, error) {
 	versions := make([]store.Version, len(s.order))
 	for i, d := range s.order {
@@ -258,7 +258,7 @@ func (db *database) mutationKey(k *pb.Key, operation string) (key model.Key, com
 }
 
 // allocate completes a key with an ID that no entity has. IDs are spread evenly, as in production.
-// They have at most 53 bits, so that JavaScript clients keep them exact.
+// They have at most 53 bits, so that JavaScript clients hold them exactly.
 func (db *database) allocate(k *pb.Key) (model.Key, error) {
 	last := k.Path[len(k.Path)-1]
 	for {

@@ -6,11 +6,12 @@ import (
 	"sync/atomic"
 )
 
-// A mutex is a mutex that a long scan can give to waiting callers for a moment.
+// A mutex is a mutex whose holder can let waiting callers have it for a moment, such as during a
+// long scan.
 type mutex struct {
 	sync.Mutex
 	waiting atomic.Int32
-	locked  atomic.Int64 // how often it was locked
+	locked  atomic.Int64 // number of times that the mutex was locked
 }
 
 func (m *mutex) Lock() {
@@ -26,8 +27,8 @@ func (m *mutex) Lock() {
 // Wanted reports whether a caller waits for the mutex.
 func (m *mutex) Wanted() bool { return m.waiting.Load() > 0 }
 
-// Pause unlocks the mutex for others, and locks it again. Without the loop this goroutine would
-// mostly be the next to lock it.
+// Pause unlocks the mutex, so that a waiting caller can lock it, and then locks it again. Without
+// the loop this goroutine would mostly be the next to lock it.
 func (m *mutex) Pause() {
 	const tries = 200
 	n := m.waiting.Load()

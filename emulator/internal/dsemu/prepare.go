@@ -14,16 +14,16 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// These are the largest numbers of records and of values that are indexed without unlocking the
+// Limits of records, and of their values, up to which an index is built without unlocking the
 // database.
 const (
 	fewRecords = 256
 	fewValues  = 4096
 )
 
-// prepare builds the indexes that a query needs, and keeps them until release. The caller has
-// locked the database. While an index is built prepare unlocks it, so that other calls go on. Calls
-// that need the same index wait for it.
+// prepare builds the indexes that a query needs, and keeps them until the caller calls release. The
+// caller has locked the database. While an index is built, prepare unlocks it, so that other calls
+// go on. Calls that need the same index wait for it.
 func (db *database) prepare(ctx context.Context, q *query.Query) (release func(), err error) {
 	var held []func()
 	release = func() {
@@ -92,7 +92,7 @@ func (db *database) await(ctx context.Context, k *store.Kind, d store.Definition
 	return nil
 }
 
-// build builds an index, unless the database is reset meanwhile.
+// build builds an index. If the database is reset meanwhile, it stops.
 func (db *database) build(k *store.Kind, d store.Definition) {
 	few := k.Few(fewRecords, fewValues)
 	b := k.Build(d)
@@ -116,21 +116,22 @@ func (db *database) build(k *store.Kind, d store.Definition) {
 
 // A pace limits the speed at which an index is built. A build takes seconds of processor time, and
 // other calls take microseconds. On a machine without idle processors, a build without rests would
-// delay other calls by milliseconds, even without locks. So it works in short turns while others
-// make calls, and without rests otherwise.
+// delay other calls by milliseconds, even without locks. So it works in short turns while other
+// calls come, and without rests otherwise.
 type pace struct {
 	mu   *mutex
-	own  int64 // how often the build has locked the database
-	seen int64 // how often others had locked it at the last look
+	own  int64 // number of times that the build has locked the database
+	seen int64 // number of times that others had locked the database when last checked
 	at   time.Time
 
 	begun time.Time
 }
 
 const (
-	restFor   = 50 * time.Microsecond // as long as about two turns, including the time to wake up
+	restFor   = 50 * time.Microsecond // the length of a rest: about two turns, including the time to wake up
 	restWhile = 100 * time.Millisecond
-	restUntil = 40 * time.Second // after this time the build does not rest, because most clients give up after a minute
+	// after this time the build no longer rests, because most clients give up after a minute
+	restUntil = 40 * time.Second
 )
 
 func (p *pace) rest() {
@@ -145,7 +146,7 @@ func (p *pace) rest() {
 	}
 }
 
-// boundIndexes drops indexes that have not been used for a while, if all indexes together take too
+// boundIndexes drops indexes that have not been used for a while, if all indexes together need too
 // much memory.
 func (db *database) boundIndexes() {
 	for db.totals.Indexes > db.opts.IndexMemory && store.DropUnused(&db.totals, db.allKinds) {

@@ -17,19 +17,19 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// maxResponse limits the results of one answer, in bytes: the official clients accept messages of
-// up to 4 MiB. Production defers the rest of a lookup, too.
+// maxResponse is the largest size of the results in one answer, in bytes: the official clients
+// accept messages of up to 4 MiB. Production defers the rest of a lookup, too.
 const maxResponse = 4<<20 - 64<<10
 
-// A view has the time whose state a read sees. If the read is in a transaction that remembers it,
-// the view also has the transaction.
+// A view is the state that a read sees, given by its time. If the read is in a transaction that has
+// to remember it, the view also has the transaction.
 type view struct {
 	at    int64
 	tx    *transaction
-	begun []byte // ID of the transaction, if this read started it
+	begun []byte // the ID of the transaction that this read has started; nil: none
 }
 
-// view returns the view for a read's options. The caller has locked the database.
+// view returns the view for a request's read options. The caller has locked the database.
 func (db *database) view(o *pb.ReadOptions, now time.Time) (view, error) {
 	if db.closed {
 		return view{}, errClosed
@@ -65,7 +65,8 @@ func (db *database) view(o *pb.ReadOptions, now time.Time) (view, error) {
 	return v, nil
 }
 
-// readTime checks the read time of a request.
+// readTime returns the read time in a request in microseconds, or an error if that time can't be
+// read.
 func (db *database) readTime(t *timestamppb.Timestamp, now time.Time) (int64, error) {
 	if err := t.CheckValid(); err != nil {
 		return 0, model.Invalid("read_time: %v", err)
@@ -123,7 +124,7 @@ func (db *database) lookup(keys []model.Key, req *pb.LookupRequest) (*pb.LookupR
 	return resp, nil
 }
 
-// keepMasked removes the properties of a result that a mask does not name.
+// keepMasked removes the properties from a result that a property mask does not name.
 func keepMasked(r *pb.EntityResult, v store.Version, paths []string) error {
 	properties, err := entity.Mask(nil, v.Properties(), paths)
 	if err != nil {
@@ -203,8 +204,8 @@ func (db *database) runQuery(
 	return &pb.RunQueryResponse{Batch: batch, Transaction: view.begun}, nil
 }
 
-// remember makes the transaction remember that it has read a query to its end. After the scan, the
-// caller narrows that to the part that was really read. Other calls may commit in between.
+// remember records in the transaction that it has read a query to its end. After the scan, the
+// caller reduces that to the part that was really read. Other calls may commit in between.
 func (v view) remember(q *query.Query) *scanned {
 	seen := &scanned{query: q}
 	if v.tx != nil {
@@ -241,7 +242,7 @@ func (db *database) scanRows(q *query.Query, at int64, visit func(query.Row) boo
 	}
 }
 
-// stored returns the kinds with records that a query reads.
+// stored returns the kinds that a query reads, as far as they have records.
 func (db *database) stored(q *query.Query) []*store.Kind {
 	if q.Kind != "" {
 		if k := db.kind(q.Namespace, q.Kind); k != nil {

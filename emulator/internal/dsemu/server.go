@@ -17,28 +17,29 @@ import (
 
 const maxLookupKeys = 1000
 
-// Options are the settings of a server. All fields have to be set.
+// Options are the settings of a server. All fields must be set.
 type Options struct {
-	Scatter     int           // one entity in this many has __scatter__
-	Batch       int           // maximum of a query's results in one answer
-	Seed        uint64        // of the IDs that are allocated
-	Retention   time.Duration // the age of the oldest time that can be read
-	PointInTime bool          // whole minutes older than an hour can be read
-	Pessimistic bool          // transactions lock the entities that they read
+	Scatter     int           // the share of entities that get __scatter__: one in this number
+	Batch       int           // the largest number of a query's results in one answer
+	Seed        uint64        // determines the IDs that are allocated
+	Retention   time.Duration // how far in the past a state can be read
+	PointInTime bool          // whether whole minutes older than an hour can be read
+	Pessimistic bool          // whether transactions lock the entities that they read
 	Indexes     *indexes.Set  // the indexes that queries may need; nil: any query is served
 
-	VersionMemory int64 // bytes of old versions in each database, seen only by reads of the past
-	IndexMemory   int64 // bytes of indexes in each database
+	// the largest size of old versions in a database, which only reads of the past see, in bytes
+	VersionMemory int64
+	IndexMemory   int64 // the largest size of the indexes in a database, in bytes
 }
 
-// A Server is a google.datastore.v1 service.
+// A Server serves google.datastore.v1.
 type Server struct {
 	pb.UnimplementedDatastoreServer
 
 	opts  Options
 	meter *meter.Meter
 
-	lastID atomic.Uint64 // of transactions
+	lastID atomic.Uint64 // the ID of the last transaction
 
 	mu        sync.Mutex
 	databases map[[2]string]*database
@@ -143,7 +144,7 @@ func (s *Server) RunQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.Run
 	return resp, nil
 }
 
-// RunAggregationQuery counts and adds up the results of a query.
+// RunAggregationQuery counts the results of a query, or adds up their values.
 func (s *Server) RunAggregationQuery(
 	ctx context.Context, req *pb.RunAggregationQueryRequest,
 ) (*pb.RunAggregationQueryResponse, error) {
@@ -243,7 +244,7 @@ func (s *Server) Rollback(_ context.Context, req *pb.RollbackRequest) (*pb.Rollb
 	return new(pb.RollbackResponse), nil
 }
 
-// AllocateIds completes keys with ids that no entity has.
+// AllocateIds completes keys with IDs that no entity has.
 func (s *Server) AllocateIds(_ context.Context, req *pb.AllocateIdsRequest) (*pb.AllocateIdsResponse, error) {
 	db, err := s.database(req.ProjectId, req.DatabaseId)
 	if err != nil {

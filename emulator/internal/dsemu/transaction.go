@@ -15,13 +15,14 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// These constants say how long a transaction lives. They are from the limits page of Datastore.
+// Limits of a transaction's age, and of the time since its last call, from the limits page of
+// Datastore.
 const (
 	maxTransactionAge  = 270 * time.Second
 	maxTransactionIdle = 60 * time.Second
 )
 
-// A transaction remembers what it has read until it commits.
+// A transaction records what it has read until it commits.
 //
 // With optimistic concurrency it reads a snapshot, and conflicts if the entities that it read have
 // changed when it commits. With pessimistic concurrency it reads the current entities, and others
@@ -29,23 +30,23 @@ const (
 type transaction struct {
 	id       string
 	readOnly bool
-	snapshot int64 // commit time of the last commit that it sees
+	snapshot int64 // the time of the last commit that the transaction sees
 	begun    time.Time
 	used     time.Time
-	aborted  bool // it has conflicted, and can only be rolled back
+	aborted  bool // whether the transaction has conflicted, so that it can only be rolled back
 
 	keys    map[string]model.Key
 	queries []*scanned
 
-	ended    chan struct{}  // closed once no other transaction has to wait for it
-	waitsFor []*transaction // transactions that its commit waits for
+	ended    chan struct{}  // a channel that is closed when no other transaction has to wait for this one any more
+	waitsFor []*transaction // transactions that this one's commit waits for
 }
 
-// A scanned is the part of a query's result that a transaction has seen.
+// A scanned records which part of a query's results a transaction has read.
 type scanned struct {
 	query   *query.Query
-	to      string // sort key of the last result seen; empty: read to its end
-	checked int64  // changes up to this time do not affect it
+	to      string // the sort key of the last result that was read; empty: all results were read
+	checked int64  // changes up to this time are known not to affect that part
 }
 
 var (
@@ -105,7 +106,8 @@ func (db *database) transaction(id []byte, now time.Time) (*transaction, error) 
 	return tx, nil
 }
 
-// expired reports whether a transaction has exceeded one of its times.
+// expired reports whether a transaction has reached its limit of age, or of time since its last
+// call.
 func (tx *transaction) expired(now time.Time) bool {
 	return now.Sub(tx.begun) > maxTransactionAge || now.Sub(tx.used) > maxTransactionIdle
 }
@@ -149,8 +151,8 @@ func (tx *transaction) release() {
 	}
 }
 
-// conflicts reports whether anything that the transaction read has changed since its snapshot. The
-// caller has locked the database.
+// conflicts reports whether something that the transaction has read was changed after its snapshot.
+// The caller has locked the database.
 func (db *database) conflicts(tx *transaction) bool {
 	if db.lastCommit == tx.snapshot {
 		return false
@@ -168,7 +170,8 @@ func (db *database) conflicts(tx *transaction) bool {
 	return slices.ContainsFunc(db.since(tx.checked()), tx.conflicts)
 }
 
-// checked returns the time up to which all changes are known not to affect any of the queries.
+// checked returns the time up to which changes are known not to affect any of the transaction's
+// queries.
 func (tx *transaction) checked() int64 {
 	at := int64(math.MaxInt64)
 	for _, s := range tx.queries {
@@ -177,7 +180,7 @@ func (tx *transaction) checked() int64 {
 	return at
 }
 
-// conflicts reports whether a change affects what the transaction's queries have seen. The caller
+// conflicts reports whether a change affects what the transaction's queries have read. The caller
 // checks later changes of the same record separately.
 func (tx *transaction) conflicts(c change) bool {
 	key := c.record.Last.Key()
@@ -193,12 +196,12 @@ func (tx *transaction) conflicts(c change) bool {
 	return false
 }
 
-// checkAtOnce is the number of changes that a commit checks before it looks whether others wait.
+// checkAtOnce is how many changes a commit checks before it looks whether other calls wait.
 const checkAtOnce = 64
 
-// checkEarly looks for conflicts of a transaction that is about to commit, and pauses if others
-// wait. The commit then checks only the remaining changes, without a pause. The caller has locked
-// the database.
+// checkEarly looks for conflicts of a transaction that is about to commit, with pauses if other
+// calls wait. The commit then checks only the remaining changes, without a pause. The caller has
+// locked the database.
 func (db *database) checkEarly(tx *transaction) {
 	open := func() bool { return !db.closed && !tx.aborted && db.transactions[tx.id] == tx && len(tx.queries) > 0 }
 	// If others write faster than this checks, some changes remain for the commit.
@@ -229,13 +232,13 @@ func (db *database) checkEarly(tx *transaction) {
 	}
 }
 
-// covers reports whether a query's range includes a key.
+// covers reports whether a key is in the range of the query.
 func (s *scanned) covers(key *pb.Key) bool {
 	return s.query.Namespace == key.GetPartitionId().GetNamespaceId() &&
 		(s.query.Kind == "" || s.query.Kind == key.Path[len(key.Path)-1].Kind)
 }
 
-// saw reports whether a version belongs to the part of the result that was seen.
+// saw reports whether a version of a record belongs to the part of the results that was read.
 func (s *scanned) saw(r *store.Record, v store.Version) bool {
 	for _, row := range s.query.Rows(nil, r, v, "") {
 		if row.SortKey > s.query.After && (!s.query.Bounded || row.SortKey <= s.query.Until) &&

@@ -1,4 +1,5 @@
-// Package entity keeps entities in their wire form, and applies masks and transforms to them.
+// Package entity stores entities in their wire form, and applies property masks and transforms to
+// them.
 package entity
 
 import (
@@ -6,22 +7,22 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Array makes an array value.
+// Array returns an array value with the given elements.
 func Array(elements []*pb.Value) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: elements}}}
 }
 
-// Text makes a string value.
+// Text returns a string value.
 func Text(s string) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: s}}
 }
 
-// Integer makes an integer value.
+// Integer returns an integer value.
 func Integer(n int64) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: n}}
 }
 
-// Time makes a time from microseconds, in which versions are numbered.
+// Time converts microseconds since 1970, by which versions are numbered, into a timestamp.
 func Time(micros int64) *timestamppb.Timestamp {
 	return &timestamppb.Timestamp{Seconds: micros / 1e6, Nanos: int32(micros % 1e6 * 1e3)}
 }

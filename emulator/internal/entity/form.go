@@ -12,16 +12,16 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A Form is an entity in its wire form, which takes a tenth of the memory of its message in Go. The
-// key's field comes first, so the start of the form is the wire form of a keys-only result. The
+// A Form is an entity in its wire form, which takes a tenth of the memory of the decoded message.
+// The key's field comes first, so the start of the form is the wire form of a keys-only result. The
 // properties follow in the order of their names, so equal entities have equal forms.
 type Form struct {
 	wire    []byte
-	keyLen  int32 // length of the key's field
-	indexed int32 // how many of its values are in the indexes
+	keyLen  int32 // number of bytes of the key's field
+	indexed int32 // number of the entity's values that are in the indexes
 }
 
-// New returns the form of an entity with a key and no properties.
+// New returns the form of an entity that has a key and no properties.
 func New(key *pb.Key) (Form, error) {
 	wire, err := proto.Marshal(&pb.Entity{Key: key})
 	if err != nil {
@@ -30,18 +30,18 @@ func New(key *pb.Key) (Form, error) {
 	return Form{wire: wire, keyLen: int32(len(wire))}, nil
 }
 
-// KeyOnly returns the form without properties.
+// KeyOnly returns the form of the entity without its properties.
 func (f Form) KeyOnly() Form {
 	return Form{wire: f.wire[:f.keyLen:f.keyLen], keyLen: f.keyLen}
 }
 
-// Clone returns the form in memory of its own.
+// Clone returns a copy of the form that shares no memory with it.
 func (f Form) Clone() Form {
 	f.wire = bytes.Clone(f.wire)
 	return f
 }
 
-// With returns the form with exactly these properties.
+// With returns the form of an entity with the same key and the given properties.
 func (f Form) With(properties map[string]*pb.Value) (Form, error) {
 	f = f.KeyOnly()
 	var err error
@@ -51,7 +51,8 @@ func (f Form) With(properties map[string]*pb.Value) (Form, error) {
 	return f.count(countIndexed(properties))
 }
 
-// count sets the number of indexed values, and checks that an entity may have that many.
+// count returns the form with the number n of indexed values, or an error if an entity may not have
+// that number.
 func (f Form) count(n int) (Form, error) {
 	if n > maxIndexed {
 		return f, model.Invalid("an entity has at most %d indexed values, this one has %d", maxIndexed, n)
@@ -60,8 +61,8 @@ func (f Form) count(n int) (Form, error) {
 	return f, nil
 }
 
-// Splice does the same as [Mask], and decodes only what it removes. For each of the names it takes
-// the property of from, or removes the property if from lacks it.
+// Splice applies a property mask, as [Mask] does, but decodes only what it removes. For each of the
+// names it takes the property of from, or removes the property if from lacks it.
 func (f Form) Splice(names []string, from map[string]*pb.Value) (Form, error) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	indexed := int(f.indexed)
@@ -100,8 +101,8 @@ func (f Form) Splice(names []string, from map[string]*pb.Value) (Form, error) {
 	return Form{wire: slices.Concat(parts...), keyLen: f.keyLen}.count(indexed)
 }
 
-// firstProperty returns the name and the length of the first property in wire form. A property is
-// an entry of a map, whose first field is its key.
+// firstProperty returns the name of the first property in wire form, and the number of bytes of the
+// property. A property is an entry of a map, whose first field is its key.
 func firstProperty(wire []byte) (name []byte, length int) {
 	_, _, tag := protowire.ConsumeTag(wire)
 	entry, n := protowire.ConsumeBytes(wire[tag:])
@@ -110,7 +111,8 @@ func firstProperty(wire []byte) (name []byte, length int) {
 	return name, tag + n
 }
 
-// TopLevel returns the names in a mask, if all of them name whole properties.
+// TopLevel returns the names in a property mask. It returns false if one of them leads into a
+// nested entity.
 func TopLevel(mask *pb.PropertyMask) (names []string, ok bool) {
 	names = mask.GetPaths()
 	return names, mask != nil && !slices.ContainsFunc(names, func(name string) bool {
@@ -118,7 +120,7 @@ func TopLevel(mask *pb.PropertyMask) (names []string, ok bool) {
 	})
 }
 
-// encode appends the wire form of properties.
+// encode appends the wire form of properties to wire.
 func encode(wire []byte, properties map[string]*pb.Value) ([]byte, error) {
 	wire, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(wire, &pb.Entity{Properties: properties})
 	if err != nil {
@@ -133,7 +135,8 @@ func (f Form) Key() *pb.Key { return decode(f.wire[:f.keyLen]).Key }
 // Properties decodes the properties.
 func (f Form) Properties() map[string]*pb.Value { return decode(f.wire[f.keyLen:]).Properties }
 
-// Some decodes only the properties whose names are wanted, which takes a fraction of the time.
+// Some decodes the properties for whose names the function wanted returns true. That takes a
+// fraction of the time of decoding all.
 func (f Form) Some(wanted func(name []byte) bool) map[string]*pb.Value {
 	some := new(pb.Entity)
 	rest, run := f.wire[f.keyLen:], 0 // length of the wanted part of rest so far
@@ -166,7 +169,7 @@ func decode(wire []byte) *pb.Entity {
 	return e
 }
 
-// Wire returns the wire form of the entity, or of its key alone.
+// Wire returns the wire form of the entity, or only of its key.
 func (f Form) Wire(keyOnly bool) []byte {
 	if keyOnly {
 		return f.wire[:f.keyLen]
@@ -180,7 +183,8 @@ func (f Form) Equal(other Form) bool { return bytes.Equal(f.wire, other.wire) }
 // Indexed returns how many of the entity's values are in the indexes.
 func (f Form) Indexed() int { return int(f.indexed) }
 
-// maxIndexed is the maximum of indexed values of an entity, from the limits page of Datastore.
+// maxIndexed is the largest number of indexed values of an entity, from the limits page of
+// Datastore.
 const maxIndexed = 20000
 
 // countIndexed counts the values that are in the indexes.

@@ -10,8 +10,9 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// Mask returns the properties before with some of them replaced. It takes the properties that the
-// paths name from after, and removes those that after lacks.
+// Mask returns the properties before, with the ones replaced that a property mask names. The paths
+// are the names in the mask. It takes these properties from after, and removes those that after
+// lacks.
 func Mask(before, after map[string]*pb.Value, paths []string) (map[string]*pb.Value, error) {
 	result := make(map[string]*pb.Value, len(before))
 	maps.Copy(result, before)
@@ -50,9 +51,9 @@ func maskOne(to, from map[string]*pb.Value, names []string) {
 	}
 }
 
-// splitPath splits the path of a property at its dots. In a name in backticks a backslash escapes a
-// character, and everything else stands for itself. In other names a backslash escapes a dot or a
-// backslash.
+// splitPath splits the path of a property at its dots, into names. In a name in backticks a
+// backslash escapes a character, and everything else stands for itself. In other names a backslash
+// escapes a dot or a backslash.
 func splitPath(p string) ([]string, error) {
 	var names []string
 	for rest := p; ; {
@@ -71,7 +72,7 @@ func splitPath(p string) ([]string, error) {
 	}
 }
 
-// firstName reads the first name of a path, up to a dot or the end.
+// firstName returns the first name of a path, up to a dot or the end, and the rest of the path.
 func firstName(path string) (name, behind string, err error) {
 	quoted := strings.HasPrefix(path, "`")
 	var b strings.Builder

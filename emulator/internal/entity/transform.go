@@ -14,7 +14,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// MaxTransforms is the maximum of transforms of one entity in a commit.
+// MaxTransforms is the largest number of transforms of one entity in a commit.
 const MaxTransforms = 500
 
 // CheckTransforms checks the parts of transforms that do not depend on the stored properties.
@@ -59,8 +59,9 @@ func checkOperand(property string, operand *pb.Value) error {
 	return nil
 }
 
-// Transform applies checked property transforms in order, and returns their results. The rules are
-// in the protocol's comments on PropertyTransform.
+// Transform applies property transforms, which were checked, to a copy of properties. It returns
+// the copy, and the results of the transforms. The rules are in the protocol's comments on
+// PropertyTransform.
 func Transform(
 	db model.Database, properties map[string]*pb.Value, transforms []*pb.PropertyTransform, at int64,
 ) (map[string]*pb.Value, []*pb.Value, error) {
@@ -90,7 +91,7 @@ func get(properties map[string]*pb.Value, names []string) *pb.Value {
 	return get(v.GetEntityValue().GetProperties(), names[1:])
 }
 
-// set puts a value at a path. It replaces values on the way that are not entities.
+// set puts a value at a path. On the way it replaces values that are not entities.
 func set(properties map[string]*pb.Value, names []string, v *pb.Value) {
 	if len(names) == 1 {
 		properties[names[0]] = v
@@ -109,8 +110,8 @@ func set(properties map[string]*pb.Value, names []string, v *pb.Value) {
 	}
 }
 
-// transformed applies one transform to a property's value, at a time in microseconds. It returns
-// the new value of the property, and the result that the commit's answer has for the transform.
+// transformed applies one transform to the value v of a property, at a time in microseconds. It
+// returns the property's new value, and the transform's result in the commit's answer.
 func transformed(at int64, v *pb.Value, t *pb.PropertyTransform) (after, result *pb.Value) {
 	null := &pb.Value{ValueType: &pb.Value_NullValue{}}
 	switch op := t.TransformType.(type) {
@@ -142,9 +143,9 @@ func transformed(at int64, v *pb.Value, t *pb.PropertyTransform) (after, result 
 	return after, after
 }
 
-// sameValue reports whether two elements are equivalent. Numbers compare by value. Null and NaN
-// equal themselves. Entities and arrays compare by their contents, and other values have to be of
-// one type. It does not matter whether they are indexed.
+// sameValue reports whether two elements of arrays count as the same in a transform. Numbers
+// compare by value. Null and NaN equal themselves. Entities and arrays compare by their contents,
+// and other values must have the same type. It does not matter whether they are indexed.
 func sameValue(a, b *pb.Value) bool {
 	if isNumber(a) && isNumber(b) {
 		x, y := float(a), float(b)
@@ -179,8 +180,8 @@ func float(v *pb.Value) float64 {
 	return float64(v.GetIntegerValue())
 }
 
-// number combines a property with the operand of a transform. The operand replaces a property that
-// is no number.
+// number returns the result of a transform on numbers: combine of the property v and the operand.
+// If the property is not a number, the operand replaces it.
 func number(v, operand *pb.Value, combine func(a, b *pb.Value) *pb.Value) *pb.Value {
 	if !isNumber(v) {
 		return operand
@@ -188,8 +189,9 @@ func number(v, operand *pb.Value, combine func(a, b *pb.Value) *pb.Value) *pb.Va
 	return combine(v, operand)
 }
 
-// add adds two numbers. Integers stop at the limits of 64 bits, and a double makes the sum a
-// double. The sum is indexed even if the property was not, as in Google's Firestore emulator.
+// add returns the sum of two numbers. Integers stop at the limits of 64 bits, and a double makes
+// the sum a double. The sum is indexed even if the property was not, as in Google's Firestore
+// emulator.
 func add(a, b *pb.Value) *pb.Value {
 	x, isInteger := a.ValueType.(*pb.Value_IntegerValue)
 	y, bothAre := b.ValueType.(*pb.Value_IntegerValue)
@@ -206,8 +208,8 @@ func add(a, b *pb.Value) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: sum}}
 }
 
-// extreme returns the greater or the lesser of two numbers. It returns the property's own if they
-// are equal, and NaN if either is NaN.
+// extreme returns the greater or the lesser of two numbers, depending on sign. If they are equal,
+// it returns a, the property's own. If either is NaN, it returns NaN.
 func extreme(a, b *pb.Value, sign int) *pb.Value {
 	switch x, y := float(a), float(b); {
 	case x != x:

@@ -1,8 +1,8 @@
 // Package indexes decides which composite indexes a query needs.
 //
-// A [Set] holds the indexes of an index.yaml. A [Shape] is what a query requires of an index: its
-// equalities, and then its orders. Many shapes need no composite index. For the others [Set.Serve]
-// says whether an index serves them, and which index to add.
+// A [Set] has the indexes of an index.yaml. A [Shape] describes the index that a query needs: the
+// properties of its equalities, and then its orders. Many shapes need no composite index. For the
+// others [Set.Serve] says whether an index serves them, and which index is missing.
 package indexes
 
 import (
@@ -17,13 +17,13 @@ import (
 
 const keyProperty = "__key__"
 
-// A Property is a property of an index, with a direction.
+// A Property is a property in an index, with a direction.
 type Property struct {
 	Name       string
 	Descending bool
 }
 
-// An Index is a composite index.
+// An Index is a composite index over the entities of a kind.
 type Index struct {
 	Kind       string
 	Ancestor   bool
@@ -47,7 +47,7 @@ func (x Index) String() string {
 	return b.String()
 }
 
-// quote writes a name so that YAML reads the same name.
+// quote returns a name in the form in which YAML reads it as the same name.
 func quote(name string) string {
 	encoded, err := yaml.Marshal(name)
 	if err != nil {
@@ -56,7 +56,7 @@ func quote(name string) string {
 	return strings.TrimSuffix(string(encoded), "\n")
 }
 
-// A Set is the indexes of a database. With a nil set every query is served.
+// A Set has the composite indexes of a database. A nil Set serves every query.
 type Set struct{ all []Index }
 
 // Parse reads the contents of an index.yaml.
@@ -102,19 +102,19 @@ func Parse(contents []byte) (*Set, error) {
 	return set, nil
 }
 
-// A Shape is what one conjunction of a query requires of an index.
+// A Shape describes the index that one conjunction of a query needs.
 type Shape struct {
 	Kind     string
 	Ancestor bool
-	Equal    []string   // properties of equalities, each once
-	Orders   []Property // of inequalities and orders, in that order
-	Rest     []Property // of a projection only: any order and direction will do
+	Equal    []string   // the properties of equalities, each once
+	Orders   []Property // the properties of inequalities and orders, in that order
+	Rest     []Property // properties that are only projected: their order and direction do not matter
 }
 
-// needed returns the composite index that alone serves the shape, if the shape needs one. Two kinds
-// of shapes need none. Equalities and ancestors with keys in ascending order are merged from the
-// built-in indexes. One property's order or inequality is a built-in index. Source: "Index
-// definition and structure" in Datastore's documentation.
+// needed returns the composite index that alone serves the shape. It returns false if the shape
+// needs none. Two kinds of shapes need none. Equalities and ancestors with keys in ascending order
+// are merged from the built-in indexes. One property's order or inequality is a built-in index.
+// Source: "Index definition and structure" in Datastore's documentation.
 func (s Shape) needed() (Index, bool) {
 	orders := slices.Concat(s.orders(), s.Rest)
 	if len(orders) == 0 || len(orders) == 1 && len(s.Equal) == 0 && !s.Ancestor && orders[0].Name != keyProperty {
@@ -128,9 +128,9 @@ func (s Shape) needed() (Index, bool) {
 	return index, true
 }
 
-// builtIn returns the built-in indexes that serve a shape which needs no composite one. That is the
-// index of its order, or the merged indexes of its equalities, or the index of keys, which has no
-// properties.
+// builtIn returns the built-in indexes that serve a shape which needs no composite one. These are
+// the index of its order, or the merged indexes of its equalities, or the index of keys, which has
+// no properties.
 func (s Shape) builtIn() []Index {
 	properties := slices.Concat(s.orders(), s.Rest)
 	for _, name := range slices.Sorted(slices.Values(s.Equal)) {
@@ -146,7 +146,7 @@ func (s Shape) builtIn() []Index {
 	return all
 }
 
-// orders returns the orders without ascending keys at the end, as every index ends with these.
+// orders returns the orders without ascending keys at the end. Every index ends with these anyway.
 func (s Shape) orders() []Property {
 	if n := len(s.Orders); n > 0 && len(s.Rest) == 0 && s.Orders[n-1] == (Property{Name: keyProperty}) {
 		return s.Orders[:n-1]
@@ -154,8 +154,8 @@ func (s Shape) orders() []Property {
 	return s.Orders
 }
 
-// Serve returns the indexes that serve a shape, or the missing one. Several serve it together if
-// each ends with the same orders, and starts with some of the equalities.
+// Serve returns the indexes that serve a shape, or else the missing one. Several indexes serve it
+// together if each ends with the same orders, and starts with some of the equalities.
 func (s *Set) Serve(shape Shape) (used []Index, missing *Index) {
 	needed, composite := shape.needed()
 	switch {
@@ -176,15 +176,15 @@ func (s *Set) Serve(shape Shape) (used []Index, missing *Index) {
 	return nil, &needed
 }
 
-// permuted reports whether properties are the same as other, in any order and direction.
+// permuted reports whether two lists have the same properties, in any order and direction.
 func permuted(properties, other []Property) bool {
 	return len(properties) == len(other) && !slices.ContainsFunc(properties, func(p Property) bool {
 		return !slices.ContainsFunc(other, func(o Property) bool { return o.Name == p.Name })
 	})
 }
 
-// merged returns indexes that end with these orders and together have all of a shape's equalities,
-// or nil.
+// merged returns indexes that end with the given orders, and together have all equalities of a
+// shape. It returns nil if there are none.
 func (s *Set) merged(shape Shape, orders []Property) []Index {
 	var used []Index
 	covered := make(map[string]bool)

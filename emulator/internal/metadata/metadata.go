@@ -1,5 +1,5 @@
-// Package metadata makes the entities that describe a database: its namespaces, kinds, properties
-// and statistics.
+// Package metadata makes the entities of reserved kinds, which describe a database: its namespaces,
+// kinds, properties and statistics.
 package metadata
 
 import (
@@ -28,27 +28,28 @@ const (
 	statNsTotalKind    = "__Stat_Ns_Total__"
 	statNsKindKind     = "__Stat_Ns_Kind__"
 	totalName          = "total_entity_usage"
-	defaultNamespaceID = 1 // a name can't be empty, so the key of the empty namespace has an ID
+	defaultNamespaceID = 1 // the ID in the key of the empty namespace, because a name can't be empty
 )
 
 // Kinds are the kinds of a namespace.
 type Kinds = btree.Map[string, *store.Kind]
 
-// A Database is a database to describe.
+// A Database is the database that is described.
 type Database struct {
 	model.Database
 	Namespaces *btree.Map[string, *Kinds]
-	Scatter    int // one entity in this many has __scatter__
+	Scatter    int // one in this number of entities has __scatter__
 	Lock       query.Pause
 }
 
-// A Span is a range of keys by their paths. It includes From, and excludes To unless that is empty.
+// A Span is a range of keys, given by their paths. It includes From, and excludes To. An empty To
+// is no bound.
 type Span struct{ From, To string }
 
-// Describe returns the first entities in a span of a reserved kind, in the state of the time at. If
-// there are enough, it returns at least most entities. If the kind is unknown, it returns none. If
-// there may be more, next is where they start. The caller has locked the database; it is unlocked
-// in pauses.
+// Describe returns the first entities of a reserved kind in a span of keys, in the state at the
+// time at. It returns at least most entities if there are as many. If there may be more, the result
+// next is the path where they start. If the kind is unknown, it returns none. The caller has locked
+// the database; it is unlocked in pauses.
 func (db *Database) Describe(namespace, name string, at int64, in Span, most int) (k *store.Kind, next string) {
 	d := &description{
 		db: db, namespace: namespace, at: at, in: in, most: most, kind: store.NewKind(name, new(store.Totals)),
@@ -90,7 +91,7 @@ func (db *Database) Describe(namespace, name string, at int64, in Span, most int
 	return d.kind, d.next
 }
 
-// A description is the work on one call of Describe.
+// A description is the state of one call of Describe.
 type description struct {
 	db        *Database
 	namespace string
@@ -98,12 +99,13 @@ type description struct {
 	in        Span
 	most      int
 	kind      *store.Kind
-	next      string // where the next call continues
-	ended     bool   // the span's end was reached
-	looked    int    // work since the last check for waiting callers, in entities and names
+	next      string // the path where the next call starts
+	ended     bool   // whether the end of the span was reached
+	looked    int    // number of entities and names since the last check for waiting callers
 }
 
-// first returns the name with which the span starts, or one before it.
+// first returns a name from which on the keys of the span are found: the first name, or an earlier
+// one.
 func (d *description) first() string {
 	kind, name, ok := collate.FirstName(d.in.From)
 	if ok && (kind == d.kind.Name || kind == kindKind && d.kind.Name == propertyKind) {
@@ -112,14 +114,14 @@ func (d *description) first() string {
 	return ""
 }
 
-// skips reports whether a key is before or after the span.
+// skips reports whether the key with a path is before or after the span.
 func (d *description) skips(path ...*pb.Key_PathElement) bool {
 	form := string(collate.AppendPath(nil, path))
 	d.ended = d.in.To != "" && form >= d.in.To
 	return d.ended || form < d.in.From
 }
 
-// put adds an entity, and reports whether more are wanted.
+// put adds an entity to the result. It returns false if no more are wanted.
 func (d *description) put(properties map[string]*pb.Value, path ...*pb.Key_PathElement) bool {
 	of := &pb.PartitionId{ProjectId: d.db.Project, DatabaseId: d.db.ID, NamespaceId: d.namespace}
 	key := model.Key{
@@ -152,7 +154,7 @@ func namespacePath(ns string) *pb.Key_PathElement {
 	return element(namespaceKind, ns)
 }
 
-// statName is the key of a statistic of a name, which may be empty.
+// statName returns the last element of the key of a statistic about a name, which may be empty.
 func statName(kind, name string) *pb.Key_PathElement {
 	if name == "" {
 		return &pb.Key_PathElement{Kind: kind, IdType: &pb.Key_PathElement_Id{Id: defaultNamespaceID}}
@@ -164,8 +166,8 @@ func statName(kind, name string) *pb.Key_PathElement {
 // callers.
 const pauseEvery = 64
 
-// look counts work, where an entity or a name is 1, and slower steps are more. After pauseEvery it
-// pauses if callers wait, and reports that.
+// look adds work to the count of work: 1 for an entity or a name, and more for slower steps. After
+// pauseEvery, if callers wait, it pauses and returns true.
 func (d *description) look(work int) (paused bool) {
 	if d.looked += work; d.looked < pauseEvery {
 		return false
@@ -178,7 +180,7 @@ func (d *description) look(work int) (paused bool) {
 	return true
 }
 
-// each visits a map from a key on, while others may write to it.
+// each calls visit for the entries of a map, from a key on, while others may write to the map.
 func each[V any](d *description, of *btree.Map[string, V], from string, visit func(string, V) bool) {
 	for {
 		var key string
@@ -196,12 +198,12 @@ func each[V any](d *description, of *btree.Map[string, V], from string, visit fu
 	}
 }
 
-// eachNamespace visits the namespaces from one on, in order.
+// eachNamespace calls visit for the namespaces from a given one on, in order.
 func (d *description) eachNamespace(from string, visit func(ns string) bool) {
 	each(d, d.db.Namespaces, from, func(ns string, _ *Kinds) bool { return visit(ns) })
 }
 
-// eachKind visits the kinds of a namespace from one on, in order.
+// eachKind calls visit for the kinds of a namespace from a given one on, in order.
 func (d *description) eachKind(ns, from string, visit func(name string, k *store.Kind) bool) {
 	if all, ok := d.db.Namespaces.Get(ns); ok {
 		each(d, all, from, visit)
@@ -243,8 +245,8 @@ func (d *description) entities(k *store.Kind, visit func(store.Version) bool) {
 	}
 }
 
-// properties makes an entity for each indexed property of each kind, with the
-// representations of its values.
+// properties makes an entity for each indexed property of each kind. The entity has the types of
+// the property's values, called representations.
 func (d *description) properties() {
 	d.eachKind(d.namespace, d.first(), func(kind string, k *store.Kind) bool {
 		of := element(kindKind, kind)
@@ -273,7 +275,7 @@ func (d *description) properties() {
 	})
 }
 
-// represent adds the names and representations of indexed properties to forms.
+// represent adds the indexed properties to forms: for each name, the types of its values.
 func represent(forms map[string]map[string]bool, prefix string, properties map[string]*pb.Value) {
 	for name, v := range properties {
 		values := []*pb.Value{v}
@@ -294,7 +296,7 @@ func represent(forms map[string]map[string]bool, prefix string, properties map[s
 	}
 }
 
-// representation names the type of a value, as on Datastore's page about metadata queries.
+// representation returns the name of a value's type, as on Datastore's page about metadata queries.
 func representation(v *pb.Value) string {
 	switch v.ValueType.(type) {
 	case *pb.Value_IntegerValue, *pb.Value_TimestampValue:
@@ -313,7 +315,7 @@ func representation(v *pb.Value) string {
 	return "NULL"
 }
 
-// A measure is a number of entities and their size.
+// A measure is the number of some entities, with their total size.
 type measure struct{ count, bytes int64 }
 
 func (d *description) measure(k *store.Kind) (m measure) {
@@ -325,7 +327,7 @@ func (d *description) measure(k *store.Kind) (m measure) {
 	return m
 }
 
-// measureAll measures a namespace.
+// measureAll returns the number and size of the entities in a namespace.
 func (d *description) measureAll(ns string) (m measure) {
 	d.eachKind(ns, "", func(_ string, k *store.Kind) bool {
 		m = m.add(d.measure(k))
@@ -336,8 +338,8 @@ func (d *description) measureAll(ns string) (m measure) {
 
 func (m measure) add(o measure) measure { return measure{m.count + o.count, m.bytes + o.bytes} }
 
-// properties returns the properties that all statistics have. Bytes are the entities' bytes: the
-// embedded Datastore does not measure its indexes.
+// properties returns the properties that all statistics have, and more. Bytes are the entities'
+// bytes: the embedded Datastore does not measure its indexes.
 func (m measure) properties(at int64, more map[string]*pb.Value) map[string]*pb.Value {
 	properties := map[string]*pb.Value{
 		"count":        entity.Integer(m.count),

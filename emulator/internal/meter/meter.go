@@ -1,4 +1,4 @@
-// Package meter counts what Google would bill for calls.
+// Package meter counts the operations of calls for which Google would send a bill.
 package meter
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/billing"
 )
 
-// Meter adds up usage. The zero value is ready to use.
+// A Meter adds up operations that are billed. The zero value is ready to use.
 type Meter struct {
 	mu    sync.Mutex
 	usage billing.Usage
@@ -43,14 +43,15 @@ func (m *Meter) rpc(fullMethod string) {
 	})
 }
 
-// Lookup counts a successful Lookup.
+// Lookup counts the operations of a successful Lookup.
 func (m *Meter) Lookup(resp *pb.LookupResponse) {
 	m.add(func(u *billing.Usage) { u.Reads += int64(len(resp.Found) + len(resp.Missing)) })
 }
 
-// RunQuery counts one successful call of RunQuery, and returns its reads and small operations. If a
-// client reads a query in several batches, each is a call, and billed alone. Results that come from
-// an index alone are small operations, except in a projection with distinct-on.
+// RunQuery counts the operations of a successful RunQuery, and returns its reads and small
+// operations. If a client reads a query in several batches, each is a call, and billed alone.
+// Results that come from an index alone are small operations, except in a projection with
+// distinct-on.
 func (m *Meter) RunQuery(resp *pb.RunQueryResponse, distinct bool) (reads, small int64) {
 	batch := resp.GetBatch()
 	n := int64(len(batch.GetEntityResults()))
@@ -65,20 +66,20 @@ func (m *Meter) RunQuery(resp *pb.RunQueryResponse, distinct bool) (reads, small
 	return reads, small
 }
 
-// Aggregation counts one successful aggregation over a number of index entries,
-// and returns its reads.
+// Aggregation counts the operations of a successful aggregation over a number of index entries, and
+// returns its reads.
 func (m *Meter) Aggregation(entries int64) int64 {
 	reads := max(1, (entries+999)/1000)
 	m.add(func(u *billing.Usage) { u.Reads += reads })
 	return reads
 }
 
-// AllocateIds counts a successful AllocateIds of n keys.
+// AllocateIds counts the operations of a successful AllocateIds for n keys.
 func (m *Meter) AllocateIds(n int) {
 	m.add(func(u *billing.Usage) { u.SmallOps += int64(n) })
 }
 
-// Commit counts a successful Commit.
+// Commit counts the operations of a successful Commit.
 func (m *Meter) Commit(req *pb.CommitRequest) {
 	m.add(func(u *billing.Usage) {
 		for _, mut := range req.Mutations {
@@ -91,14 +92,15 @@ func (m *Meter) Commit(req *pb.CommitRequest) {
 	})
 }
 
-// Task counts one operation on a task of a size in bytes. An operation without a task has size 0.
+// Task counts one operation on a task that has size bytes. Operations without a task have the size
+// 0.
 func (m *Meter) Task(size int) {
 	const piece = 32 << 10
 	m.add(func(u *billing.Usage) { u.TaskOps += max(1, int64(size+piece-1)/piece) })
 }
 
-// UnaryServerInterceptor counts the calls that a server receives. The server itself counts their
-// cost, as it knows how much it scanned.
+// UnaryServerInterceptor returns an interceptor that counts the calls of a server. It does not
+// count their other operations: the server does that, because it knows how much it has scanned.
 func (m *Meter) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		m.rpc(info.FullMethod)
@@ -106,9 +108,9 @@ func (m *Meter) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	}
 }
 
-// UnaryClientInterceptor counts the cost of a client's calls to a Datastore, for servers without a
-// meter. An aggregation without a COUNT counts as one read, as its answer does not say how much was
-// scanned.
+// UnaryClientInterceptor returns an interceptor that counts the operations of a client's calls of
+// Datastore, for servers without a meter. An aggregation without a COUNT counts as one read,
+// because its answer does not say how much was scanned.
 func (m *Meter) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {
@@ -132,7 +134,7 @@ func (m *Meter) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	}
 }
 
-// counted returns the value of the request's first COUNT, or 0.
+// counted returns the result of the request's first COUNT, or 0 if there is none.
 func counted(req *pb.RunAggregationQueryRequest, resp *pb.RunAggregationQueryResponse) int64 {
 	for _, a := range req.GetAggregationQuery().GetAggregations() {
 		if a.GetCount() == nil {

@@ -1,5 +1,5 @@
-// Package model has the rules of Datastore for keys, properties and values: their names and limits.
+// Package model checks keys, properties and values by Datastore's rules: their names and limits.
 package model
 
-// KeyProperty is the name of the key in queries.
+// KeyProperty is the name by which queries refer to the key.
 const KeyProperty = "__key__"

@@ -14,36 +14,37 @@ import (
 )
 
 const (
-	maxKeySize      = 6 << 10 // bytes, from the limits page of Datastore
+	maxKeySize      = 6 << 10 // the maximum size in bytes, from the page on Datastore's limits
 	maxPathElements = 100
 
-	// MaxName is the maximum of bytes of a kind or a name.
+	// MaxName is the largest size of a kind or a name in bytes.
 	MaxName = 1500
 )
 
-var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`) // from the comment of the client's NewQuery
+// validNamespace matches valid names of namespaces, as the comment of the client's NewQuery says.
+var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
 
-// Invalid makes an error with the code INVALID_ARGUMENT.
+// Invalid returns an error with the code INVALID_ARGUMENT.
 func Invalid(format string, args ...any) error {
 	return status.Errorf(codes.InvalidArgument, format, args...)
 }
 
-// Reserved reports whether Datastore reserves a kind, name or property for itself.
+// Reserved reports whether a kind, a name or a property is reserved by Datastore.
 func Reserved(s string) bool { return names.Reserved(s) }
 
-// A Key is a checked key.
+// A Key is a key that was checked.
 type Key struct {
 	Namespace string
 	Kind      string
-	Path      string  // its ordered form
-	PB        *pb.Key // with its whole partition, even if the client left parts out
+	Path      string  // the ordered form of the key's path, see package collate
+	PB        *pb.Key // the key with its whole partition, even if the client left parts out
 }
 
-// ID returns a text that is unique among keys of all namespaces.
+// ID returns a text that identifies the key among the keys of all namespaces.
 func (k Key) ID() string { return k.Namespace + "\x00" + k.Path }
 
-// A Database is the project and database of a request, to which its keys and queries have to
-// belong.
+// A Database names the project and the database of a request. Keys and queries in the request must
+// belong to them.
 type Database struct{ Project, ID string }
 
 // Partition completes a partition with the request's project and database.
@@ -60,8 +61,8 @@ func (db Database) Partition(p *pb.PartitionId) (*pb.PartitionId, error) {
 	return &pb.PartitionId{ProjectId: db.Project, DatabaseId: db.ID, NamespaceId: p.GetNamespaceId()}, nil
 }
 
-// CheckPath returns an error for an invalid path of an entity. If the path may be incomplete, its
-// last element can lack both ID and name.
+// CheckPath returns an error if an entity can't have the path. If incomplete is set, the last
+// element may lack both ID and name.
 func CheckPath(path []*pb.Key_PathElement, incomplete bool) error {
 	for _, el := range path {
 		if Reserved(el.GetKind()) {
@@ -74,8 +75,8 @@ func CheckPath(path []*pb.Key_PathElement, incomplete bool) error {
 	return CheckReadPath(path, incomplete)
 }
 
-// CheckReadPath is CheckPath for keys that are only read. These may be of the reserved kinds that
-// describe the database.
+// CheckReadPath is CheckPath for keys that are only read. Such keys may be of the reserved kinds
+// that describe the database.
 func CheckReadPath(path []*pb.Key_PathElement, incomplete bool) error {
 	if len(path) == 0 || len(path) > maxPathElements {
 		return Invalid("a key path has 1 to %d elements, this one has %d", maxPathElements, len(path))
@@ -104,7 +105,7 @@ func CheckReadPath(path []*pb.Key_PathElement, incomplete bool) error {
 	return nil
 }
 
-// StoredKey checks a complete key.
+// StoredKey checks a complete key of an entity that is stored.
 func (db Database) StoredKey(k *pb.Key) (Key, error) {
 	if err := CheckPath(k.GetPath(), false); err != nil {
 		return Key{}, err
@@ -120,8 +121,8 @@ func (db Database) ReadKey(k *pb.Key) (Key, error) {
 	return db.CompleteKey(k)
 }
 
-// WholeKey returns a key in a value, with its project and database. The key may be of another
-// database. Without a project it is of this database.
+// WholeKey returns a key inside a value with its project and database filled in. The key may be of
+// another database. Without a project it is of this database.
 func (db Database) WholeKey(k *pb.Key) *pb.Key {
 	of := k.GetPartitionId()
 	if of.GetProjectId() != "" {
@@ -133,7 +134,7 @@ func (db Database) WholeKey(k *pb.Key) *pb.Key {
 	return &pb.Key{PartitionId: partition, Path: k.GetPath()}
 }
 
-// CompleteKey completes the partition of a key with a checked path.
+// CompleteKey returns a key with its partition filled in. The path must have been checked.
 func (db Database) CompleteKey(k *pb.Key) (Key, error) {
 	partition, err := db.Partition(k.PartitionId)
 	if err != nil {

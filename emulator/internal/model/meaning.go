@@ -4,21 +4,22 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// The meanings that have rules of their own.
+// Meanings that have rules of their own, and limits of their values. A meaning is a number beside a
+// value, which says what an older client meant by it.
 const (
-	timeMeaning       = 7 // of integers, from before times had a type
+	timeMeaning       = 7 // the meaning of an integer that is a time, from before times had a type
 	ratingMeaning     = 13
-	textMeaning       = 15 // of long texts
-	byteStringMeaning = 16 // of short, indexed blobs
-	userMeaning       = 20 // of App Engine's users
-	compressedMeaning = 22 // of NDB's compressed properties
+	textMeaning       = 15 // the meaning of a long text
+	byteStringMeaning = 16 // the meaning of a short blob that is indexed
+	userMeaning       = 20 // the meaning of an entity that is a user of App Engine
+	compressedMeaning = 22 // the meaning of a compressed property of NDB
 	vectorMeaning     = 31
 
 	maxRating = 100
-	maxVector = 2048 // elements, from the limits page of Datastore
+	maxVector = 2048 // the maximum number of elements of a vector, from the page on Datastore's limits
 )
 
-// A meaningType is the type of value that a meaning is for.
+// A meaningType is the type that a value with a meaning must have.
 type meaningType string
 
 const (
@@ -30,8 +31,8 @@ const (
 	ofVector  meaningType = "vector"
 )
 
-// meanings are the meanings that Google's Firestore emulator accepts, with the type that a value of
-// each must have. It knows more, but accepts no value with these.
+// meanings has the meanings that Google's Firestore emulator accepts, with the type that a value of
+// each must have. The emulator knows more meanings, but accepts no value with them.
 var meanings = map[int32]meaningType{
 	1: ofText, 2: ofText, 3: ofText, 4: ofText, 5: ofText, 6: ofText, timeMeaning: ofInteger, 8: ofText,
 	10: ofText, 11: ofText, 12: ofText, ratingMeaning: ofInteger, textMeaning: ofText,
@@ -39,14 +40,14 @@ var meanings = map[int32]meaningType{
 	userMeaning: ofEntity, compressedMeaning: ofBlob, 29: ofInteger, 30: ofInteger, vectorMeaning: ofVector,
 }
 
-// neverTaken are meanings that no value may have today, with the type that they were for.
+// neverTaken has meanings that no value may have any more, with the type that their values had.
 var neverTaken = map[int32]meaningType{19: ofBlob, 23: ofPoint}
 
 // lastUnexpected is the last number that was ever a meaning.
 const lastUnexpected = 39
 
-// checkMeaning refuses what Google's Firestore emulator refuses, in its words, and removes a
-// meaning that has no effect.
+// checkMeaning returns an error for a value's meaning that Google's Firestore emulator refuses,
+// with the same text. It removes a meaning that has no effect.
 func checkMeaning(name string, v *pb.Value) error {
 	m := v.GetMeaning()
 	array, isArray := v.GetValueType().(*pb.Value_ArrayValue)
@@ -78,7 +79,7 @@ func checkMeaning(name string, v *pb.Value) error {
 	return checkMeant(m, v)
 }
 
-// checkMeant checks a value of the right type by the rules of its meaning.
+// checkMeant checks the value v, whose type is right, by the rules of its meaning m.
 func checkMeant(m int32, v *pb.Value) error {
 	switch m {
 	case textMeaning, compressedMeaning:

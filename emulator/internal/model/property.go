@@ -8,14 +8,14 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// The limits of properties, from the limits page of Datastore.
+// Limits of properties, from the limits page of Datastore.
 const (
-	maxIndexedValue  = 1500    // bytes of a string or blob
-	maxPropertyValue = 1048487 // bytes of a string or blob that is not indexed
-	maxDepth         = 20      // of nested entities and arrays
+	maxIndexedValue  = 1500    // the maximum size of an indexed string or blob in bytes
+	maxPropertyValue = 1048487 // the maximum size of a string or blob that is not indexed, in bytes
+	maxDepth         = 20      // the maximum depth of nested entities and arrays
 )
 
-// ProjectionMeaning marks a value that comes from a projection.
+// ProjectionMeaning is the meaning of a value that comes from a projection.
 const ProjectionMeaning = 18
 
 // The bounds of timestamps: 0001-01-01T00:00:00Z and 9999-12-31T23:59:59.999999Z.
@@ -24,8 +24,8 @@ const (
 	maxSeconds = 253402300799
 )
 
-// CheckProperties checks an entity's properties. It cuts times to the microseconds that Datastore
-// keeps. It completes keys in values: those without a project are of this database.
+// CheckProperties checks an entity's properties. It rounds times down to the microseconds that
+// Datastore stores. It completes keys in values: keys without a project are of this database.
 func (db Database) CheckProperties(properties map[string]*pb.Value) error {
 	return db.checkNested("", properties, 0)
 }
@@ -42,7 +42,7 @@ func (db Database) checkNested(prefix string, properties map[string]*pb.Value, d
 	return nil
 }
 
-// CheckValue checks a value nested in a number of entities and arrays.
+// CheckValue checks a value that is nested in depth entities and arrays.
 func (db Database) CheckValue(name string, v *pb.Value, depth int, inArray bool) error {
 	if depth > maxDepth {
 		return Invalid("the property %.100q is inside more than %d entities and arrays", name, maxDepth)

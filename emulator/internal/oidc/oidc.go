@@ -1,5 +1,5 @@
-// Package oidc makes the OIDC tokens that deliveries of tasks carry, and serves the
-// keys to check them with.
+// Package oidc makes the OIDC tokens of tasks' deliveries, and serves the public keys that verify
+// them.
 package oidc
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// issuer is the issuer in Google's ID tokens.
+// issuer is the issuer in the ID tokens that Google makes.
 const issuer = "https://accounts.google.com"
 
 // A Signer makes the OIDC tokens of deliveries, with a key that lives as long as the server.
@@ -63,9 +63,9 @@ func (s *Signer) Sign(email, audience string, now time.Time) (string, error) {
 	return jwt.Signed(signer).Claims(claims).Claims(account).Serialize()
 }
 
-// Deliveries share tokens, because a signature takes about a millisecond. These constants say for
-// how long, and how many tokens are kept. Every token is valid for half an hour when it is sent,
-// which is the longest time of a delivery.
+// Limits of reusing tokens: for how long, and how many. A new signature takes about a millisecond.
+// Every token is still valid for half an hour when it is sent, which is the longest time of a
+// delivery.
 const (
 	tokenReuse = 30 * time.Minute
 	maxTokens  = 1000

@@ -8,12 +8,13 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A cursor is the position after a result. It has a byte for the form's version, and four bytes
-// that identify the query's kind, filters and orders. Four more have the length of the group in the
-// result's sort key, and the sort key follows. A cursor stays valid after later writes.
+// Parts of a cursor, which is the position after a result of a query. It has a byte for the form's
+// version, and four bytes that identify the query's kind, filters and orders. Four more have the
+// length of the group in the result's sort key, and the sort key follows. A cursor stays valid
+// after later writes.
 const (
 	cursorVersion = 2
-	cursorHead    = 9 // bytes before the sort key
+	cursorHead    = 9 // the number of bytes in a cursor before the sort key
 )
 
 func (q *Query) fingerprint() uint32 {
@@ -35,7 +36,7 @@ func (q *Query) fingerprint() uint32 {
 	return h.Sum32()
 }
 
-// Cursor returns the position after a row.
+// Cursor returns the cursor of the position after a row.
 func (q *Query) Cursor(r Row) []byte {
 	c := append(make([]byte, 0, cursorHead+len(r.SortKey)), cursorVersion)
 	c = binary.BigEndian.AppendUint32(c, q.print)

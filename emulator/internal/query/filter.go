@@ -12,30 +12,30 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A conjunction is a set of conditions that an entity has to satisfy together. A filter becomes
-// several of them, and an entity has to satisfy one.
+// A conjunction is a set of conditions that an entity must satisfy together. A filter becomes
+// several conjunctions, and an entity must satisfy one of them.
 type conjunction struct {
-	lo, hi   string // paths: lo <= path, and path < hi unless hi is empty
+	lo, hi   string // bounds of the path: lo <= path, and path < hi unless hi is empty
 	notKeys  map[string]bool
-	ranged   bool        // has an inequality on __key__
-	ancestor string      // path prefix of the ancestor; empty: none
-	equal    []condition // each holds for at least one of the property's values
-	between  []*interval // by property: one value satisfies all inequalities
-	never    bool        // no entity satisfies it
+	ranged   bool        // whether the conjunction has an inequality on __key__
+	ancestor string      // the path of the ancestor, as a prefix; empty: none
+	equal    []condition // equalities; each must hold for at least one of the property's values
+	between  []*interval // inequalities, one interval for each property; one value must satisfy all of them
+	never    bool        // whether no entity can satisfy the conjunction
 
-	wanted    []wanted    // all equalities, by property
-	indexed   []condition // equalities whose values are in the index that serves the conjunction
-	ancestral bool        // the ancestor is in that index, too
+	wanted    []wanted    // the equalities, grouped by property
+	indexed   []condition // the equalities whose values are in the index that serves the conjunction
+	ancestral bool        // whether the ancestor is in that index, too
 }
 
-// A wanted has the values that the equalities on one property require, in the form in which values
-// are sorted.
+// A wanted has the values that the equalities on one property require. They are in the form in
+// which values are sorted.
 type wanted struct {
 	property string
 	forms    []string
 }
 
-// all reports whether a property with these values has all wanted forms.
+// all reports whether a property with these values satisfies all of the equalities.
 func (w wanted) all(values []collate.Entry) bool {
 	switch {
 	case len(w.forms) == 1:
@@ -53,7 +53,8 @@ func (w wanted) all(values []collate.Entry) bool {
 	return n == len(w.forms)
 }
 
-// wants returns the forms that the equalities on a property require.
+// wants returns the values that the equalities on a property require. It returns false if there is
+// no equality.
 func (c *conjunction) wants(property string) (wanted, bool) {
 	byName := func(w wanted, p string) int { return strings.Compare(w.property, p) }
 	i, ok := slices.BinarySearchFunc(c.wanted, property, byName)
@@ -63,7 +64,8 @@ func (c *conjunction) wants(property string) (wanted, bool) {
 	return c.wanted[i], true
 }
 
-// within returns the interval that the inequalities on a property require, or nil.
+// within returns the interval that the inequalities on a property require. It returns nil if there
+// is none.
 func (c *conjunction) within(property string) *interval {
 	byName := func(iv *interval, p string) int { return strings.Compare(iv.property, p) }
 	i, ok := slices.BinarySearchFunc(c.between, property, byName)
@@ -77,8 +79,8 @@ type condition struct {
 	property, form string
 }
 
-// An interval is the condition of all inequalities on one property. They require a form that is at
-// least lo, below hi unless hi is empty, and none of the excluded forms.
+// An interval is the condition of all inequalities on one property. The ordered form of a value
+// must be at least lo, below hi unless hi is empty, and none of the excluded forms.
 type interval struct {
 	property string
 	lo, hi   string
@@ -89,27 +91,27 @@ func (iv *interval) holds(form string) bool {
 	return form >= iv.lo && (iv.hi == "" || form < iv.hi) && !iv.not[form]
 }
 
-// behind returns a string above every string that starts with a form, and below every greater form.
-// No form is a prefix of another. The byte after a form in an index is the first byte of a path, of
-// an inverted path, or of another form, and never 0xff.
+// behind returns a string that is above every string that starts with a form, and below every
+// greater form. No form is a prefix of another. The byte after a form in an index is the first byte
+// of a path, of an inverted path, or of another form, and never 0xff.
 func behind(form string) string { return form + "\xff" }
 
-// maxDisjunctions is the maximum of conjunctions of a filter, and maxFilterDepth the maximum of its
-// nesting. The sources are the documentation of OR queries, and the limits page.
+// Limits of a filter: the number of conjunctions that it becomes, its nesting, and the values of a
+// NOT_IN. The sources are the documentation of OR queries, and the limits page.
 const (
 	maxDisjunctions = 30
 	maxFilterDepth  = 20
 	maxNotIn        = 10
 )
 
-// A filterParser turns a filter into conjunctions.
+// A filterParser converts a filter into conjunctions.
 type filterParser struct {
 	db        model.Database
 	namespace string
 	notEqual  int // number of NOT_EQUAL and NOT_IN filters
 	notIn     int
 	either    int             // number of OR and IN filters
-	ancestors map[string]bool // of HAS_ANCESTOR filters
+	ancestors map[string]bool // the ancestors in HAS_ANCESTOR filters
 }
 
 // parseFilter returns the conjunctions of a filter.
@@ -140,7 +142,7 @@ func parseFilter(db model.Database, namespace string, f *pb.Filter) ([]*conjunct
 	return all, nil
 }
 
-// join applies the inequalities on a property to the values in its equalities, as Google's
+// join applies the inequalities on a property to the values of its equalities, too, as Google's
 // Firestore emulator does.
 func (c *conjunction) join() {
 	sorted := slices.Clone(c.equal)
@@ -169,8 +171,8 @@ func (c *conjunction) join() {
 	}
 }
 
-// maxIndexed is the maximum of equalities in an index. Others are checked in the entities that it
-// finds, so that there is never an index of thousands of properties.
+// maxIndexed is the largest number of equalities in an index. Further equalities are checked in the
+// entities that the index finds, so that there is never an index of thousands of properties.
 const maxIndexed = 8
 
 func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
@@ -224,7 +226,7 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 	return result, nil
 }
 
-// and returns the conjunction of c and o, with the given equalities.
+// and returns the conjunction of c and o. Its equalities are equal.
 func (c *conjunction) and(o *conjunction, equal []condition) *conjunction {
 	both := &conjunction{
 		lo: max(c.lo, o.lo), hi: lower(c.hi, o.hi), ranged: c.ranged || o.ranged, ancestor: max(c.ancestor, o.ancestor),
@@ -243,7 +245,7 @@ func (c *conjunction) and(o *conjunction, equal []condition) *conjunction {
 	return both
 }
 
-// lower returns the lower of two ends. An empty end means no end.
+// lower returns the lower of two upper bounds. An empty one is no bound.
 func lower(a, b string) string {
 	if a == "" || b != "" && b < a {
 		return b
@@ -290,7 +292,7 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 	return []*conjunction{c}, nil
 }
 
-// in parses an IN filter.
+// in converts an IN filter into conjunctions.
 func (p *filterParser) in(name string, forms []string) ([]*conjunction, error) {
 	p.either++
 	if len(forms) > maxDisjunctions {
@@ -304,7 +306,7 @@ func (p *filterParser) in(name string, forms []string) ([]*conjunction, error) {
 	return all, nil
 }
 
-// one parses a filter that is one conjunction.
+// one converts a filter into a single conjunction.
 func (p *filterParser) one(name string, op pb.PropertyFilter_Operator, forms []string) (*conjunction, error) {
 	switch op {
 	case pb.PropertyFilter_NOT_IN, pb.PropertyFilter_NOT_EQUAL:
@@ -344,7 +346,8 @@ func (p *filterParser) one(name string, op pb.PropertyFilter_Operator, forms []s
 	return &conjunction{between: []*interval{{property: name, lo: lo, hi: hi}}}, nil
 }
 
-// bounds returns the bounds of an inequality. It is not ok for other operators.
+// bounds returns the bounds of the values that satisfy an inequality. It returns false for other
+// operators.
 func bounds(op pb.PropertyFilter_Operator, form string) (lo, hi string, ok bool) {
 	switch op {
 	case pb.PropertyFilter_LESS_THAN:
@@ -366,7 +369,7 @@ func equals(property, form string) *conjunction {
 	return &conjunction{equal: []condition{{property, form}}}
 }
 
-// form returns the ordered form of a filter's value.
+// form returns the ordered form of a value in a filter.
 func (p *filterParser) form(property string, v *pb.Value) (string, error) {
 	if property != model.KeyProperty {
 		if v.GetArrayValue() != nil || v.GetEntityValue() != nil || v.GetValueType() == nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A scan is the part of an index, or of the keys, that has the results of a conjunction in the
-// order of the query.
+// A scan is a part of an index, or of the keys. It has the results of a conjunction, in the order
+// of the query.
 type scan struct {
-	definition store.Definition // empty: the keys
-	prefix     string           // of all entries: the values of the equalities
-	lo, hi     string           // after the prefix; empty hi: the end of the prefix
-	reverse    bool             // of the keys: in descending order
+	definition store.Definition // the definition of the index to read; empty: the keys
+	prefix     string           // the start of all entries to read: the values of the equalities
+	lo, hi     string           // bounds of the entries after the prefix; empty hi: the end of the prefix
+	reverse    bool             // whether to read keys in descending order
 }
 
 // plan returns the scan of a conjunction.
@@ -50,9 +50,9 @@ func (q *Query) plan(c *conjunction) scan {
 	return s
 }
 
-// narrow makes a conjunction use an index over fewer equalities. The index has to hold entities
-// with the given numbers of values of the current index's properties. It reports whether there is
-// such an index. The equalities with most values are dropped first.
+// narrow makes a conjunction use an index with fewer equalities, because an entity does not fit
+// into the present one. That entity has the given numbers of values of the index's properties. It
+// returns false if there is no such index. The equalities with most values are dropped first.
 func (q *Query) narrow(c *conjunction, counts []int) bool {
 	d := slices.Clone(q.plan(c).definition)
 	counts = slices.Clone(counts)
@@ -76,9 +76,9 @@ func (q *Query) narrow(c *conjunction, counts []int) bool {
 	return true
 }
 
-// invertBounds returns the bounds of an interval in descending order. They may be a little too
-// wide, as rows are checked anyway, but they must not leave out a form in the interval. A lower
-// bound may be a prefix of such forms: an ancestor's path, for example.
+// invertBounds returns the bounds of an interval for descending order. They may be a little too
+// wide, because rows are checked anyway, but they must not leave out a form in the interval. A
+// lower bound may be a prefix of such forms: an ancestor's path, for example.
 func invertBounds(lo, hi string) (string, string) {
 	from, to := "", ""
 	if hi != "" {
@@ -90,7 +90,8 @@ func invertBounds(lo, hi string) (string, string) {
 	return from, to
 }
 
-// afterAll returns the lowest string above all that start with a prefix, or "" if there is none.
+// afterAll returns the lowest string above all strings that start with a prefix. It returns "" if
+// there is none.
 func afterAll(prefix string) string {
 	for i := len(prefix) - 1; i >= 0; i-- {
 		if prefix[i] < 0xFF {

@@ -12,47 +12,47 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A Query is a checked request. It has all that a scan needs, in ordered forms.
+// A Query is a request that was checked. It has everything that a scan needs, in ordered forms.
 //
 // Its results are rows: see [Query.Rows]. There is one for each entity that satisfies one of the
 // conjunctions, or, in a projection, one for each combination of values.
 type Query struct {
 	Namespace  string
-	Kind       string // empty: entities of all kinds
+	Kind       string // the kind; empty: entities of all kinds
 	KeysOnly   bool
-	Projected  []string // by name; empty: whole entities
-	aggregated []string // properties that are summed and averaged, by name; then they are projected
-	Distinct   int      // number of orders at the start that make a group; the first row of a group is a result
+	Projected  []string // projected properties, sorted by name; empty: whole entities
+	aggregated []string // properties that are summed or averaged, sorted by name; they are projected
+	Distinct   int      // number of orders at the start that form a group, whose first row is a result
 	anyOf      []*conjunction
-	named      store.Names   // the properties that rows depend on
-	orders     []store.Order // explicit ones, then those implied by inequalities and the projection
-	After      string        // sort key of the start cursor
+	named      store.Names   // the properties on which rows depend
+	orders     []store.Order // the orders: explicit ones, then those that inequalities and the projection imply
+	After      string        // the sort key of the start cursor
 	AfterGroup string
-	Until      string // sort key of the end cursor
-	Bounded    bool   // whether there is an end cursor
-	Offset     int    // rows to skip
-	Limit      int    // negative: none
-	scatter    int    // one entity in this many has __scatter__
-	// The number of orders before those that only a projection implies. The index decides on the
-	// order of these.
+	Until      string // the sort key of the end cursor
+	Bounded    bool   // whether the query has an end cursor, in Until
+	Offset     int    // number of rows to skip
+	Limit      int    // largest number of results; negative: no limit
+	scatter    int    // one in this number of entities has __scatter__
+	// number of orders before those that only a projection implies; the index decides on the order
+	// of these
 	chosen  int
 	indexes []indexes.Index // the indexes that serve the query
-	Scanned int64           // index entries that were read
-	print   uint32          // identifies the query in its cursors
+	Scanned int64           // number of index entries that were read
+	print   uint32          // a hash that identifies the query in its cursors
 }
 
 func unimplemented(what string) error {
 	return status.Errorf(codes.Unimplemented, "the embedded Datastore does not serve %s", what)
 }
 
-// Options are the settings of a database on which all queries depend.
+// Options are the settings of a database on which queries depend.
 type Options struct {
-	Scatter int          // one entity in this many has __scatter__
+	Scatter int          // one in this number of entities has __scatter__
 	Indexes *indexes.Set // the indexes that queries may need; nil: any query is served
 }
 
-// Parse checks a query. aggregated are the properties that are summed or averaged, if results are
-// aggregated.
+// Parse checks a query and returns it. If results are aggregated, aggregated are the properties
+// that are summed or averaged.
 func Parse(db model.Database, o Options, p *pb.PartitionId, q *pb.Query, aggregated ...string) (*Query, error) {
 	partition, err := db.Partition(p)
 	if err != nil {
@@ -106,8 +106,8 @@ func Parse(db model.Database, o Options, p *pb.PartitionId, q *pb.Query, aggrega
 	return parsed, parsed.parseCursors(q.StartCursor, q.EndCursor)
 }
 
-// parseProjection reads what a query returns. __key__ alone is a query for keys. Beside properties
-// it has no effect, as each result has its key.
+// parseProjection reads which properties a query returns. With only __key__, it is a query for
+// keys. Beside properties __key__ has no effect, because each result has its key.
 func (q *Query) parseProjection(projection []*pb.Projection) error {
 	for _, p := range projection {
 		name := p.GetProperty().GetName()
@@ -170,7 +170,7 @@ func (q *Query) parseOrders(orders []*pb.PropertyOrder) error {
 	return nil
 }
 
-// alone reports whether the first order is the only one, apart from ascending keys after it.
+// alone reports whether the first order is the only one, or is followed only by ascending keys.
 func alone(orders []*pb.PropertyOrder) bool {
 	rest := orders[1:]
 	return len(rest) == 0 || len(rest) == 1 && rest[0].GetProperty().GetName() == model.KeyProperty &&
@@ -181,7 +181,7 @@ func (q *Query) ordered(property string) bool {
 	return slices.ContainsFunc(q.orders, func(o store.Order) bool { return o.Property == property })
 }
 
-// parseDistinct puts the properties of distinct-on before all other orders.
+// parseDistinct puts the properties of a distinct-on before all other orders.
 func (q *Query) parseDistinct(on []*pb.PropertyReference) error {
 	var names []string
 	for _, p := range on {
@@ -208,9 +208,10 @@ func (q *Query) parseDistinct(on []*pb.PropertyReference) error {
 	return nil
 }
 
-// implyOrders adds the implied orders, by name. First come the properties of inequalities, or
-// __key__ if it has the only one. They have the last order's direction, as in Google's Firestore
-// emulator. Then come projected properties, as an index has to hold their values.
+// implyOrders adds the orders that a query implies. First come the properties of inequalities,
+// sorted by name, or __key__ if only that has an inequality. They have the last order's direction,
+// as in Google's Firestore emulator. Then come projected properties, because an index must have
+// their values.
 func (q *Query) implyOrders() {
 	descending := len(q.orders) > 0 && q.orders[len(q.orders)-1].Descending
 	var implied []string
@@ -240,7 +241,7 @@ func (q *Query) implyOrders() {
 	}
 }
 
-// check refuses combinations that no index can serve.
+// check returns an error for a query that no index can serve.
 func (q *Query) check() error {
 	for _, c := range q.anyOf {
 		for _, e := range c.equal {
@@ -272,8 +273,8 @@ func (q *Query) check() error {
 	return nil
 }
 
-// chooseIndexes finds the indexes that serve the query, and refuses the query if one is missing.
-// Orders that only a projection implies take the order of the first index.
+// chooseIndexes finds the indexes that serve the query. It returns an error if one is missing.
+// Orders that only a projection implies are replaced by the orders of the first index.
 func (q *Query) chooseIndexes(set *indexes.Set) error {
 	if q.byScatter() || model.Reserved(q.Kind) {
 		set = nil

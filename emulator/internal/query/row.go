@@ -15,18 +15,19 @@ import (
 
 // A Row is one result of a query.
 type Row struct {
-	SortKey string // gives the order of results; unique
-	Group   int    // length of the group's part of the sort key
+	SortKey string // a text by which results are sorted; unique
+	Group   int    // length of the group's part in the sort key
 	Version store.Version
-	Values  map[string]*pb.Value // of a projection
+	Values  map[string]*pb.Value // the projected values; nil: the row is a whole entity
 }
 
-// Rows appends the rows of a version of a record to dst. It ignores cursors. If the version is no
-// result, there are no rows. If a sort key is given, it appends only the row with that key.
+// Rows appends the rows of a version of a record to dst. It ignores cursors. If the version does
+// not satisfy the query, it has no rows. If sortKey is not empty, Rows appends only the row with
+// that key.
 //
-// An entity is one row. It sorts by the least of a property's values that the filter allows, or by
-// the greatest in descending order. In a projection it has a row for each combination of the values
-// that it is ordered by, as in an index.
+// A whole entity is one row. It sorts by the least of a property's values that the filter allows,
+// or by the greatest in descending order. In a projection there is a row for each combination of
+// the values by which it is ordered, as in an index.
 func (q *Query) Rows(dst []Row, r *store.Record, v store.Version, sortKey string) []Row {
 	if !q.holdsPath(r.Path) {
 		return dst
@@ -81,7 +82,7 @@ func (q *Query) Rows(dst []Row, r *store.Record, v store.Version, sortKey string
 	return append(dst, rows...)
 }
 
-// scatterRows is Rows for a query ordered by __scatter__.
+// scatterRows is Rows for a query that is ordered by __scatter__.
 func (q *Query) scatterRows(dst []Row, r *store.Record, v store.Version) []Row {
 	value, ok := store.Scatter(v.Key().Path, q.scatter)
 	if !ok || !slices.ContainsFunc(q.anyOf, func(c *conjunction) bool {
@@ -92,9 +93,9 @@ func (q *Query) scatterRows(dst []Row, r *store.Record, v store.Version) []Row {
 	return append(dst, Row{SortKey: string(value[:]) + r.Path, Version: v})
 }
 
-// extend returns the combinations of rows with the values of the next order. If a sort key is
-// given, it returns only the combination that is a prefix of it. There is one at most, as no form
-// is a prefix of another.
+// extend returns the combinations of rows with the values of the next order. If sortKey is not
+// empty, it returns only the combination that is a prefix of it. There is at most one, because no
+// form is a prefix of another.
 func (q *Query) extend(rows []Row, o store.Order, values []collate.Entry, sortKey string) []Row {
 	var all []Row
 	for _, r := range rows {
@@ -115,8 +116,8 @@ func (q *Query) extend(rows []Row, o store.Order, values []collate.Entry, sortKe
 	return all
 }
 
-// fromIndex returns a value as projections return it from an index. It is marked as such, and has
-// the indexed type: times are integers, and blobs that are texts are strings.
+// fromIndex returns a value in the form in which projections return it from an index. Its meaning
+// says so, and it has the indexed type: times are integers, and blobs that are texts are strings.
 func fromIndex(v *pb.Value) *pb.Value {
 	result := &pb.Value{ValueType: v.ValueType, Meaning: model.ProjectionMeaning}
 	if t := v.GetTimestampValue(); t != nil {
@@ -128,18 +129,18 @@ func fromIndex(v *pb.Value) *pb.Value {
 	return result
 }
 
-// needsProperties reports whether rows depend on more than keys.
+// needsProperties reports whether rows depend on properties, and not only on keys.
 func (q *Query) needsProperties() bool {
 	return slices.ContainsFunc(q.orders, func(o store.Order) bool { return o.Property != model.KeyProperty }) ||
 		slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal)+len(c.between) > 0 })
 }
 
-// reads reports whether rows depend on the property of a name, or on a property nested in it.
+// reads reports whether rows depend on the property with a name, or on a property nested in it.
 func (q *Query) reads(name []byte) bool {
 	return q.named.Read(name)
 }
 
-// namesRead returns the names of the properties that rows depend on.
+// namesRead returns the names of the properties on which rows depend.
 func (q *Query) namesRead() store.Names {
 	var names []string
 	for _, o := range q.orders {
@@ -156,7 +157,7 @@ func (q *Query) namesRead() store.Names {
 	return store.NamesOf(names)
 }
 
-// holdsPath reports whether the filter allows an entity's key.
+// holdsPath reports whether the filter allows an entity with this path of its key.
 func (q *Query) holdsPath(path string) bool {
 	for _, c := range q.anyOf {
 		if c.holdsPath(path) {
@@ -166,8 +167,8 @@ func (q *Query) holdsPath(path string) bool {
 	return false
 }
 
-// allowed returns an entity's values in the indexes that serve the conjunctions that it satisfies,
-// in the direction of the order.
+// allowed returns the values of an entity for an order, in the order's direction. They are the ones
+// in the indexes that serve the conjunctions which the entity satisfies.
 func (q *Query) allowed(o store.Order, properties map[string]*pb.Value, satisfied []*conjunction) []collate.Entry {
 	var values []collate.Entry
 	for _, value := range collate.Entries(properties, o.Property) {
@@ -187,7 +188,8 @@ func (q *Query) allowed(o store.Order, properties map[string]*pb.Value, satisfie
 	return slices.CompactFunc(values, func(a, b collate.Entry) bool { return a.Form == b.Form })
 }
 
-// allows reports whether a property's value can be the one that satisfies the conjunction.
+// allows reports whether a property's value, given by its form, can be the one that satisfies the
+// conjunction.
 func (c *conjunction) allows(property, form string) bool {
 	if w, ok := c.wants(property); ok {
 		_, found := slices.BinarySearch(w.forms, form)
@@ -201,7 +203,7 @@ func (c *conjunction) holdsPath(path string) bool {
 	return path >= c.lo && (c.hi == "" || path < c.hi) && !c.notKeys[path]
 }
 
-// holds reports whether properties satisfy the conjunction.
+// holds reports whether an entity with these properties satisfies the conjunction.
 func (c *conjunction) holds(properties map[string]*pb.Value) bool {
 	if c.never {
 		return false
@@ -221,7 +223,7 @@ func (c *conjunction) holds(properties map[string]*pb.Value) bool {
 	return true
 }
 
-// Result returns the row as a result of the protocol.
+// Result returns the row in the form of the protocol.
 func (q *Query) Result(r Row) *pb.EntityResult {
 	result := r.Version.Result(q.KeysOnly)
 	if len(q.Projected) > 0 {
@@ -232,7 +234,7 @@ func (q *Query) Result(r Row) *pb.EntityResult {
 	return result
 }
 
-// Size estimates the bytes of a row's result.
+// Size estimates the size of a row's result in bytes.
 func (q *Query) Size(r Row) int {
 	if q.KeysOnly {
 		return len(r.Version.Wire(true)) + len(r.SortKey) + ResultOverhead

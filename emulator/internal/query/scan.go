@@ -10,16 +10,16 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A Pause lets others work during a scan, which may look at millions of entries.
+// A Pause lets other calls run during a scan, which may look at millions of entries.
 type Pause interface {
-	Wanted() bool // whether a caller waits
-	Pause()       // lets others work; scanned maps may have changed after it
+	Wanted() bool // reports whether a caller waits for the database, so that a scan should call Pause
+	Pause()       // lets waiting calls run; maps that are scanned may have changed after it
 }
 
 // pauseEvery is the number of entries after which a scan looks for waiting callers.
 const pauseEvery = 64
 
-// A Need is an index that a scan of a kind needs.
+// A Need is an index that a query needs for scanning a kind.
 type Need struct {
 	Definition store.Definition
 
@@ -27,7 +27,7 @@ type Need struct {
 	of    *conjunction
 }
 
-// Needs returns the indexes that a scan of a kind needs.
+// Needs returns the indexes that the query needs for scanning a kind.
 func (q *Query) Needs() []Need {
 	var all []Need
 	if q.byScatter() {
@@ -41,13 +41,13 @@ func (q *Query) Needs() []Need {
 	return all
 }
 
-// Narrow makes the query need an index over fewer equalities. The caller calls it if an entity has
-// too many values of the definition's properties; counts has their numbers. It reports whether
-// there is such an index.
+// Narrow makes the query need an index with fewer equalities. Call it if an entity has too many
+// values of the definition's properties; their numbers are counts. It returns false if there is no
+// such index.
 func (n Need) Narrow(counts []int) bool { return n.query.narrow(n.of, counts) }
 
 // ByKey reports whether the results come in ascending key order. If so, it returns the paths
-// between which they are: from is included; to, unless it is empty, is not.
+// between which the results are, including from and excluding to. An empty to is no bound.
 func (q *Query) ByKey() (from, to string, ok bool) {
 	byKey := store.Order{Property: model.KeyProperty}
 	if len(q.Projected) > 0 || q.Distinct > 0 || len(q.orders) > 1 || len(q.orders) == 1 && q.orders[0] != byKey {
@@ -71,8 +71,9 @@ func (q *Query) ByKey() (from, to string, ok bool) {
 	return max(from, q.After), to, true
 }
 
-// Scan visits the rows of a query at a time, in order, until visit returns false. It pauses if
-// others wait. The caller keeps the versions of that time during pauses.
+// Scan calls visit for the rows of a query, in order, until visit returns false. It reads the state
+// at the time at. It pauses if other calls wait. The caller makes sure that the versions of that
+// time exist during pauses.
 //
 // Each conjunction is a scan of an index in the order of the query, from the start cursor on.
 // Several scans are merged. A query without a kind merges all kinds.
@@ -122,12 +123,12 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) boo
 	}
 }
 
-// A merge merges the rows of sources.
+// A merge merges the rows of several sources in the order of the query.
 type merge struct {
 	sources []*source
-	byRow   byRow // nil before the first row
+	byRow   byRow // the sources in a heap; nil before the first row
 	pause   Pause
-	looked  int // work since the last check for waiting callers, in entries
+	looked  int // number of entries since the last check for waiting callers
 }
 
 func (m *merge) add(s *source) {
@@ -141,8 +142,8 @@ func (m *merge) close() {
 	}
 }
 
-// look counts work, where an entry is 1, and slower steps are more. After pauseEvery it pauses if
-// callers wait.
+// look adds work to the count of work: 1 for an entry, and more for slower steps. After pauseEvery,
+// if callers wait, it pauses.
 func (m *merge) look(work int) {
 	if m.looked += work; m.looked < pauseEvery {
 		return
@@ -159,7 +160,7 @@ func (m *merge) look(work int) {
 	m.pause.Pause()
 }
 
-// least takes the lowest next row of all sources.
+// least removes the lowest next row of all sources, and returns it.
 func (m *merge) least() (Row, bool) {
 	switch {
 	case m.byRow == nil:
@@ -185,7 +186,7 @@ func (m *merge) least() (Row, bool) {
 	return first.rows[first.next-1], true
 }
 
-// byRow is a heap of the sources that have a next row, ordered by it.
+// byRow is a heap of the sources that have a next row, ordered by that row.
 type byRow []*source
 
 func (h byRow) Len() int { return len(h) }
@@ -207,20 +208,20 @@ type source struct {
 	merge  *merge
 	at     int64
 	prefix string
-	end    string // end of the entries; empty: none
+	end    string // the end of the entries to read; empty: they have no end
 	iter   store.Iterator
 	down   bool
-	keys   bool                     // rows depend only on keys
-	first  bool                     // the iterator's current entry was not read yet
-	paused bool                     // after a pause, the iterator has to find its entry again
-	entry  string                   // the entry before the pause
-	rows   []Row                    // of the last entry
-	next   int                      // index of the next one
-	sorts  map[*store.Record]string // entities with many values: sort key of their row, or "" if they have none
+	keys   bool                     // whether rows depend only on keys
+	first  bool                     // whether the iterator is at an entry that was not read yet
+	paused bool                     // whether there was a pause, after which the iterator must find its entry again
+	entry  string                   // the entry at which the iterator was before the pause
+	rows   []Row                    // the rows of the last entry
+	next   int                      // index of the next row
+	sorts  map[*store.Record]string // sort keys of entities with many values; "" if they have no row
 }
 
-// manyValues is the number of values from which an entity's result is kept. Otherwise it would be
-// computed again for each of the entity's entries in the index.
+// manyValues is the number of values from which on an entity's result is stored in the source.
+// Otherwise it would be computed again for each of the entity's entries in the index.
 const manyValues = 32
 
 func (q *Query) source(iter store.Iterator, s scan, at int64) *source {
@@ -251,7 +252,7 @@ func (q *Query) source(iter store.Iterator, s scan, at int64) *source {
 	return src
 }
 
-// resume continues at the entry before the pause, or at the next one that still exists.
+// resume moves to the entry before the pause, or to the next one that still exists.
 func (s *source) resume(next string) {
 	s.iter.Renew()
 	switch found := s.iter.Seek(next); {
@@ -322,7 +323,7 @@ func (s *source) peek() bool {
 	return s.next < len(s.rows)
 }
 
-// ends reports whether an entry is outside of the scan.
+// ends reports whether an entry is after the end of the scan.
 func (s *source) ends(entry string) bool {
 	if s.down {
 		return entry < s.end
@@ -338,7 +339,7 @@ func (s *source) step() bool {
 	return s.iter.Next()
 }
 
-// work returns the additional work of looking at a version.
+// work returns the work of looking at a version, besides its entry.
 func (s *source) work(v store.Version) int {
 	const valuesPerEntry = 16
 	if s.keys {
@@ -347,7 +348,7 @@ func (s *source) work(v store.Version) int {
 	return v.Indexed() / valuesPerEntry
 }
 
-// keep keeps the result of an entity with many values.
+// keep stores the result for an entity with many values.
 func (s *source) keep(r *store.Record) {
 	if s.sorts == nil {
 		s.sorts = make(map[*store.Record]string)

@@ -12,25 +12,25 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A Tally is an aggregation in progress.
+// A Tally is the state of one aggregation, to which rows are added.
 type Tally struct {
 	Alias    string
 	property string // the property to add up; empty: a count
 	average  bool
-	upTo     int64 // limit of a count; 0: none
+	upTo     int64 // the limit of a count; 0: none
 
 	n        int64
 	sum      *big.Float // exact sum of the finite values
 	special  float64    // sum of infinities and NaN, or 0
-	isDouble bool       // a double was added
+	isDouble bool       // whether a double was added
 }
 
-// exactly is the precision, in bits, at which 2^64 doubles of all magnitudes add up without a loss.
+// exactly is the precision in bits that adds up 2^64 doubles of all magnitudes without a loss.
 const exactly = 1024 + 1074 + 64
 
 const maxAggregations = 5
 
-// NewTallies checks aggregations.
+// NewTallies checks the aggregations of a request, and returns their initial states.
 func NewTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*Tally, error) {
 	switch n := len(aggregations); {
 	case n == 0:
@@ -82,7 +82,7 @@ func NewTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*Tally, erro
 	return tallies, nil
 }
 
-// Aggregated returns the properties that are summed or averaged, by name.
+// Aggregated returns the properties that are summed or averaged, sorted by name.
 func Aggregated(tallies []*Tally) []string {
 	var names []string
 	for _, t := range tallies {
@@ -94,7 +94,7 @@ func Aggregated(tallies []*Tally) []string {
 	return slices.Compact(names)
 }
 
-// Full reports whether no further row can change a tally.
+// Full reports whether no further row can change a result.
 func Full(tallies []*Tally) bool {
 	for _, t := range tallies {
 		if t.upTo == 0 || t.n < t.upTo {
@@ -104,7 +104,7 @@ func Full(tallies []*Tally) bool {
 	return true
 }
 
-// Add adds a row with the values of its index.
+// Add adds a row, which has the given values in its index.
 func (t *Tally) Add(values map[string]*pb.Value) {
 	if t.property == "" {
 		if t.upTo == 0 || t.n < t.upTo {
@@ -127,8 +127,8 @@ func (t *Tally) Add(values map[string]*pb.Value) {
 	}
 }
 
-// Result returns the result. The sum of integers is an integer unless it is too large. The average
-// of no numbers is null.
+// Result returns the result of the aggregation. The sum of integers is an integer unless it is too
+// large. The average of no numbers is null.
 func (t *Tally) Result() *pb.Value {
 	sum, _ := t.sum.Float64()
 	if t.special != 0 {

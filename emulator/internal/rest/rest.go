@@ -22,7 +22,8 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// maxBody is more bytes than any request that the service accepts.
+// maxBody is the largest size of a request's body in bytes. It exceeds every request that the
+// service accepts.
 const maxBody = 4 << 20
 
 // Handler serves the methods of c.
@@ -49,7 +50,8 @@ func Handler(c pb.CloudTasksClient) http.Handler {
 	})
 }
 
-// ready answers a request that asks whether the service is up, as Google's emulators do.
+// ready answers a request by which a script asks whether the service is up, as Google's emulators
+// do. It returns false for other requests.
 func ready(w http.ResponseWriter, r *http.Request) bool {
 	if r.URL.Path != "/" || r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
@@ -58,7 +60,8 @@ func ready(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// Ready is the handler of a service that has only gRPC. It answers that the service is up.
+// Ready returns a handler for a service that has only gRPC. It answers scripts that ask whether the
+// service is up.
 func Ready(service string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !ready(w, r) {
@@ -102,17 +105,17 @@ func serve(ctx context.Context, c pb.CloudTasksClient, r *http.Request, body io.
 	return serves(ctx, in)
 }
 
-// A call is the call that a request makes.
+// A call is the method call that an HTTP request stands for.
 type call struct {
 	client       pb.CloudTasksClient
-	name, parent string // of the queue or task
-	versioned    bool   // by the REST API, and not by Firebase's Admin SDK
+	name, parent string // names of the queue or task, and of the resource that contains it
+	versioned    bool   // whether the path has the version of the REST API; paths of Firebase's Admin SDK do not
 	body         io.Reader
 	query        url.Values
 	pageSize     int32
 }
 
-// read decodes the body of a call.
+// read decodes the body of a request into m.
 func (c call) read(m proto.Message) error {
 	text, err := io.ReadAll(c.body)
 	if err != nil {
@@ -129,7 +132,7 @@ func (c call) read(m proto.Message) error {
 
 const queues, tasks = "/projects/locations/queues", "/projects/locations/queues/tasks"
 
-// calls are the methods, by verb and path. A * stands for a name.
+// calls has the function for each method, by the request's verb and path. A * stands for a name.
 var calls = map[string]func(context.Context, call) (proto.Message, error){
 	"POST " + queues:         createQueue,
 	"PATCH " + queues + "/*": updateQueue,
@@ -231,7 +234,7 @@ func unknown(r *http.Request) error {
 		r.URL.Path)
 }
 
-// ensure creates a queue unless it exists.
+// ensure creates a queue if it does not exist.
 func ensure(ctx context.Context, c pb.CloudTasksClient, name string) error {
 	_, err := c.GetQueue(ctx, &pb.GetQueueRequest{Name: name})
 	if status.Code(err) != codes.NotFound {
@@ -247,7 +250,7 @@ func ensure(ctx context.Context, c pb.CloudTasksClient, name string) error {
 
 func view(text string) pb.Task_View { return pb.Task_View(pb.Task_View_value[text]) }
 
-// httpStatuses are from the table in google/rpc/code.proto.
+// httpStatuses has the HTTP status of each code, from the table in google/rpc/code.proto.
 var httpStatuses = map[codes.Code]int{
 	codes.InvalidArgument: 400, codes.FailedPrecondition: 400, codes.OutOfRange: 400, codes.Unauthenticated: 401,
 	codes.PermissionDenied: 403, codes.NotFound: 404, codes.AlreadyExists: 409, codes.Aborted: 409,

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// preface is the first text that a gRPC client sends. No HTTP/1.1 client sends it.
+// preface is the text that a gRPC client sends first. An HTTP/1.1 client never sends it.
 const preface = "PRI * HTTP/2.0"
 
 // prefaceTime is how long a connection may take to send its first bytes.
 const prefaceTime = 10 * time.Second
 
-// Split splits a listener into two. The first one accepts the gRPC connections, and the second one
-// all others. The caller has to accept from both listeners. Closing the first one closes the
-// listener.
+// Split divides a listener's connections between two listeners. The first one accepts the gRPC
+// connections, and the second one all others. The caller has to accept from both. Closing the first
+// one closes l.
 func Split(l net.Listener) (grpc, other net.Listener) {
 	s := &split{Listener: l, ended: make(chan struct{})}
 	a := &half{split: s, conns: make(chan net.Conn), closed: make(chan struct{}), owner: true}
@@ -33,7 +33,7 @@ type split struct {
 	err   error
 }
 
-// run sorts connections until the listener is closed.
+// run passes each connection to one of the listeners, until l is closed.
 func (s *split) run(grpc, other *half) {
 	for {
 		conn, err := s.Accept()
@@ -76,11 +76,11 @@ func (s *split) run(grpc, other *half) {
 	}
 }
 
-// A half has the connections of one kind.
+// A half is one of the two listeners that Split returns.
 type half struct {
 	*split
 	conns chan net.Conn
-	owner bool // closing it closes the listener
+	owner bool // whether closing this half closes the divided listener
 
 	closed chan struct{}
 	close  sync.Once
@@ -105,7 +105,7 @@ func (h *half) Accept() (net.Conn, error) {
 	}
 }
 
-// begun is a connection whose first bytes were already read. Read returns them first.
+// begun is a connection whose first bytes were already read. Its Read returns these bytes first.
 type begun struct {
 	net.Conn
 	rest io.Reader

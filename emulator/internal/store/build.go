@@ -6,23 +6,23 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/entity"
 )
 
-// A Build makes an index while others read and write the kind. With the database locked it takes
-// the versions of some records, in key order. It makes their entries without the lock. If a record
-// that was taken changes meanwhile, the change is noted and applied later. In the end the index
-// equals one that has existed all the time. No query scans it before.
+// A Build makes an index while others read and write the kind. In each step it takes the versions
+// of some records, in key order, with the database locked. It makes their index entries without the
+// lock. If a record that was taken changes meanwhile, the change is noted and applied later. In the
+// end the index equals one that has existed all the time. No query scans it before.
 type Build struct {
-	Done chan struct{} // closed when the index is in place, or the build has ended without it
+	Done chan struct{} // a channel that is closed when the index is complete, or the build was given up
 
 	kind    *Kind
 	index   *index
-	taken   string // greatest key whose record was taken
-	all     bool   // all records were taken
+	taken   string // the greatest key of the records taken so far
+	all     bool   // whether all records were taken
 	batch   []update
 	noted   []update
 	repeats int
 }
 
-// An update is a version to add to an index, or to remove from it.
+// An update is a version whose entries are to be added to an index, or removed from it.
 type update struct {
 	record *Record
 	form   entity.Form
@@ -30,13 +30,15 @@ type update struct {
 }
 
 const (
-	takeAtOnce = 64 // versions
+	takeAtOnce = 64 // number of versions that one step takes
 	restEvery  = 24
-	fewUpdates = 32  // up to this number of updates are applied with the database locked
-	maxRepeats = 100 // after this number of rounds all are, so that steady writes can't delay the build for ever
+	fewUpdates = 32 // the largest number of updates that are applied with the database locked
+	// number of rounds after which all updates are, so that steady writes do not delay the build
+	// for ever
+	maxRepeats = 100
 )
 
-// Build starts the build of an index. The caller has locked the database.
+// Build starts building an index. The caller has locked the database.
 func (k *Kind) Build(d Definition) *Build {
 	b := &Build{Done: make(chan struct{}), kind: k, index: &index{definition: d, names: d.names()}}
 	k.builds = append(k.builds, b)
@@ -51,8 +53,8 @@ func (k *Kind) Building(d Definition) *Build {
 	return nil
 }
 
-// Next takes the work for the next call of [Build.Work], or puts the index in place and returns
-// false. The caller has locked the database.
+// Next takes the records for the next call of [Build.Work]. At the end it adds the index to the
+// kind, and returns false. The caller has locked the database.
 func (b *Build) Next() bool {
 	b.batch = b.batch[:0]
 	if !b.all {
@@ -86,7 +88,8 @@ func (b *Build) Next() bool {
 	return false
 }
 
-// Work makes the entries of the taken records, and rests in between. It needs no lock.
+// Work makes the index entries of the records that Next has taken. It calls rest in between. It
+// needs no lock.
 func (b *Build) Work(rest func()) {
 	for i, u := range b.batch {
 		if i%restEvery == restEvery-1 {
@@ -102,14 +105,14 @@ func (b *Build) Work(rest func()) {
 	clear(b.batch)
 }
 
-// End ends a build. If its index is not in place, the kind stays without it. The caller has locked
+// End ends a build. If the index is not complete, the kind stays without it. The caller has locked
 // the database.
 func (b *Build) End() {
 	b.kind.builds = slices.DeleteFunc(b.kind.builds, func(other *Build) bool { return other == b })
 	close(b.Done)
 }
 
-// note stores a change of a record that was already taken, to be applied later.
+// note records a change of a record that was already taken, to apply it later.
 func (b *Build) note(r *Record, u update) {
 	if b.all || r.Path <= b.taken {
 		b.noted = append(b.noted, u)

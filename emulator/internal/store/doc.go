@@ -1,2 +1,2 @@
-// Package store keeps the versions of the entities of a kind, and indexes over them.
+// Package store holds the versions of the entities of a kind in memory, and indexes over them.
 package store

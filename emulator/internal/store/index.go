@@ -11,15 +11,16 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A Definition defines an index: first the properties that queries compare for equality, which are
-// marked Equal, and then the orders. An entity that lacks one of these properties is not in the
-// index.
+// A Definition defines an index by its properties: first those that queries compare for equality,
+// which are marked Equal, and then the orders. An entity that lacks one of these properties is not
+// in the index.
 type Definition []Order
 
-// AncestorProperty stands in a definition for an entity and each of its ancestors.
+// AncestorProperty is a property in a definition that stands for an entity's own path and the paths
+// of its ancestors.
 const AncestorProperty = "__ancestor__"
 
-// String returns the orders as a query writes them.
+// String returns the properties in the form of a query's orders.
 func (d Definition) String() string {
 	names := make([]string, len(d))
 	for i, o := range d {
@@ -35,17 +36,17 @@ func (d Definition) Orders() Definition {
 	return slices.DeleteFunc(slices.Clone(d), func(o Order) bool { return o.Equal })
 }
 
-// Names are sorted names of properties, each once.
+// Names is a sorted list of names of properties, each once.
 type Names []string
 
-// NamesOf returns names, sorted.
+// NamesOf sorts names.
 func NamesOf(names []string) Names {
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// Read reports whether a property of the name is one of them, or has one of them nested inside. It
-// copies no text, as a scan calls it for each property of each entity.
+// Read reports whether the list has a property's name, or the name of something nested inside the
+// property. It copies no text, because a scan calls it for each property of each entity.
 func (n Names) Read(name []byte) bool {
 	for _, one := range n {
 		if len(one) >= len(name) && one[:len(name)] == string(name) &&
@@ -56,7 +57,7 @@ func (n Names) Read(name []byte) bool {
 	return false
 }
 
-// names returns the names of the properties that the index depends on.
+// names returns the names of the properties in the definition.
 func (d Definition) names() Names {
 	all := make([]string, len(d))
 	for i, o := range d {
@@ -65,32 +66,32 @@ func (d Definition) names() Names {
 	return NamesOf(all)
 }
 
-// An index has an entry for each combination of values of each kept version of a record. An entry
-// consists of the values' ordered forms and the key's. A scan then looks at the version that it
-// sees.
+// An index has an entry for each combination of values of each stored version of a record. An entry
+// consists of the ordered forms of the values and the key. A scan then looks at the version that it
+// has to see.
 type index struct {
 	definition Definition
 	names      Names
 	entries    btree.Map[string, entry]
-	bytes      int64 // of memory, estimated
+	bytes      int64 // the estimated size of the index in memory
 
-	used   int64 // Totals.uses when a query used it last
-	upkeep int   // entries written since then
-	held   int   // number of queries that hold it now
-	excess int   // versions with too many entries, which are not in it
-	counts []int // of the last such version: number of values of each of the definition's properties
+	used   int64 // the value of Totals.uses when a query last used the index
+	upkeep int   // number of entries that were written since the last use
+	held   int   // number of queries that use the index now
+	excess int   // number of versions that have too many entries, and are not in the index
+	counts []int // for the last such version, the numbers of values of the definition's properties
 }
 
-// An entry leads to a record; at least one of its versions has the entry.
+// An entry leads from its bytes to a record with at least one version that has the entry.
 type entry struct {
 	record   *Record
 	versions int
 }
 
-// entryOverhead estimates the memory of an entry besides its bytes.
+// entryOverhead is the estimated size of an entry in memory, besides its bytes.
 const entryOverhead = 80
 
-// add adds the entries of a version.
+// add adds the entries of a version of a record. The version has the given properties.
 func (idx *index) add(r *Record, properties map[string]*pb.Value) {
 	entries, fit := idx.entriesOf(r.Path, properties)
 	if !fit {
@@ -105,7 +106,8 @@ func (idx *index) add(r *Record, properties map[string]*pb.Value) {
 	}
 }
 
-// remove removes the entries of a version that is dropped, except those that another version has.
+// remove removes the entries of a version that is dropped, except entries that another version of
+// the record has, too.
 func (idx *index) remove(r *Record, properties map[string]*pb.Value) {
 	entries, fit := idx.entriesOf(r.Path, properties)
 	if !fit {
@@ -121,23 +123,24 @@ func (idx *index) remove(r *Record, properties map[string]*pb.Value) {
 	}
 }
 
-// idle reports whether the upkeep of the index since its last use has taken several times as much
-// work as building it again would.
+// idle reports whether the index costs more than it is worth. Since its last use, writing to it has
+// taken several times as much work as building it again would.
 func (idx *index) idle() bool {
 	const times, least = 4, 4096
 	return idx.held == 0 && idx.upkeep > times*idx.entries.Len()+least
 }
 
-// MaxEntries is the maximum of combinations of the values of arrays. Production allows an entity
-// this number of entries in all indexes.
+// MaxEntries is the largest number of entries of an entity in an index. They are combinations of
+// the values of arrays. In production the limit is for all indexes together.
 const MaxEntries = 20000
 
-// fewEntries is a number of entries that an index of equalities always accepts.
+// fewEntries is a number of entries of an entity that is always accepted in an index of equalities.
 const fewEntries = 128
 
-// Fits reports whether an entity with these numbers of values of the definition's properties can be
-// in the index. If a query can do with fewer equalities, the combinations of several arrays may be
-// at most a few times the arrays' values. The values of a single array always fit.
+// Fits reports whether an entity can be in the index. The numbers of its values for the
+// definition's properties are counts. If a query can do with fewer equalities, the combinations of
+// several arrays may be at most a few times the arrays' values. The values of a single array always
+// fit.
 func (d Definition) Fits(counts []int) bool {
 	product, sum, limit := 1, 0, MaxEntries
 	for _, n := range counts {
@@ -153,7 +156,7 @@ func (d Definition) Fits(counts []int) bool {
 	return product <= limit
 }
 
-// entriesOf returns the entries of an entity, or none if they are too many.
+// entriesOf returns the entries of an entity. If they are too many, it returns none, and false.
 func (idx *index) entriesOf(path string, properties map[string]*pb.Value) (entries []string, fit bool) {
 	all := make([][]collate.Entry, len(idx.definition))
 	counts := make([]int, len(idx.definition))
@@ -202,14 +205,17 @@ func (idx *index) entriesOf(path string, properties map[string]*pb.Value) (entri
 	return entries, true
 }
 
-// An Order is a property in a direction.
+// An Order is a property of an index or a query, with a direction.
 type Order struct {
 	Property   string
 	Descending bool
-	Equal      bool // of an equality or an ancestor: a query can do without it, and look at more entries
+	// whether the order is of an equality or an ancestor. A query can do without such an order, if
+	// it looks at more entries.
+	Equal bool
 }
 
-// Directed returns a form in the direction of an order.
+// Directed returns an ordered form in the direction of an order: for descending order, it inverts
+// the form.
 func Directed(o Order, form string) string {
 	if o.Descending {
 		return collate.Invert(form)

@@ -2,10 +2,10 @@ package store
 
 import "github.com/tidwall/btree"
 
-// An Iterator goes over a map of records, or over an index. After a write it has to be renewed, and
-// to seek again.
+// An Iterator goes through a map of records, or through an index. After a write it must be renewed,
+// and must seek again.
 type Iterator interface {
-	Seek(key string) bool // goes to the first key at or above key
+	Seek(key string) bool // moves to the first key that is equal to or above key
 	Last() bool
 	Next() bool
 	Prev() bool
@@ -33,14 +33,15 @@ func (i *entryIterator) Record() *Record { return i.Value().record }
 func (i *entryIterator) Renew()          { i.MapIter = i.of.entries.Iter() }
 func (i *entryIterator) Close()          { i.of.held-- }
 
-// Keys goes over the records of a kind in key order.
+// Keys returns an iterator over the records of a kind in key order.
 func (k *Kind) Keys() Iterator { return &keyIterator{k.Records.Iter(), &k.Records} }
 
-// Scattered goes over the records that have __scatter__, in its order.
+// Scattered returns an iterator over the records that have __scatter__, in its order.
 func (k *Kind) Scattered() Iterator { return &keyIterator{k.scatter.Iter(), &k.scatter} }
 
 // Hold prevents an index from being dropped until the caller calls let. If an entity does not fit
-// into it, Hold also returns that entity's number of values of each of the definition's properties.
+// into the index, Hold also returns that entity's numbers of values for the definition's
+// properties.
 func (k *Kind) Hold(d Definition) (let func(), counts []int) {
 	idx := k.index(d)
 	k.totals.use(idx)
@@ -51,8 +52,8 @@ func (k *Kind) Hold(d Definition) (let func(), counts []int) {
 	return func() { idx.held-- }, counts
 }
 
-// Entries goes over the entries of an index. The index is kept until the iterator is closed. A
-// missing index is built at once.
+// Entries returns an iterator over the entries of an index. The index exists until the iterator is
+// closed. If it does not exist yet, it is built at once.
 func (k *Kind) Entries(d Definition) Iterator {
 	idx := k.index(d)
 	if idx == nil {

@@ -9,36 +9,36 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A Kind has the records of one kind in one namespace. Its maps are in key order, so that a scan
-// starts where its range does.
+// A Kind has the records of one kind in one namespace, and their indexes. Its maps are in key
+// order, so that a scan starts at the start of its range.
 type Kind struct {
 	Name    string
-	Records btree.Map[string, *Record] // by ordered key
-	scatter btree.Map[string, *Record] // by scatter value and ordered key
-	indexes []*index                   // built at their first use
-	builds  []*Build                   // running builds of further indexes
+	Records btree.Map[string, *Record] // the records, by the ordered form of the key
+	scatter btree.Map[string, *Record] // the records with __scatter__, by its value and the key
+	indexes []*index                   // the indexes, each built when a query first needs it
+	builds  []*Build                   // builds of further indexes that are under way
 	totals  *Totals
 }
 
 // Totals are sums over all kinds of a database.
 type Totals struct {
-	Old     int64 // bytes of deleted entities, and of versions that are not an entity's last
-	Indexes int64 // bytes
+	Old     int64 // the size of deleted entities and of older versions of entities, in bytes
+	Indexes int64 // size of the indexes in bytes
 
-	uses int64 // number of uses of indexes
+	uses int64 // number of times that queries have used an index
 }
 
-// use notes that a query uses an index.
+// use records that a query uses an index.
 func (t *Totals) use(idx *index) {
 	t.uses++
 	idx.used, idx.upkeep = t.uses, 0
 }
 
-// NewKind returns a kind without records, which adds to totals.
+// NewKind returns a kind without records. It adds its sizes to t.
 func NewKind(name string, t *Totals) *Kind { return &Kind{Name: name, totals: t} }
 
-// Put adds a version to the record at key, which may be new. A record in proportion many has
-// __scatter__.
+// Put adds a version to the record with a key, and returns the record, which may be new. One record
+// in proportion has __scatter__.
 func (k *Kind) Put(key model.Key, v Version, proportion int) *Record {
 	r, ok := k.Records.Get(key.Path)
 	if !ok {
@@ -61,7 +61,7 @@ func (k *Kind) Put(key model.Key, v Version, proportion int) *Record {
 	return r
 }
 
-// change makes all indexes add or remove a version.
+// change adds a version of a record to all indexes, or removes it from them.
 func (k *Kind) change(r *Record, v Version, remove bool) {
 	for _, b := range k.builds {
 		b.note(r, update{r, v.Form, remove})
@@ -88,8 +88,8 @@ func (k *Kind) change(r *Record, v Version, remove bool) {
 	}
 }
 
-// Prune drops what no read at or after horizon sees: old versions with their index entries, and the
-// record if it is deleted. It returns the number of dropped versions.
+// Prune drops old versions of a record, with their index entries, that no read of a time from
+// horizon on sees. It drops the record if it is deleted. It returns the number of dropped versions.
 func (k *Kind) Prune(r *Record, horizon int64) int {
 	dropped := r.prune(horizon)
 	for _, v := range dropped {
@@ -111,7 +111,7 @@ func (k *Kind) Prune(r *Record, horizon int64) int {
 	return len(dropped) + 1
 }
 
-// Few reports whether the kind has at most the given numbers of records and of indexed values.
+// Few reports whether the kind has at most the given numbers of records and indexed values.
 func (k *Kind) Few(records, values int) bool {
 	if k.Records.Len() > records {
 		return false
@@ -125,7 +125,7 @@ func (k *Kind) Few(records, values int) bool {
 	return values >= 0
 }
 
-// Indexed reports whether an index exists.
+// Indexed reports whether the index with a definition exists.
 func (k *Kind) Indexed(d Definition) bool { return k.index(d) != nil }
 
 func (k *Kind) index(d Definition) *index {
@@ -135,7 +135,7 @@ func (k *Kind) index(d Definition) *index {
 	return nil
 }
 
-// drop drops some indexes.
+// drop drops the indexes for which the function which returns true.
 func (k *Kind) drop(which func(*index) bool) {
 	k.indexes = slices.DeleteFunc(k.indexes, func(idx *index) bool {
 		if which(idx) {
@@ -147,10 +147,9 @@ func (k *Kind) drop(which func(*index) bool) {
 }
 
 // DropUnused drops one index of some kinds, and reports whether it did. It does not drop the one
-// used last, or one that a query holds. It drops the least recently used one if the others were
-// used many times since, and otherwise any one. If queries need, in turn, a few more indexes than
-// fit into the memory, the least recently used one is needed next. So it is not always the one to
-// drop.
+// used last, or one that a query uses. It drops the least recently used one if the others were used
+// many times since, and otherwise any one. If queries need, in turn, a few more indexes than fit
+// into the memory, the least recently used one is needed next. So it is not always the one to drop.
 func DropUnused(t *Totals, kinds func(yield func(*Kind) bool)) bool {
 	var of, ofOldest *Kind
 	var chosen, oldest *index

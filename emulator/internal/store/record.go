@@ -9,25 +9,26 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/entity"
 )
 
-// A Version is an entity after a commit. Results carry it in wire form: see [Version.Result].
+// A Version is an entity after a commit. Results contain it in wire form: see [Version.Result].
 type Version struct {
-	At      int64 // commit time in microseconds, which is also the version's number
-	Created int64 // commit time of the entity's insertion
+	At      int64 // time of the commit in microseconds, which is also the version's number
+	Created int64 // time of the commit that inserted the entity
 	entity.Form
-	Deleted bool // the form then has only the key
+	Deleted bool // whether the entity is deleted; then the form has only the key
 }
 
-// versionOverhead estimates the memory of a version besides its bytes.
+// versionOverhead is the estimated size of a version in memory, besides its bytes.
 const versionOverhead = 128
 
-// size estimates the memory of a version in bytes.
+// size estimates the size of a version in memory, in bytes.
 func (v Version) size() int64 { return int64(len(v.Wire(false))) + versionOverhead }
 
-// entityField is the field number of EntityResult.entity.
+// entityField is the number of the field entity in the message EntityResult.
 const entityField = 1
 
-// Result returns the version as a result of a lookup or a query. The entity is put into it in wire
-// form, as an unknown field. On the wire that makes no difference, and saves decoding and encoding.
+// Result returns the version as a result of a lookup or a query. It contains the entity in wire
+// form, as an unknown field. On the wire that makes no difference, and it saves decoding and
+// encoding.
 func (v Version) Result(keysOnly bool) *pb.EntityResult {
 	wire := v.Wire(keysOnly)
 	r := &pb.EntityResult{
@@ -44,12 +45,13 @@ func (v Version) Result(keysOnly bool) *pb.EntityResult {
 
 // A Record has one entity's versions.
 type Record struct {
-	Path  string // ordered form of the key
+	Path  string // the ordered form of the key
 	Last  Version
-	older []Version // oldest first; open transactions may still read them
+	older []Version // older versions, the oldest first; open transactions may still read them
 }
 
-// At returns the version that a read at a time sees.
+// At returns the version at a time, as a read of that time sees it. It returns false if there is
+// none.
 func (r *Record) At(time int64) (Version, bool) {
 	if r.Last.At <= time {
 		return r.Last, !r.Last.Deleted
@@ -78,7 +80,7 @@ func (r *Record) add(v Version) {
 	r.Last = v
 }
 
-// prune drops the versions that no read at or after horizon sees, and returns them.
+// prune drops the versions that no read of a time from horizon on sees, and returns them.
 func (r *Record) prune(horizon int64) []Version {
 	keep := len(r.older)
 	for next := r.Last.At; keep > 0 && next > horizon; keep-- {

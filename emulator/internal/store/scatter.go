@@ -36,7 +36,7 @@ func Scatter(path []*pb.Key_PathElement, proportion int) (value [2]byte, ok bool
 	return value, (int(sum[2])<<8|int(sum[3]))%proportion == 0
 }
 
-// javaHash is Java's String.hashCode.
+// javaHash returns the hash that Java's String.hashCode has for a text.
 func javaHash(s string) int32 {
 	var h int32
 	for _, unit := range utf16.Encode([]rune(s)) {

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// The maximum of tasks in one batch, from the comments of the methods.
+// Limits of the number of tasks in one batch, from the comments of the methods.
 const (
 	maxBatchCreate = 100
 	maxBatchDelete = 1000
@@ -113,7 +113,7 @@ func (s *Server) BatchDeleteTasks(
 	})
 }
 
-// noneSucceeded is the documented error of a batch in which all tasks failed.
+// noneSucceeded returns the documented error of a batch in which all tasks have failed.
 func noneSucceeded(metadata string) *rpcstatus.Status {
 	return status.Newf(codes.Aborted,
 		"None of the requests succeeded, refer to %s.failed_requests for individual error details", metadata).Proto()

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// The default settings of a queue, and their bounds, from the documentation of Cloud Tasks.
+// Defaults and limits of a queue's settings, from the documentation of Cloud Tasks.
 const (
 	maxDispatchesPerSecond  = 500
 	defaultConcurrent       = 1000
@@ -111,8 +111,8 @@ func setDefault[T comparable](field *T, value T) {
 // them.
 var outputOnly = map[protoreflect.Name]bool{"name": true, "state": true, "purge_time": true}
 
-// updateQueue returns a queue's settings with the fields of change that a mask names, or all if it
-// names none.
+// updateQueue returns the settings of a queue with fields replaced by those in change: the fields
+// that the mask names, or all if it names none.
 func updateQueue(old, change *pb.Queue, mask *fieldmaskpb.FieldMask) (*pb.Queue, error) {
 	updated := proto.CloneOf(old)
 	paths := mask.GetPaths()

@@ -13,23 +13,24 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// A delivery is one attempt of a task, with the task and the queue's settings from its start.
+// A delivery is one attempt to deliver a task. It has the queue's settings at its start.
 type delivery struct {
 	task   *task
 	copy   task
 	config *pb.Queue
 	begun  time.Time
-	forced bool // started by RunTask
+	forced bool // whether RunTask has started the delivery
 }
 
-// An outcome is the result of an attempt. The zero value stands for no attempt.
+// An outcome is the result of a delivery. The zero value says that there was none.
 type outcome struct {
-	httpStatus int       // status of the answer; 0: there was no answer
-	code       code.Code // the reason if there was no answer
+	httpStatus int       // the HTTP status of the answer; 0: there was no answer
+	code       code.Code // why there was no answer
 	retryAfter time.Duration
 }
 
-// begin starts a delivery of a task that is not waiting. The caller has locked the queue.
+// begin makes a delivery of a task that is not among the waiting tasks. The caller has locked the
+// queue.
 func (q *queue) begin(t *task, now time.Time) *delivery {
 	t.dispatches++
 	t.running++
@@ -41,7 +42,7 @@ func (q *queue) begin(t *task, now time.Time) *delivery {
 	return &delivery{task: t, copy: *t, config: q.config, begun: now}
 }
 
-// deliver makes one attempt, and decides what happens to the task.
+// deliver carries out a delivery, and decides what happens to the task after it.
 func (q *queue) deliver(ctx context.Context, d *delivery) {
 	result := q.server.send(ctx, q.era, d)
 
@@ -106,7 +107,7 @@ func (q *queue) unwait(t *task) {
 	}
 }
 
-// attempt sends the request of a delivery, and waits until its deadline.
+// attempt sends the request of a delivery, and waits for the answer until the deadline.
 func (s *Server) attempt(ctx context.Context, d *delivery) outcome {
 	s.meter.Task(d.copy.size)
 	ctx, cancel := context.WithTimeout(ctx, d.copy.deadline)
@@ -140,8 +141,8 @@ func (o outcome) status() *status.Status {
 	return &status.Status{Code: int32(c), Message: fmt.Sprintf("%v(%d): %s", c, c, message)}
 }
 
-// reason returns the value of X-CloudTasks-TaskRetryReason after this outcome. Its texts are not
-// documented.
+// reason returns the value of the header X-CloudTasks-TaskRetryReason in the next delivery after
+// this outcome. Its texts are not documented.
 func (o outcome) reason() string {
 	if o.httpStatus != 0 {
 		return fmt.Sprintf("HTTP status %d", o.httpStatus)
@@ -149,7 +150,7 @@ func (o outcome) reason() string {
 	return o.code.String()
 }
 
-// httpCodes are the codes of HTTP statuses, from the table in google/rpc/code.proto.
+// httpCodes has the code for each HTTP status, from the table in google/rpc/code.proto.
 var httpCodes = map[int]code.Code{
 	http.StatusBadRequest:          code.Code_INVALID_ARGUMENT,
 	http.StatusUnauthorized:        code.Code_UNAUTHENTICATED,

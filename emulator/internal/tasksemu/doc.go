@@ -1,5 +1,5 @@
-// Package tasksemu is a google.cloud.tasks.v2 service that keeps its queues in memory and delivers
-// their tasks over HTTP.
+// Package tasksemu serves google.cloud.tasks.v2, with queues in memory, and delivers their tasks
+// over HTTP.
 //
 // A [Server] has queues. A queue has its waiting tasks in the order of their times, and one
 // dispatcher. The dispatcher takes the next due task when the queue's rate and concurrency allow,

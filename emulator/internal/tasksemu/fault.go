@@ -7,10 +7,10 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/code"
 )
 
-// Faults decide which faults deliveries have. A queue calls them with its lock held, so they must
-// not call the server.
+// Faults decides which faults deliveries have. A queue calls its methods with the queue's lock
+// held, so they must not call the server.
 type Faults interface {
-	// Pick returns the index of the task to dispatch next, of n waiting tasks (n > 0). 0 is the
+	// Pick returns the index of the task to deliver next, among n waiting tasks (n > 0). 0 is the
 	// task that is due first; the others are in no order.
 	Pick(n int) int
 	// Hold returns how long a due task is held back, or 0.
@@ -21,13 +21,15 @@ type Faults interface {
 
 // A Delivery has the faults of one delivery. The zero value has none.
 type Delivery struct {
-	// Twin delivers the same attempt a second time while the first runs, TwinAfter its start. Again
-	// does so after the first was answered. The second answer is ignored.
+	// Twin delivers the same attempt a second time while the first runs, at the time TwinAfter
+	// after its start. Again delivers it a second time after the first was answered. The second
+	// answer is ignored.
 	Twin, Again           bool
 	TwinAfter, AgainAfter time.Duration
-	// Lost drops the answer.
+	// Lost drops the answer of the handler.
 	Lost bool
-	// Cut ends the request CutAfter its start. If the answer has arrived by then, it is dropped.
+	// Cut ends the request at the time CutAfter after its start. If the answer has arrived by then,
+	// it is dropped.
 	Cut      bool
 	CutAfter time.Duration
 }
@@ -48,14 +50,14 @@ func (s *Server) send(ctx context.Context, e *era, d *delivery) outcome {
 	return result
 }
 
-// repeat makes an attempt once more, after the time after.
+// repeat carries out a delivery a second time, when the time after has passed.
 func (s *Server) repeat(ctx context.Context, d *delivery, after time.Duration) {
 	if sleep(ctx, after) {
 		s.attempt(ctx, d)
 	}
 }
 
-// cutOff makes an attempt whose answer is lost if the fault cuts it off.
+// cutOff carries out a delivery whose answer is lost if the fault ends it before.
 func (s *Server) cutOff(ctx context.Context, d *delivery, fault Delivery) outcome {
 	cut := ctx
 	if fault.Cut {
@@ -70,7 +72,7 @@ func (s *Server) cutOff(ctx context.Context, d *delivery, fault Delivery) outcom
 	return result
 }
 
-// sleep reports whether the time passed before ctx ended.
+// sleep waits for the time d. It returns false if ctx ends before.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

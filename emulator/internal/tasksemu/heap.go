@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A taskHeap has waiting tasks in the order of their dispatch times, and tasks of one time in order
-// of arrival.
+// A taskHeap is a heap of waiting tasks, in the order of their dispatch times. Tasks with the same
+// time are in the order of arrival.
 type taskHeap []*task
 
 func (h taskHeap) Len() int { return len(h) }
@@ -38,8 +38,8 @@ func (h *taskHeap) Pop() any {
 	return t
 }
 
-// take removes a due task, and returns it. That is the task at a place in the heap, or its nearest
-// due ancestor if that task is not due. The first task must be due.
+// take removes a due task from the heap, and returns it. It is the task at the index place, or its
+// nearest due ancestor in the heap if that task is not due. The first task must be due.
 func (h *taskHeap) take(place int, now time.Time) *task {
 	for (*h)[place].at.After(now) {
 		place = (place - 1) / 2
@@ -47,5 +47,5 @@ func (h *taskHeap) take(place int, now time.Time) *task {
 	return heap.Remove(h, place).(*task)
 }
 
-// remove removes a task.
+// remove removes a task from the heap.
 func (h *taskHeap) remove(t *task) { heap.Remove(h, t.place) }

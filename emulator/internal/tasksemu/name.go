@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The forms of names, from the comments of the service's messages.
+// Patterns of valid names, from the comments of the service's messages.
 var (
 	locationName = regexp.MustCompile(`^projects/[a-zA-Z0-9:.-]+/locations/[a-zA-Z0-9-]+$`)
 	queueName    = regexp.MustCompile(`^projects/[a-zA-Z0-9:.-]+/locations/[a-zA-Z0-9-]+/queues/[a-zA-Z0-9-]{1,100}$`)
@@ -38,7 +38,7 @@ func checkQueueName(name string) error {
 	return nil
 }
 
-// locationOf returns the location of a queue's name.
+// locationOf returns the location in the name of a queue.
 func locationOf(queue string) string {
 	location, _, _ := strings.Cut(queue, "/queues/")
 	return location

@@ -15,24 +15,24 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// operationAge is how long a finished operation can be read. Production's time is not documented.
+// operationAge is how long a finished operation can be read. In production that is not documented.
 const operationAge = 24 * time.Hour
 
-// An operation is a batch that is done. Its creator is told that it still runs, so that callers who
-// do not wait are noticed. The first read shows its end.
+// An operation is a batch, which is done already. The answer to the batch says that it still runs,
+// so that callers who do not wait are noticed. The first read shows its end.
 type operation struct {
 	name              string
 	started, metadata proto.Message
 	response          proto.Message
-	err               *rpcstatus.Status // if set, there is no response
+	err               *rpcstatus.Status // the error of the batch; if set, there is no response
 	ready             chan struct{}     // closed when the batch is done
 }
 
-// operations are the operations of the last day.
+// operations has the operations of the last day.
 type operations struct {
 	byName    map[string]*operation
 	byRequest map[requestKey]*operation
-	ages      []aged // in the order of their starts
+	ages      []aged // the operations in the order of their starts
 }
 
 type aged struct {
@@ -41,7 +41,7 @@ type aged struct {
 	op  *operation
 }
 
-// A requestKey identifies a batch, so that a repeated request is recognized.
+// A requestKey identifies a request for a batch, so that a repeated request is recognized.
 type requestKey struct{ kind, queue, id string }
 
 func newOperations() operations {
@@ -62,7 +62,8 @@ func (o *operations) forget(now time.Time) {
 	o.ages = o.ages[n:]
 }
 
-// operate runs a batch. If the request is repeated, operate returns the operation of the first one.
+// operate runs a batch, and returns its operation. If the request is a repeated one, it returns the
+// operation of the first one.
 func (s *Server) operate(kind, queue, requestID string, batch func() *operation) (*longrunningpb.Operation, error) {
 	op := &operation{
 		name:  fmt.Sprintf("%s/operations/%016x", locationOf(queue), rand.Uint64()),
@@ -90,7 +91,7 @@ func (s *Server) operate(kind, queue, requestID string, batch func() *operation)
 	return op.proto(false)
 }
 
-// proto returns the operation as the service shows it, either as running or as done.
+// proto returns the operation in the protocol's form, either as running or as done.
 func (o *operation) proto(done bool) (*longrunningpb.Operation, error) {
 	meta := o.started
 	if done {
@@ -115,7 +116,8 @@ func (o *operation) proto(done bool) (*longrunningpb.Operation, error) {
 	return p, nil
 }
 
-// An operationsServer serves google.longrunning.Operations. It does not list operations.
+// An operationsServer serves google.longrunning.Operations, without the method that lists
+// operations.
 type operationsServer struct {
 	longrunningpb.UnimplementedOperationsServer
 	server *Server
@@ -133,7 +135,7 @@ func (s operationsServer) find(name string) (*operation, error) {
 	return op, nil
 }
 
-// GetOperation returns an operation, which is always done.
+// GetOperation returns an operation, which it always shows as done.
 func (s operationsServer) GetOperation(
 	_ context.Context, req *longrunningpb.GetOperationRequest,
 ) (*longrunningpb.Operation, error) {
@@ -144,7 +146,7 @@ func (s operationsServer) GetOperation(
 	return op.proto(true)
 }
 
-// WaitOperation returns an operation, which is always done.
+// WaitOperation returns an operation, which it always shows as done.
 func (s operationsServer) WaitOperation(
 	_ context.Context, req *longrunningpb.WaitOperationRequest,
 ) (*longrunningpb.Operation, error) {
@@ -155,7 +157,7 @@ func (s operationsServer) WaitOperation(
 	return op.proto(true)
 }
 
-// CancelOperation has no effect, as the operation is done.
+// CancelOperation has no effect, because the operation is done already.
 func (s operationsServer) CancelOperation(
 	_ context.Context, req *longrunningpb.CancelOperationRequest,
 ) (*emptypb.Empty, error) {
@@ -163,7 +165,7 @@ func (s operationsServer) CancelOperation(
 	return new(emptypb.Empty), err
 }
 
-// DeleteOperation deletes an operation, without effect on its tasks.
+// DeleteOperation deletes an operation. Its tasks stay.
 func (s operationsServer) DeleteOperation(
 	_ context.Context, req *longrunningpb.DeleteOperationRequest,
 ) (*emptypb.Empty, error) {

@@ -18,23 +18,23 @@ import (
 // tombstoneAge is how long the name of a removed task stays taken.
 const tombstoneAge = 24 * time.Hour
 
-// A queue has the tasks of one queue, and delivers them.
+// A queue has the tasks of one queue, and a dispatcher that delivers them.
 type queue struct {
 	server *Server
 	era    *era
-	wake   chan struct{} // gets a value when a task was added, or when another delivery may start
+	wake   chan struct{} // receives a value when a task was added, or when another delivery may start
 	closed chan struct{} // closed when the queue is deleted
 
 	mu         sync.Mutex
-	config     *pb.Queue // never changed, only replaced
+	config     *pb.Queue // the settings; replaced as a whole, and never changed
 	limiter    *rate.Limiter
 	throttle   throttle
 	tasks      btree.Map[string, *task]
 	waiting    taskHeap
 	arrivals   uint64
-	running    int                  // deliveries under way that count towards the limit
-	tombstones map[string]time.Time // names of removed tasks, and until when they are taken
-	graves     []string             // the same names, oldest first
+	running    int                  // number of deliveries under way that count towards the limit
+	tombstones map[string]time.Time // names of removed tasks, which new tasks can't have until the given times
+	graves     []string             // the names in tombstones, oldest first
 }
 
 func newQueue(s *Server, e *era, config *pb.Queue) *queue {
@@ -51,14 +51,14 @@ func newQueue(s *Server, e *era, config *pb.Queue) *queue {
 	}
 }
 
-// proto returns the queue as the service shows it.
+// proto returns the queue in the protocol's form.
 func (q *queue) proto() *pb.Queue {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.config
 }
 
-// configure replaces the queue's settings by what f returns.
+// configure replaces the queue's settings by the ones that f returns for them.
 func (q *queue) configure(f func(*pb.Queue) (*pb.Queue, error)) (*pb.Queue, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,7 +72,8 @@ func (q *queue) configure(f func(*pb.Queue) (*pb.Queue, error)) (*pb.Queue, erro
 	return config, nil
 }
 
-// setRate sets the token bucket to the settings and the throttle. The caller has locked the queue.
+// setRate sets the rate of the token bucket from the settings and the throttle. The caller has
+// locked the queue.
 func (q *queue) setRate(now time.Time) {
 	limits := q.config.RateLimits
 	share := q.throttle.share()
@@ -84,7 +85,7 @@ func (q *queue) setRate(now time.Time) {
 	}
 }
 
-// add puts a task into the queue, unless its name is taken.
+// add puts a new task into the queue. It returns an error if the task's name is taken.
 func (q *queue) add(t *task, now time.Time) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -101,7 +102,7 @@ func (q *queue) add(t *task, now time.Time) error {
 	return nil
 }
 
-// find returns an existing task, or nil. The caller has locked the queue.
+// find returns the task with a name, or nil if it does not exist. The caller has locked the queue.
 func (q *queue) find(name string, now time.Time) *task {
 	t, _ := q.tasks.Get(name)
 	if t != nil && t.expired(now) {
@@ -111,7 +112,7 @@ func (q *queue) find(name string, now time.Time) *task {
 	return t
 }
 
-// wait puts a task among the waiting ones. The caller has locked the queue.
+// wait adds a task to the waiting tasks. The caller has locked the queue.
 func (q *queue) wait(t *task) {
 	t.at = t.due
 	q.push(t)
@@ -131,7 +132,7 @@ func (q *queue) signal() {
 	}
 }
 
-// remove removes a task permanently. Its name stays taken. The caller has locked the queue.
+// remove removes a task from the queue. Its name stays taken. The caller has locked the queue.
 func (q *queue) remove(t *task, now time.Time) {
 	q.tasks.Delete(t.name)
 	if t.place >= 0 {
@@ -141,7 +142,8 @@ func (q *queue) remove(t *task, now time.Time) {
 	q.graves = append(q.graves, t.name)
 }
 
-// forget releases names that were taken for long enough. The caller has locked the queue.
+// forget releases the names of tasks that were removed long enough ago. The caller has locked the
+// queue.
 func (q *queue) forget(now time.Time) {
 	n := 0
 	for n < len(q.graves) && q.tombstones[q.graves[n]].Before(now) {
@@ -186,8 +188,8 @@ func (q *queue) run(ctx context.Context) {
 	}
 }
 
-// next starts the next delivery if the queue allows it now. Otherwise it returns how long to wait;
-// 0: until the queue is woken.
+// next starts the next delivery if the queue's limits allow it now. Otherwise it returns how long
+// to wait; 0 means until the queue is woken.
 func (q *queue) next(now time.Time) (*delivery, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -225,7 +227,8 @@ func (q *queue) next(now time.Time) (*delivery, time.Duration) {
 	}
 }
 
-// throttled returns how long the queue has to wait for its rate. The caller has locked the queue.
+// throttled returns how long the queue has to wait until its rate allows a delivery. The caller has
+// locked the queue.
 func (q *queue) throttled(now time.Time) time.Duration {
 	q.throttle = q.throttle.at(now)
 	q.setRate(now)

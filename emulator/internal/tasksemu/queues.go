@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// CreateQueue makes a queue, which starts to deliver at once.
+// CreateQueue creates a queue, which starts to deliver at once.
 func (s *Server) CreateQueue(_ context.Context, req *pb.CreateQueueRequest) (*pb.Queue, error) {
 	name := req.GetQueue().GetName()
 	if err := checkLocation(req.Parent); err != nil {
@@ -35,7 +35,7 @@ func (s *Server) CreateQueue(_ context.Context, req *pb.CreateQueueRequest) (*pb
 	return s.create(req.Queue)
 }
 
-// create makes a new queue, and starts it. The caller has locked the server.
+// create makes a queue with the given settings, and starts it. The caller has locked the server.
 func (s *Server) create(config *pb.Queue) (*pb.Queue, error) {
 	config, err := completeQueue(config, s.opts.Unlimited)
 	if err != nil {
@@ -69,8 +69,8 @@ func (s *Server) GetQueue(_ context.Context, req *pb.GetQueueRequest) (*pb.Queue
 	return q.proto(), nil
 }
 
-// UpdateQueue changes the settings of a queue that a mask names, or all of them. It creates a
-// missing queue.
+// UpdateQueue changes the settings of a queue: those that a mask names, or all of them. If the
+// queue does not exist, it creates the queue.
 func (s *Server) UpdateQueue(_ context.Context, req *pb.UpdateQueueRequest) (*pb.Queue, error) {
 	if req.Queue == nil {
 		return nil, invalid("queue is not set")
@@ -98,12 +98,12 @@ func (s *Server) UpdateQueue(_ context.Context, req *pb.UpdateQueueRequest) (*pb
 	})
 }
 
-// PauseQueue stops dispatching. Deliveries under way continue.
+// PauseQueue stops deliveries of a queue. Deliveries under way continue.
 func (s *Server) PauseQueue(_ context.Context, req *pb.PauseQueueRequest) (*pb.Queue, error) {
 	return s.setState(req.Name, pb.Queue_PAUSED)
 }
 
-// ResumeQueue starts dispatching again.
+// ResumeQueue starts deliveries of a paused queue again.
 func (s *Server) ResumeQueue(_ context.Context, req *pb.ResumeQueueRequest) (*pb.Queue, error) {
 	return s.setState(req.Name, pb.Queue_RUNNING)
 }
@@ -204,7 +204,8 @@ func (s *Server) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.L
 	return resp, nil
 }
 
-// pageSize returns the number of results of a page. Unset and too large sizes mean the maximum.
+// pageSize returns the number of results in a page. If asked is unset or too large, it returns
+// most.
 func pageSize(asked int32, most int) (int, error) {
 	if asked < 0 {
 		return 0, invalid("page_size has to be at least 0, it is %d", asked)

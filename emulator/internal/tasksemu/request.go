@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/oidc"
 )
 
-// httpRequest builds the request of a delivery.
+// httpRequest returns the HTTP request of a delivery.
 func (s *Server) httpRequest(ctx context.Context, d *delivery) (*http.Request, error) {
 	t := &d.copy
 	method, target, body, headers, auth := overrideRequest(t.request, d.config.HttpTarget)
@@ -51,7 +51,7 @@ func (s *Server) httpRequest(ctx context.Context, d *delivery) (*http.Request, e
 	return req, nil
 }
 
-// eta returns a time in seconds since 1970, with microseconds.
+// eta formats a time as seconds since 1970, with microseconds, for a header.
 func eta(t time.Time) string {
 	micro := strconv.Itoa(t.Nanosecond() / 1000)
 	return strconv.FormatInt(t.Unix(), 10) + "." + "000000"[len(micro):] + micro

@@ -8,8 +8,8 @@ import (
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 )
 
-// backoff returns the time between a failed attempt, counted from 1, and the next. It is
-// min_backoff, doubled max_doublings times, and grows linearly after that, up to max_backoff.
+// backoff returns the wait after a failed attempt, which is counted from 1. The wait is min_backoff
+// at first, then doubles max_doublings times, and then grows linearly, up to max_backoff.
 func backoff(c *pb.RetryConfig, attempt int) time.Duration {
 	longest := c.MaxBackoff.AsDuration()
 	d := c.MinBackoff.AsDuration()
@@ -40,8 +40,8 @@ func exhausted(c *pb.RetryConfig, attempts int, age time.Duration) bool {
 	return attempts >= int(c.MaxAttempts) && age >= longest
 }
 
-// retryAfter returns the wait that an answer's header Retry-After asks for, in seconds or as a
-// date. It returns 0 if there is none.
+// retryAfter returns the wait in an answer's header Retry-After, which is in seconds or a date. It
+// returns 0 if there is none.
 func retryAfter(header string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second

@@ -18,9 +18,9 @@ import (
 
 // Options are the settings of a server.
 type Options struct {
-	// Transport carries the deliveries.
+	// Transport carries the deliveries' HTTP requests.
 	Transport http.RoundTripper
-	// Unlimited allows queues more than 500 dispatches a second.
+	// Unlimited allows queues with more than 500 dispatches a second.
 	Unlimited bool
 	// ReuseNames allows creating a queue with the name of a deleted one.
 	ReuseNames bool
@@ -28,7 +28,7 @@ type Options struct {
 	Faults Faults
 }
 
-// A Server is a google.cloud.tasks.v2 service.
+// A Server serves google.cloud.tasks.v2.
 type Server struct {
 	pb.UnimplementedCloudTasksServer
 
@@ -40,13 +40,13 @@ type Server struct {
 	mu         sync.Mutex
 	era        *era
 	queues     map[string]*queue
-	deleted    map[string]time.Time // deletion times of queues, by name
+	deleted    map[string]time.Time // times when queues were deleted, by the queues' names
 	operations operations
 }
 
-// An era is the time between two resets of a server.
+// An era has what ends at a reset of the server: dispatchers and deliveries.
 type era struct {
-	ctx     context.Context // ends all dispatchers and deliveries
+	ctx     context.Context // a context that ends when the dispatchers and deliveries have to end
 	end     context.CancelFunc
 	working sync.WaitGroup
 }
@@ -57,8 +57,8 @@ func newEra() *era {
 	return e
 }
 
-// NewServer returns a server without queues, which counts its operations on m. The caller has to
-// close it.
+// NewServer returns a server without queues. It counts its operations in m. The caller must close
+// it.
 func NewServer(opts Options, m *meter.Meter) *Server {
 	s := &Server{
 		opts:   opts,
@@ -77,7 +77,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	longrunningpb.RegisterOperationsServer(r, operationsServer{server: s})
 }
 
-// empty drops everything. The caller has locked the server, or it is new.
+// empty removes all queues. The caller has locked the server, or it is new.
 func (s *Server) empty() {
 	s.queues = make(map[string]*queue)
 	s.deleted = make(map[string]time.Time)
@@ -108,15 +108,16 @@ func (s *Server) Reset() {
 	ended.working.Wait()
 }
 
-// Keys serves the public keys that verify the OIDC tokens of deliveries.
+// Keys returns a handler that serves the public keys, by which receivers verify the OIDC tokens of
+// deliveries.
 func (s *Server) Keys() http.Handler { return s.signer }
 
-// Token returns an OIDC token of a service account for an audience. A delivery has one like it.
+// Token returns an OIDC token of a service account for an audience, like the token of a delivery.
 func (s *Server) Token(account, audience string) (string, error) {
 	return s.signer.Sign(account, audience, time.Now())
 }
 
-// queue returns an existing queue.
+// queue returns the queue with a name, or an error if it does not exist.
 func (s *Server) queue(name string) (*queue, error) {
 	if err := checkQueueName(name); err != nil {
 		return nil, err

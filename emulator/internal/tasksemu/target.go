@@ -11,13 +11,13 @@ import (
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 )
 
-// The limits of a request, from the documentation of Cloud Tasks.
+// Limits of a delivery's request, from the documentation of Cloud Tasks.
 const (
-	maxURL        = 2083 // bytes, encoded
+	maxURL        = 2083 // the maximum size of the encoded URL in bytes
 	maxHeaderSize = 80 << 10
 )
 
-// checkURL checks the URL of a task.
+// checkURL returns an error if the URL of a task is invalid. The error names the field.
 func checkURL(field, text string) error {
 	target, err := url.Parse(text)
 	switch {
@@ -29,7 +29,7 @@ func checkURL(field, text string) error {
 	return nil
 }
 
-// shorten limits the length of a text in an error.
+// shorten returns a text for an error, cut to a limited length.
 func shorten(s string) string {
 	if len(s) > 100 {
 		return s[:100] + "…"
@@ -57,7 +57,7 @@ func checkHeaders(field string, headers map[string]string) error {
 	return nil
 }
 
-// checkMethod checks a request's method.
+// checkMethod returns an error if the HTTP method of a request is invalid.
 func checkMethod(field string, m pb.HttpMethod) error {
 	if pb.HttpMethod_name[int32(m)] == "" {
 		return invalid("%s: there is no method %d", field, m)
@@ -65,7 +65,7 @@ func checkMethod(field string, m pb.HttpMethod) error {
 	return nil
 }
 
-// takesBody reports whether requests of a method have a body.
+// takesBody reports whether requests with an HTTP method have a body.
 func takesBody(m pb.HttpMethod) bool {
 	switch m {
 	case pb.HttpMethod_HTTP_METHOD_UNSPECIFIED, pb.HttpMethod_POST, pb.HttpMethod_PUT, pb.HttpMethod_PATCH:
@@ -74,14 +74,14 @@ func takesBody(m pb.HttpMethod) bool {
 	return false
 }
 
-// An authorization says which token a delivery carries. The types for tasks and for queues have the
-// same methods.
+// An authorization says which token a delivery carries. The protocol's types for tasks and for
+// queues both have these methods.
 type authorization interface {
 	GetOauthToken() *pb.OAuthToken
 	GetOidcToken() *pb.OidcToken
 }
 
-// checkTarget checks the settings by which a queue changes its tasks' requests.
+// checkTarget checks the settings by which a queue changes the requests of its tasks.
 func checkTarget(t *pb.HttpTarget) error {
 	if t == nil {
 		return nil
@@ -162,7 +162,7 @@ func overrideURL(text string, o *pb.UriOverride) string {
 	return u.String()
 }
 
-// rooted returns a path with a slash at its start, unless it is empty.
+// rooted returns a path with a slash at its start. An empty path stays empty.
 func rooted(path string) string {
 	if path == "" || strings.HasPrefix(path, "/") {
 		return path
@@ -197,7 +197,7 @@ func overrideRequest(
 	return m.String(), target, body, headers, auth
 }
 
-// setHeader sets a header that a user asked for, unless Cloud Tasks sets it itself or reserves it.
+// setHeader sets a header that a user has requested, unless Cloud Tasks sets or reserves it.
 func setHeader(headers http.Header, key, value string) {
 	key = http.CanonicalHeaderKey(key)
 	switch {

@@ -10,49 +10,50 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// The limits of a task, from the documentation of Cloud Tasks.
+// Limits and defaults of a task, from the documentation of Cloud Tasks.
 const (
-	maxTaskSize      = 1048569 // bytes of the stored form
+	maxTaskSize      = 1048569 // the maximum size of the stored form in bytes
 	maxAhead         = 30 * 24 * time.Hour
-	retention        = 31 * 24 * time.Hour // after this time a task is deleted in any case
+	retention        = 31 * 24 * time.Hour // the age at which a task is deleted in any case
 	defaultDeadline  = 10 * time.Minute
 	shortestDeadline = 15 * time.Second
 	longestDeadline  = 30 * time.Minute
 )
 
-// A task is a task of a queue. The queue's lock guards the fields that change.
+// A task is a task in a queue. The queue's lock guards the fields that change.
 type task struct {
-	name    string // the full name
+	name    string // the full name of the task
 	id      string
 	request *pb.HttpRequest
-	retries *pb.RetryConfig // nil: the queue's retries
+	retries *pb.RetryConfig // the task's own retry settings; nil: the queue's apply
 	created time.Time
 	size    int
 
-	deadline time.Duration // longest time of one delivery
-	due      time.Time     // schedule_time
-	at       time.Time     // dispatch time; equals due, unless a fault has delayed it
-	held     bool          // a fault has held it back since its last delivery
-	number   uint64        // order of arrival among the queue's waiting tasks
-	place    int           // index in the heap of waiting tasks, or -1
-	running  int           // deliveries under way
+	deadline time.Duration // the longest time of a delivery
+	due      time.Time     // the schedule_time
+	at       time.Time     // the time at which to dispatch the task: due, unless a fault has delayed it
+	held     bool          // whether a fault has delayed the task since its last delivery
+	number   uint64        // the task's number in the order of arrival among the queue's waiting tasks
+	place    int           // the index in the heap of waiting tasks, or -1
+	running  int           // number of deliveries under way
 
-	dispatches int // attempts started
-	responses  int // attempts answered by the handler
-	// Answers other than 5XX: "this number does not include failures due to 5XX error codes".
+	dispatches int // number of attempts started
+	responses  int // number of attempts that the handler has answered
+	// executions is the number of answers other than 5XX: "this number does not include failures
+	// due to 5XX error codes".
 	executions int
 	first      time.Time
 	last       attempt
-	previous   outcome // outcome of the last attempt that has ended
+	previous   outcome // result of the last attempt that has ended
 }
 
-// An attempt has the times and the status of an attempt, which a task shows.
+// An attempt has the times and the status of an attempt, as GetTask shows them.
 type attempt struct {
 	due, begun, ended time.Time
 	status            *status.Status
 }
 
-// newTask checks a task, and completes it.
+// newTask checks the task in a request, and fills in its defaults.
 func newTask(p *pb.Task, name, id string, now time.Time) (*task, error) {
 	if p.GetAppEngineHttpRequest() != nil {
 		return nil, unimplemented("delivers to HTTP targets only: use Task.http_request in place of " +
@@ -133,10 +134,10 @@ func checkRequest(r *pb.HttpRequest) error {
 	return nil
 }
 
-// expired reports whether a task is older than retention.
+// expired reports whether the task's age has reached retention.
 func (t *task) expired(now time.Time) bool { return now.Sub(t.created) >= retention }
 
-// proto returns the task as the service shows it. The caller has locked the queue.
+// proto returns the task in the protocol's form. The caller has locked the queue.
 func (t *task) proto(view pb.Task_View) *pb.Task {
 	// The parts of a request never change, so they can be shared.
 	request := &pb.HttpRequest{
@@ -172,7 +173,7 @@ func (t *task) proto(view pb.Task_View) *pb.Task {
 	return p
 }
 
-// stamp returns a time as the service shows it, or nil for none.
+// stamp converts a time into the protocol's form. It returns nil for the zero time.
 func stamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil

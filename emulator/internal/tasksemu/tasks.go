@@ -49,7 +49,7 @@ func (s *Server) createTask(q *queue, req *pb.CreateTaskRequest) (*pb.Task, erro
 	return resp, nil
 }
 
-// find returns the queue and the task of a name, and locks the queue.
+// find returns the task with a name, and its queue, which it locks.
 func (s *Server) find(name string) (*queue, *task, error) {
 	parent, _, err := splitTask(name)
 	if err != nil {

@@ -36,7 +36,7 @@ const (
 	cpuAlways  = "always"
 )
 
-// config is the values of the flags.
+// config has the values of the command's flags.
 type config struct {
 	limits
 	entities, amount int
@@ -47,7 +47,9 @@ type config struct {
 	term, kill       int
 	rollout, pause   bool
 	json, log        bool
-	programs         []string // of the revisions; the last one serves all later ones, too; empty: build the current one
+	// the programs of the revisions; the last one is also used for all later ones; empty: the
+	// current one is built
+	programs []string
 }
 
 func main() {
@@ -60,7 +62,7 @@ func main() {
 	})
 }
 
-// parse parses the flags, and prints their help if asked to.
+// parse parses the flags. If they ask for help, it prints that.
 func parse(args []string, help io.Writer) (config, error) {
 	var c config
 	flags := flag.NewFlagSet("local", flag.ContinueOnError)
@@ -123,15 +125,15 @@ func parse(args []string, help io.Writer) (config, error) {
 	return c, err
 }
 
-// A result is what the job did, how many accounts were processed again, and what the router
-// counted.
+// A result has the numbers of the job, of accounts that were processed again, and of the router.
 type result struct {
 	bank.Result
-	Redone int64 `json:"redone"` // accounts for which the function was called more than once
+	Redone int64 `json:"redone"` // number of accounts for which the function was called more than once
 	counts
 }
 
-// run does everything: it sets up, writes accounts, runs the job, checks the result, and reports.
+// run carries out the whole example: it sets up, writes accounts, runs the job, checks the result,
+// and reports.
 func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	lines := stdout
 	if c.json {

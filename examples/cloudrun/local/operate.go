@@ -10,7 +10,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// jobID is the ID of the job.
+// jobID is the ID of the job that the command runs.
 const jobID = "spring-credit"
 
 // An act is something that happens to the service or the job while the job runs.
@@ -25,17 +25,17 @@ const (
 	actPause             // the job is paused until the service has no instances
 )
 
-// An event is an act, and the number of calls of the function after which it is due.
+// An event is an act that is due after a number of calls of the job's function.
 type event struct {
 	after   int
 	act     act
-	percent int // of actShift
+	percent int // for actShift: the share of the requests
 }
 
-// rollout is the steps in which requests move to a new revision, in percent.
+// rollout has the shares of requests, in percent, that a new revision gets step by step.
 var rollout = []int{10, 50, 100}
 
-// script returns the events, in order.
+// script returns the events that happen while the job runs, in order.
 func script(c config) (all []event) {
 	part := func(i, n int) int { return c.entities * (i + 1) / (n + 1) }
 	for i := range c.term {
@@ -57,14 +57,14 @@ func script(c config) (all []event) {
 	return all
 }
 
-// An observer checks what an operator sees of a job.
+// An observer checks the statuses of a job that an operator sees.
 type observer struct {
 	last   *mapper.Status
-	paused bool // by the operator
+	paused bool // whether the operator has paused the job
 }
 
-// see returns an error if a status can't be true. It compares it with earlier statuses, and with
-// how often the function was called.
+// see returns an error if a status of the job can't be true. It compares the status with earlier
+// ones, and with called, the number of calls of the function.
 func (o *observer) see(s *mapper.Status, called int) error {
 	last := o.last
 	o.last = s
@@ -82,7 +82,7 @@ func (o *observer) see(s *mapper.Status, called int) error {
 	return nil
 }
 
-// settled returns an error if the status of an idle job disagrees with the accounts.
+// settled returns an error if the status of a job that is idle disagrees with the accounts.
 func settled(s *mapper.Status, c config, t bank.Tally) error {
 	credited := t.Accounts - t.Wrong
 	if c.amount != 0 && !s.Estimated && s.Processed != credited {
@@ -91,17 +91,17 @@ func settled(s *mapper.Status, c config, t bank.Tally) error {
 	return nil
 }
 
-// An operation runs one job from start to end.
+// An operation runs one job through the service's API, from start to end.
 type operation struct {
 	*service
 	config
 	screen   *screen
 	observer observer
 	events   []event
-	settings string // further settings of the job in JSON, each after a comma
+	settings string // further settings of the job as JSON, each after a comma
 }
 
-// start starts the job through the API.
+// start starts the job through the service's API.
 func (o *operation) start(ctx context.Context) error {
 	body := fmt.Sprintf(`{"mapper": "add-credit", "id": %q, "query": {"kind": "Account"}, "params": {"Amount": %d}%s}`,
 		jobID, o.amount, o.settings)
@@ -109,7 +109,7 @@ func (o *operation) start(ctx context.Context) error {
 	return o.call(ctx, "POST", "/jobs", body, nil)
 }
 
-// status reads the job's status, and checks it.
+// status reads the job's status through the API, and checks it.
 func (o *operation) status(ctx context.Context) (*mapper.Status, error) {
 	s := new(mapper.Status)
 	if err := o.call(ctx, "GET", "/jobs/"+jobID, "", s); err != nil {
@@ -126,7 +126,7 @@ func (o *operation) status(ctx context.Context) (*mapper.Status, error) {
 	return s, o.observer.see(s, o.called())
 }
 
-// follow makes the events happen until the job has ended.
+// follow reads the job's status until the job has ended. Meanwhile it makes the events happen.
 func (o *operation) follow(ctx context.Context) (*mapper.Status, error) {
 	for {
 		s, err := o.status(ctx)
@@ -149,7 +149,7 @@ func (o *operation) follow(ctx context.Context) (*mapper.Status, error) {
 	}
 }
 
-// happen makes the next event happen, if it is due.
+// happen carries out the next event, if it is due.
 func (o *operation) happen(ctx context.Context) error {
 	if len(o.events) == 0 || o.called() < o.events[0].after {
 		return nil
@@ -174,7 +174,7 @@ func (o *operation) happen(ctx context.Context) error {
 	return nil
 }
 
-// rest pauses the job until there is no instance, and resumes it.
+// rest pauses the job until the service has no instance, and then resumes it.
 func (o *operation) rest(ctx context.Context) error {
 	o.screen.say("an operator pauses the job")
 	if err := o.call(ctx, "POST", "/jobs/"+jobID+"/pause?reason=lunch", "", nil); err != nil {
@@ -192,8 +192,8 @@ func (o *operation) rest(ctx context.Context) error {
 	return nil
 }
 
-// quiet waits until there is no instance. Then it compares the job's status, from a new instance,
-// with the accounts.
+// quiet waits until the service has no instance. Then it compares the job's status, which a new
+// instance reads, with the accounts.
 func (o *operation) quiet(ctx context.Context) error {
 	if err := o.empty(ctx); err != nil {
 		return err
@@ -210,7 +210,7 @@ func (o *operation) quiet(ctx context.Context) error {
 	return settled(s, o.config, tally)
 }
 
-// empty waits until there is no instance.
+// empty waits until the service has no instance.
 func (o *operation) empty(ctx context.Context) error {
 	for o.there() > 0 {
 		if err := sleep(ctx, 10*time.Millisecond); err != nil {
@@ -220,7 +220,7 @@ func (o *operation) empty(ctx context.Context) error {
 	return nil
 }
 
-// listed checks that the list of jobs agrees with the job's status.
+// listed returns an error if the list of jobs disagrees with the job's status.
 func (o *operation) listed(ctx context.Context) error {
 	var list struct{ Jobs []mapper.JobInfo }
 	if err := o.call(ctx, "GET", "/jobs", "", &list); err != nil {
@@ -232,7 +232,7 @@ func (o *operation) listed(ctx context.Context) error {
 	return nil
 }
 
-// sleep waits, unless ctx ends.
+// sleep waits for the time d. It returns an error if ctx ends before.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -242,7 +242,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// proven checks that the job's records prove that each account was processed.
+// proven returns an error unless the job's records prove that each account was processed.
 func (o *operation) proven(ctx context.Context) error {
 	proof, err := mapper.VerifyJob(ctx, o.client, jobID, nil)
 	if err == nil {

@@ -4,7 +4,8 @@ package main
 
 import "os"
 
-// pauses is false: this system can't stop a process, so -cpu=request is refused.
+// pauses says whether this system can stop a process and let it continue. It can't, so -cpu=request
+// is refused.
 const pauses = false
 
 func pause(*os.Process) {}

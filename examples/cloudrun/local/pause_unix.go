@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// pauses is true: this system can stop a process and let it continue.
+// pauses says whether this system can stop a process and let it continue.
 const pauses = true
 
 // pause takes the CPU away from a process.

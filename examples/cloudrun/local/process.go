@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// termTime is the time that a process has from SIGTERM to SIGKILL, as on Cloud Run.
+// termTime is the time from SIGTERM to SIGKILL for a process, as on Cloud Run.
 const termTime = 10 * time.Second
 
-// probeTime is the time that a process has until its startup probe succeeds.
+// probeTime is how long a process may take until its startup probe succeeds.
 const probeTime = 30 * time.Second
 
-// A process is an instance of the service.
+// A process is an instance of the service that runs as a process of its own.
 type process struct {
 	http.Handler
 	cmd       *exec.Cmd
@@ -33,8 +33,8 @@ type process struct {
 	err error
 }
 
-// launch starts a program as an instance. lost answers the requests that the process leaves
-// unanswered.
+// launch starts a program as an instance. The function lost answers requests that the process
+// leaves unanswered.
 func launch(
 	program string, environment []string, log io.Writer, lost func(http.ResponseWriter, *http.Request),
 ) (*process, error) {
@@ -66,7 +66,7 @@ func launch(
 	return p, nil
 }
 
-// fail notes why the process ended, unless an earlier error is known.
+// fail records why the process has ended, unless an earlier error is known.
 func (p *process) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,7 +75,7 @@ func (p *process) fail(err error) {
 	}
 }
 
-// Ready requests /ready until the answer is 200.
+// Ready requests /ready, again and again, until the status is 200.
 func (p *process) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, probeTime, fmt.Errorf("/ready was not answered 200 within %v",
 		probeTime))

@@ -10,29 +10,29 @@ import (
 	"time"
 )
 
-// A machine is the process of an instance, or a test's replacement for it.
+// A machine is the process of an instance. Tests have another implementation.
 type machine interface {
-	http.Handler                     // it serves a request
+	http.Handler                     // serves requests
 	Ready(ctx context.Context) error // waits until the startup probe succeeds
-	Pause()                          // takes its CPU away
-	Continue()                       // gives it back
-	Terminate()                      // tells it to end, and kills it if it has not ended 10 s later
-	Kill()                           // ends it at once
+	Pause()                          // takes away the process's CPU
+	Continue()                       // gives the CPU back
+	Terminate()                      // tells the process to end, and kills it if it has not ended 10 s later
+	Kill()                           // ends the process at once
 	Ended() <-chan struct{}
-	Err() error // after it has ended: why, or nil
+	Err() error // returns why the process has ended, or nil
 }
 
-// An instance is a machine that a revision has started.
+// An instance is a running copy of a revision of the service.
 type instance struct {
 	machine
 	number   int
 	revision *revision
 	stage    stage
 	killed   bool
-	why      string // why it was told to end
+	why      string // why the instance was told to end; empty: it was not
 	underWay int
-	ready    time.Time // when it became ready
-	idle     time.Time // when its last request ended
+	ready    time.Time // when the instance became ready
+	idle     time.Time // when the instance's last request ended
 }
 
 // A revision is one version of the service.
@@ -55,14 +55,14 @@ func (v *revision) standings(now time.Time) []standing {
 	return all
 }
 
-// A router stands in front of a service, as Cloud Run does: it starts and ends instances, and gives
-// each request to one.
+// A router simulates Cloud Run in front of a service: it starts and ends instances, and gives each
+// request to one.
 type router struct {
 	limits
-	always  bool          // instances have a CPU even without requests
-	wait    time.Duration // minimum time that a request waits for an instance
-	timeout time.Duration // of a request
-	cold    time.Duration // delay before an instance starts: the platform's part of a cold start
+	always  bool          // whether instances have a CPU even without requests
+	wait    time.Duration // least time for which a request waits for an instance
+	timeout time.Duration // longest time of a request
+	cold    time.Duration // delay before an instance starts, for the platform's part of a cold start
 	say     func(string, ...any)
 
 	mu        sync.Mutex
@@ -73,28 +73,28 @@ type router struct {
 	closed    bool
 	counts    counts
 	problems  []error
-	failed    chan struct{}   // closed with the first problem
-	life      context.Context // ends with the router
+	failed    chan struct{}   // closed at the first problem
+	life      context.Context // ends when the router is closed
 	end       context.CancelFunc
 	all       sync.WaitGroup
 }
 
-// counts are what a router has counted.
+// counts has the numbers of what happened at a router.
 type counts struct {
 	Requests int `json:"requests"`
-	Waited   int `json:"waited"`    // requests that waited for an instance
-	Refused  int `json:"refused"`   // 429: no instance was free in time
-	TimedOut int `json:"timed_out"` // 504
-	Cut      int `json:"cut"`       // 503: the instance ended before it answered
-	Started  int `json:"started"`   // instances
-	AtOnce   int `json:"at_once"`   // maximum of instances at the same time
-	Idle     int `json:"idle"`      // instances that ended after being idle
+	Waited   int `json:"waited"`    // number of requests that waited for an instance
+	Refused  int `json:"refused"`   // requests answered with 429, because no instance was free in time
+	TimedOut int `json:"timed_out"` // requests answered with 504, because they took too long
+	Cut      int `json:"cut"`       // requests answered with 503, because the instance ended before it answered
+	Started  int `json:"started"`   // number of instances that were started
+	AtOnce   int `json:"at_once"`   // largest number of instances at the same time
+	Idle     int `json:"idle"`      // number of instances that ended after they were idle
 
 	longestWait time.Duration
-	ready       int           // instances that became ready
-	starts      time.Duration // total time until they became ready
-	life        time.Duration // total time of instances after that
-	paused      time.Duration // the part of life without a CPU
+	ready       int           // number of instances that became ready
+	starts      time.Duration // the total time from the starts of these instances until they became ready
+	life        time.Duration // the total time for which these instances then existed
+	paused      time.Duration // the part of life in which instances had no CPU
 }
 
 // deploy adds a revision. The first one gets all requests. A later one gets none before a call of
@@ -110,7 +110,8 @@ func (r *router) deploy(name string, launch func() (machine, error)) {
 	r.settle()
 }
 
-// shift gives the newest revision a share of the requests, and the rest to the one before it.
+// shift gives a share of the requests to the newest revision, and the rest to the revision before
+// it.
 func (r *router) shift(percent int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,7 +120,8 @@ func (r *router) shift(percent int) {
 	r.settle()
 }
 
-// limitsOf returns the limits of a revision. A revision without requests keeps no instances.
+// limitsOf returns the limits of a revision's instances. A revision that gets no requests has no
+// minimum.
 func (r *router) limitsOf(v *revision) limits {
 	l, last := r.limits, len(r.revisions)-1
 	if gets := v == r.revisions[last] && r.percent > 0 || last > 0 && v == r.revisions[last-1] &&
@@ -129,8 +131,8 @@ func (r *router) limitsOf(v *revision) limits {
 	return l
 }
 
-// settle gives waiting requests to instances, and starts and ends instances. The caller has locked
-// the router.
+// settle assigns waiting requests to instances, and starts and ends instances. The caller has
+// locked the router.
 func (r *router) settle() {
 	if r.closed {
 		return
@@ -167,7 +169,7 @@ func (r *router) settle() {
 	}
 }
 
-// take gives an instance a request.
+// take assigns a request to an instance.
 func (r *router) take(in *instance, now time.Time) {
 	if in.underWay++; in.underWay == 1 && !r.always {
 		r.counts.paused += now.Sub(in.idle)
@@ -175,7 +177,8 @@ func (r *router) take(in *instance, now time.Time) {
 	}
 }
 
-// release takes a request from an instance. Without requests the instance loses its CPU.
+// release records that a request of an instance has ended. Without requests the instance loses its
+// CPU.
 func (r *router) release(in *instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,7 +188,7 @@ func (r *router) release(in *instance) {
 	r.settle()
 }
 
-// rest takes the CPU from an instance without requests, unless it is ending.
+// rest takes away the CPU of an instance without requests, unless the instance is ending.
 func (r *router) rest(in *instance) {
 	in.idle = time.Now()
 	if in.stage == serving && !r.always {
@@ -210,7 +213,7 @@ func (r *router) start(v *revision) {
 	r.all.Go(func() { r.live(in) })
 }
 
-// live follows an instance from its start to its end.
+// live runs an instance from its start to its end.
 func (r *router) live(in *instance) {
 	begun := time.Now()
 	time.Sleep(r.cold)
@@ -257,13 +260,13 @@ func (r *router) live(in *instance) {
 	r.settle()
 }
 
-// drop removes an instance.
+// drop removes an instance from its revision.
 func (r *router) drop(in *instance) {
 	v := in.revision
 	v.instances = slices.DeleteFunc(v.instances, func(other *instance) bool { return other == in })
 }
 
-// terminate tells an instance to end. It gets no more requests, and a CPU to end with.
+// terminate tells an instance to end. It gets no more requests, but has a CPU until its end.
 func (r *router) terminate(in *instance, why string) {
 	if in.underWay == 0 && !r.always {
 		r.counts.paused += time.Since(in.idle)
@@ -277,8 +280,8 @@ func (r *router) terminate(in *instance, why string) {
 	in.Terminate()
 }
 
-// disturb ends the instance with the most requests, by SIGTERM or at once. It reports whether there
-// is one.
+// disturb ends the instance with the most requests: at once if kill is set, and otherwise by
+// SIGTERM. It returns false if there is no instance.
 func (r *router) disturb(kill bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -364,7 +367,7 @@ func (r *router) place(ctx context.Context) (*instance, error) {
 	}
 }
 
-// waited counts a request that has waited since a time.
+// waited counts a request that has waited for an instance since the given time.
 func (r *router) waited(since time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -391,7 +394,7 @@ func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 var errTimeout = errors.New("the request has taken longer than the service's time-out")
 
-// lost answers a request that an instance has not answered.
+// lost answers a request that its instance has left unanswered.
 func (r *router) lost(w http.ResponseWriter, req *http.Request) {
 	switch cause := context.Cause(req.Context()); {
 	case errors.Is(cause, errTimeout):
@@ -409,7 +412,7 @@ func (r *router) count(n *int) {
 	*n++
 }
 
-// problem notes an error that must not happen. The caller has locked the router.
+// problem records an error that must not happen. The caller has locked the router.
 func (r *router) problem(err error) {
 	if len(r.problems) == 0 {
 		close(r.failed)
@@ -427,7 +430,7 @@ func (r *router) there() (n int) {
 	return n
 }
 
-// seen returns the router's counts, and its problems.
+// seen returns the router's numbers, and an error with its problems.
 func (r *router) seen() (counts, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,12 +7,12 @@ import "time"
 
 // limits are the settings of a Cloud Run service.
 type limits struct {
-	min, max    int           // instances of a revision
-	concurrency int           // requests that an instance takes at once
-	keep        time.Duration // how long an instance without a request stays
+	min, max    int           // bounds of the number of a revision's instances
+	concurrency int           // number of requests that an instance takes at once
+	keep        time.Duration // how long an instance without requests stays
 }
 
-// target is the share of an instance's concurrency, in tenths, above which another instance is
+// target is the share of an instance's concurrency, in tenths, from which on another instance is
 // started. Cloud Run documents 60%.
 const target = 6
 
@@ -20,28 +20,28 @@ const target = 6
 type stage int
 
 const (
-	starting stage = iota // until its startup probe succeeds
+	starting stage = iota // the startup probe of the instance has not succeeded yet
 	serving
-	ending // it has been told to end, and gets no more requests
+	ending // the instance was told to end, and gets no more requests
 )
 
-// A standing is the state of an instance at the time of a decision.
+// A standing is the state of an instance when the router decides.
 type standing struct {
 	stage    stage
-	underWay int           // number of its requests
-	idle     time.Duration // time without requests
+	underWay int           // number of requests that the instance works on
+	idle     time.Duration // how long the instance has had no requests
 }
 
-// wanted returns how many instances a number of requests needs. The number includes waiting
-// requests.
+// wanted returns how many instances are needed for a number of requests, which includes waiting
+// ones.
 func (l limits) wanted(requests int) int {
 	full := l.concurrency * target
 	n := (10*requests + full - 1) / full
 	return min(l.max, max(l.min, min(n, requests)))
 }
 
-// choose returns the instance for the next request: the one with the fewest requests, and the
-// oldest of several. It returns -1 if none has room.
+// choose returns the index of the instance for the next request: the one with the fewest requests,
+// and the oldest one of several. It returns -1 if none has room.
 func (l limits) choose(all []standing) int {
 	best := -1
 	for i, s := range all {
@@ -52,7 +52,7 @@ func (l limits) choose(all []standing) int {
 	return best
 }
 
-// missing returns how many instances to start. Those that are ending do not count.
+// missing returns how many further instances to start. Instances that are ending do not count.
 func (l limits) missing(all []standing, waiting int) int {
 	there, underWay := 0, 0
 	for _, s := range all {
@@ -64,8 +64,8 @@ func (l limits) missing(all []standing, waiting int) int {
 	return max(0, l.wanted(underWay+waiting)-there)
 }
 
-// spare returns the instances to end: those that were idle for long enough, without going below the
-// minimum.
+// spare returns the indexes of the instances to end: those that were idle for long enough, without
+// going below the minimum.
 func (l limits) spare(all []standing) (spare []int) {
 	there := 0
 	for _, s := range all {
@@ -82,7 +82,7 @@ func (l limits) spare(all []standing) (spare []int) {
 	return spare
 }
 
-// busiest returns the instance with the most requests, or -1.
+// busiest returns the index of the instance with the most requests, or -1 if there is none.
 func busiest(all []standing) int {
 	best := -1
 	for i, s := range all {
@@ -93,15 +93,15 @@ func busiest(all []standing) int {
 	return best
 }
 
-// toNewest reports whether a request goes to the newest revision, given its share. The first
-// request is number 0. Of a hundred requests in a row it gets exactly its percentage, evenly
-// spread.
+// toNewest reports whether a request goes to the newest revision, whose share of the requests is
+// percent. The first request is number 0. Of a hundred requests in a row the revision gets exactly
+// its percentage, evenly spread.
 func toNewest(request, percent int) bool {
 	return (request+1)*percent/100 > request*percent/100
 }
 
-// patience returns how long a request waits for an instance before it is answered 429. Cloud Run
-// documents 10 s, and more if instances start slowly.
+// patience returns how long a request waits for an instance before it is answered with 429. Cloud
+// Run documents 10 s, and more if instances start slowly.
 func patience(least time.Duration, starts int, inAll time.Duration) time.Duration {
 	if starts == 0 {
 		return least

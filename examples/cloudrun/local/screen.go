@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A screen is the program's output: lines with their time and, on a terminal, a bar below them.
+// A screen prints the program's output: lines with their time and, on a terminal, a bar below them.
 type screen struct {
 	mu    sync.Mutex
 	out   io.Writer
@@ -49,7 +49,7 @@ func (s *screen) say(format string, args ...any) {
 	s.print("%6.2f s  %s", time.Since(s.begun).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// progress moves the bar.
+// progress sets the bar to the progress in a status.
 func (s *screen) progress(status *mapper.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

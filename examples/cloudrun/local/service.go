@@ -33,8 +33,8 @@ const (
 	program  = "github.com/scattermap/scattermap/examples/cloudrun"
 )
 
-// A service is the command examples/cloudrun with a router in front of it, and the emulators that
-// it uses.
+// A service is the program of examples/cloudrun and the router in front of it, with the emulators
+// that it uses.
 type service struct {
 	*router
 	emulator *emulator.Emulator
@@ -42,12 +42,12 @@ type service struct {
 	client   *datastore.Client
 	url      string
 	front    *httptest.Server
-	folder   string // for the program, and for the file of calls
+	folder   string // the folder for the program, and for the file of calls
 	programs []string
 	log      io.Writer
 }
 
-// start starts the emulators, and the router with the first revision, still without an instance.
+// start starts the emulators, and the router with the first revision. There is no instance yet.
 func start(ctx context.Context, c config, say func(string, ...any), log io.Writer) (_ *service, err error) {
 	s := &service{router: newRouter(c.limits), programs: c.programs, log: io.Discard}
 	s.always, s.wait, s.timeout, s.cold, s.say = c.cpu == cpuAlways, c.wait, c.timeout, c.cold, say
@@ -98,8 +98,8 @@ func start(ctx context.Context, c config, say func(string, ...any), log io.Write
 	return s, nil
 }
 
-// createQueue creates a queue that delivers the tasks of workers at once. Otherwise the service
-// creates a queue that fits its limits.
+// createQueue creates a queue that delivers as many tasks at once as there are workers. Otherwise
+// the service would create a queue that fits its limits.
 func (s *service) createQueue(ctx context.Context, workers int) error {
 	client, err := s.emulator.TasksClient(ctx)
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *service) createQueue(ctx context.Context, workers int) error {
 	return err
 }
 
-// deployNext adds a revision of the service, with the next program if there are several.
+// deployNext adds a revision of the service. If there are several programs, it has the next one.
 func (s *service) deployNext() {
 	n := len(s.revisions)
 	binary, name := s.programs[min(n, len(s.programs)-1)], fmt.Sprintf("credit-%05d", n+1)
@@ -140,8 +140,8 @@ func (s *service) deployNext() {
 
 func (s *service) callsFile() string { return filepath.Join(s.folder, "calls") }
 
-// called returns how often the function was called so far. It uses the length of the file, as all
-// keys have the same length.
+// called returns how often the function was called so far. It calculates that from the length of
+// the file of calls, because all keys have the same length.
 func (s *service) called() int {
 	info, err := os.Stat(s.callsFile())
 	if err != nil {
@@ -174,13 +174,13 @@ func (s *service) calls() (calls, redone int64, err error) {
 	return calls, redone, lines.Err()
 }
 
-// attempts is how often an operator makes a request that the router answers in place of the
+// attempts is how often an operator repeats a request that the router has answered in place of the
 // service.
 const attempts = 20
 
 // call makes a request to the API as an operator, and decodes the answer into v unless v is nil. It
-// repeats requests that Cloud Run answered in place of the service. That is safe, as starts and
-// controls are idempotent.
+// repeats requests that the router has answered in place of the service. That is safe, because
+// starts and controls are idempotent.
 func (s *service) call(ctx context.Context, method, path, body string, v any) error {
 	for attempt := 1; ; attempt++ {
 		code, text, err := s.send(ctx, method, path, body)
@@ -201,7 +201,8 @@ func (s *service) call(ctx context.Context, method, path, body string, v any) er
 	}
 }
 
-// send makes a request as an operator.
+// send makes a request to the API as an operator. It returns the status code and the body of the
+// answer.
 func (s *service) send(ctx context.Context, method, path, body string) (code int, text []byte, err error) {
 	token, err := s.emulator.Token(operator, s.url)
 	if err != nil {

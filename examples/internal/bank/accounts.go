@@ -10,15 +10,15 @@ import (
 	"google.golang.org/api/iterator"
 )
 
-// stored is the whole of an account.
+// stored has all properties of an account as it is written.
 type stored struct {
 	Balance int64
-	Opening int64 // the first balance
+	Opening int64 // the balance before the job
 	Owner   string
 }
 
-// WriteAccounts writes n accounts, several batches at once. Function key returns the key of account
-// i.
+// WriteAccounts writes n accounts, several batches at once. The function key returns the key of
+// account i.
 func WriteAccounts(ctx context.Context, client *datastore.Client, n int, key func(int) *datastore.Key) error {
 	const batch, parallel = 500, 4
 	group, ctx := errgroup.WithContext(ctx)
@@ -39,14 +39,15 @@ func WriteAccounts(ctx context.Context, client *datastore.Client, n int, key fun
 	return group.Wait()
 }
 
-// A Tally is the sums over all accounts.
+// A Tally has sums over all accounts.
 type Tally struct {
 	Accounts, Sum int64
-	Wrong         int64 // accounts whose balance is not their first one plus the credit
+	Wrong         int64 // number of accounts whose balance is not the first balance plus the credit
 	Example       *datastore.Key
 }
 
-// ReadAccounts reads all accounts, which should have been credited an amount.
+// ReadAccounts reads all accounts and adds them up. Each should have been credited the given
+// amount.
 func ReadAccounts(ctx context.Context, client *datastore.Client, credited int64) (Tally, error) {
 	var t Tally
 	it := client.Run(ctx, datastore.NewQuery("Account"))

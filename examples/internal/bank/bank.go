@@ -1,4 +1,4 @@
-// Package bank has the mapper that the examples run.
+// Package bank has the mapper that several examples run, and the accounts that it credits.
 package bank
 
 import (
@@ -20,7 +20,7 @@ type Credit struct {
 	Amount int64
 }
 
-// AddCredit adds an amount to the balance of an account.
+// AddCredit is a mapper that adds an amount to the balance of each account.
 var AddCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.Entity[Account], p Credit) error {
 	if err := note(a.Key.Encode()); err != nil {
 		return err
@@ -30,8 +30,9 @@ var AddCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 	return nil
 })
 
-// CallsVariable is an environment variable. It names a file in which each process notes the keys of
-// AddCredit's calls, so that a test can count them. Without it nothing is noted.
+// CallsVariable is the name of an environment variable with the name of a file. Each process
+// appends the keys of AddCredit's calls to the file, so that a test can count them. Without the
+// variable nothing is written.
 const CallsVariable = "BANK_CALLS"
 
 var callsFile = sync.OnceValues(func() (*os.File, error) {
@@ -42,7 +43,8 @@ var callsFile = sync.OnceValues(func() (*os.File, error) {
 	return os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
 })
 
-// note appends a line to the file of calls at once, as the process may be killed right after it.
+// note appends a line to the file of calls. It writes at once, because the process may be killed
+// right after it.
 func note(key string) error {
 	file, err := callsFile()
 	if err != nil || file == nil {

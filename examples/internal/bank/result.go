@@ -8,10 +8,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Result is what the job did, and how the accounts have changed.
+// A Result has the numbers of a job, and the sums over the accounts before and after it.
 type Result struct {
 	State     mapper.State `json:"state"`
-	Entities  int64        `json:"entities"` // accounts that were read after the job
+	Entities  int64        `json:"entities"` // number of accounts that were read after the job
 	Processed int64        `json:"processed"`
 	Failures  int64        `json:"failures"`
 	SumBefore int64        `json:"sum_before"`
@@ -20,11 +20,12 @@ type Result struct {
 	Pages     int64        `json:"pages"`
 	Depth     int64        `json:"depth"`
 	Seconds   float64      `json:"seconds"`
-	Reads     int64        `json:"reads"`  // billed for the job and its progress bar
-	Writes    int64        `json:"writes"` // billed
+	Reads     int64        `json:"reads"`  // number of billed reads of the job and its progress bar
+	Writes    int64        `json:"writes"` // number of billed writes
 }
 
-// Check checks that the accounts have changed as they should.
+// Check returns an error if the accounts have not changed as they should: n accounts, each by
+// amount.
 func (r Result) Check(n int, amount int64, before, after Tally) error {
 	switch {
 	case r.State != mapper.StateSucceeded:
@@ -41,8 +42,7 @@ func (r Result) Check(n int, amount int64, before, after Tally) error {
 	return nil
 }
 
-// Print writes the result for people, with the number of task operations that Google would have
-// billed.
+// Print prints the result for people. The number of billed task operations is taskOps.
 func (r Result) Print(w io.Writer, taskOps int64) error {
 	_, err := fmt.Fprintf(w, `
 The job %s. Checked by reading all accounts back:
@@ -57,7 +57,7 @@ Google would bill %s entity reads, %s writes and %s task operations.
 	return err
 }
 
-// Grouped writes a number with its thousands separated.
+// Grouped formats a number with its thousands separated.
 func Grouped(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {

@@ -1,5 +1,5 @@
-// Package cloud has what the examples run on without any installation: a Datastore, a queue, and a
-// server that handles the queue's tasks, all on this machine.
+// Package cloud starts the services that the examples need, all on this machine: a Datastore, a
+// queue, and a server that handles the queue's tasks.
 package cloud
 
 import (
@@ -30,22 +30,22 @@ import (
 // Firestore mode, and Google's Firestore emulator in Datastore mode.
 var Datastores = []string{"embedded", "google", "firestore"}
 
-// DatastoreUsage describes the flag that chooses one of them.
+// DatastoreUsage is the description of the flag that chooses one of Datastores.
 const DatastoreUsage = "`one of`:\n" +
 	"embedded, google (Google's classic emulator, in Firestore mode),\n" +
 	"firestore (Google's Firestore emulator, in Datastore mode);\n" +
 	"the last two need Java and those components of the Google Cloud CLI"
 
-// Options say what to start.
+// Options say what Start starts.
 type Options struct {
 	Datastore string        // one of Datastores
-	Database  string        // a named database, whose usage is not metered; empty: the default one
-	Workers   int           // tasks that the queue delivers at once
-	Latency   time.Duration // of each call to the embedded Datastore
+	Database  string        // the name of a database, whose usage is not counted; empty: the default database
+	Workers   int           // number of tasks that the queue delivers at once
+	Latency   time.Duration // how long each call of the embedded Datastore takes
 	Mappers   []mapper.AnyMapper
 	Schedules []mapper.AnySchedule
-	Keys      bool   // serve the public keys of tokens, see Token
-	Indexes   []byte // an index.yaml: the embedded Datastore refuses queries that need other indexes
+	Keys      bool   // whether to serve the public keys of tokens, see Token
+	Indexes   []byte // an index.yaml: the embedded Datastore then refuses queries that need other indexes
 }
 
 const (
@@ -54,13 +54,14 @@ const (
 	queueName = location + "/queues/example"
 )
 
-// A Cloud runs jobs.
+// A Cloud has the running services, and an engine that runs jobs on them.
 type Cloud struct {
 	Client *datastore.Client
 	Engine *mapper.Engine
-	Usage  func() emulator.Usage // of the embedded Datastore
+	// returns the billed operations of the Datastore so far
+	Usage func() emulator.Usage
 
-	Dashboard string // the address of the dashboard
+	Dashboard string // address of the dashboard
 
 	open     func(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error)
 	embedded *emulator.Emulator
@@ -71,7 +72,7 @@ type Cloud struct {
 // TaskOps returns the number of task operations that Google would have billed.
 func (c *Cloud) TaskOps() int64 { return c.embedded.Usage().TaskOps }
 
-// Slow turns the latency of calls on or off.
+// Slow switches the latency of the embedded Datastore's calls on or off.
 func (c *Cloud) Slow(slow bool) {
 	if slow {
 		c.faults.Resume()
@@ -93,14 +94,14 @@ func (c *Cloud) NewClient(ctx context.Context, opts ...option.ClientOption) (*da
 	return c.open(ctx, opts...)
 }
 
-// Close ends everything that Start has started.
+// Close ends all services that Start has started.
 func (c *Cloud) Close() {
 	for _, f := range slices.Backward(c.closers) {
 		f()
 	}
 }
 
-// Start starts a cloud, whose calls are not slow yet.
+// Start starts the services. Their calls have no latency yet.
 func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	c := &Cloud{faults: emulator.NewFaults(1)}
 	defer func() {
@@ -181,7 +182,8 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	return c, nil
 }
 
-// openDatastore opens the Datastore of a name, and returns its address, or "" if it has none.
+// openDatastore opens the Datastore with a name from Datastores. It returns the address, or "" if
+// that has none.
 func (c *Cloud) openDatastore(ctx context.Context, name string) (addr string, err error) {
 	product := map[string]google.Product{"google": google.Classic, "firestore": google.Firestore}[name]
 	if product == "" {

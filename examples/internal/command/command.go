@@ -1,5 +1,5 @@
-// Package command has what the examples' commands share: their main function, and the flags that
-// say where and how a job runs.
+// Package command has the main function of the examples' commands, and the flags that say where and
+// how a job runs.
 package command
 
 import (
@@ -37,8 +37,8 @@ type Job struct {
 	JSON          bool
 }
 
-// Define defines the flags. The values in j are the defaults. entities is the command's word for
-// its entities.
+// Define defines the flags. The fields of j have their defaults. The help calls the job's entities
+// as entities says.
 func (j *Job) Define(flags *flag.FlagSet, entities string) {
 	flags.IntVar(&j.Page, "page", j.Page, "how many "+entities+" are committed together at most, `N` in [1, 1000]")
 	flags.IntVar(&j.Workers, "workers", j.Workers, "how many tasks run at once, `N` in [1, 5000]")
@@ -46,7 +46,7 @@ func (j *Job) Define(flags *flag.FlagSet, entities string) {
 	flags.BoolVar(&j.JSON, "json", false, "print the result as one JSON object, as the last line")
 }
 
-// Check returns an error that names a flag whose value is not allowed.
+// Check returns an error if the value of a flag is not allowed. The error names the flag.
 func (j *Job) Check() error {
 	return errors.Join(
 		Between("-page", j.Page, 1, 1000),
@@ -55,7 +55,7 @@ func (j *Job) Check() error {
 	)
 }
 
-// Parse parses flags. If asked to, it prints their help and returns flag.ErrHelp.
+// Parse parses flags. If they ask for help, it prints the help and returns flag.ErrHelp.
 func Parse(flags *flag.FlagSet, args []string, help io.Writer) error {
 	flags.SetOutput(io.Discard) // the caller prints errors
 	switch err := flags.Parse(args); {
@@ -72,7 +72,7 @@ func Parse(flags *flag.FlagSet, args []string, help io.Writer) error {
 	return nil
 }
 
-// Between returns an error unless a flag's value is in [least, most].
+// Between returns an error if the value of a flag is not in [least, most].
 func Between[T int | int64 | time.Duration](name string, value, least, most T) error {
 	if value < least || value > most {
 		return fmt.Errorf("%s has to be in [%v, %v], it is %v", name, least, most, value)
@@ -80,7 +80,7 @@ func Between[T int | int64 | time.Duration](name string, value, least, most T) e
 	return nil
 }
 
-// OneOf returns an error unless a flag's value is allowed.
+// OneOf returns an error if the value of a flag is not one of the allowed ones.
 func OneOf(name, value string, allowed []string) error {
 	if slices.Contains(allowed, value) {
 		return nil

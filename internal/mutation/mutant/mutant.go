@@ -1,7 +1,7 @@
-// Package mutant switches generated mutations on. Package mutation rewrites conditions and
-// statements as calls of these functions, each with a number. Environment variables say which
-// number is on, and where a process notes which ones would have made a difference. No product code
-// imports this package.
+// Package mutant has the functions that mutated code calls. Package mutation replaces conditions
+// and statements by such calls, each with a mutant's number. A call behaves as the original code
+// unless its mutant is on. Environment variables say which mutant is on, and where a process notes
+// which ones would have made a difference. No product code imports this package.
 package mutant
 
 import (
@@ -10,15 +10,19 @@ import (
 	"strconv"
 )
 
-// The environment variables of a process with mutations.
+// The environment variables that control the mutants in a process.
 const (
-	OnEnv   = "SCATTERMAP_MUTANT"  // the number that is on; unset: the process behaves as the product
-	SeenEnv = "SCATTERMAP_MUTANTS" // a file: the byte at each number becomes 1 where it makes a difference
+	// the number of the mutant that is on; if unset, the process behaves as the product
+	OnEnv = "SCATTERMAP_MUTANT"
+	// the path of a file; its byte at each mutant's number becomes 1 where the mutant makes a
+	// difference
+	SeenEnv = "SCATTERMAP_MUTANTS"
 )
 
 var (
-	on   = onFrom(os.Getenv(OnEnv))
-	seen = seenFrom(os.Getenv(SeenEnv)) // by number; empty: nothing is noted
+	on = onFrom(os.Getenv(OnEnv))
+	// seen has a byte for each mutant, by its number. If it is empty, nothing is noted.
+	seen = seenFrom(os.Getenv(SeenEnv))
 )
 
 func onFrom(text string) int {
@@ -29,7 +33,7 @@ func onFrom(text string) int {
 	return n
 }
 
-// note notes that a mutant would make a difference here, and returns whether it is on.
+// note notes that a mutant would make a difference here, and reports whether the mutant is on.
 func note(id int) bool {
 	if id < len(seen) {
 		seen[id] = 1
@@ -37,38 +41,39 @@ func note(id int) bool {
 	return on == id
 }
 
-// Not negates a condition.
+// Not returns c. If its mutant is on, it returns the negation of c.
 func Not(id int, c bool) bool { return c != note(id) }
 
-// Never makes a condition false.
+// Never returns c. If its mutant is on, it returns false.
 func Never(id int, c bool) bool { return c && !note(id) }
 
-// Always makes a condition true.
+// Always returns c. If its mutant is on, it returns true.
 func Always(id int, c bool) bool { return c || note(id) }
 
-// Less is a < b; mutated, a <= b.
+// Less returns a < b. If its mutant is on, it returns a <= b.
 func Less[T cmp.Ordered](id int, a, b T) bool { return a < b || a == b && note(id) }
 
-// AtMost is a <= b; mutated, a < b.
+// AtMost returns a <= b. If its mutant is on, it returns a < b.
 func AtMost[T cmp.Ordered](id int, a, b T) bool { return a < b || a == b && !note(id) }
 
-// More is a > b; mutated, a >= b.
+// More returns a > b. If its mutant is on, it returns a >= b.
 func More[T cmp.Ordered](id int, a, b T) bool { return a > b || a == b && note(id) }
 
-// AtLeast is a >= b; mutated, a > b.
+// AtLeast returns a >= b. If its mutant is on, it returns a > b.
 func AtLeast[T cmp.Ordered](id int, a, b T) bool { return a > b || a == b && !note(id) }
 
-// Unequal is a != b. The first mutant is a < b, and the second one a > b.
+// Unequal returns a != b. With the mutant id on it returns a < b, and with the next one a > b.
 func Unequal[T cmp.Ordered](id int, a, b T) bool {
 	return a != b && (a <= b || !note(id)) && (a >= b || !note(id+1))
 }
 
-// Equal is a == b. The first mutant is a >= b, and the second one a <= b.
+// Equal returns a == b. With the mutant id on it returns a >= b, and with the next one a <= b.
 func Equal[T cmp.Ordered](id int, a, b T) bool {
 	return a == b || a > b && note(id) || a < b && note(id+1)
 }
 
-// NoCase returns a value of a switch. Mutated, it returns another one if the value equals the tag.
+// NoCase returns a case's value in a switch over tag. With its mutant on, it returns another value
+// if the two are equal, so that the case is never taken.
 func NoCase[T ~string](id int, tag, value T) T {
 	if tag == value && note(id) {
 		return value + "\x00"
@@ -76,7 +81,7 @@ func NoCase[T ~string](id int, tag, value T) T {
 	return value
 }
 
-// NoNumber is NoCase for numbers.
+// NoNumber does for numbers what NoCase does for texts.
 func NoNumber[T ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint32](id int, tag, value T) T {
 	if tag == value && note(id) {
 		return ^value
@@ -84,7 +89,8 @@ func NoNumber[T ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint32](id i
 	return value
 }
 
-// AnyCase returns a value of a switch; mutated, the tag.
+// AnyCase returns a case's value in a switch over tag. With its mutant on, it returns tag, so that
+// the case is always taken.
 func AnyCase[T comparable](id int, tag, value T) T {
 	if tag != value && note(id) {
 		return tag
@@ -92,10 +98,11 @@ func AnyCase[T comparable](id int, tag, value T) T {
 	return value
 }
 
-// Do reports whether a statement is run.
+// Do reports whether a statement is to run. With its mutant on, it returns false.
 func Do(id int) bool { return !note(id) }
 
-// Step runs a step. Mutated, it leaves the step out, as if it had succeeded.
+// Step calls step and returns its error. With its mutant on, it returns nil without a call, as if
+// the step had succeeded.
 func Step(id int, step func() error) error {
 	if note(id) {
 		return nil

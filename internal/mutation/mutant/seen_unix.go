@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-// seenFrom maps a file into memory, so that notes in it are kept however the process ends.
+// seenFrom maps a file into memory. Bytes that are set there stay in the file, however the process
+// ends.
 func seenFrom(path string) []byte {
 	if path == "" {
 		return nil

@@ -1,5 +1,5 @@
-// Command mutate tries the mutants of package mutation, one at a time. It runs the tests that a
-// mutant makes a difference to, and prints which mutants no test finds.
+// Command mutate tries the mutants of package mutation, one at a time. For each mutant it runs the
+// tests in which the mutant makes a difference, and it prints which mutants no test finds.
 //
 //	go run ./internal/mutation/mutate            # all
 //	go run ./internal/mutation/mutate undo store # of some packages
@@ -113,11 +113,11 @@ func mutate(ctx context.Context) (ok bool, err error) {
 	return report(ctx, lab, names, wanted, began)
 }
 
-// A count is a line of the table.
+// A count is a line of the printed table, with numbers of mutants.
 type count struct{ all, run, found, survived, explained int }
 
-// report tries the mutants, and prints the table and the survivors without a reason. It is ok if
-// there are no such survivors, and at least 90% of the mutants that matter were found.
+// report tries the mutants, and prints the table and the survivors without a reason. If there are
+// no such survivors, and at least 90% of the mutants that matter were found, ok is true.
 func report(
 	ctx context.Context, lab *mutation.Lab, names []string, wanted func(mutation.Mutant) bool, began time.Time,
 ) (ok bool, err error) {
@@ -162,15 +162,15 @@ func report(
 	return err == nil && ok && len(lab.Broken) == 0, err
 }
 
-// A tally counts the results of mutants.
+// A tally counts the results of mutants, for the table.
 type tally struct {
-	reasons     map[string]string // why survivors can't matter
+	reasons     map[string]string // why survivors can't matter, by their names
 	counts      map[string]*count
 	existing    map[string]bool
 	open, stale []string // survivors without a reason, and reasons without a survivor
 }
 
-// plan returns the mutants to try, in order.
+// plan returns the mutants to try, in the order in which they are tried.
 func plan(
 	lab *mutation.Lab, names []string, wanted func(mutation.Mutant) bool, reasons map[string]string,
 ) (todo []mutation.Mutant, t *tally) {
@@ -197,7 +197,7 @@ func plan(
 	return todo, t
 }
 
-// note counts the result of a mutant.
+// note counts the result of one mutant.
 func (t *tally) note(m mutation.Mutant, r mutation.Result) {
 	c := t.counts[m.Target]
 	c.run++
@@ -220,8 +220,8 @@ func (t *tally) note(m mutation.Mutant, r mutation.Result) {
 	}
 }
 
-// print prints the table, survivors without a reason, and reasons without a survivor. It is ok if
-// there are neither, and enough mutants were found.
+// print prints the table, survivors without a reason, and reasons without a survivor. If there are
+// neither, and enough mutants were found, ok is true.
 func (t *tally) print() (ok bool) {
 	table(t.counts)
 	for _, s := range t.open {
@@ -275,7 +275,8 @@ func table(counts map[string]*count) {
 	}
 }
 
-// open returns the earlier results in the file, and a function that adds results to it.
+// open opens the file with the results of earlier runs, and returns, by name, the mutants that were
+// found then. It also returns a function that adds a result, and one that closes the file.
 func open() (known map[string]mutation.Result, add func(mutation.Result) error, done func(), err error) {
 	known = make(map[string]mutation.Result)
 	if *results == "" {

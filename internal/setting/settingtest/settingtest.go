@@ -1,4 +1,5 @@
-// Package settingtest is for tests of messages to people who do not read Go.
+// Package settingtest finds Go names in texts. Tests use it to check that messages to people who do
+// not read Go have none.
 package settingtest
 
 import "regexp"

@@ -1,3 +1,3 @@
-// Package body defines the bodies of tasks: [Range] for a range's task, and [Job] for a task of a
-// whole job. A body names the range or the job, and has nothing of its contents.
+// Package body defines the bodies of the HTTP requests for tasks: [Range] for a range's task, and
+// [Job] for a task of a whole job.
 package body

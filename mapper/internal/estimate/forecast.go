@@ -9,30 +9,30 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
-// A Job is what is known about a job before it starts. See mapper.PlanOptions for the meaning of
-// its fields.
+// A Job has the facts about a job before it starts. See mapper.PlanOptions for the meaning of its
+// fields.
 type Job struct {
 	Query     query.Query
 	PageSize  int64
 	PageTime  time.Duration
 	Workers   int64
-	AtOnce    int64 // the most tasks that run at the same time
+	AtOnce    int64 // the largest number of tasks that run at the same time
 	Rate      pace.Limit
 	Deadline  time.Duration // the dispatch deadline of the queue
 	Update    bool
 	Writes    float64
-	Calls     float64 // of a service, for an entity
+	Calls     float64 // the mean number of calls of a service for an entity
 	PerEntity time.Duration
 	Prices    billing.Prices
 	Parallel  int // how many tasks are enqueued at the same time
 }
 
-// A Size is the number of a query's entities, as far as known without reading them.
+// A Size is the number of a query's entities, as found by counts and samples.
 type Size struct {
 	Entities          int64
 	Exact, LowerBound bool
-	Pages             int64         // a lower bound: no page has entities of two spaces
-	Spent             billing.Usage // the cost of finding out
+	Pages             int64         // the least number of pages: no page has entities of two kinds or namespaces
+	Spent             billing.Usage // the cost of the calls that found the size
 }
 
 // A Forecast is what is expected of a job. See mapper.Estimate for the meaning of its fields.
@@ -66,9 +66,9 @@ func ForecastOf(ctx context.Context, j *Job, size Size) (*Forecast, error) {
 	return est, est.expect(ctx, j, j.pageOf(size.Entities), size.Pages)
 }
 
-// pageOf returns how many entities a page of the job has, if the job has a number of entities.
-// Functions that wait for calls use the time of a page: all tasks share the rate of calls. If the
-// time is over, the page ends.
+// pageOf returns how many entities a page of the job has, if the job has entities in total. If
+// functions wait for calls of a service, that takes a page's time, because all tasks share the rate
+// of calls. When the time is over, the page ends.
 func (j *Job) pageOf(entities int64) int64 {
 	page := j.Page()
 	each := j.Rate.Takes(pace.Need{Calls: j.Calls}) // of all workers together
@@ -79,12 +79,12 @@ func (j *Job) pageOf(entities int64) int64 {
 	return max(1, min(page, int64(j.PageTime.Seconds()/(each.Seconds()*float64(tasks)))))
 }
 
-// mostModelled is the most pages that are simulated one by one. Of a larger job a part is
+// mostModelled is the largest number of pages that are simulated. Of a larger job only a part is
 // simulated.
 const mostModelled = 1_000_000
 
-// expect fills in everything that follows from the number of entities. page is the number of
-// entities on a page, and least is the least number of pages.
+// expect fills in everything that follows from the number of entities. A page has page entities,
+// and there are at least least pages.
 func (est *Forecast) expect(ctx context.Context, j *Job, page, least int64) error {
 	times := UsualTimes(j.Parallel)
 	times.Page += time.Duration(page) * j.PerEntity

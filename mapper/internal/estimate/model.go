@@ -20,14 +20,14 @@ import (
 // ranks.
 type VirtualKind struct {
 	N   int64
-	Key func(rank int64) *datastore.Key // in the order of keys
+	Key func(rank int64) *datastore.Key // returns the key with a rank, which is its place in the order of keys
 }
 
-// SequentialKey returns the key of a rank, in a kind with the IDs 1, 2, 3 and so on.
+// SequentialKey returns the key with a rank, in a kind with the IDs 1, 2, 3 and so on.
 func SequentialKey(rank int64) *datastore.Key { return datastore.IDKey("K", rank+1, nil) }
 
-// begin returns the number of entities before the start of a range, and end the number before the
-// end of a range. A nil position is the start or end of the kind.
+// begin returns the number of entities before the start of a range. A nil position is the start of
+// the kind.
 func (v VirtualKind) begin(p *keyspace.Position) int64 {
 	if p == nil {
 		return 0
@@ -57,17 +57,18 @@ func (v VirtualKind) sample(rng *rand.Rand, n int) []*keyspace.Position {
 	return keyspace.Sort(keyspace.AtAll(keys))
 }
 
-// Times says how long calls take.
+// Times are the times of calls in a simulation.
 type Times struct {
-	Query    time.Duration // a query or a lookup
-	Key      time.Duration // for each key that a query passes
-	Commit   time.Duration // including the transaction's start and read
-	Enqueue  time.Duration // one task, while others are enqueued too
-	Dispatch time.Duration // from the queue to the worker
-	Page     time.Duration // all calls of a page
+	Query    time.Duration // the time of a query or a lookup
+	Key      time.Duration // the time of each key that a query passes
+	Commit   time.Duration // the time of a commit, with the transaction's start and read
+	Enqueue  time.Duration // the time to enqueue one task, while others are enqueued, too
+	Dispatch time.Duration // the time from a task's creation in the queue to its delivery to a worker
+	Page     time.Duration // the time of all calls of the function in a page
 }
 
-// UsualTimes returns the times that package bench uses. Tasks are enqueued parallel at a time.
+// UsualTimes returns the times that package bench uses as well. Tasks are enqueued parallel at a
+// time.
 func UsualTimes(parallel int) Times {
 	return Times{
 		Query:    20 * time.Millisecond,
@@ -79,8 +80,7 @@ func UsualTimes(parallel int) Times {
 	}
 }
 
-// queueDispatches is how many tasks a queue dispatches in a second [the quotas page of Cloud
-// Tasks].
+// queueDispatches is how many tasks a queue delivers in a second [the quotas page of Cloud Tasks].
 const queueDispatches = 500
 
 // A Model is the result of simulating a job's splitting.
@@ -91,16 +91,16 @@ type Model struct {
 	Tasks         int64
 	Pages         int64
 	Depth         int64
-	Done          int64 // entities
+	Done          int64 // number of entities that are done
 	LargestRecord int   // the largest record that a task inserts, in bytes
 	LargestCommit int   // the largest sum of the records in one commit, in bytes
 
-	weighed []split.Piece // the root's pieces, if they were counted before it was cut
+	weighed []split.Piece // pieces of the first range, if they were counted before it was cut
 
-	begins []time.Duration // the start of each task, if the queue had no limits
+	begins []time.Duration // when each task starts, if the queue has no limits
 }
 
-// Simulate splits a kind as tasks split ranges.
+// Simulate simulates the splitting of a kind: it cuts ranges as tasks do.
 func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times Times) (*Model, error) {
 	m := &Model{kind: kind, workers: workers, page: page, times: times}
 	rng := rand.New(rand.NewPCG(1, 0))
@@ -152,13 +152,13 @@ func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times 
 	return m, ctx.Err()
 }
 
-// reading returns how long it takes to read a number of keys.
+// reading returns the time of reading a number of keys.
 func (m *Model) reading(keys int) time.Duration {
 	return time.Duration(keys/query.Batch+1)*m.times.Query + time.Duration(keys)*m.times.Key
 }
 
 // task simulates the task of a range, and then the tasks of all its children, until the context is
-// done. at is the time when the task knows where it may cut.
+// done. At the time at, the task knows where it may cut.
 func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s split.Piece, at time.Duration) {
 	m.Tasks++
 	m.Depth = max(m.Depth, r.Depth)
@@ -240,8 +240,8 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 	}
 }
 
-// decide decides where a piece is cut. If the strategy asks for a count, it first counts the
-// remaining entities. left is their true number.
+// decide returns where a piece is cut. If the strategy asks for a count, it first counts the
+// remaining entities, whose true number is left.
 func (m *Model) decide(sp split.Strategy, s *split.Piece, t split.Task, left int64) split.CutPlan {
 	if most := sp.Counts(*s, t); most > 0 {
 		*s = s.Counted(min(most, left), most)
@@ -249,8 +249,8 @@ func (m *Model) decide(sp split.Strategy, s *split.Piece, t split.Task, left int
 	return sp.Decide(*s, t)
 }
 
-// balanced counts the pieces of the first range, adds the time to at, and cuts the range again by
-// the counts.
+// balanced counts the pieces of the first range, adds the time of that to at, and cuts the range
+// again by the counts.
 func (m *Model) balanced(s split.Piece, pieces []split.Piece, end int64, at *time.Duration) []split.Piece {
 	if m.weighed == nil {
 		m.weighed = m.weigh(s.Workers, pieces, at)
@@ -268,7 +268,8 @@ func longest(pieces []split.Piece) int64 {
 	return most
 }
 
-// weigh counts the entities of all pieces at the same time, and adds the time to at.
+// weigh counts the entities of all pieces, as with calls at the same time, and adds the time of
+// that to at.
 func (m *Model) weigh(workers int64, pieces []split.Piece, at *time.Duration) []split.Piece {
 	counts, most, longest := make([]int64, len(pieces)), split.MostInPiece(len(pieces)), int64(0)
 	for i, p := range pieces {
@@ -279,7 +280,7 @@ func (m *Model) weigh(workers int64, pieces []split.Piece, at *time.Duration) []
 	return split.WithCounts(pieces, counts, most, workers)
 }
 
-// find returns a finder for a range that ends at a rank.
+// find returns a split.Finder for a range that ends at the rank end.
 func (m *Model) find(end int64) split.Finder {
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
 		if rank := m.kind.begin(from) + n; rank < end {
@@ -289,11 +290,11 @@ func (m *Model) find(end int64) split.Finder {
 	}
 }
 
-// busy returns how many workers have a task.
+// busy returns how many of the workers have a task.
 func (m *Model) busy(workers int64) int64 { return min(workers, m.Tasks) }
 
-// Start returns when the given number of workers have started, if the queue dispatches tasks as
-// fast as it can.
+// Start returns when a number of workers have started, if the queue delivers tasks as fast as it
+// can.
 func (m *Model) Start(workers int64) time.Duration {
 	slices.Sort(m.begins)
 	var last time.Duration
@@ -303,8 +304,8 @@ func (m *Model) Start(workers int64) time.Duration {
 	return last
 }
 
-// Takes returns how long the job takes on the given number of workers. It assumes that all workers
-// start at the same time, and only ever wait for the queue.
+// Takes returns how long the job takes with a number of workers. It assumes that all workers start
+// at the same time, and wait only for the queue.
 func (m *Model) Takes(workers int64) time.Duration {
 	pages := float64(m.times.Page) * float64(m.Pages) / float64(m.busy(workers))
 	begun := float64(m.Tasks) * float64(time.Second) / queueDispatches

@@ -30,23 +30,24 @@ const (
 	Over           Phase = "ended"
 )
 
-// dependsOnOthers reports whether nobody knows when the job goes on, or is as fast as before.
+// dependsOnOthers reports whether it is unknown when the job goes on, or when it is as fast again
+// as before.
 func (p Phase) dependsOnOthers() bool {
 	return p == Queued || p == Stuck || p == Slowed || p == GivingWay
 }
 
-// A Queue is what the queue of a job says about its tasks.
+// A Queue is the answer of a job's queue about the job's tasks.
 type Queue struct {
-	Complaint string // why it can't deliver them; empty: it can, or that is unknown
-	Waits     bool   // the task that is due longest was not delivered yet
-	Others    int    // how many other running jobs share the queue, if Waits; Unknown: that is unknown
+	Complaint string // why the queue can't deliver the tasks; empty: it can, or that is unknown
+	Waits     bool   // whether the task that has been due longest was not delivered yet
+	Others    int    // if Waits: number of other running jobs in the queue, or Unknown
 	Name      string
 }
 
-// slowStart is how long a job that was not delivered yet counts as starting.
+// slowStart is how long a job counts as starting if no task of it was delivered.
 const slowStart = 5 * time.Second
 
-// phase returns what the job does or waits for, and why it is not faster.
+// phase returns what the job does or waits for, and a text that says why it is not faster.
 func (l Look) phase(rate float64) (Phase, string) {
 	j := l.Job
 	switch {
@@ -97,8 +98,8 @@ func (l Look) phase(rate float64) (Phase, string) {
 	return Processing, cmp.Or(trouble, says)
 }
 
-// givesWay says that pages of a background job have waited longer in the last minute than they have
-// worked; empty: they have not.
+// givesWay returns a text if the job is a background job whose pages have waited longer in the last
+// minute than they have worked. Otherwise it returns "".
 func (l Look) givesWay() string {
 	var worked, waited time.Duration
 	n := 0
@@ -116,16 +117,17 @@ func (l Look) givesWay() string {
 		"slow the database down", (waited / time.Duration(n)).Round(100*time.Millisecond))
 }
 
-// When a job counts as slowed. Its workers have to be busy, and its pages before short enough for
-// the time that is compared.
+// Conditions for a job that counts as slowed. Its workers have to be busy, and its earlier pages
+// must be short compared with the time that is observed.
 const (
-	slowerBy    = 5 // times
+	slowerBy    = 5 // the factor by which a job is slower than before, so that its phase says so
 	leastWindow = 10 * time.Second
 	leastPages  = 8
 )
 
-// slowed says that a job processes far fewer entities than before; empty: it does not. It compares
-// the last minute, or the second half of a younger job's time, with the time before.
+// slowed returns a text if the job processes far fewer entities a second than before, and ""
+// otherwise. It compares the last minute, or the second half of a younger job's time, with the time
+// before.
 func (l Look) slowed() string {
 	from, s := l.runsSince(), l.Totals.Sample
 	elapsed := l.Now.Sub(from)
@@ -165,10 +167,10 @@ func (l Look) runsSince() time.Time {
 	return l.Job.Created
 }
 
-// shared reports whether tasks wait because other jobs use the queue, too.
+// shared reports whether the job's tasks wait because other jobs use the queue, too.
 func (q Queue) shared() bool { return q.Waits && q.Others > 0 }
 
-// idle returns for how long no page was done.
+// idle returns how long ago the last page was done.
 func (l Look) idle() time.Duration {
 	from := l.runsSince()
 	if len(l.Totals.Sample.Ends) > 0 && lastEnd(l.Totals.Sample).After(from) {
@@ -177,7 +179,7 @@ func (l Look) idle() time.Duration {
 	return l.Now.Sub(from)
 }
 
-// says returns why a task waits in the queue.
+// says returns a text that says why a task waits in the queue.
 func (q Queue) says() string {
 	name := q.Name[strings.LastIndex(q.Name, "/")+1:]
 	switch {
@@ -191,7 +193,7 @@ func (q Queue) says() string {
 	return fmt.Sprintf("its tasks wait in the queue %s", name)
 }
 
-// entities counts something.
+// entities returns a number with the singular or the plural of a noun.
 func entities(n int64, one, several string) string {
 	if n == 1 {
 		return one
@@ -199,7 +201,7 @@ func entities(n int64, one, several string) string {
 	return fmt.Sprintf("%d %s", n, several)
 }
 
-// roughly writes a duration in whole seconds or minutes.
+// roughly formats a duration in whole seconds or minutes.
 func roughly(d time.Duration) string {
 	if d < 2*time.Minute {
 		return strings.Replace(d.Round(time.Second).String(), "m0s", "m", 1)
@@ -207,7 +209,7 @@ func roughly(d time.Duration) string {
 	return fmt.Sprintf("%d min", int(d.Minutes()+0.5))
 }
 
-// sinceDue returns how long the task that is due longest is due.
+// sinceDue returns for how long the task that has been due longest has been due.
 func (l Look) sinceDue() time.Duration {
 	if l.Totals.Waiting == nil {
 		return 0
@@ -216,7 +218,7 @@ func (l Look) sinceDue() time.Duration {
 }
 
 // backsOffUntil returns when the first pending range is due, if all of them wait for that after
-// failed attempts; zero: some are due.
+// failed attempts. It returns the zero time if a range is due now.
 func (l Look) backsOffUntil() (first time.Time) {
 	s := l.Totals.Sample
 	if s.LeftScale != 1 {
@@ -233,7 +235,8 @@ func (l Look) backsOffUntil() (first time.Time) {
 	return first
 }
 
-// pausedPhase returns why a job is paused, and whether pages are still under way.
+// pausedPhase returns the phase of a paused job, which says whether pages are still under way, and
+// a text that says why it is paused.
 func (l Look) pausedPhase() (Phase, string) {
 	j := l.Job
 	why, at := "paused", time.Time{}
@@ -271,7 +274,7 @@ func (l Look) longestPage() time.Duration {
 // limits: a quarter of the usual dispatch deadline.
 const longestCallWait = 10 * time.Minute / 4
 
-// mostOfPage returns how long a page may take at most.
+// mostOfPage returns the longest time that a page may take.
 func (l Look) mostOfPage() time.Duration {
 	most := 2*time.Duration(l.Job.PageTime) + time.Duration(l.Job.Timeout)
 	if limit, err := l.Job.RateLimit(); err == nil && limit.CallsPerSecond > 0 {
@@ -280,8 +283,8 @@ func (l Look) mostOfPage() time.Duration {
 	return most
 }
 
-// slowestPage returns how long the slowest page has taken so far, and at least a second; 0: there
-// is none.
+// slowestPage returns how long the slowest page has taken so far, at least a second. It returns 0
+// if there is no page.
 func (l Look) slowestPage() (slowest time.Duration) {
 	if l.Totals.Sample == nil || len(l.Totals.Sample.Ends) == 0 {
 		return 0

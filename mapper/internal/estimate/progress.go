@@ -16,20 +16,21 @@ const Unknown = -1
 // A Number is an estimate with its bounds. About and Max are Unknown if nothing is known.
 type Number struct{ About, Min, Max int64 }
 
-// exactly returns a number that is known.
+// exactly returns a Number without an error: n is exact.
 func exactly(n int64) Number { return Number{n, n, n} }
 
-// A State says how a job stands. It is what the jobs API, the command line and the dashboard show.
+// A State is how far a job is, what it does and what it costs. The jobs API, the command line and
+// the dashboard show it.
 //
 // Processed, Failures and Remaining add up to Total, and so do their bounds.
 type State struct {
 	Processed, Failures, Remaining, Total Number
 	Progress
 	Phase  Phase
-	Reason string // why the job is in its phase, and why it is not faster
+	Reason string // a text that says why the job is in its phase, and why it is not faster
 
-	Dollars      float64 // so far
-	DollarsTotal float64 // at the job's end; Unknown if nothing is known
+	Dollars      float64 // the cost so far
+	DollarsTotal float64 // the cost at the job's end; Unknown if nothing is known
 }
 
 // A Progress says how far a job is.
@@ -38,17 +39,17 @@ type Progress struct {
 	// to 1. FractionMin and FractionMax are its bounds.
 	FractionMin, Fraction, FractionMax float64
 
-	EntitiesPerSecond        float64 // in the last minute, while the job runs
-	EntitiesPerSecondOverall float64 // since the job was started
+	EntitiesPerSecond        float64 // speed in the last minute, while the job runs
+	EntitiesPerSecondOverall float64 // mean speed since the job was started
 
 	// TimeLeft estimates the time until the job ends, with its bounds; Unknown if it does not run,
 	// or if nothing is known.
 	TimeLeftMin, TimeLeft, TimeLeftMax time.Duration
 }
 
-// Bounds of estimates.
+// Constants for the bounds of estimates.
 const (
-	deviations = 3 // standard deviations, on each side of an estimate
+	deviations = 3 // number of standard deviations on each side of an estimate
 	// density is the error of an estimate by sampled keys. The number of entities for each key is
 	// within 25% two times in three (mapper.Estimate.Exact).
 	density = 0.25
@@ -57,17 +58,17 @@ const (
 	lately   = time.Minute
 )
 
-// A Look is what is known about a job at one moment.
+// A Look has the facts about a job at one moment from which its State is estimated.
 type Look struct {
 	Job    *record.Job
-	Totals record.Totals // over the job's records; with a Sample while it has not ended
+	Totals record.Totals // sums over the job's records; with a Sample before the job's end
 	Query  query.Query
 	Now    time.Time
 	Queue  Queue
 	Prices billing.Prices
 }
 
-// State returns how the job stands.
+// State estimates the state of the job.
 func (l Look) State() State {
 	s := State{Dollars: Dollars(l.Job, l.Totals, l.Query, l.Prices)}
 	sample := l.Totals.Sample
@@ -84,8 +85,8 @@ func (l Look) State() State {
 	return s
 }
 
-// cost returns about what the job will have cost at its end, if the remaining entities cost as much
-// as those before.
+// cost estimates what the job will have cost at its end, if the remaining entities cost as much as
+// earlier ones.
 func (s *State) cost() float64 {
 	switch done := s.Processed.About + s.Failures.About; {
 	case s.Remaining.About == 0:
@@ -97,7 +98,7 @@ func (s *State) cost() float64 {
 	}
 }
 
-// Dollars returns about what a job has cost so far. A dry run has written only records.
+// Dollars returns about what a job has cost so far. A rehearsal has written only records.
 func Dollars(j *record.Job, sum record.Totals, q query.Query, prices billing.Prices) float64 {
 	if record.IsRehearsal(j.Mapper) {
 		sum.Written = 0
@@ -110,7 +111,7 @@ func Dollars(j *record.Job, sum record.Totals, q query.Query, prices billing.Pri
 	return prices.Dollars(used)
 }
 
-// Share returns which part of a budget has been used, at the given prices.
+// Share returns which share of a budget the usage takes at the given prices, 1 for all of it.
 func Share(b record.Budget, u billing.Usage, prices billing.Prices) (share float64) {
 	if b.Dollars > 0 {
 		share = prices.Dollars(u) / b.Dollars
@@ -121,7 +122,7 @@ func Share(b record.Budget, u billing.Usage, prices billing.Prices) (share float
 	return share
 }
 
-// counts sets the numbers of entities.
+// counts sets the state's numbers of entities, and their total.
 func (s *State) counts(processed, failures, remaining Number) {
 	s.Processed, s.Failures, s.Remaining = processed, failures, remaining
 	s.Total = Number{processed.About + failures.About + remaining.About,
@@ -177,7 +178,8 @@ func failuresIn(s *record.Sample) Number {
 	return around(n*s.Scale, deviations*s.Scale*math.Sqrt(max(1, n)), n)
 }
 
-// around returns a number with its bounds. It is not less than a number that was seen.
+// around returns a Number with the given error on both sides. It is not less than seen, a number
+// that was counted.
 func around(about, off, seen float64) Number {
 	return Number{int64(about + 0.5), int64(max(seen, about-off) + 0.5), int64(math.Ceil(about + off))}
 }
@@ -212,7 +214,7 @@ func (l Look) remaining(s *record.Sample) Number {
 	return r
 }
 
-// fractions sets the part of the entities that is done.
+// fractions sets the share of the job's entities that is done.
 func (s *State) fractions() {
 	part := func(done, left int64) float64 {
 		switch {
@@ -233,7 +235,7 @@ func (n Number) about() int64 { return n.About }
 func (n Number) least() int64 { return n.Min }
 func (n Number) most() int64  { return n.Max }
 
-// rates sets how many entities a second were done, in the last minute and overall.
+// rates sets the speeds: how many entities a second were done in the last minute and overall.
 func (s *State) rates(l Look) {
 	ended := !l.Job.Unfinished()
 	now := l.Now

@@ -7,29 +7,30 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Shown remembers what a process has shown of its jobs, so that no estimate goes back because
-// another sample was drawn. Several goroutines may use it.
+// A Shown remembers the estimates that a process has shown of its jobs, so that a new sample does
+// not make them go back. Several goroutines may use it.
 type Shown struct {
 	mu      sync.Mutex
 	all     recent.Map[string, seen]
-	counted recent.Map[string, int64] // by range
+	counted recent.Map[string, int64] // counted numbers of entities, by range
 }
 
-// A seen is what was shown of a job, and the least upper bound of its total so far, or Unknown.
+// A seen has the estimates of a job that were shown last, and the least upper bound of its total so
+// far, or Unknown.
 type seen struct {
 	State
 	most int64
 }
 
-// mostShown is the most jobs that are remembered.
+// mostShown is the largest number of jobs whose estimates are remembered.
 const mostShown = 1000
 
-// Latest returns the state to show for a job. The number of processed entities is not below what
-// was shown before, unless it is now known exactly. The fraction is not below either, as far as the
-// bounds allow: entities that were found meanwhile lower it.
+// Latest returns the state to show for a job. Its number of processed entities is not below the
+// last one shown, unless it is now exact. Its fraction is not below the last one either, as far as
+// the bounds allow: entities that were found meanwhile lower it.
 //
-// No sum of estimates exceeds what is known of the total, as far as their bounds allow. Estimates
-// err to both sides, and the highest of many would be far too high.
+// A sum of estimates does not exceed the total, as far as their bounds allow. Estimates err to both
+// sides, and the highest of many would be far too high.
 func (sh *Shown) Latest(job string, s State) State {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -47,8 +48,8 @@ func (sh *Shown) Latest(job string, s State) State {
 	return s
 }
 
-// after returns the state, which shows no less progress than an earlier one. most is the highest
-// total, or Unknown.
+// after returns the state with no less progress than an earlier one. The highest possible total is
+// most, or Unknown.
 func (s State) after(last State, most int64) State {
 	p, r := s.Processed, s.Remaining
 	if p.Min != p.Max {
@@ -68,8 +69,8 @@ func (s State) after(last State, most int64) State {
 	return s
 }
 
-// Count returns the number of entities in a pending range, as count returned it when it was first
-// called for the range. It is Unknown if count fails.
+// Count returns the number of entities in a pending range. It calls count only once for the range,
+// and later returns that result. If count fails, it returns Unknown.
 func (sh *Shown) Count(r *record.Range, count func() (n int64, known bool)) int64 {
 	id := r.Ref().String() + r.ID
 	sh.mu.Lock()

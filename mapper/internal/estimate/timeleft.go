@@ -8,9 +8,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// timeLeft sets the time until the job ends, with its bounds. It has two parts. The remaining
-// entities take their number by the job's speed: the higher one of its throughput and its pace.
-// Entities and pages that have failed an attempt wait for their next ones, whatever the speed is.
+// timeLeft sets the time until the job ends, with its bounds. The time has two parts. The remaining
+// entities take their number divided by the job's speed: the higher one of its throughput and its
+// pace. Entities and pages that have failed an attempt also wait for their next ones, at any speed.
 func (s *State) timeLeft(l Look) {
 	s.TimeLeftMin, s.TimeLeft, s.TimeLeftMax = Unknown, Unknown, Unknown
 	sample := l.Totals.Sample
@@ -50,17 +50,18 @@ func (s *State) timeLeft(l Look) {
 // ending is about how long a job takes after its last page.
 const ending = time.Second
 
-// A span is a time with its bounds.
+// A span is an estimated time with its bounds.
 type span struct {
 	least, about, most time.Duration
 
-	path time.Duration // how long an entity takes that fails all attempts
+	path time.Duration // how long an entity takes if all of its attempts fail
 }
 
-// margin is by which factor the time of the remaining entities may be longer or shorter.
+// margin is the factor by which the remaining entities may take more or less time than estimated.
 const margin = 1.7
 
-// working returns how long the remaining entities take. That is unknown if no page is done.
+// working returns how long the remaining entities take. It returns false if that is unknown,
+// because no page is done.
 func (l Look) working(remaining Number, s *record.Sample) (w span, known bool) {
 	due := 0
 	for _, r := range s.Open {
@@ -89,13 +90,14 @@ func (l Look) working(remaining Number, s *record.Sample) (w span, known bool) {
 	return w, true
 }
 
-// takes returns how long a number of entities takes at a speed.
+// takes returns how long n entities take at a speed in entities a second.
 func takes(n, speed float64) time.Duration {
 	return time.Duration(min(n/speed*float64(time.Second), math.MaxInt64/4))
 }
 
-// throughput returns how many entities a second the job has done in the last third of its time, and
-// in how many pages. It lags: pages that are under way do not count yet.
+// throughput returns the speed of the job in the last third of its time, in entities a second, and
+// the number of pages in it. The speed is too low for a while after the job has become faster,
+// because pages under way do not count yet.
 func (l Look) throughput(s *record.Sample) (speed float64, pages int) {
 	running := max(time.Millisecond, l.Now.Sub(l.runsSince()))
 	window := min(running, max(running/3, 5*time.Second), 5*time.Minute)
@@ -108,8 +110,8 @@ func (l Look) throughput(s *record.Sample) (speed float64, pages int) {
 	return float64(n) * s.Scale / window.Seconds(), pages
 }
 
-// pace returns how many entities a second the workers that have a range do, if pages take as long
-// as so far. It is 0 if that is unknown, or if other jobs have most of the workers.
+// pace returns the speed of the workers that have a range, in entities a second, if pages take as
+// long as so far. It returns 0 if that is unknown, or if other jobs have most of the workers.
 func (l Look) pace(s *record.Sample, due float64) float64 {
 	each := perEntity(s)
 	if each <= 0 || l.Queue.shared() {
@@ -126,7 +128,7 @@ func (l Look) pace(s *record.Sample, due float64) float64 {
 	return pace
 }
 
-// mostEntities returns the entities a second that the job's rate allows; 0: no limit.
+// mostEntities returns the speed that the job's rate allows, in entities a second; 0: no limit.
 func (l Look) mostEntities() float64 {
 	limit, err := l.Job.RateLimit()
 	if err != nil {
@@ -135,7 +137,7 @@ func (l Look) mostEntities() float64 {
 	return limit.Entities(l.Totals.PerEntity(), l.Now.Sub(l.Job.RampBegan()))
 }
 
-// perEntity returns for how long a task is busy with an entity, on average; 0: unknown.
+// perEntity returns how long a task works on an entity, on average; 0: unknown.
 func perEntity(s *record.Sample) time.Duration {
 	took, n := time.Duration(0), int64(0)
 	for _, e := range s.Ends {
@@ -158,8 +160,8 @@ func lastEnd(s *record.Sample) time.Time {
 	return slices.MaxFunc(s.Ends, func(a, b record.End) int { return a.At.Compare(b.At) }).At
 }
 
-// failing returns how many of the remaining entities will probably fail an attempt and wait for the
-// next one.
+// failing estimates how many of the remaining entities will fail an attempt and wait for the next
+// one.
 func (l Look) failing(s *State, sample *record.Sample) float64 {
 	waited := 0
 	for _, e := range sample.Ends {
@@ -181,9 +183,10 @@ func (l Look) failing(s *State, sample *record.Sample) float64 {
 	return tried * left / max(1, float64(s.Processed.About+s.Failures.About)+float64(alone)*sample.LeftScale)
 }
 
-// waiting returns how long entities and pages wait for their next attempts. The least is the time
-// until the last one is due. The most is the time of all attempts that remain, if each of them
-// fails. If most entities of the job that were tried alone have failed, that is likely.
+// waiting returns how long entities and pages wait for their next attempts. The lower bound is the
+// time until the last of these is due. The upper bound is the time of all remaining attempts, if
+// each of them fails. That is likely if most entities of the job that were retried alone have
+// failed.
 func (l Look) waiting(s *record.Sample) (w span) {
 	backoff := l.Job.Backoff()
 	gone, failed := 0, 0

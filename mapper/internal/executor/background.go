@@ -17,22 +17,22 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// background has slots for the pages of background jobs in this process. Pages get them in the
-// order in which they ask. The zero value is ready for use.
+// background limits how many pages of background jobs run at once in this process. A page needs a
+// slot, and waits for it in the order in which pages ask. The zero value is ready for use.
 type background struct {
 	mu      sync.Mutex
 	pace    pace.Background
-	taken   int             // slots of pages under way, and slots that rest
-	waiting []chan struct{} // each is closed when its page gets a slot
-	wanted  int             // the most pages with a slot or waiting, since the last probe
+	taken   int             // number of slots in use: by pages under way, or resting after a page
+	waiting []chan struct{} // the waiting pages; a channel is closed when its page gets a slot
+	wanted  int             // the most pages at once that had or wanted a slot, since the last probe
 
-	deliveries int // under way
+	deliveries int // number of background jobs' deliveries under way
 	stop       context.CancelFunc
-	near       *datastore.Key // of the first entity of the last page
+	near       *datastore.Key // the key of the first entity of the latest page
 }
 
-// enter starts the probes with the first delivery of a background job. Each enter is paired with a
-// leave.
+// enter records that a delivery of a background job starts. The first one starts the probes, which
+// measure how fast the database answers. Each enter is paired with a leave.
 func (b *background) enter(client *datastore.Client) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,11 +53,12 @@ func (b *background) leave() {
 	}
 }
 
-// longestProbe is the timeout of a probe. A probe that is not answered, or that an overloaded
-// database refuses, counts as one of that time.
+// longestProbe is the timeout of a probe, a lookup that measures how fast the database answers. A
+// probe counts as longestProbe if it times out, or if an overloaded database refuses it.
 const longestProbe = 5 * time.Second
 
-// probe makes probes until the context ends.
+// probe measures how fast the database answers, again and again until the context ends. The results
+// change the number of slots.
 func (b *background) probe(ctx context.Context, client *datastore.Client) {
 	for ctx.Err() == nil {
 		sent, key := time.Now(), b.probeKey()
@@ -87,8 +88,8 @@ func (b *background) probe(ctx context.Context, client *datastore.Client) {
 	}
 }
 
-// probeKey returns a key that no entity has, near the last page. So a probe is served by the same
-// part of the database as the page's calls.
+// probeKey returns the key that probes look up. No entity has it. It is near the latest page, so
+// that the same part of the database serves both.
 func (b *background) probeKey() *datastore.Key {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,8 +118,8 @@ func (b *background) admit() {
 	}
 }
 
-// ask asks for a slot, for a page whose first entity has the key. The channel is closed when the
-// page has it.
+// ask asks for a slot for a page. The page's first entity has the key. The returned channel is
+// closed when the page gets its slot.
 func (b *background) ask(key *datastore.Key) chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -128,7 +129,7 @@ func (b *background) ask(key *datastore.Key) chan struct{} {
 	return slot
 }
 
-// insist gives a page a slot even if none is free.
+// insist gives a waiting page its slot at once, even if none is free.
 func (b *background) insist(slot chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -139,17 +140,19 @@ func (b *background) insist(slot chan struct{}) {
 	}
 }
 
-// quit gives back the slot of a page that does not start, or no longer waits for one.
+// quit returns the slot of a page that does not start, or removes the page from the queue of
+// waiting pages.
 func (b *background) quit(slot chan struct{}) {
 	b.insist(slot)
 	b.free()
 }
 
-// longestRest is the most that a slot rests after a page. Much of a long page is waits, for the
-// job's rate or for calls of a service, in which it has made no load.
+// longestRest is the longest time that a slot stays unused after a page. Most of a long page is
+// waits for the job's rate or for a service, which put no load on the database.
 const longestRest = 10 * time.Second
 
-// done gives back the slot of a page that has taken some time, after its rest.
+// done returns the slot of a page after a rest. The rest depends on took, the time that the page
+// has taken.
 func (b *background) done(took time.Duration) {
 	b.mu.Lock()
 	_, rest := b.pace.Slots()
@@ -168,10 +171,10 @@ func (b *background) free() {
 	b.admit()
 }
 
-// giveWay waits for the slot of a page, if the job is a background job. It waits as long as the
-// page fits into the queue's dispatch deadline, and then lets the page start. Meanwhile it leaves
-// the gate, so that other tasks may be alone in the process. If the job stops meanwhile, the range
-// is stopped. The caller calls done after the page.
+// giveWay waits for a slot if the job is a background job. If the page would then no longer fit
+// into the queue's dispatch deadline, it starts without a free slot. Meanwhile the delivery leaves
+// the gate, so that other tasks may run exclusively in this process. If the job stops meanwhile,
+// giveWay returns the standing stopped. The caller calls done after the page.
 func (d *delivery) giveWay(ctx context.Context, p planner.Plan) (done func(), s standing, err error) {
 	if !d.job.Background || d.place.Exclusive || len(p.At) == 0 {
 		return func() {}, ours, nil

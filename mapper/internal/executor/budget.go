@@ -42,7 +42,8 @@ func CheckBudget(budget record.Budget, page, tasks int, writes float64, prices b
 	return nil
 }
 
-// Suffices reports whether a budget is enough for a page, as CheckBudget does, and says what is.
+// Suffices reports whether a budget is enough for one page, as CheckBudget does. It also returns
+// the least budget that is enough, as a text.
 func Suffices(budget record.Budget, page, tasks int, writes float64, prices billing.Prices) (is bool, least string) {
 	n, u := float64(page), aroundPages(int64(page), int64(tasks))
 	u = billing.Usage{Reads: u.Reads + int64(3*n) + 4, Writes: int64(n*writes) + 1 + pace.RecordWrites, TaskOps: 4}
@@ -51,14 +52,15 @@ func Suffices(budget record.Budget, page, tasks int, writes float64, prices bill
 	return is, fmt.Sprintf("$%.4f and %d operations", prices.Dollars(u), u.Reads+u.Writes+u.TaskOps)
 }
 
-// A purse is the share of a job's budget that this process has reserved and not spent yet. The
-// process returns it in three cases: it drains, it is idle for the job, or it forgets the job. If
-// the process dies, the whole purse counts as spent.
+// A purse is the part of a job's budget that this process has reserved and not spent yet. The
+// process returns the rest to the job if it drains, has no more deliveries of the job, or forgets
+// the job. If the process dies, the whole purse counts as spent.
 type purse struct {
-	turn *semaphore.Weighted // held by the delivery that uses the purse
-	left float64             // negative: a page has cost more than expected
+	turn *semaphore.Weighted // locked by the delivery that uses the purse
+	// the share of the whole budget that is left; negative if a page has cost more than expected
+	left float64
 
-	allowance int64 // the job's Allowance at the reservation; a new one makes an older share void
+	allowance int64 // the job's Allowance at the reservation; if the job has another one by now, the purse is void
 }
 
 // usageOf returns what a page uses. entities is the number of its entities, and compared the number
@@ -73,9 +75,9 @@ func (d *delivery) usageOf(entities, writes, compared float64) billing.Usage {
 	return u
 }
 
-// keepBudget reserves the expected cost of a page of n entities in the job's budget. If less
-// remains, it pauses the job, and the range is stopped. The caller calls settle after the page: if
-// the page was committed, its real cost replaces the expected cost.
+// keepBudget reserves the expected cost of a page of n entities in the job's budget. If less than
+// that remains, it pauses the job and returns the standing stopped. The caller calls settle after
+// the page. If the page was committed, settle replaces the expected cost by the real one.
 func (d *delivery) keepBudget(ctx context.Context, n int) (settle func(), s standing, err error) {
 	budget, err := d.job.BudgetLimit()
 	if err != nil {
@@ -125,18 +127,18 @@ func (d *delivery) keepBudget(ctx context.Context, n int) (settle func(), s stan
 	}), ours, nil
 }
 
-// renew empties the purse if the job's budget was renewed since the last reservation.
+// renew empties the purse if the job's budget was raised or renewed after the reservation.
 func (p *purse) renew(allowance int64) {
 	if allowance > p.allowance {
 		p.allowance, p.left = allowance, 0
 	}
 }
 
-// takeOut reserves a share of a job's budget for this process. It leaves around, the share for what
-// the job costs besides its pages, and takes at least need. If the
-// budget is large enough, it takes need for each task that the job may have at once. It returns the
-// share, and the job's Allowance, which tells when the share becomes void. If less than need
-// remains, it pauses the job and returns 0.
+// takeOut reserves a part of the job's budget for this process, at least need. If the budget is
+// large enough, it reserves need for each task that the job may run at once. It does not reserve
+// around, the part for what the job costs besides its pages. It returns the reserved part and the
+// job's Allowance; the part is void when the job gets another Allowance. If less than need remains,
+// takeOut pauses the job and returns 0.
 func (x *Executor) takeOut(
 	ctx context.Context, job *record.Job, need, around float64, budget record.Budget,
 ) (got float64, allowance int64, err error) {
@@ -161,7 +163,7 @@ func (x *Executor) takeOut(
 	return 0, 0, err
 }
 
-// giveBackTime is how long a process tries to return an unspent share.
+// giveBackTime is how long a process tries to return the unspent part of a job's budget.
 const giveBackTime = 20 * time.Second
 
 // takeAll empties the purse and returns the rest. If a delivery uses the purse at the moment, it
@@ -176,8 +178,8 @@ func (p *purse) takeAll() (left float64, allowance int64) {
 	return left, p.allowance
 }
 
-// giveBack returns an unspent share of an allowance to its job. It tries only once. If the answer
-// is lost, a second call could return a share twice, or one that is spent by now.
+// giveBack returns the unspent part of a budget to its job. It tries only once: if the answer is
+// lost, a second call could return the same amount twice.
 func (x *Executor) giveBack(ctx context.Context, job record.Ref, left float64, allowance int64) {
 	if left == 0 {
 		return
@@ -193,9 +195,9 @@ func (x *Executor) giveBack(ctx context.Context, job record.Ref, left float64, a
 	}
 }
 
-// giveBackIdle returns a job's unspent share after its last delivery in this process. It does so
-// only if the job no longer runs, or runs in another queue: else another delivery may need the
-// share.
+// giveBackIdle returns the unspent part of a job's budget after the job's last delivery in this
+// process. It does so only if the job no longer runs here: otherwise the next delivery may need
+// that part.
 func (x *Executor) giveBackIdle(ctx context.Context, job record.Ref, r *cachedJob) {
 	if !r.turn.TryAcquire(1) {
 		return
@@ -208,7 +210,8 @@ func (x *Executor) giveBackIdle(ctx context.Context, job record.Ref, r *cachedJo
 	}
 }
 
-// GiveBack returns the unspent shares of all jobs. Call it after the process has drained.
+// GiveBack returns the unspent parts of the budgets of all jobs. Call it after the process has
+// drained.
 func (x *Executor) GiveBack(ctx context.Context) {
 	var group errgroup.Group
 	group.SetLimit(source.Parallel)

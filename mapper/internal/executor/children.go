@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// enqueueChildren enqueues the tasks of the range's children. It leaves out the children that this
-// turn has enqueued already, and the child that the delivery goes on with.
+// enqueueChildren enqueues the tasks of the range's children. It leaves out children whose tasks
+// this delivery has enqueued already, and the child with which the delivery goes on.
 func (d *delivery) enqueueChildren(ctx context.Context) (err error) {
 	r, next, waits := d.record, d.turn.follow.Next, d.turn.follow.Waits
 	if waits == nil {
@@ -34,9 +34,9 @@ func (d *delivery) enqueueChildren(ctx context.Context) (err error) {
 	return nil
 }
 
-// continued returns the child that another delivery goes on with after it has done the range; nil:
-// there is none. If that child had a task as well, two deliveries would work on the same entities.
-// If the other delivery dies, the queue or a sweep finds the child, as after any page.
+// continued returns the child of the range with which another delivery goes on; nil if there is
+// none. That child must not get a task: otherwise two deliveries would work on the same entities.
+// If the other delivery dies, the queue or a sweep finds the child.
 func (d *delivery) continued(ctx context.Context) (*record.Range, error) {
 	last := d.record.Children - d.record.Recorded - d.record.Retries - 1
 	if last < 0 {
@@ -52,10 +52,10 @@ func (d *delivery) continued(ctx context.Context) (*record.Range, error) {
 	return child, nil
 }
 
-// children returns the tasks of the range's children that have none yet, except for next, which the
-// delivery goes on with. The last children are entities that failed. The task of a failed entity
-// that is retried waits until the time in waits. Recorded failures have no task. The tasks may
-// start traces of their own.
+// children returns the tasks to enqueue for the range's children. It leaves out next, with which
+// the delivery goes on, children that have tasks already, and recorded failures. The last children
+// are failed entities; the task of each is due at its time in waits. Each task may start a trace of
+// its own.
 func (d *delivery) children(next *record.Range, waits map[string]time.Time) (all []tasks.Task) {
 	r := d.record
 	for n := d.turn.enqueued; n < r.Children-r.Recorded; n++ {
@@ -73,8 +73,8 @@ func (d *delivery) children(next *record.Range, waits map[string]time.Time) (all
 	return all
 }
 
-// waits returns the times until which the range's failed entities wait. It reads them from the
-// records of the children, because another delivery may have committed the range.
+// waits returns the times before which the range's failed entities must not be retried. It reads
+// the records of the children, because another delivery may have committed the range.
 func (d *delivery) waits(ctx context.Context) (map[string]time.Time, error) {
 	r := d.record
 	waits := make(map[string]time.Time)

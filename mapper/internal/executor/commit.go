@@ -17,15 +17,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// After mostMoves changes by other clients, an entity of a page gets a range of its own. There it
-// may be changed hotAttempts times.
+// Limits of conflicts with other clients. If others change an entity of a page mostMoves times, it
+// gets a range of its own. There they may change it hotAttempts times.
 const (
 	mostMoves   = 3
 	hotAttempts = 20
 )
 
 // commitPage commits a page. If other clients have changed some of its entities since they were
-// read, it runs the function on these again. Run is nil if the function was not called.
+// read, commitPage runs the function on these again. The argument run is nil if the function was
+// not called.
 func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Results, run *page.Page) (standing, error) {
 	var follow record.Follow
 	var calls int64
@@ -76,7 +77,8 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Resul
 	return s, err
 }
 
-// outcome describes the page for the record of its range, and decides where the rest is cut.
+// outcome returns what the page has done, in the form in which the range's record takes it. It
+// decides where the rest of the range is cut.
 func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results) (of record.Outcome, err error) {
 	if d.record.Alone {
 		for _, f := range o.Failures {
@@ -120,7 +122,8 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 	return of, err
 }
 
-// tell reports a committed page to the metrics, the journal and the counters of this process.
+// tell reports a committed page to the metrics and logs, and adds its counters to this process's
+// sums.
 func (d *delivery) tell(ctx context.Context, o *page.Results) {
 	after := observe.BehindPage
 	if d.turn.late {
@@ -144,7 +147,8 @@ func (d *delivery) tell(ctx context.Context, o *page.Results) {
 // now returns the time in UTC, to the microsecond, as records store it.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// wrote returns the record of what a page's commit writes. An undo reads it.
+// wrote returns the list of the entities that a page's commit writes, in its stored form. An undo
+// reads it.
 func wrote(o *page.Results) []byte {
 	settled := time.Now().Add(-settledFor)
 	var fresh []*datastore.Key
@@ -161,7 +165,7 @@ func wrote(o *page.Results) []byte {
 	return w.Encode()
 }
 
-// settledFor is how long an entity must be unchanged, by this process's clock, to be safe to
-// restore. After an hour an undo can read only whole minutes, so it may see an entity as it stood
-// up to a minute before the page.
+// settledFor is how long an entity must have been unchanged when a page changes it. Only then is it
+// safe to restore later: after an hour an undo can read only whole minutes, up to a minute before
+// the page.
 const settledFor = 2 * time.Minute

@@ -21,8 +21,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A delivery is one delivery of a range's task. It works on that range, and then on the rest of it,
-// range after range. For each range it has a turn.
+// A delivery is one request of the queue for a range's task. It works on that range, and then on
+// the rest of it, range after range.
 type delivery struct {
 	x          *Executor
 	job        *record.Job
@@ -31,37 +31,38 @@ type delivery struct {
 	planner    planner.Planner
 	functions  function.Functions
 
-	begunAt time.Time  // when the delivery came
+	begunAt time.Time  // when the request of the queue arrived
 	ended   func()     // called at the end of the delivery
-	place   gate.Place // the delivery's place inside the gate
-	ahead   bool       // the job's budget has paid for reading ahead
+	place   gate.Place // the delivery's place in the gate, which lets a task run exclusively
+	ahead   bool       // whether the job's budget has paid for reading the next page ahead
 	turn    turn
 
-	announced atomic.Int64 // calls of a service that the function has announced, and no record has
+	announced atomic.Int64 // number of announced calls of a service that no record counts yet
 }
 
-// A turn is the state of a delivery that belongs to one range.
+// A turn is the part of a delivery's state that belongs to its current range. The next range gets a
+// new one.
 type turn struct {
-	queued      tasks.Delivery // the delivery of the range's task; zero: it has no task
-	redelivered bool           // this task, or a lost one, was delivered before
-	mark        string         // this delivery's crash mark in the record; empty: none
-	begun       bool           // the record has the mark
+	queued      tasks.Delivery // the request for the range's own task; zero if the range has no task
+	redelivered bool           // whether this task, or a lost task of the range, was delivered before
+	mark        string         // the crash mark of this delivery (record.CrashMark); empty: none
+	begun       bool           // whether the range's record has the mark
 
-	finished []time.Time    // the Done times that this delivery has tried to commit
-	beaten   bool           // another delivery has done the range
+	finished []time.Time    // the values of Range.Done in this delivery's attempts to commit
+	beaten   bool           // whether another delivery has done the range
 	follow   record.Follow  // what to do after the page's commit
-	over     bool           // this process has more counters than a job may have
-	enqueued int64          // how many of the first children have tasks
-	idle     int64          // how many workers are idle, as far as known; the next children are for them
-	late     bool           // the page gave work away because this task would end late with it
+	over     bool           // whether this process has counted under more names than a job may have
+	enqueued int64          // how many of the range's first children have tasks
+	idle     int64          // number of idle workers, as far as known; the next children are for them
+	late     bool           // whether the page gave work away because this task would otherwise end late
 	pageAt   time.Time      // when the page started
-	used     *billing.Usage // what the page has used; nil: it was not committed
+	used     *billing.Usage // reads, writes and other costs of the page; nil if it was not committed
 	reached  int            // the number of entities in the committed page
-	yielded  time.Duration  // how long the page of a background job has waited, see giveWay
+	yielded  time.Duration  // how long the page of a background job has waited for its slot (giveWay)
 	grant    pace.Grant     // the page's part of the job's rate; zero: the job has no rate
-	ran      time.Duration  // how long the functions have run on the page, with their waits
+	ran      time.Duration  // how long the function has run on the page, including its waits
 
-	newTraces bool // the children start traces of their own: one would be too large
+	newTraces bool // whether the children start their own traces, because one trace would be too large
 }
 
 // Deliver runs the task of one delivery:
@@ -116,8 +117,9 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	return errors.Join(err, x.Complete(ctx, job, false))
 }
 
-// runAndLeave calls runAll, and then is no longer one of the job's deliveries under way. Checks
-// reports that this was the last one in the process, and has to check whether the job is complete.
+// runAndLeave calls runAll, and then records in known that the delivery has ended. The result
+// checks is true if this was the last delivery of the job in this process, and a check is due
+// whether the job is complete.
 func (d *delivery) runAndLeave(ctx context.Context, known *cachedJob) (checks bool, err error) {
 	job, ended := d.job.Ref(), false
 	defer func() { // also if the delivery panics
@@ -130,8 +132,8 @@ func (d *delivery) runAndLeave(ctx context.Context, known *cachedJob) (checks bo
 	return false, err // the deferred function sets checks
 }
 
-// runAll works on the range, and then on the rest of it, range after range. Ended reports that the
-// last range has ended and nothing remains: the job may be complete.
+// runAll works on the range, and then on the rest of it, range after range. The result ended is
+// true if the last range is done and nothing remains. Then the job may be complete.
 func (d *delivery) runAll(ctx context.Context) (ended bool, err error) {
 	for first := d.record.ID; ; {
 		ended, err := d.runRange(ctx) // 2 to 5
@@ -147,9 +149,8 @@ func (d *delivery) runAll(ctx context.Context) (ended bool, err error) {
 	}
 }
 
-// runRange works on the range, as far as this delivery can. Ended reports that the range has ended,
-// and that all its children have tasks, except for the child to go on with. If there is no such
-// child, the job may be complete.
+// runRange works on the current range until this delivery can do no more for it. The result ended
+// is true if the range is done, and its children have tasks or are done by this delivery next.
 func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 	defer d.leave() // also if it panics
 	var s standing
@@ -182,10 +183,9 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 	return err == nil && d.job.State == record.Running, err
 }
 
-// attempt processes a pending range once, beside other deliveries or exclusively. The range's
-// record decides whether the range is suspected of killing its process, and halves its page.
-// Attempt keeps its place inside the gate: while the record's mark says that the process does
-// nothing else, that has to be true.
+// attempt tries to process one page of the current range. If the range is suspected of killing its
+// process, the attempt is exclusive: the process does nothing else. The place in the gate stays
+// taken after the attempt, because the range's record may still say that the process is exclusive.
 func (d *delivery) attempt(ctx context.Context) (standing, error) {
 	if d.x.Gate.IsDraining() { // it may still have the place of the last attempt
 		return ours, gate.ErrDraining
@@ -208,7 +208,8 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 	return d.page(ctx)
 }
 
-// page processes one page of a pending range.
+// page processes the next page of the current range: it plans, waits for rate and budget, runs the
+// function, and commits.
 func (d *delivery) page(ctx context.Context) (standing, error) {
 	d.turn.pageAt, d.turn.late = time.Now(), false
 	p, s, err := d.plan(ctx) // 2 and 3
@@ -314,7 +315,8 @@ func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error
 	return s, err
 }
 
-// split cuts the range before its page is processed.
+// split cuts the range before its page is processed, and enqueues tasks for the parts that are cut
+// off.
 func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) {
 	pieces, err := p.Pieces()
 	if err != nil {
@@ -348,8 +350,8 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 	return ours, d.enqueueChildren(ctx)
 }
 
-// goOn makes the rest of the range the delivery's current range. It reports false if the job was
-// stopped meanwhile, or if this process drains.
+// goOn makes the rest of the range the delivery's current range. It returns false if this delivery
+// has to end instead, because the job was stopped or changed, or because the process drains.
 func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 	next := d.turn.follow.Next
 	job, err := d.x.cache.load(ctx, d.x.Store, d.job.Ref())

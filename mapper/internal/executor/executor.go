@@ -21,8 +21,8 @@ type Executor struct {
 	client *datastore.Client
 	source source.Source
 
-	paces    pace.Book[record.Ref] // how fast this process works on each job
-	dispatch *pace.Dispatch        // how fast the queue delivers tasks
+	paces    pace.Book[record.Ref] // the pace of this process in each job: time and size per entity
+	dispatch *pace.Dispatch        // measures how fast the queue delivers tasks
 	cache    jobCache
 
 	background *background
@@ -41,8 +41,8 @@ func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
 	return x
 }
 
-// Beside returns an executor for the jobs of another queue. Background jobs of both give way
-// together.
+// Beside returns an executor for the jobs of another queue. The two executors share the limit of
+// pages of background jobs.
 func (x *Executor) Beside(jobs *lifecycle.Jobs) *Executor {
 	other := New(x.client, jobs)
 	other.background = x.background

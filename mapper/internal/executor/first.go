@@ -8,13 +8,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// firstTime is how long a start waits for the cut of its root.
+// firstTime is how long a start waits for First to find out where the job's first range is cut.
 const firstTime = 2 * time.Second
 
-// First finds out how the root of a job is cut that is about to start. So its first tasks need not
-// wait for the root's task. It makes a few rounds of short calls. If these don't tell, if the
-// database does not answer, or if the job is over several spaces, it returns the zero value: the
-// root's task finds out.
+// First finds out where the root, which is the first range of a new job, is cut. So the job's first
+// tasks need not wait for the root's task. First makes a few rounds of short calls. It returns the
+// zero value if these don't suffice, if the database does not answer, or if the job has several
+// kinds or namespaces. Then the root's task finds out.
 func (x *Executor) First(ctx context.Context, job *record.Job) (first record.First) {
 	def := x.Mappers[job.Mapper]
 	if def == nil || !job.Masks {

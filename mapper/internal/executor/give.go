@@ -14,9 +14,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// leftAfter returns what the law of cutting needs to know ([split.Load]), after the delivery has
-// processed the first reached entities of its page. ok is false if the task can't give away any of
-// the remaining entities.
+// leftAfter describes the task's load after the first reached entities of its page: what remains,
+// and how fast it goes. The law of cutting ([split.Load]) decides by it. The result ok is false if
+// the task can't give away any of the remaining entities.
 func (d *delivery) leftAfter(
 	ctx context.Context, p planner.Plan, o *page.Results, reached int,
 ) (l split.Load, ok bool) {
@@ -32,11 +32,12 @@ func (d *delivery) leftAfter(
 	return l, ok
 }
 
-// lawEvery is the function's running time on a page between two checks of the law of cutting.
+// lawEvery is the interval, in running time of the function, in which a page checks whether it has
+// to give work away.
 const lawEvery = 50 * time.Millisecond
 
-// late returns a function that decides whether a page ends early. A page does so if its task would
-// end late, so that idle workers can take the rest.
+// late returns a function that reports whether the page has to end early. The page ends early if
+// its task would end late: then idle workers can take the rest.
 func (d *delivery) late(ctx context.Context, p planner.Plan) page.Late {
 	asked := time.Duration(0)
 	return func(o *page.Results, place, left int) bool {
@@ -49,9 +50,9 @@ func (d *delivery) late(ctx context.Context, p planner.Plan) page.Late {
 	}
 }
 
-// cut returns the pieces into which a page's commit cuts the range. It cuts as planned or, if
-// nothing was planned, by the law of cutting. Late reports that the law has cut: this task would
-// end late if it kept the rest.
+// cut returns the pieces into which the commit of a page cuts the range. They are as planned. If
+// nothing was planned, the law of cutting in package split decides. The result late is true if that
+// law has cut, because this task would end late with the whole rest.
 func (d *delivery) cut(
 	ctx context.Context, p planner.Plan, o *page.Results,
 ) (pieces []split.Piece, late bool, err error) {
@@ -75,11 +76,11 @@ func (d *delivery) cut(
 	return pieces, late, nil
 }
 
-// nextPage returns how many entities the pages after this one should have. Pages of a mapper with
-// batches have whole batches, because a call may cost the same for one entity and for many. A page
-// may have been cut off to fit its batch into the time. Each later page then has twice as many
-// entities as the one before, until pages are full again. No page should take more than half of the
-// queue's deadline, with the waits for the job's rate of calls.
+// nextPage returns how many entities the next pages of the range should have. Pages of a mapper
+// with batches have whole batches, because a call may cost the same for one entity and for many. If
+// a page was shortened to fit its batch into the time, each later page has twice as many entities
+// as the one before, until pages are full again. No page should take more than half of the queue's
+// deadline, including the waits for the job's rate of calls.
 func (d *delivery) nextPage(o *page.Results) int64 {
 	n := o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
 	if batch := int64(d.functions.BatchSize); batch > 0 {
@@ -99,8 +100,8 @@ func (d *delivery) mayGoOn() bool {
 	return !d.x.Gate.IsDraining() && time.Since(d.begunAt) < d.x.Queue.DispatchDeadline()/4 && d.mayStart()
 }
 
-// mayStart reports whether the longest possible page, with its wait for a rate, still fits into the
-// queue's dispatch deadline.
+// mayStart reports whether the queue's dispatch deadline leaves time for the longest possible page,
+// including its wait for a rate.
 func (d *delivery) mayStart() bool {
 	deadline := d.x.Queue.DispatchDeadline()
 	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see mapper.StartOptions
@@ -110,13 +111,13 @@ func (d *delivery) mayStart() bool {
 	return time.Since(d.begunAt) < deadline*19/20-longest-pace.WaitWithin(deadline)
 }
 
-// mostLooked is the size of the largest random sample of open ranges that lookAround reads.
+// mostLooked is the largest number of open ranges that lookAround samples.
 const mostLooked = 100
 
 // lookAround returns the cached estimate of the job's remaining work, and its age. If the estimate
-// is due, lookAround refreshes it in the background. Before the first read it assumes that nothing
-// is done, and that each worker has one fair share. If the fair share is unknown as well, it is not
-// ok.
+// is due, lookAround refreshes it in the background. Before the first read, the estimate is that
+// nothing is done, and that each worker has fairShare entities. The result ok is false if fairShare
+// is unknown as well.
 func (x *Executor) lookAround(
 	ctx context.Context, job *record.Job, fairShare int64, each time.Duration, l split.Load,
 ) (_ split.Outlook, age time.Duration, ok bool) {

@@ -23,31 +23,31 @@ type jobCache struct {
 }
 
 type cachedJob struct {
-	turn   *semaphore.Weighted // held by the delivery that uses record and read
+	turn   *semaphore.Weighted // locked by the delivery that uses record and read
 	record *record.Job
 	read   time.Time
-	inside int  // deliveries under way; the cache's mu guards it and owed
-	owed   bool // a completion check is due
+	inside int  // number of deliveries under way; the cache's mu guards inside and owed
+	owed   bool // whether the last delivery has to check if the job is complete
 
-	outlook   atomic.Pointer[outlook] // nil: not read yet
+	outlook   atomic.Pointer[outlook] // the estimate of remaining work; nil: not read yet
 	looking   atomic.Bool
-	looksFrom atomic.Int64 // when the outlook was first asked for, in Unix nanoseconds
+	looksFrom atomic.Int64 // when a delivery first asked for the outlook, in Unix nanoseconds
 
 	purse purse
-	pages atomic.Int64 // committed by this process
+	pages atomic.Int64 // number of pages that this process has committed
 
 	counting sync.Mutex
-	counted  tally.Counters // the counters of this process's pages
+	counted  tally.Counters // the sums of the counters of this process's pages
 }
 
-// cachedFor is how long a cached record may be used. Pages take about as long.
+// cachedFor is how long a cached record of a job may be used. It is about as long as a page takes.
 const cachedFor = time.Second
 
-// maxCached is how many jobs without a delivery under way are remembered.
+// maxCached is the largest number of jobs in the cache that have no delivery under way.
 const maxCached = 1000
 
-// fewPages is how many pages of a job this process may have committed while it takes the job for a
-// small one. A job is small if it has at most about 300 records: its end needs no task.
+// fewPages limits how many pages a process has committed of a small job. A small job has up to
+// about 300 records, and its last delivery ends it, without another task.
 const fewPages = 100
 
 // at returns the cached state of a job, and makes it if there is none. If there are too many, it
@@ -58,7 +58,7 @@ func (j *jobCache) at(job record.Ref) *cachedJob {
 	return j.place(job)
 }
 
-// place does the work of at. The caller holds mu.
+// place is at without locking mu, which the caller holds.
 func (j *jobCache) place(job record.Ref) *cachedJob {
 	if r, ok := j.job.Get(job); ok {
 		return r
@@ -101,10 +101,10 @@ func (j *jobCache) enter(job record.Ref) *cachedJob {
 	return r
 }
 
-// leave records that a delivery has ended. If ended is set, the delivery asks for a check whether
-// the job is complete. Only the last delivery of the job in this process makes that check, for all
-// that have asked: then look is true. last reports that no delivery of the job is under way any
-// more.
+// leave records that a delivery has ended. If ended is true, a check is due whether the job is
+// complete. The job's last delivery in this process makes one check for all. The result look is
+// true if this delivery has to make it. The result last is true if the job has no other delivery
+// under way.
 func (j *jobCache) leave(r *cachedJob, ended bool) (look, last bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -117,8 +117,8 @@ func (j *jobCache) leave(r *cachedJob, ended bool) (look, last bool) {
 	return look, last
 }
 
-// noteCounters adds the counters of a page. It reports whether this process's pages so far have
-// more counters than a job can have.
+// noteCounters adds the counters of a page to this process's sums. It reports whether the sums have
+// more names than a job may have.
 func (r *cachedJob) noteCounters(page tally.Counters) (over bool) {
 	r.counting.Lock()
 	defer r.counting.Unlock()

@@ -12,9 +12,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// limitFailures pauses the job if too many of its entities have failed. Nothing is checked if none
-// has failed in the range. Its record tells, because another delivery may have done the range, or
-// the answer to the commit may be lost.
+// limitFailures pauses the job if too many of its entities have failed. It checks only if an entity
+// of the current range has failed. It reads that from the range's record, because another delivery
+// may have done the range.
 func (d *delivery) limitFailures(ctx context.Context) error {
 	failed := int(d.record.Recorded)
 	if d.record.Failed != "" {
@@ -37,8 +37,9 @@ func (d *delivery) limitFailures(ctx context.Context) error {
 	return err
 }
 
-// overLimit returns a text that names the limit that the job's failures exceed; empty: none. For a
-// limit on the share of failures it also returns a sampled sum of the job's work.
+// overLimit returns a text that names the limit which the job's failures exceed, or "". If that is
+// the limit on the share of failures, it also returns sum, the job's totals estimated from a
+// sample.
 func (d *delivery) overLimit(ctx context.Context, failures int) (over string, sum record.Totals, err error) {
 	if limit := int(d.job.Limit); limit > 0 && d.oneOf(limit/100/failures) {
 		failed, err := d.x.Store.CountFailures(ctx, d.job.Ref(), limit+1)
@@ -65,20 +66,21 @@ func (d *delivery) overLimit(ctx context.Context, failures int) (over string, su
 	return over, sum, nil
 }
 
-// oneOf chooses one range of n by the hash in its ID. Only the chosen ranges count the failures: if
-// each one did, the cost would grow with the square of the limit.
+// oneOf reports whether this range is the one in n that counts the job's failures. It decides by
+// the hash in the range's ID. If each range counted them, the cost would grow with the square of
+// the limit.
 func (d *delivery) oneOf(n int) bool {
 	hash, err := record.Hash(d.record.ID)
 	return err != nil || hash%uint64(max(1, n)) == 0
 }
 
-// tolerable returns an error if so much fails that the function is to blame, and not its entities.
-// It judges a full page alone. A smaller page counts together with this process's last calls and
-// the job's work so far.
+// tolerable returns an error if so many entities of a page fail that the function is probably at
+// fault. It judges a full page alone, and a smaller one together with this process's last calls and
+// the job's totals.
 //
-// A tolerant job records such entities as failures after their last attempt. Two kinds of failures
-// say nothing about the function, and do not count: entities that other clients change, and calls
-// that a service refuses for now.
+// A tolerant job gets no error: after their last attempt, its entities become failures. Two kinds
+// of failures do not count, because they say nothing about the function: entities that other
+// clients change, and calls that a service refuses for now.
 func (d *delivery) tolerable(ctx context.Context, o *page.Results) error {
 	var failures []record.Failure
 	tolerates := d.job.Tolerant

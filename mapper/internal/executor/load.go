@@ -69,8 +69,9 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	return d, nil
 }
 
-// showBuild records in the job's status that this build does not have the job's mapper. Only the
-// first of many deliveries writes the record. It returns the error for the queue.
+// showBuild writes into the job's status that this build does not have the job's mapper. Only the
+// first of many deliveries writes it. showBuild returns the error with which the delivery ends, so
+// that the queue delivers the task again.
 func (x *Executor) showBuild(ctx context.Context, job *record.Job) error {
 	missing := fmt.Errorf("job %s: %w %q", job.ID, function.ErrUnknownMapper, job.Mapper)
 	return errors.Join(missing, x.ShowBuild(ctx, job, true))

@@ -29,9 +29,9 @@ func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(tim
 	}
 }
 
-// collect calls the mapper's function over a page, if there is one, with the values collected from
-// its entities. Its effect is committed with the page. The caller calls lose if the effect is never
-// committed. If the function fails, the whole page is retried.
+// collect calls the function of a [mapper.VisitPages] mapper, which gets the records made from a
+// page's entities. Its puts and counts are committed with the page. The caller calls lose if that
+// commit never takes effect. If the function fails, the whole page is retried.
 func (d *delivery) collect(ctx context.Context, o *page.Results) (lose func(), err error) {
 	a := function.NewAttempt(d.job.Ref(), function.Update, nil)
 	lose = func() { a.Lose(context.WithoutCancel(ctx)) }

@@ -8,8 +8,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// enter takes the delivery's place inside the gate, unless it has one already. If exclusive is set,
-// the place is exclusive. If the job has stopped meanwhile, the range is stopped.
+// enter takes a place in the gate, which controls which tasks run together in this process. If
+// exclusive is set, no other task runs while the delivery has the place. If the job has stopped
+// during the wait, enter returns the standing stopped.
 func (d *delivery) enter(ctx context.Context, exclusive bool) (standing, error) {
 	waited := false
 	if d.place.Leave == nil || exclusive && !d.place.Exclusive {
@@ -32,7 +33,7 @@ func (d *delivery) enter(ctx context.Context, exclusive bool) (standing, error) 
 	return ours, nil
 }
 
-// leave gives up the delivery's place inside the gate, if it has one.
+// leave gives up the delivery's place in the gate, if it has one.
 func (d *delivery) leave() {
 	if d.place.Leave != nil {
 		d.place.Leave()

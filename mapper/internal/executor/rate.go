@@ -18,9 +18,9 @@ import (
 )
 
 // keepRate waits until the job's rate allows a page of up to n entities. The grant says when the
-// page may start, and how many entities it may have. If the job stops meanwhile, the range is
-// stopped. After the page, the caller calls settle, which reports to the meter how many entities
-// and writes the page had.
+// page may start, and how many entities it may have. If the job stops during the wait, keepRate
+// returns the standing stopped. The caller calls settle after the page, which tells the meter how
+// many entities and writes the page really had.
 func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settle func(), s standing, err error) {
 	ref := d.job.Ref()
 	meter, most := d.x.paces.Meter(ref), pace.WaitWithin(d.x.Queue.DispatchDeadline())
@@ -50,14 +50,13 @@ func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settl
 	}), ours, nil
 }
 
-// calls returns the function that waits until the job's rate allows calls of a service, see
-// page.Page; nil: the rate has no such limit. Calls wait one by one, in the mapper's function,
-// because only the function knows when it makes some.
+// calls returns the function that waits until the job's rate allows calls of a service (see
+// page.Page). It returns nil if the rate does not limit calls. The user's function waits for each
+// call just before it makes the call.
 //
-// Calls of a page's first entity may wait longest, or else a page could wait for ever: up to a
-// quarter of the deadline, and not beyond the delivery's time. Several deliveries wait for a
-// service with few calls a second. But they do not wait while a transaction is open, nor while
-// another task has to be alone in the process.
+// Calls of a page's first entity may wait longest, because a page that commits nothing would be
+// retried for ever. They may wait a quarter of the deadline, if the delivery has that time. They do
+// not wait while a transaction is open, or while another task wants to run exclusively.
 func (d *delivery) calls(inTransaction bool) func(ctx context.Context, n int, before int64, first bool) error {
 	x, ref, begun, wait := d.x, d.job.Ref(), d.begunAt, d.planner.Wait
 	if limit, err := d.job.RateLimit(); err != nil || limit.CallsPerSecond == 0 {
@@ -95,7 +94,7 @@ func (d *delivery) calls(inTransaction bool) func(ctx context.Context, n int, be
 	}
 }
 
-// awaitFirst waits as for the calls of a page's first entity.
+// awaitFirst returns the function that waits for calls of a page's first entity.
 func awaitFirst(calls func(ctx context.Context, n int, before int64, first bool) error) function.Await {
 	if calls == nil {
 		return nil
@@ -121,29 +120,30 @@ func checkCalls(limit pace.Limit, calls int64, deadline time.Duration) error {
 		"the rate", calls, limit.CallsPerSecond, math.Floor(most), deadline/2))
 }
 
-// A turnstile is where pages or calls wait for their part of a job's rate.
+// A turnstile says what waits for the job's rate: pages, or calls of a service.
 type turnstile struct {
 	meter *pace.Meter
-	clock *datastore.Key  // the record that all processes share
-	leave <-chan struct{} // closed when nothing shall wait any more; nil: never
+	clock *datastore.Key  // the key of the record in which all processes reserve the rate
+	leave <-chan struct{} // closed when the wait has to end; nil: never
 
-	// cost returns the cost of the page or the calls that wait; nil: the rate does not limit them.
+	// cost returns what the waiting page or calls take of the rate. A nil Cost says that the rate
+	// does not limit them.
 	cost func(job *record.Job, limit pace.Limit) (pace.Cost, error)
 }
 
-// errStopped says that the job stopped while something waited for its rate.
+// errStopped says that the job stopped running during a wait for its rate.
 var errStopped = errors.New("the job no longer runs")
 
-// refuseCalls returns the refusal of calls that the function may not make for now.
+// refuseCalls returns the error for calls of a service that the function may not make for now.
 func refuseCalls(why string) error {
 	return fault.Refusal{
 		Summary: "the function has to wait for its calls", Cause: errors.New(why), Later: true, Own: true,
 	}
 }
 
-// awaitRate waits until the job's rate allows what waits at the turnstile. All processes reserve
-// the rate in one record, see pace.Meter. If the rate changes during the wait, awaitRate reserves
-// again at the new rate. A grant without entities: the rate has no such limit.
+// awaitRate waits until the job's rate allows a page or calls. All processes reserve their parts of
+// the rate in one record: see pace.Meter. If the rate changes during the wait, awaitRate reserves
+// again at the new rate. The grant has no entities if the rate does not limit them.
 func (x *Executor) awaitRate(ctx context.Context, ref record.Ref, at turnstile) (grant pace.Grant, err error) {
 	defer func() {
 		if err != nil && grant.N > 0 {
@@ -195,8 +195,8 @@ func (x *Executor) awaitRate(ctx context.Context, ref record.Ref, at turnstile) 
 	}
 }
 
-// reserve returns the function that reserves a part of the job's rate. It tries again while other
-// processes reserve at the same moment: that is no reason for a delivery to fail.
+// reserve returns a function that reserves a part of the job's rate. It retries while other
+// processes reserve at the same moment, so that such conflicts do not fail the delivery.
 func (x *Executor) reserve(job *record.Job, clock *datastore.Key) pace.Reserve {
 	return func(ctx context.Context, ask pace.Ask) (begin time.Time, q pace.Queue, err error) {
 		for tries := 1; ; tries++ {

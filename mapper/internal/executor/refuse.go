@@ -64,10 +64,10 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 	return superseded, nil // the new task supersedes this one
 }
 
-// laterDelay returns how long a range waits before its next attempt if a service has answered
-// "later". It waits for a quarter of the time for which the service has answered so, between 2
-// seconds and a minute. If the service asks for more, it waits longer. A random part keeps the
-// ranges from retrying all at once.
+// laterDelay returns how long a range waits before its next attempt if a service refuses calls for
+// now ([mapper.RetryAfter]). It is a quarter of the time for which the service has refused them so
+// far, between 2 seconds and a minute, but at least what the service asks for. A random part keeps
+// the ranges from retrying all at once.
 func laterDelay(r *record.Range, after time.Duration) time.Duration {
 	const least, most = 2 * time.Second, time.Minute
 	waited := time.Duration(0)
@@ -78,8 +78,8 @@ func laterDelay(r *record.Range, after time.Duration) time.Duration {
 	return after + rand.N(min(after/2, time.Minute))
 }
 
-// fail ends the job. It reports whether the job has ended. The job goes on if somebody has resumed
-// it since this delivery started.
+// fail ends the job as failed. It returns true if the job has ended. It returns false if somebody
+// has resumed the job since this delivery started: then the job goes on.
 func (d *delivery) fail(ctx context.Context, cause error) (over bool, err error) {
 	if err := d.x.Fail(ctx, d.job, cause); err != nil {
 		return false, err
@@ -124,8 +124,8 @@ func (d *delivery) setApart(ctx context.Context, p planner.Plan) (standing, erro
 	return d.commitPage(ctx, p, page.Failed(&f), nil)
 }
 
-// showRefusal reports that a refused range is retried. It writes to the log, and to the job's
-// status if that shows no trouble yet. The status keeps the text until a sweep finds no such range.
+// showRefusal reports that a refused range is retried. It writes a log line, and the job's status
+// if that shows no error yet. The status keeps the text until a sweep finds no such range.
 func (d *delivery) showRefusal(ctx context.Context, cause error) {
 	what := "pages are"
 	if d.record.Alone {
@@ -150,7 +150,8 @@ func (d *delivery) showRefusal(ctx context.Context, cause error) {
 }
 
 // showLater reports that a range waits for a service, or for the job's own rate of calls. It does
-// so only in the first minute of the wait. A job that keeps to its own rate has no trouble.
+// so only in the first minute of the wait. A wait for the job's own rate is normal, so it is not
+// written into the job's status.
 func (d *delivery) showLater(ctx context.Context, cause error, own bool) {
 	if time.Since(d.record.LaterFrom) > time.Minute {
 		return
@@ -168,7 +169,7 @@ func (d *delivery) showLater(ctx context.Context, cause error, own bool) {
 	}
 }
 
-// showTrouble writes the trouble into the job's status, if the status shows none yet.
+// showTrouble writes a text into the error of the job's status, if that is empty.
 func (d *delivery) showTrouble(ctx context.Context, text string) {
 	_, err := d.x.Store.UpdateJob(ctx, d.job.Ref(), func(j *record.Job) (bool, error) {
 		if j.State != record.Running || j.Epoch != d.job.Epoch || j.Trouble != "" {

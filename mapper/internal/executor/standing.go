@@ -6,20 +6,20 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A standing says how a range stands to a delivery of its task.
+// A standing says in which state a delivery has found its range, when it reads the range's record.
 type standing int
 
 const (
-	// it is as the delivery knows it; from a commit without an error: the commit took effect
+	// the record is as the delivery knows it; after a commit: the commit took effect
 	ours       standing = iota
-	changed             // it is pending, but its record has changed: the delivery plans it again
-	done                // another delivery has done it, or this one has and the answer was lost
-	superseded          // it has another task, or its record is deleted
-	stopped             // its job no longer runs
+	changed             // the range is pending, but its record has changed: the delivery plans it again
+	done                // the range is done, by another delivery, or by this one in a commit whose answer was lost
+	superseded          // the range has another task by now, or its record is deleted
+	stopped             // the range's job no longer runs
 )
 
-// check returns how a record of the range that was just read stands to the delivery. The range is
-// the delivery's own if it is pending, at the generation that the task names, and not cut since the
+// check returns the standing of the range according to the record r, which was just read. It is
+// ours if the range is pending, has the generation that the task names, and was not cut since the
 // delivery read it.
 func (d *delivery) check(r *record.Range) standing {
 	known := d.record
@@ -34,8 +34,8 @@ func (d *delivery) check(r *record.Range) standing {
 	return ours
 }
 
-// A fencedError ends a transaction on a range that is not the delivery's own, or that has changed
-// since the delivery read it.
+// A fencedError is the error with which a transaction ends if the standing of the range is not
+// ours. It has the record that the transaction has found.
 type fencedError struct {
 	standing standing
 	found    *record.Range
@@ -43,8 +43,8 @@ type fencedError struct {
 
 func (fencedError) Error() string { return "the range is not as this delivery knows it" }
 
-// takeOver takes over the record of a range that is done or was changed by another delivery. It
-// sets beaten if this delivery has not done the range.
+// takeOver replaces the delivery's record of the range by the one in stands, which another delivery
+// has written. It sets beaten if the range is done, and not by this delivery.
 func (d *delivery) takeOver(stands fencedError) {
 	if stands.standing == done || stands.standing == changed {
 		d.record = stands.found

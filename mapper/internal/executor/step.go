@@ -20,8 +20,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A step is one commit of a delivery: the change of the range's record, and everything that is
-// committed with it.
+// A step is a commit of a delivery, which apply carries out. It consists of a change of the range's
+// record, and of other mutations.
 type step struct {
 	// put changes a copy of the range's record, and returns the range's new children. It is called
 	// for each attempt.
@@ -29,10 +29,10 @@ type step struct {
 
 	with   func() []wire.Mutation // returns the other mutations; nil: none
 	guards func() []page.Guard    // returns the entities that must be unchanged; nil: none
-	// again prepares entities again that others have changed
+	// again runs the function again on entities that others have changed
 	again func(ctx context.Context, moved []page.Moved, inTransaction bool) error
-	// locks makes apply retry a refused commit in a transaction: the database may lock what it
-	// reads
+	// locks makes apply retry a refused commit in a transaction, for databases that lock the
+	// entities which they read
 	locks bool
 }
 
@@ -91,8 +91,8 @@ func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 	}
 }
 
-// found reads the records again after a failed commit. It returns how the range stands to this
-// delivery, and which guarded entities others have changed.
+// found reads the range's record and the guarded entities after a failed commit. It returns the
+// range's standing, and the guarded entities that others have changed.
 func (d *delivery) found(
 	ctx context.Context, failed error, guards []page.Guard,
 ) (stands fencedError, moved []page.Moved, err error) {
@@ -106,8 +106,8 @@ func (d *delivery) found(
 	return stands, moved, err
 }
 
-// change commits a change of the range's record only. The function f returns the range's new
-// children.
+// change commits a change of only the range's record. The function f changes the record, and
+// returns the range's new children.
 func (d *delivery) change(ctx context.Context, f func(r *record.Range) ([]*record.Range, error)) (standing, error) {
 	return d.apply(ctx, step{put: f})
 }
@@ -135,7 +135,7 @@ func backOff(ctx context.Context, n int) error {
 	}
 }
 
-// A try is one attempt to commit a step.
+// A try is one attempt to commit a step. A retry makes a new one.
 type try struct {
 	d *delivery
 	step
@@ -143,13 +143,13 @@ type try struct {
 	record     *record.Range // the record that the try writes
 	children   []*record.Range
 	versions   *wire.Versions // the versions that the commit has returned
-	moved      bool           // others had changed a guarded entity
-	unprepared bool           // prepare or again has failed
-	unread     bool           // reading the records has failed
+	moved      bool           // whether other clients have changed a guarded entity
+	unprepared bool           // whether preparing the mutations has failed
+	unread     bool           // whether reading the records has failed
 }
 
-// guarded returns the guarded entities: all, or only those that the step does not write. No
-// mutation can carry a condition on these.
+// guarded returns the entities that must be unchanged at the commit. If all is false, it returns
+// only those that the step does not write, because no mutation can carry their condition.
 func (t *try) guarded(all bool) (guards []page.Guard) {
 	if t.guards != nil {
 		guards = t.guards()
@@ -160,9 +160,9 @@ func (t *try) guarded(all bool) (guards []page.Guard) {
 	return guards
 }
 
-// send commits the step. If versions guard everything, it commits in one call, and otherwise in a
-// transaction, which reads first. It returns the guarded entities to read again if the commit
-// fails: none if the transaction has read them all.
+// send commits the step. It uses one call if mutations can carry all conditions, and otherwise a
+// transaction that first reads the entities. If the commit fails, the caller reads the returned
+// entities again; there are none if the transaction has read all.
 func (t *try) send(ctx context.Context, locks bool) (guards []page.Guard, err error) {
 	guards = t.guarded(true)
 	unversioned := func(g page.Guard) bool { return g.Was.Version == 0 && !g.Was.Gone }
@@ -176,8 +176,8 @@ func (t *try) send(ctx context.Context, locks bool) (guards []page.Guard, err er
 	return guards, t.inOneCall(ctx)
 }
 
-// final returns the error if another try would only repeat it. It returns nil if other clients were
-// in the way.
+// final returns the error of a failed commit if a retry would fail in the same way. It returns nil
+// if other clients caused the failure.
 func (t *try) final(err error) error {
 	switch {
 	case t.unprepared:
@@ -207,7 +207,8 @@ func (t *try) prepare(r *record.Range) (all []wire.Mutation, err error) {
 	return append(all, wire.Mutation{Mutation: t.record.Update()}), nil
 }
 
-// inOneCall commits the step without a transaction. The versions that were read are the conditions.
+// inOneCall commits the step without a transaction. Each mutation requires the version of its
+// entity that was read.
 func (t *try) inOneCall(ctx context.Context) error {
 	known := t.d.record.Version
 	all, err := t.prepare(t.d.record)
@@ -219,12 +220,12 @@ func (t *try) inOneCall(ctx context.Context) error {
 	return err
 }
 
-// inTransaction commits the step in a transaction. It reads the range's record and the guarded
+// inTransaction commits the step in a transaction. In it, it reads the range's record and guarded
 // entities: all, or only those that the step does not write. If others have changed some of these,
 // it first runs the function on them again.
 //
-// The transaction guards everything that it has read. So if it reads all, the mutations need no
-// conditions.
+// The database guards everything that the transaction has read. So if it reads all, the mutations
+// need no conditions.
 func (t *try) inTransaction(ctx context.Context, all bool) error {
 	noting, versions := wire.Noting(ctx)
 	t.versions = versions
@@ -261,7 +262,8 @@ func (t *try) inTransaction(ctx context.Context, all bool) error {
 	return err
 }
 
-// adopt takes over the committed records, with the versions that the commit has returned.
+// adopt makes the committed record the delivery's record. It sets the versions that the commit has
+// returned, also in the new children.
 func (t *try) adopt() {
 	t.d.record, t.record.Version = t.record, t.versions.Last(1)
 	for i, child := range t.children {
@@ -269,8 +271,8 @@ func (t *try) adopt() {
 	}
 }
 
-// look reads the range's record and the guarded entities. It returns how the range stands to the
-// delivery, and which entities others have changed.
+// look reads the range's record and the guarded entities. It returns the range's standing with the
+// record, and the entities that others have changed.
 func (d *delivery) look(get source.Get, guards []page.Guard) (stands fencedError, moved []page.Moved, err error) {
 	r := new(record.Range)
 	keys := []*datastore.Key{d.record.Key()}
@@ -305,6 +307,6 @@ func (d *delivery) look(get source.Get, guards []page.Guard) (stands fencedError
 	return fencedError{d.check(r), r}, moved, nil
 }
 
-// errHot is the failure of an entity that other clients have changed in each attempt.
+// errHot is the failure of an entity that other clients have changed or locked during each attempt.
 var errHot = errors.New("other clients change the entity, or hold its lock, all the time: in no attempt was it left " +
 	"alone from its read to the commit")

@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// condemn records the range's entity as a failure, because its process has died too often. An
-// entity that is deleted by now is not a failure.
+// condemn records the range's only entity as a failure, because it has killed too many processes.
+// If the entity is deleted by now, it is not a failure.
 func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) {
 	p := planner.Plan{At: []*keyspace.Position{d.record.Start}}
 	stored, err := d.planner.Reader(d.planner.Source.Stored(ctx))(p.At)
@@ -28,12 +28,13 @@ func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) 
 	return d.commitPage(ctx, p, page.Failed(f), nil)
 }
 
-// maxRedeliveries is how many redeliveries a task of a solo or single-entity range gets before a
-// new task replaces it. By then the queue's back-off has grown to about 25 seconds. Without a new
-// task it would grow to an hour between two deaths.
+// maxRedeliveries limits how often the queue delivers a task again, if its range has a single
+// entity or runs exclusively. After that, a new task replaces it. By then the queue waits about 25
+// seconds between deliveries, and with the same task it would soon wait an hour.
 const maxRedeliveries = 8
 
-// postpone gives the range a new task, which is due when the deaths of its processes are certain.
+// postpone replaces the range's task by a new one. The new task is due when it is certain that the
+// processes of earlier deliveries have died.
 func (d *delivery) postpone(ctx context.Context) (standing, error) {
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		r.Postpone(time.Now())
@@ -49,7 +50,8 @@ func (d *delivery) postpone(ctx context.Context) (standing, error) {
 	return superseded, nil // the new task supersedes this one
 }
 
-// begin records that this delivery starts on the range, with its crash mark.
+// begin writes this delivery's crash mark into the range's record, before the function runs. If the
+// mark stays, the process has died.
 func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, error) {
 	d.turn.mark = cmp.Or(d.turn.mark, d.x.NewDelivery())
 	now := now()
@@ -69,8 +71,8 @@ func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, 
 	return s, err
 }
 
-// unmark removes this delivery's crash mark: the delivery has ended in good order. It does so even
-// if the delivery was cancelled.
+// unmark removes this delivery's crash mark from the range's record, because the delivery ends
+// without a crash. It does so even if the delivery was cancelled.
 func (d *delivery) unmark(ctx context.Context) {
 	if d.turn.mark == "" {
 		return

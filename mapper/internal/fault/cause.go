@@ -17,18 +17,18 @@ var (
 	space   = regexp.MustCompile(`\s+`)
 )
 
-// longestCause is the most bytes of a cause.
+// longestCause is the largest size of a cause in bytes.
 const longestCause = 200
 
-// Digest returns a short hash of a cause. Log lines have it instead of the cause, because they must
-// not contain parts of an entity.
+// Digest returns a short hash of a cause. Log lines have it in place of the cause, because they
+// must not contain parts of an entity.
 func Digest(cause string) string {
 	sum := sha256.Sum256([]byte(cause))
 	return hex.EncodeToString(sum[:3])
 }
 
-// Brief returns an error's text for a line. The stack of a panic becomes the place of its first
-// frame: the addresses in it mean nothing to people, and differ between processes.
+// Brief returns an error's text as one line. It replaces the stack of a panic by the place of the
+// first frame, because the addresses in a stack differ between processes.
 func Brief(text string) string {
 	if !strings.Contains(text, "panic: ") {
 		return text
@@ -44,7 +44,7 @@ func Brief(text string) string {
 	return lines[0]
 }
 
-// arguments matches the arguments of a call in a stack.
+// arguments matches the arguments of a call in a line of a stack.
 var arguments = regexp.MustCompile(`\([^()]*\)$`)
 
 // Cause returns the part of an error's text that entities with the same problem have in common. It

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// A Backoff says how often something is attempted, and how long attempts wait. The second attempt
-// waits for First. Each further one waits four times as long as the one before, up to Max.
+// A Backoff says how many attempts something has, and how long the waits are. The wait before the
+// second attempt is First. Each further one is four times as long as the one before, up to Max.
 type Backoff struct {
 	Attempts   int64
 	First, Max time.Duration
 }
 
-// Delay returns how long the next attempt waits after a number of failed attempts.
+// Delay returns the wait before the next attempt after a number of failed attempts.
 func (b Backoff) Delay(failed int64) time.Duration {
 	d := b.First
 	for range failed - 1 {
@@ -23,7 +23,7 @@ func (b Backoff) Delay(failed int64) time.Duration {
 	return d
 }
 
-// maxRetryAfter is the longest wait that a function can ask for. Cloud Tasks keeps tasks for up to
+// maxRetryAfter is the longest wait that a function can request. Cloud Tasks keeps tasks for up to
 // 30 days.
 const maxRetryAfter = 7 * 24 * time.Hour
 
@@ -43,7 +43,7 @@ type retryAfterError struct {
 func (e retryAfterError) Error() string { return e.err.Error() }
 func (e retryAfterError) Unwrap() error { return e.err }
 
-// After returns how long the next attempt must wait at least, as the error asks.
+// After returns the least wait before the next attempt that an error requests by RetryAfter.
 func After(err error) time.Duration {
 	var r Refusal
 	if errors.As(err, &r) {
@@ -54,5 +54,5 @@ func After(err error) time.Duration {
 	return later.after
 }
 
-// IsLater reports whether an error asks for a later attempt.
+// IsLater reports whether an error was marked by RetryAfter.
 func IsLater(err error) bool { return errors.As(err, new(retryAfterError)) }

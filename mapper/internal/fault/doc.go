@@ -1,3 +1,4 @@
-// Package fault says what an error means. Is the function to blame, the database, or chance? May
-// another attempt help, and when? What does a record say about it?
+// Package fault classifies errors. It says whether the function, the database or chance is the
+// cause, and whether and when another attempt may help. It also says which part of an error's text
+// may be logged or recorded.
 package fault

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ErrArguments says that a call can't work with these arguments. The error names the wrong one.
+// ErrArguments says that an argument of a call is invalid. The error names it.
 var ErrArguments = errors.New("bad arguments")
 
 // A Refusal is the error of a task whose function has failed. The range is retried, as often as the
@@ -15,16 +15,17 @@ var ErrArguments = errors.New("bad arguments")
 // not be logged. Records have that error, see [Text].
 type Refusal struct {
 	Summary string
-	Cause   error         // the function's error
-	Final   bool          // another attempt would fail in the same way
-	After   time.Duration // how long the next attempt must wait at least
-	Later   bool          // the range is not to blame: a service that the function calls has refused the call, or Own
-	Own     bool          // no service has refused a call: the job itself makes it wait
+	Cause   error         // the error of the function
+	Final   bool          // whether another attempt would fail in the same way
+	After   time.Duration // the least wait before the next attempt
+	// whether the range is not at fault: a service has refused a call for now, or Own is set
+	Later bool
+	Own   bool // whether no service has refused a call, and the job itself has to wait
 }
 
 func (r Refusal) Error() string { return r.Summary }
 
-// Fatal marks an error that makes every attempt of a task fail in the same way.
+// Fatal marks an error after which every further attempt of a task would fail in the same way.
 func Fatal(err error) error { return fatalError{err} }
 
 type fatalError struct{ err error }
@@ -32,14 +33,14 @@ type fatalError struct{ err error }
 func (e fatalError) Error() string { return e.err.Error() }
 func (e fatalError) Unwrap() error { return e.err }
 
-// IsFatal reports whether a task with this error would always fail.
+// IsFatal reports whether an error was marked by Fatal.
 func IsFatal(err error) bool {
 	var r Refusal
 	return errors.As(err, new(fatalError)) || errors.As(err, &r) && r.Final
 }
 
-// Permanent marks an error. The function's author says by it that another attempt would fail in the
-// same way.
+// Permanent marks an error of a function for which another attempt would fail in the same way,
+// according to the function's author.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -58,7 +59,7 @@ func IsPermanent(err error) bool {
 	return errors.As(err, &p)
 }
 
-// IsOnly reports whether err is other, directly or wrapped, and not a join of several errors.
+// IsOnly reports whether err is other, directly or wrapped, and not joined with further errors.
 func IsOnly(err, other error) bool {
 	for err != nil && any(err) != any(other) { // errors.Is would look into joins
 		err = errors.Unwrap(err)
@@ -66,7 +67,7 @@ func IsOnly(err, other error) bool {
 	return err != nil
 }
 
-// Text returns the full text of an error, for a record.
+// Text returns the full text of an error for a record, shortened to maxErrorText bytes.
 func Text(err error) string {
 	text := cmp.Or(err.Error(), "an error without a text")
 	var r Refusal
@@ -79,4 +80,4 @@ func Text(err error) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-const maxErrorText = 1000 // bytes of an error in a record
+const maxErrorText = 1000 // the maximum length in bytes

@@ -9,7 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Summarized gives an error a summary that may be logged. The error's own text may quote an entity.
+// Summarized returns an error with a summary, which may be logged. The error's own text may quote
+// an entity.
 func Summarized(summary string, err error) error { return summarizedError{summary, err} }
 
 type summarizedError struct {
@@ -20,7 +21,7 @@ type summarizedError struct {
 func (e summarizedError) Error() string { return e.err.Error() }
 func (e summarizedError) Unwrap() error { return e.err }
 
-// Summary returns the text of an error for a log. It leaves out everything that may come from a
+// Summary returns a text about an error for the log. It leaves out everything that may come from a
 // function, an entity or the database. Records have the full text.
 func Summary(err error) string {
 	var s summarizedError
@@ -41,7 +42,7 @@ func Summary(err error) string {
 	return "an error that the job's record has"
 }
 
-// Panicked returns the error of a function that has panicked.
+// Panicked returns the error for a panic of the function, with its text.
 func Panicked(text string) error { return panicError(text) }
 
 type panicError string
@@ -49,9 +50,9 @@ type panicError string
 func (e panicError) Error() string { return string(e) }
 func (e panicError) Kind() string  { return "panic" }
 
-// Kind returns what kind of error a function returned, without anything about the entity. It is the
-// result of the error's own Kind method, or else the error's type. The [Digest] of the [Cause]
-// follows; names are the names in the entity's key.
+// Kind returns the kind of an error that a function has returned, as a text without data of the
+// entity. It is the result of the error's own Kind method, or else the error's type. The [Digest]
+// of the [Cause] follows. The argument names has the names in the entity's key.
 func Kind(err error, names ...string) string {
 	return kind(err) + " (cause " + Digest(Cause(Text(err), names...)) + ")"
 }
@@ -71,8 +72,8 @@ func kind(err error) string {
 	return typeOf(err)
 }
 
-// typeOf returns the type of the outermost error that is not made by errors.New, fmt.Errorf or this
-// package. If there is none, it returns "error".
+// typeOf returns the Go type of the outermost error that was not made by errors.New, fmt.Errorf or
+// this package. If there is none, it returns "error".
 func typeOf(err error) string {
 	for ; err != nil; err = errors.Unwrap(err) {
 		t := reflect.TypeOf(err)

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A CommitRefusal is the error of a task if the database rejects a page's commit, because the
-// function wrote something that is not allowed.
+// A CommitRefusal is the error of a task whose page's commit the database rejects, because the
+// function has written something that is not allowed.
 type CommitRefusal struct{ err error }
 
 func (r CommitRefusal) Error() string { return r.err.Error() }
@@ -23,7 +23,8 @@ func Contended(err error) bool {
 		status.Code(err) == codes.InvalidArgument && !Refused(err)
 }
 
-// AsCommitRefusal marks the error of a transaction if the database has rejected its contents.
+// AsCommitRefusal marks the error of a transaction as a CommitRefusal if the database has rejected
+// its contents. It returns other errors unchanged.
 func AsCommitRefusal(err error) error {
 	if status.Code(err) == codes.InvalidArgument && Refused(err) {
 		return CommitRefusal{err}
@@ -31,8 +32,8 @@ func AsCommitRefusal(err error) error {
 	return err
 }
 
-// Refused reports whether the function, or the database, has rejected what it was asked for. All
-// other errors are temporary.
+// Refused reports whether an error is a rejection by the function or the database, which a retry
+// alone does not help. All other errors are temporary.
 func Refused(err error) bool {
 	var r Refusal
 	if errors.As(err, &r) {
@@ -48,9 +49,9 @@ func Refused(err error) bool {
 	return false
 }
 
-// transactionGone matches the errors of a transaction that is over. Either it took too long, or its
-// commit was repeated because the first answer was lost. These errors have the code of bad
-// requests, so only their texts tell.
+// transactionGone matches the texts of errors which say that a transaction is over. Either it took
+// too long, or its commit was repeated because the first answer was lost. These errors have the
+// code of bad requests, so only their texts tell.
 //
 // "The referenced transaction has expired or is no longer valid" is production's. "transaction has
 // expired or is invalid" is from Google's classic emulator and the embedded one. "Transaction is

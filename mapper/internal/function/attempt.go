@@ -26,32 +26,32 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// An Attempt collects what one run of the function asks for besides the change of its entity.
-// After the function has returned, an attempt refuses further use.
+// An Attempt collects what one run of the function asks for, besides the change of its own entity.
+// After the function has returned, it refuses further calls.
 type Attempt struct {
 	job    record.Ref
 	mode   Mode
-	key    *datastore.Key // of its entity; nil: it runs on a page
-	others Others         // nil: it cannot read other entities
-	calls  *Announced     // nil: the attempt is not part of a page
+	key    *datastore.Key // the key of the attempt's own entity; nil: the function runs on a page
+	others Others         // gives the function other entities; nil: it can't read any
+	calls  *Announced     // receives the calls that the function announces; nil: the attempt is not part of a page
 	lost   []func(context.Context)
 
 	mu      sync.Mutex
 	over    bool
-	err     error // the first misuse
-	failed  error // the first error that Fail has reported
+	err     error // the error of the function's first wrong call of an Attempt's methods
+	failed  error // the first error passed to Fail
 	effect  Effect
-	Deleted bool // the function has deleted its own entity
-	Touched bool // the function has called Touch
-	Resaved bool // the function has called Resave
+	Deleted bool // whether the function has deleted its own entity
+	Touched bool // whether the function has called Touch
+	Resaved bool // whether the function has called Resave
 }
 
-// NewAttempt returns an attempt of a job on an entity.
+// NewAttempt returns an attempt of a job on the entity with a key.
 func NewAttempt(job record.Ref, m Mode, key *datastore.Key) *Attempt {
 	return &Attempt{job: job, mode: m, key: key}
 }
 
-// Among sets the other entities that the attempt can read.
+// Among sets the source of other entities that the attempt can read.
 func (a *Attempt) Among(o Others) { a.others = o }
 
 // Announce sets where the attempt announces its calls of a service.
@@ -81,10 +81,10 @@ func (a *Attempt) do(f func() error) {
 // Count adds n to a counter of the job.
 func (a *Attempt) Count(name string, n int64) { a.count(name, name, n) }
 
-// Min lowers a minimum of the job to n, if n is less.
+// Min lowers the job's minimum with this name to n, if n is less.
 func (a *Attempt) Min(name string, n int64) { a.count(name, tally.Min(name), n) }
 
-// Max raises a maximum of the job to n, if n is greater.
+// Max raises the job's maximum with this name to n, if n is greater.
 func (a *Attempt) Max(name string, n int64) { a.count(name, tally.Max(name), n) }
 
 func (a *Attempt) count(name, counter string, n int64) {
@@ -97,7 +97,7 @@ func (a *Attempt) count(name, counter string, n int64) {
 	})
 }
 
-// Collect passes a value to the function over the page.
+// Collect adds a value that the function over the whole page gets.
 func (a *Attempt) Collect(v any) {
 	a.do(func() error {
 		a.effect.Collected = append(a.effect.Collected, v)
@@ -111,26 +111,27 @@ func (a *Attempt) Put(key *datastore.Key, src any) {
 	a.write("Put", key, false, declared(key, src))
 }
 
-// Insert saves another entity, which must not exist.
+// Insert saves another entity, which must not exist yet.
 func (a *Attempt) Insert(key *datastore.Key, src any) {
 	key = value.CloneKey(key)
 	a.write("Insert", key, true, declared(key, src))
 }
 
-// PutStored saves another entity in its protobuf form, under a complete key.
+// PutStored saves another entity in its protobuf form. The key must be complete.
 func (a *Attempt) PutStored(key *datastore.Key, stored *pb.Entity) {
 	key = value.CloneKey(key)
 	a.write("PutStored", key, false, asStored(key, stored))
 }
 
-// InsertStored saves another entity in its protobuf form, under a complete key. The entity must
-// not exist.
+// InsertStored saves another entity in its protobuf form. The entity must not exist yet, and the
+// key must be complete.
 func (a *Attempt) InsertStored(key *datastore.Key, stored *pb.Entity) {
 	key = value.CloneKey(key)
 	a.write("InsertStored", key, true, asStored(key, stored))
 }
 
-// write saves another entity. Errors name the method that the user has called.
+// write saves another entity: the function content makes the mutation. Errors name the method that
+// the user has called.
 func (a *Attempt) write(method string, key *datastore.Key, inserts bool, content func() (mutation, error)) {
 	a.do(func() error {
 		switch {
@@ -163,8 +164,8 @@ func (a *Attempt) write(method string, key *datastore.Key, inserts bool, content
 	})
 }
 
-// absent returns an error if the entity is already known to exist. It makes no call: for an
-// unknown entity, the commit finds out.
+// absent returns an error if the entity with a key is known to exist. It makes no call: if the
+// entity is unknown, the commit finds out.
 func (a *Attempt) absent(key *datastore.Key) error {
 	if a.others == nil {
 		return nil
@@ -180,8 +181,8 @@ func (a *Attempt) absent(key *datastore.Key) error {
 	return fmt.Errorf("%v inserts %v, which is there", a.key, key)
 }
 
-// declared returns a function that makes the mutation for a Go value, which is saved as the
-// client would save it.
+// declared returns a function that makes the mutation for a Go value. The value is saved as the
+// client's Put saves it.
 func declared(key *datastore.Key, src any) func() (mutation, error) {
 	return func() (mutation, error) {
 		properties, err := property.Save(src)
@@ -213,7 +214,7 @@ func asStored(key *datastore.Key, stored *pb.Entity) func() (mutation, error) {
 	}
 }
 
-// Get reads other entities and calls load for each one that exists. It reports which ones are
+// Get reads other entities, and calls load for each one that exists. The result says which ones are
 // missing.
 func (a *Attempt) Get(
 	ctx context.Context, keys []*datastore.Key, load func(i int, stored *pb.Entity) error,
@@ -283,7 +284,7 @@ func (a *Attempt) Delete(key *datastore.Key) {
 	})
 }
 
-// Touch makes the attempt write its own entity even if nothing has changed.
+// Touch makes the attempt write its own entity even if nothing in it has changed.
 func (a *Attempt) Touch() {
 	a.do(func() error {
 		if a.mode != Update {
@@ -294,8 +295,8 @@ func (a *Attempt) Touch() {
 	})
 }
 
-// Resave makes the attempt save all properties of its own entity that the type declares, changed
-// or not.
+// Resave makes the attempt save all properties of its own entity that the Go type declares, even if
+// they have not changed.
 func (a *Attempt) Resave() {
 	a.do(func() error {
 		if a.mode != Update {
@@ -306,15 +307,15 @@ func (a *Attempt) Resave() {
 	})
 }
 
-// Restore puts the image of an entity, or deletes the entity if image is nil. It requires that
-// the entity still has the given version; 0: that it does not exist.
+// Restore puts an entity in the state image, or deletes it if image is nil. The commit requires
+// that the entity still has the given version; 0: that it does not exist.
 func (a *Attempt) Restore(key *datastore.Key, image *pb.Entity, version int64) {
 	a.add(Restoring(key, image, version),
 		mutation{Key: key, Deletes: image == nil, On: wire.Condition{Version: version, Writes: image}})
 }
 
-// Restoring returns the mutation that [Attempt.Restore] makes. It has no properties: the
-// mutation's condition has them.
+// Restoring returns the mutation for [Attempt.Restore]. Its properties are in the condition and not
+// in the mutation, so that they are written byte for byte.
 func Restoring(key *datastore.Key, image *pb.Entity, version int64) *datastore.Mutation {
 	var nothing datastore.PropertyList
 	switch {
@@ -326,13 +327,13 @@ func Restoring(key *datastore.Key, image *pb.Entity, version int64) *datastore.M
 	return datastore.NewUpdate(key, &nothing)
 }
 
-// Leave notes that an undo does not restore an entity, and why.
+// Leave records that an undo does not restore an entity, and why.
 func (a *Attempt) Leave(key *datastore.Key, why string) {
 	a.effect.Left = append(a.effect.Left, undolog.Left{Key: key, Why: why})
 }
 
-// Save saves the attempt's own entity. It sends only the changed properties if a mask can name
-// them, and the whole entity otherwise.
+// Save saves the attempt's own entity. If the database supports property masks and a mask can name
+// the changed properties, it sends only these, and otherwise the whole entity.
 func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 	on := wire.Condition{Writes: whole, Free: true}
 	if masks && len(changed) > 0 && property.Maskable(changed) {
@@ -371,7 +372,7 @@ func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 	a.effect.Mutations = append(a.effect.Mutations, added)
 }
 
-// OnLost registers f, which is called if the attempt's effect will never apply.
+// OnLost adds a function that is called if the attempt's effect is never committed.
 func (a *Attempt) OnLost(f func(context.Context)) {
 	a.do(func() error {
 		a.lost = append(a.lost, f)
@@ -379,14 +380,14 @@ func (a *Attempt) OnLost(f func(context.Context)) {
 	})
 }
 
-// Lose calls the functions that OnLost has registered, the last one first.
+// Lose calls the functions added by OnLost, the last one first.
 func (a *Attempt) Lose(ctx context.Context) {
 	for _, f := range slices.Backward(a.lost) {
 		f(ctx)
 	}
 }
 
-// Fail reports an error of the function on its entity. Only the first one counts.
+// Fail makes the attempt fail with an error. If it is called several times, the first error counts.
 func (a *Attempt) Fail(err error) {
 	a.do(func() error {
 		a.failed = cmp.Or(a.failed, err)
@@ -394,22 +395,21 @@ func (a *Attempt) Fail(err error) {
 	})
 }
 
-// Failed returns the error that Fail has reported.
+// Failed returns the error that was passed to Fail, or nil.
 func (a *Attempt) Failed() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.failed
 }
 
-// Misused returns the error of a call that the function must not make.
+// Misused returns the error of the first call that the function must not make, or nil.
 func (a *Attempt) Misused() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.err
 }
 
-// Run runs the function and closes the attempt, even if the function panics or ends its
-// goroutine.
+// Run runs the function, and closes the attempt, even if the function panics or ends its goroutine.
 func (a *Attempt) Run(fn func() error) error {
 	defer a.close()
 	if err := fn(); err != nil {
@@ -424,7 +424,7 @@ func (a *Attempt) close() {
 	a.over = true
 }
 
-// RunBatch runs the function of several attempts, and closes them as Run does.
+// RunBatch runs the function for a batch of entities, and closes their attempts as Run does.
 func RunBatch(attempts []*Attempt, fn func() error) error {
 	defer func() {
 		for _, a := range attempts {
@@ -441,8 +441,8 @@ func Recovered(err *error) {
 	}
 }
 
-// panicked returns where a panic comes from: the first frames of its stack, short enough for a
-// record.
+// panicked returns a text that says where a panic comes from: the first frames of its stack, short
+// enough for a record.
 func panicked(stack []byte) string {
 	const frames, lines = 4, 2 // each frame has a line for the function and a line for the file
 	_, after, found := strings.Cut(string(stack), "\npanic(")
@@ -456,11 +456,11 @@ func panicked(stack []byte) string {
 	return "\n" + strings.Join(where[lines:min(len(where), (frames+1)*lines)], "\n")
 }
 
-// maxEffectBytes bounds what the function writes for one entity. A commit takes 10 MiB; the rest
-// is for errors of the estimate and for the job's own records.
+// maxEffectBytes is the largest size of the function's writes for one entity, in bytes. A commit
+// takes 10 MiB; the rest is for errors of the estimate and for the job's own records.
 const maxEffectBytes = 8 << 20
 
-// Effect returns the attempt's effect, or an error if a commit cannot hold it.
+// Effect returns what the attempt asks for. It returns an error if a commit has no room for it.
 func (a *Attempt) Effect() (*Effect, error) {
 	if a.effect.Bytes > maxEffectBytes {
 		return nil, fault.Permanent(fmt.Errorf("the function writes about %d bytes for one entity, above the maximum "+

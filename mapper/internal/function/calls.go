@@ -9,15 +9,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
-// An Await lets a run of the function make n calls of a service, as soon as the job's rate allows
-// them. Before counts the calls that the run has announced before. After an error the function must
-// not make the calls.
+// An Await is a function that waits until the job's rate allows a run of the mapper's function to
+// make n calls of a service. The run has announced before calls earlier. After an error the run
+// must not make the calls.
 type Await func(ctx context.Context, n int, before int64) error
 
-// An Announced has the calls that one run of the function has announced.
+// An Announced records the calls of a service that one run of the function has announced.
 type Announced struct {
 	runner *Runner
-	await  Await // nil: calls are not limited
+	await  Await // waits until calls may be made; nil: calls are not limited
 	count  *atomic.Int64
 
 	mu       sync.Mutex
@@ -25,14 +25,14 @@ type Announced struct {
 	refused  error
 }
 
-// Announcing returns an Announced for a run by the runner. While await waits, the run's
-// time stands still. Count counts the calls that await allows.
+// Announcing returns an Announced for a run by the runner. While await waits, the run's time stands
+// still. The calls that await allows are added to count.
 func Announcing(runner *Runner, await Await, count *atomic.Int64) *Announced {
 	return &Announced{runner: runner, await: await, count: count}
 }
 
-// Await waits for n calls. After await has refused some, it refuses all later ones of the run. A
-// context of the function's own that ends is no refusal.
+// Await waits until n calls may be made. After it has refused some calls, it refuses all later ones
+// of the run. If a context that the function itself has made ends, that is not a refusal.
 func (a *Announced) Await(ctx context.Context, n int) error {
 	a.mu.Lock()
 	before, err := a.n, a.refused
@@ -60,15 +60,15 @@ func (a *Announced) Await(ctx context.Context, n int) error {
 	return err
 }
 
-// Made returns the number of calls that the run may have made, and the first refusal. A run with a
-// refusal has no effect.
+// Made returns the number of calls that the run may have made, and the error of the first refusal.
+// A run with a refusal has no effect.
 func (a *Announced) Made() (n int64, refused error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.n, a.refused
 }
 
-// Waits returns how often the run has waited for calls, without refused ones.
+// Waits returns how often the run has waited for calls that were then allowed.
 func (a *Announced) Waits() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()

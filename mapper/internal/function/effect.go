@@ -14,35 +14,36 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// An Effect is everything that one attempt asks for. It applies only if the attempt succeeds.
+// An Effect is everything that one attempt asks for. It is committed only if the attempt succeeds.
 type Effect struct {
 	Mutations []mutation
 	Counters  tally.Counters
 	Bytes     int    // approximate size of the mutations
-	Collected []any  // values for the function over the page
-	Seen      []Seen // other entities that the function has read
+	Collected []any  // values for the function over the whole page
+	Seen      []Seen // other entities that the function has read, which the commit must find unchanged
 
 	Left    []undolog.Left          // entities that an undo does not restore
 	Example func() []record.Example // examples of a rehearsal's writes; nil: the job is no rehearsal
 }
 
-// A mutation is one write of an effect. It has its own copy of the key, because
-// datastore.Mutation hides it.
+// A mutation is one write of an effect. It has its own copy of the key, because datastore.Mutation
+// does not show its key.
 type mutation struct {
 	Key   *datastore.Key
-	bytes int // approximate size
+	bytes int // the approximate size of the mutation
 
-	Properties []datastore.Property // to put, unless On.Writes has them
-	Changed    []string             // names of changed properties, for the attempt's own entity
-	Deletes    bool                 // the mutation deletes the entity
-	Inserts    bool                 // the mutation fails if the entity exists
-	Whole      *pb.Entity           // the attempt's own entity after the mutation
-	On         wire.Condition       // must hold when the mutation commits
+	Properties []datastore.Property // properties to put, unless On.Writes has them
+	// names of the changed properties, if the mutation writes the attempt's own entity
+	Changed []string
+	Deletes bool           // whether the mutation deletes the entity
+	Inserts bool           // whether the mutation fails if the entity exists
+	Whole   *pb.Entity     // the attempt's own entity after the mutation, if the mutation writes it
+	On      wire.Condition // the condition that must hold when the mutation commits
 	*datastore.Mutation
 }
 
-// insert turns a put into an insert. A put that replaces an earlier insert of the same function
-// stays one: the entity must be absent before the commit.
+// insert turns a put into an insert, which fails if the entity exists. If the same function has
+// inserted the entity before, a later put of it stays an insert.
 func (m *mutation) insert() {
 	list := datastore.PropertyList(m.Properties)
 	if m.On.Writes != nil {
@@ -51,7 +52,7 @@ func (m *mutation) insert() {
 	m.Inserts, m.Mutation = true, datastore.NewInsert(m.Key, &list)
 }
 
-// Wire returns the mutation in the form that a commit takes.
+// Wire returns the mutation in the form of package wire.
 func (m mutation) Wire() wire.Mutation {
 	if m.Deletes {
 		return wire.Mutation{Deletes: m.Key, Condition: m.On}
@@ -73,7 +74,7 @@ func (m mutation) After() (wire.Stamp, error) {
 	return wire.Stamp{Entity: e}, err
 }
 
-// puts returns the properties that the mutation puts.
+// puts returns the properties that the mutation writes.
 func (m mutation) puts() []datastore.Property {
 	if m.On.Writes != nil {
 		return pbvalue.Properties(m.On.Writes)
@@ -81,8 +82,8 @@ func (m mutation) puts() []datastore.Property {
 	return m.Properties
 }
 
-// Incomplete removes the mutations with incomplete keys from the effect and returns them. The
-// database has to complete these keys before the page knows what it puts.
+// Incomplete removes the mutations with incomplete keys from the effect, and returns them. The
+// database must give them IDs before the page knows which entities it puts.
 func (e *Effect) Incomplete() (incomplete Effect) {
 	if !slices.ContainsFunc(e.Mutations, func(m mutation) bool { return m.Key.Incomplete() }) {
 		return incomplete
@@ -108,7 +109,8 @@ func (e *Effect) Keys() []*datastore.Key {
 	return keys
 }
 
-// Complete replaces the keys of the mutations, which all put entities, by complete ones.
+// Complete sets the keys of the mutations to the given complete ones. All of the mutations are
+// puts.
 func (e *Effect) Complete(keys []*datastore.Key) {
 	for i := range e.Mutations {
 		m := &e.Mutations[i]

@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
-// EncodeParams encodes parameters for a job's record.
+// EncodeParams returns the JSON of parameters for a job's record.
 func EncodeParams(params any) (json.RawMessage, error) {
 	encoded, err := json.Marshal(params)
 	switch {
@@ -25,12 +25,12 @@ func EncodeParams(params any) (json.RawMessage, error) {
 	return encoded, nil
 }
 
-// maxParams bounds the encoded parameters, in bytes. It keeps a job's record well below an
-// entity's limit of 1 MiB.
+// maxParams is the largest size of the encoded parameters, in bytes. It keeps a job's record well
+// below an entity's limit of 1 MiB.
 const maxParams = 256 << 10
 
-// DecodeParams decodes the parameters of a stored job. A field that the type does not have is an
-// error, because somebody expects an effect of it.
+// DecodeParams decodes the parameters in a job's record. A field that the Go type does not have is
+// an error, because the caller who set it expects an effect.
 func DecodeParams(encoded json.RawMessage, params any) error {
 	d := json.NewDecoder(bytes.NewReader(encoded))
 	d.DisallowUnknownFields()
@@ -48,9 +48,9 @@ func DecodeParams(encoded json.RawMessage, params any) error {
 	return nil
 }
 
-// ReadParams decodes and checks the parameters of a job that is about to start. It is strict: it
-// returns an error instead of ignoring a part of the input or changing a value. It also calls the
-// parameters' Validate method, if they have one.
+// ReadParams decodes and checks the parameters of a job that is about to start. It is strict: if a
+// part of the input would be ignored or changed, it returns an error. It also calls the parameters'
+// Validate method, if they have one.
 func ReadParams[P any](encoded json.RawMessage, params *P) error {
 	if string(bytes.TrimSpace(encoded)) == "null" {
 		return errNull

@@ -17,11 +17,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// Rehearsal returns the mapper that rehearses this one, which changes entities. It runs the
+// Rehearsal returns the mapper that rehearses d, a mapper that changes entities. It runs the same
 // function, but counts the writes instead of making them.
 //
 // A rehearsal is a separate mapper with a name of its own. So a job stays a rehearsal, even in a
-// build that does not know rehearsals. Attempts is the default number of attempts on an entity.
+// build that does not know rehearsals. The argument attempts is the default number of attempts on
+// an entity.
 func (d *Definition) Rehearsal(attempts int64) *Definition {
 	r := *d
 	r.Name, r.Mode = record.RehearsalPrefix+d.Name, Visit            // the writes of a Visit are not committed
@@ -65,7 +66,8 @@ func (d *Definition) Rehearsal(attempts int64) *Definition {
 	return &r
 }
 
-// rehearse counts the writes that the effect would make for an entity.
+// rehearse counts the writes that the effect would make. It adds 1 to a counter for each kind of
+// write, and for each changed property.
 func (e *Effect) rehearse(key *datastore.Key, stored *pb.Entity) error {
 	e.Example = func() []record.Example { return e.examples(key, stored) }
 	for _, m := range e.Mutations {
@@ -120,7 +122,7 @@ func (e *Effect) examples(key *datastore.Key, stored *pb.Entity) (all []record.E
 // Limits of an example: the number of properties, and the bytes of a value's text.
 const exampleProperties, exampleText = 20, 200
 
-// texts returns the values of properties as text for people, by name.
+// texts returns the values of properties as texts for people, by the properties' names.
 func texts(properties []datastore.Property) map[string]string {
 	all := make(map[string]string)
 	for _, p := range properties {
@@ -129,8 +131,8 @@ func texts(properties []datastore.Property) map[string]string {
 	return all
 }
 
-// would counts one write that the real job would make. tally.Would shortens a name that is too
-// long for a counter.
+// would adds 1 to the counter of a kind of write that the real job would make. tally.Would shortens
+// a name that is too long for a counter.
 func (e *Effect) would(what string) error {
 	name := tally.Would(what)
 	if err := tally.CheckName(name); err != nil {

@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// A Runner calls users' functions one after the other in its own goroutine. If a call takes too
-// long, the goroutine is abandoned.
+// A Runner calls the user's function several times, one call after the other, in its own goroutine.
+// If a call takes too long, the goroutine is abandoned.
 type Runner struct {
-	// OnWait is called when a call starts to wait outside its time, and when that wait ends. It
-	// may be nil.
+	// OnWait is called when a call starts to wait for something that does not count as its time,
+	// and when that wait ends. It may be nil.
 	OnWait func(waits bool)
 
-	ctx context.Context // of the calls
+	ctx context.Context // the context of the calls
 
 	mu     sync.Mutex
 	calls  int           // number of calls so far
 	begun  time.Time     // start of the current call; zero: no call is under way
-	waits  int           // waits of the current call that are no part of its time
-	since  time.Time     // start of these waits
-	paused time.Duration // earlier waits of the current call, or all of the last one
-	left   bool          // the goroutine was abandoned
+	waits  int           // number of waits of the current call that do not count as its time
+	since  time.Time     // when the first of these waits has started
+	paused time.Duration // total length of such waits that have ended, in the current or last call
+	left   bool          // whether the goroutine was abandoned
 	strays *atomic.Int64
 }
 
@@ -34,12 +34,12 @@ var ErrTimeout = errors.New("the function took too long")
 
 var errGoexit = errors.New("the function ended its goroutine")
 
-// Calls runs f, which makes calls through r. Each call may take up to limit. The context of the
-// calls ends when f returns.
+// Calls runs f, which calls the user's function through r. Each call may take up to limit. The
+// context of the calls ends when f returns.
 //
-// An error concerns the last call. After [ErrTimeout], f may still be in that call. The call has
-// no effect any more, the caller must not read anything that f writes, and strays counts the
-// goroutine until it returns.
+// An error is about the last call. After [ErrTimeout], f may still be in that call. The call has no
+// effect any more, the caller must not read anything that f writes, and strays counts the goroutine
+// until it returns.
 func Calls(ctx context.Context, limit time.Duration, strays *atomic.Int64, f func(r *Runner)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -79,8 +79,8 @@ func Calls(ctx context.Context, limit time.Duration, strays *atomic.Int64, f fun
 	}
 }
 
-// Call calls a function and reports whether the runner's caller still waits. If not, f must
-// return at once and must not use anything that it shares.
+// Call calls fn, and returns true if the caller of Calls still waits for the result. If not, the
+// function that has called Call must return at once, and must not use anything that it shares.
 func (r *Runner) Call(fn func(context.Context)) (awaited bool) {
 	r.mu.Lock()
 	r.begun, r.waits, r.paused = time.Now(), 0, 0
@@ -96,15 +96,16 @@ func (r *Runner) Call(fn func(context.Context)) (awaited bool) {
 	return !r.left
 }
 
-// Paused returns how long the last call has waited outside its time.
+// Paused returns for how long the last call has waited for something that does not count as its
+// time.
 func (r *Runner) Paused() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.paused
 }
 
-// pause stops the current call's time until the returned function is called. Several pauses may
-// overlap.
+// pause stops the current call's time until the returned function is called. If several pauses
+// overlap, the time stands still until the last one ends.
 func (r *Runner) pause() (resume func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +129,7 @@ func (r *Runner) pause() (resume func()) {
 	}
 }
 
-// resume ends the waits. The caller holds mu.
+// resume ends the pauses of the current call. The caller holds mu.
 func (r *Runner) resume() {
 	r.paused += time.Since(r.since)
 	r.onWait(false)
@@ -159,7 +160,7 @@ func (r *Runner) wait(limit time.Duration) (wait time.Duration, left bool) {
 	return wait, r.left
 }
 
-// returned notes that the goroutine ends.
+// returned records that the goroutine ends.
 func (r *Runner) returned() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

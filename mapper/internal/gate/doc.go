@@ -1,3 +1,3 @@
-// Package gate lets the tasks of a process run at the same time, or one of them exclusively. If a
-// process dies while a task runs exclusively, that task is to blame.
+// Package gate lets the tasks of a process run at the same time, or one of them exclusively. If the
+// process dies while a task runs exclusively, that task is the cause.
 package gate

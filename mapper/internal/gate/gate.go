@@ -15,15 +15,15 @@ import (
 // resources, must pass it: pages, finalizers, sweeps and clean-ups.
 type Gate struct {
 	places *semaphore.Weighted
-	Strays atomic.Int64 // calls that took too long, were abandoned, and have not returned
+	Strays atomic.Int64 // number of calls of the function that took too long, were abandoned, and still run
 
 	draining context.Context
 	drain    context.CancelFunc
 	mu       sync.Mutex
-	waiting  int           // exclusive tasks
-	wanted   chan struct{} // closed while there are some
-	admitted int           // deliveries
-	empty    chan struct{} // closed when the gate is draining, and the last delivery has ended
+	waiting  int           // number of exclusive tasks that wait
+	wanted   chan struct{} // a channel that is closed while an exclusive task waits
+	admitted int           // number of deliveries in the process
+	empty    chan struct{} // a channel that is closed when the gate drains and the last delivery has ended
 }
 
 // New returns an empty gate.
@@ -36,12 +36,13 @@ func New() *Gate {
 // A Place is a task's place inside the gate. The task must call Leave when it ends.
 type Place struct {
 	Leave     func()
-	Exclusive bool // nothing else is inside
-	Waited    bool // it had to wait
-	Alone     bool // if the process dies, this task is the cause
+	Exclusive bool // whether no other task is inside the gate
+	Waited    bool // whether the task had to wait
+	Alone     bool // whether this task would be the cause if the process died
 }
 
-// Enter waits until a task may start. While the process is draining it returns ErrDraining.
+// Enter waits until a task may start, alone if exclusive is set, and returns its place. While the
+// process drains, it returns ErrDraining.
 func (g *Gate) Enter(ctx context.Context, exclusive bool) (Place, error) {
 	n := int64(1)
 	if exclusive {
@@ -72,11 +73,11 @@ func (g *Gate) Enter(ctx context.Context, exclusive bool) (Place, error) {
 	return p, nil
 }
 
-// ErrDraining says that the process accepts no more deliveries.
+// ErrDraining says that the process is about to end and accepts no more tasks.
 var ErrDraining = errors.New("this process is about to end, and leaves its tasks to other processes")
 
-// Admit lets a delivery into the process, unless the process is draining. The delivery must call
-// leave when it ends.
+// Admit lets a delivery into the process. While the process drains, it returns ErrDraining. The
+// delivery must call leave when it ends.
 func (g *Gate) Admit() (leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,8 +96,8 @@ func (g *Gate) leave() {
 	}
 }
 
-// Drain tells deliveries to end soon, and admits no more. It waits until all have ended. If ctx
-// ends first, it returns the number of the remaining deliveries.
+// Drain makes deliveries end soon, and admits no more. It waits until all have ended. If ctx ends
+// before, it returns the number of the remaining deliveries.
 func (g *Gate) Drain(ctx context.Context) (left int, err error) {
 	g.mu.Lock()
 	if !g.IsDraining() {
@@ -119,21 +120,21 @@ func (g *Gate) Drain(ctx context.Context) (left int, err error) {
 	return g.admitted, ctx.Err()
 }
 
-// Draining returns a context that is done once deliveries should end soon.
+// Draining returns a context that is done when deliveries have to end soon.
 func (g *Gate) Draining() context.Context { return g.draining }
 
-// IsDraining reports whether deliveries should end soon.
+// IsDraining reports whether deliveries have to end soon.
 func (g *Gate) IsDraining() bool { return g.draining.Err() != nil }
 
-// Wanted returns a channel that is closed when an exclusive task waits. Until the tasks inside have
-// ended, no other one may start: so those that wait for something else should end.
+// Wanted returns a channel that is closed while an exclusive task waits. No other task may start
+// until the tasks inside have ended, so tasks that wait for something else should end.
 func (g *Gate) Wanted() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.wanted
 }
 
-// want counts the exclusive tasks that wait.
+// want adds n to the number of exclusive tasks that wait.
 func (g *Gate) want(n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

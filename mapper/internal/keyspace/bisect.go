@@ -10,12 +10,12 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// bisect returns a key between two keys of one kind, above a and below b, or nil if it knows none.
-// A nil a is the start of the key space, a nil b its end. It halves the first elements in which the
-// keys differ: IDs as numbers, names as fractions. Between an ID and a name it returns the least
-// name.
+// bisect returns a key of a kind that is above a and below b, about in the middle, or nil if it
+// finds none. A nil a is the start of the key space, and a nil b its end. It halves the first
+// elements in which the keys differ: IDs as numbers, names as fractions. Between an ID and a name
+// it returns the least name.
 //
-// The result ignores where the entities are. With a few IDs beside many names, half of the pieces
+// The result ignores where the entities are. With a few IDs and many names, half of the pieces
 // would be nearly empty [App Engine MapReduce, wiki]. So it is the last resort, if there are
 // neither samples nor keys.
 func bisect(a, b *datastore.Key, kind, namespace string) *datastore.Key {
@@ -48,8 +48,8 @@ func bisect(a, b *datastore.Key, kind, namespace string) *datastore.Key {
 	return nil
 }
 
-// above returns a key above a, in a key space whose end is not known. It guesses that the end is
-// about twice as far as a: it doubles an ID. After the largest ID come the names.
+// above returns a key above a in a key space whose end is unknown. It guesses that the end is about
+// twice as far as a, so it doubles an ID. After the largest ID come the names.
 func above(a *datastore.Key, kind, namespace string) *datastore.Key {
 	if a == nil {
 		return leastName.key(kind, nil, namespace)
@@ -77,7 +77,7 @@ func above(a *datastore.Key, kind, namespace string) *datastore.Key {
 	return e.key(x.Kind, nil, namespace)
 }
 
-// An element is the ID of a key element, or its name if that is not empty.
+// An element is the last part of a key: its name, or its ID if the name is empty.
 type element struct {
 	id   int64
 	name string
@@ -104,8 +104,8 @@ func valid(k *datastore.Key) *datastore.Key {
 	return k
 }
 
-// halve returns an element halfway between x and y. It is false if there is none above x and below
-// y.
+// halve returns an element about halfway between x and y. It returns false if no element is above x
+// and below y.
 func halve(x, y element) (element, bool) {
 	switch {
 	case x.name == "" && y.name == "":
@@ -121,9 +121,9 @@ func halve(x, y element) (element, bool) {
 	return element{name: m}, ok
 }
 
-// halveNames returns a name between x and y. It treats names as fractions whose digits are
-// characters. If both names are ASCII, so is the result: then names are cut where they are, instead
-// of among a million unused characters.
+// halveNames returns a name about halfway between x and y, or false. It treats names as fractions
+// whose digits are characters. If both names are ASCII, so is the result: otherwise a cut would be
+// among a million unused characters.
 func halveNames(x, y string) (string, bool) {
 	top := rune(utf8.RuneSelf)
 	if !ascii(x) || !ascii(y) {
@@ -157,14 +157,15 @@ func halveNames(x, y string) (string, bool) {
 	}
 }
 
-// digits is the number of characters: all code points except the surrogates.
+// digits is the number of digits in names that are treated as fractions: all Unicode code points
+// except the surrogates.
 const (
 	digits         = utf8.MaxRune + 1 - surrogates
 	surrogates     = 0x800
 	firstSurrogate = 0xD800
 )
 
-// digit returns the value of a name's first character, or -1 if the name is empty.
+// digit returns the value of a name's first character as a digit, or -1 if the name is empty.
 func digit(s string) rune {
 	r, size := utf8.DecodeRuneInString(s)
 	switch {
@@ -192,8 +193,8 @@ func ascii(s string) bool {
 	return true
 }
 
-// Middle returns a position between two, in the space of the first, or nil if it knows none. A nil
-// b is the end.
+// Middle returns a position about halfway between a and b, in the kind and namespace of a, or nil
+// if it finds none. A nil b is the end of the kind.
 func Middle(a, b *Position) *Position {
 	s := a.Space()
 	if b != nil && b.Space() != s {
@@ -230,9 +231,9 @@ func Middle(a, b *Position) *Position {
 // range.
 const halvings = 32
 
-// Cuts returns up to n-1 positions between a and b. By arithmetic they cut the space from a to b
-// into n equal parts. It returns fewer if there are not enough positions. It cuts between values if
-// there are several, and between the keys of one value otherwise. A nil b is the end.
+// Cuts returns up to n-1 positions that cut the space from a to b into n equal parts, by arithmetic
+// and not by entities. It returns fewer if there are not enough positions. It cuts between values
+// if there are several, and otherwise between the keys of the one value. A nil b is the end.
 func Cuts(a, b *Position, n int) (cuts []*Position) {
 	if cuts = cutsBy(valuesBetween, a, b, n); len(cuts) == 0 {
 		cuts = cutsBy(Middle, a, b, n)
@@ -240,9 +241,9 @@ func Cuts(a, b *Position, n int) (cuts []*Position) {
 	return cuts
 }
 
-// Lexicographic returns up to n-1 keys between two. They cut the key space into equal parts, as if
-// IDs were spread evenly up to the largest one. It is for comparison: mappers cut this way before
-// there was __scatter__. A few IDs beside many names get half of the parts.
+// Lexicographic returns up to n-1 keys that cut the key space between a and b into equal parts, as
+// if IDs were spread evenly up to the largest one. It is for comparison: mappers cut in this way
+// before there was __scatter__. A few IDs then get as many parts as many names.
 func Lexicographic(a, b *Position, n int) []*Position {
 	return cutsBy(func(a, b *Position) *Position {
 		if m := Middle(a, b); m != nil || b == nil || b.Key == nil {
@@ -268,8 +269,8 @@ func Lexicographic(a, b *Position, n int) []*Position {
 	}, a, b, n)
 }
 
-// valuesBetween is [Middle], but it cuts only between values: it returns nil if the only position
-// in the middle is between two keys of one value.
+// valuesBetween is [Middle], but it cuts only between values. If the middle is between two keys
+// with the same value, it returns nil.
 func valuesBetween(a, b *Position) *Position {
 	m := Middle(a, b)
 	if m != nil && m.Valued && m.Key != nil {
@@ -290,8 +291,8 @@ func cutsBy(middle func(a, b *Position) *Position, a, b *Position, n int) (cuts 
 	return cuts
 }
 
-// portion returns the position after i of n equal parts of the space between two positions, or nil
-// if there is none.
+// portion returns the position at the end of the i-th of n equal parts of the space between a and
+// b, or nil if it finds none. The function middle halves a space.
 func portion(middle func(a, b *Position) *Position, a, b *Position, i, n int) *Position {
 	below, above := a, b
 	for range halvings {
@@ -317,8 +318,8 @@ func portion(middle func(a, b *Position) *Position, a, b *Position, i, n int) *P
 	return nil
 }
 
-// betweenKeys returns a position with a key between the keys of two positions. It has the value of
-// the first one, if that has one.
+// betweenKeys returns a position whose key is about halfway between the keys of a and b. It has the
+// value of a, and copies the rest from m.
 func betweenKeys(a, b *Position, m Position) *Position {
 	var end *datastore.Key
 	if b != nil {

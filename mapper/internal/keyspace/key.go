@@ -14,7 +14,7 @@ import (
 // CompareKeys orders keys as Datastore does: see [value.CompareKeys].
 func CompareKeys(a, b *datastore.Key) int { return value.CompareKeys(a, b) }
 
-// Below reports whether a key is the ancestor's, or of an entity below it.
+// Below reports whether a key is the ancestor's own key, or the key of a descendant.
 func Below(k, ancestor *datastore.Key) bool {
 	for ; k != nil; k = k.Parent {
 		if k.Equal(ancestor) {
@@ -24,11 +24,11 @@ func Below(k, ancestor *datastore.Key) bool {
 	return false
 }
 
-// MaxName is the most bytes of a kind or a name [the limits page of Datastore].
+// MaxName is the largest size of a kind or a key's name in bytes [the limits page of Datastore].
 const MaxName = 1500
 
-// CheckKey returns an error for a key that the database would reject, together with everything in
-// the same commit. The key may be incomplete if only its ID is missing.
+// CheckKey returns an error for a key that the database would reject. Such a key would make the
+// whole commit fail. The key may be incomplete, if only its last ID is missing.
 func CheckKey(k *datastore.Key) error {
 	if k == nil {
 		return errors.New("the key is nil")
@@ -57,8 +57,8 @@ func CheckKey(k *datastore.Key) error {
 	return nil
 }
 
-// CheckKind returns an error if a kind is invalid. The error's text continues a sentence about the
-// kind.
+// CheckKind returns an error if a kind is invalid. The error's text continues a sentence that
+// starts with the kind.
 func CheckKind(kind string) error {
 	switch {
 	case kind == "":

@@ -11,24 +11,25 @@ import (
 )
 
 // A Position is a place in the order in which a job processes its entities. It consists of
-// namespace, kind, the value of the property that the job is sharded by (if any), and key. Ranges
-// start and end at positions.
+// namespace, kind, the value of the property in mapper.Query.ShardBy if there is one, and key.
+// Ranges start and end at positions.
 //
-// A missing part sorts first. So a position without a key is before all keys of its value, and one
-// without a value before all values of its kind.
+// A missing part sorts first. So a position without a key is before all keys with its value, and a
+// position without a value is before all values of its kind.
 type Position struct {
-	Namespace string `datastore:"namespace,omitempty,noindex"` // empty if it is the key's namespace
-	// Kind is empty if it is the key's kind. They differ if the key is of an ancestor.
+	// the namespace of the position; empty if it is the namespace of Key
+	Namespace string `datastore:"namespace,omitempty,noindex"`
+	// Kind is empty if it is the kind of Key. The kinds differ if Key is the key of an ancestor.
 	Kind   string         `datastore:"kind,omitempty,noindex"`
 	Valued bool           `datastore:"valued,omitempty,noindex"`
 	Value  any            `datastore:"value,omitempty,noindex"`
 	Key    *datastore.Key `datastore:"key,omitempty,noindex"`
 }
 
-// At returns the position of an entity in a job that is sharded by keys.
+// At returns the position of the entity with a key, in a job without ShardBy.
 func At(k *datastore.Key) *Position { return &Position{Key: k} }
 
-// AtAll returns the positions of entities in a job that is sharded by keys.
+// AtAll returns the positions of the entities with some keys, in a job without ShardBy.
 func AtAll(keys []*datastore.Key) []*Position {
 	all := make([]*Position, len(keys))
 	for i, k := range keys {
@@ -37,7 +38,7 @@ func AtAll(keys []*datastore.Key) []*Position {
 	return all
 }
 
-// Keys returns the keys of entities.
+// Keys returns the keys of positions.
 func Keys(all []*Position) []*datastore.Key {
 	keys := make([]*datastore.Key, len(all))
 	for i, p := range all {
@@ -46,7 +47,7 @@ func Keys(all []*Position) []*datastore.Key {
 	return keys
 }
 
-// Space returns the space of the position.
+// Space returns the kind and namespace of the position.
 func (p *Position) Space() Space {
 	if p.Kind == "" && p.Key != nil {
 		return Space{p.Key.Namespace, p.Key.Kind}
@@ -54,7 +55,7 @@ func (p *Position) Space() Space {
 	return Space{p.Namespace, p.Kind}
 }
 
-// Compare orders positions.
+// Compare returns the order of two positions: negative if a comes before b.
 func Compare(a, b *Position) int {
 	if c := CompareSpaces(a.Space(), b.Space()); c != 0 {
 		return c
@@ -89,7 +90,7 @@ func (p *Position) Equal(o *Position) bool {
 	return Compare(p, o) == 0
 }
 
-// String describes the position.
+// String returns a text for people that describes the position.
 func (p *Position) String() string {
 	if p == nil {
 		return "the end"
@@ -107,7 +108,8 @@ func (p *Position) String() string {
 	return s
 }
 
-// Names returns the names of the position's key and its ancestors, or none if it has no key.
+// Names returns the names of the position's key and of its ancestors. It returns none if the
+// position has no key.
 func (p *Position) Names() (all []string) {
 	if p == nil {
 		return nil
@@ -118,7 +120,7 @@ func (p *Position) Names() (all []string) {
 	return all
 }
 
-// Size estimates the position's bytes in a record.
+// Size estimates how many bytes the position takes in a record.
 func (p *Position) Size() int {
 	return 16 + len(p.Namespace) + len(p.Kind) + valueSize(p.Value) + KeySize(p.Key)
 }
@@ -137,7 +139,7 @@ func CompareSpaces(a, b Space) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Kind, b.Kind))
 }
 
-// End returns the position after all entities of a space.
+// End returns the position after all entities of a kind in a namespace.
 func (s Space) End() *Position {
 	return &Position{Namespace: s.Namespace, Kind: s.Kind + "\x00"}
 }

@@ -5,7 +5,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// KeySize estimates a key's bytes in a record.
+// KeySize estimates how many bytes a key takes in a record.
 func KeySize(k *datastore.Key) int {
 	n := 0
 	if k != nil { // a reference to a key can be nil
@@ -17,7 +17,7 @@ func KeySize(k *datastore.Key) int {
 	return n
 }
 
-// PropertiesSize estimates the bytes of properties in a request.
+// PropertiesSize estimates how many bytes properties take in a request.
 func PropertiesSize(properties []datastore.Property) int {
 	n := 0
 	for _, p := range properties {
@@ -49,8 +49,7 @@ func valueSize(v any) int {
 	return 12
 }
 
-// EntitySize estimates the bytes of a stored entity in a request, as [PropertiesSize] does for
-// properties.
+// EntitySize estimates how many bytes a stored entity takes in a request.
 func EntitySize(e *pb.Entity) int {
 	n := 0
 	for name, v := range e.GetProperties() {

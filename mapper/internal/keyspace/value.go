@@ -9,7 +9,7 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// least returns the least value of a rank of types, if it is known. See [value.Rank].
+// least returns the least value of a group of types ([value.Rank]), or false if it is unknown.
 func least(rank int) (v any, ok bool) {
 	switch rank {
 	case value.NullRank:
@@ -26,7 +26,7 @@ func least(rank int) (v any, ok bool) {
 	return nil, false
 }
 
-// Next returns the least value above v, of any type, if it is known.
+// Next returns the least value of any type above v, or false if it is unknown.
 func Next(v any) (above any, ok bool) {
 	switch v := v.(type) {
 	case nil:
@@ -55,7 +55,7 @@ func Next(v any) (above any, ok bool) {
 	return least(value.Rank(v) + 1)
 }
 
-// Between returns a value above a and below b, about in the middle, if it knows one.
+// Between returns a value about halfway between a and b, or false if it finds none.
 func Between(a, b any) (m any, ok bool) {
 	rank := value.Rank(b)
 	if value.Rank(a) != rank {
@@ -86,8 +86,8 @@ func IsTime(v any) bool {
 	return ok
 }
 
-// greater returns a value above v, among values whose end is not known. It guesses that the end is
-// about twice as far as v: it doubles a number. For a time it adds 50 years.
+// greater returns a value above v, in a space of values whose end is unknown. It guesses that the
+// end is about twice as far as v, so it doubles a number. To a time it adds 50 years.
 func greater(v any) (m any, ok bool) {
 	switch v := v.(type) {
 	case int64:
@@ -111,7 +111,8 @@ func greater(v any) (m any, ok bool) {
 	return nil, false
 }
 
-// betweenFloats halves the distance, or the bit patterns if the distance is infinite.
+// betweenFloats returns the number halfway between x and y. If their distance is infinite, it
+// halves their bit patterns.
 func betweenFloats(x, y float64) float64 {
 	if m := x + (y-x)/2; value.FloatBits(x) < value.FloatBits(m) && value.FloatBits(m) < value.FloatBits(y) &&
 		!math.IsInf(m, 0) {
@@ -121,8 +122,8 @@ func betweenFloats(x, y float64) float64 {
 	return value.FloatOf(low + (high-low)/2)
 }
 
-// betweenBytes halves strings as fractions. The digits are characters if both are text, and bytes
-// otherwise.
+// betweenBytes returns a string halfway between a and b, which it treats as fractions. The digits
+// are characters if both are text, and bytes otherwise.
 func betweenBytes(a, b any) any {
 	s, first := a.(string)
 	t, second := b.(string)

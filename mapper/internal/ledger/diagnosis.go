@@ -16,24 +16,25 @@ import (
 // that some are. It reads all records twice. First it adds up hashes in 65,536 buckets. A bucket
 // whose sum is not 0 shows a problem. Then it looks only at the records in some of these buckets.
 //
-// So its memory does not grow with the number of records, but for the records of at most 20
+// So its memory does not grow with the number of records, except for the records of at most 20
 // buckets.
 type diagnosis struct {
 	ids, bounds balance
 
-	found  map[string]bool   // IDs of records
-	made   map[string]string // by ID: its parent, as a text
-	places map[string]*place // by hash: places where ranges start or end
+	found map[string]bool // IDs of the records in the chosen buckets
+	// the IDs that parents have given to these ranges, each with a text that names the parent
+	made   map[string]string
+	places map[string]*place // places where ranges start or end, by hash
 }
 
-// A place is a position where ranges start or end. In records that are right, one range starts
-// there and one ends there; at an end of the query there is only one.
+// A place is a position where ranges start or end. If the records are right, one range starts there
+// and one ends there. At the start or the end of the query there is only one.
 type place struct {
-	at           *keyspace.Position // nil: the start or the end of the query
-	begins, ends []string           // IDs of ranges
+	at           *keyspace.Position // the position; nil: the start or the end of the query
+	begins, ends []string           // IDs of the ranges that start at the position, and that end at it
 }
 
-// diagnose adds to a ledger's problems which records are missing or wrong.
+// diagnose adds texts to the ledger's problems that say which records are missing or wrong.
 func diagnose(ctx context.Context, st Records, job *record.Job, l *Ledger) error {
 	d := newDiagnosis(job)
 	var turn sync.Mutex
@@ -56,8 +57,8 @@ func diagnose(ctx context.Context, st Records, job *record.Job, l *Ledger) error
 	return nil
 }
 
-// newDiagnosis returns a diagnosis with the job's part of the sums: its root, and the ends of its
-// query.
+// newDiagnosis returns a diagnosis to whose buckets the job has added its part: its root, and the
+// start and the end of its query.
 func newDiagnosis(job *record.Job) *diagnosis {
 	d := &diagnosis{found: make(map[string]bool), made: make(map[string]string), places: make(map[string]*place)}
 	d.ids.add(job.Root(), 1)
@@ -66,7 +67,7 @@ func newDiagnosis(job *record.Job) *diagnosis {
 	return d
 }
 
-// choose chooses the buckets to look at.
+// choose chooses the buckets whose records the second reading looks at.
 func (d *diagnosis) choose(job *record.Job) {
 	d.ids.choose()
 	d.bounds.choose()
@@ -75,8 +76,8 @@ func (d *diagnosis) choose(job *record.Job) {
 	}
 }
 
-// weigh adds to the buckets what a record contributes: its ID and its children's IDs, its start and
-// its end.
+// weigh adds hashes of a record to the buckets, in the first reading: of its ID and its children's
+// IDs, its start and its end.
 func (d *diagnosis) weigh(r *record.Range) {
 	d.ids.add(r.ID, -1)
 	for i := range countable(r) {
@@ -88,7 +89,7 @@ func (d *diagnosis) weigh(r *record.Range) {
 	}
 }
 
-// look notes what a record contributes to the chosen buckets.
+// look stores the IDs and places of a record that belong to chosen buckets, in the second reading.
 func (d *diagnosis) look(r *record.Range) {
 	if d.ids.chosen(r.ID) {
 		d.found[r.ID] = true
@@ -118,7 +119,7 @@ func (d *diagnosis) placeAt(hash string, at *keyspace.Position) *place {
 	return d.places[hash]
 }
 
-// report adds what does not fit to the ledger's problems.
+// report adds to the ledger's problems the IDs and places that do not fit together.
 func (d *diagnosis) report(l *Ledger) {
 	for _, id := range slices.Sorted(maps.Keys(d.made)) {
 		if !d.found[id] {
@@ -148,20 +149,20 @@ func (d *diagnosis) report(l *Ledger) {
 	}
 }
 
-// A balance adds up hashes of things in buckets. A thing adds its hash when it comes, and subtracts
-// it when it goes. If all things balance, each bucket is 0.
+// A balance adds up hashes of things in buckets. A thing's hash is added when the thing comes, and
+// subtracted when it goes. If everything that has come has also gone, each bucket is 0.
 type balance struct {
 	buckets [1 << 16]uint64
-	wrong   []uint16 // some of the buckets that are not 0
+	wrong   []uint16 // numbers of some buckets that are not 0
 }
 
-// hashOf returns the bucket of a thing, and the number that it adds there.
+// hashOf returns the bucket of a thing, and the value that is added there.
 func hashOf(what string) (bucket uint16, value uint64) {
 	h := sha256.Sum256([]byte(what))
 	return binary.BigEndian.Uint16(h[:]), binary.BigEndian.Uint64(h[2:])
 }
 
-// add lets a thing come n times; it goes if n is negative.
+// add notes that a thing has come n times, or for a negative n that it has gone.
 func (b *balance) add(what string, n int64) {
 	bucket, value := hashOf(what)
 	b.buckets[bucket] += uint64(n) * value

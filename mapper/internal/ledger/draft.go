@@ -11,9 +11,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Draft is the ledger of a part of a job's records, and says which part. If the task that adds up
-// stops or dies, the next one continues from the draft. A draft takes less than an entity may have,
-// however many records there are.
+// A Draft is the sum over a part of a job's records, and says which part. If the task that adds up
+// stops or dies, the next one goes on from the draft. A draft fits in an entity, no matter how many
+// records there are.
 //
 // It belongs to one epoch of the job, in which no record changes any more. So every draft of that
 // epoch is right, no matter which delivery has stored it and when. A draft of another epoch is
@@ -21,8 +21,8 @@ import (
 type Draft struct {
 	Epoch  int64     `datastore:"epoch,noindex"`
 	Link   int64     `datastore:"link,noindex"`   // the number of the next task in the chain of tasks that add up
-	From   []string  `datastore:"from,noindex"`   // for each slice of the IDs: where to continue
-	Stored []byte    `datastore:"ledger,noindex"` // packed JSON of the ledger
+	From   []string  `datastore:"from,noindex"`   // for each slice of range IDs, the ID from which to go on
+	Stored []byte    `datastore:"ledger,noindex"` // the ledger as packed JSON
 	Kept   time.Time `datastore:"kept,noindex"`
 
 	Ledger Ledger `datastore:"-"`
@@ -34,7 +34,7 @@ func DraftKey(job record.Ref) *datastore.Key {
 }
 
 // Further returns the one of two drafts of an epoch that has more records. Its Link becomes the
-// higher of both, so that no task's name is used twice.
+// higher one of both, so that no two tasks have the same name.
 func (d *Draft) Further(o *Draft) *Draft {
 	link := max(d.Link, o.Link)
 	if o.Ledger.Ranges > d.Ledger.Ranges {
@@ -44,7 +44,7 @@ func (d *Draft) Further(o *Draft) *Draft {
 	return d
 }
 
-// storedLedger is the JSON of a ledger that is not closed yet.
+// storedLedger is the stored form of a ledger to which records are still added.
 type storedLedger struct {
 	Totals       record.Totals  `json:"totals"`
 	Retrying     int64          `json:"retrying"`
@@ -66,10 +66,10 @@ type storedLedger struct {
 	Alone        int64          `json:"alone"`
 }
 
-// maxDraft is the most bytes of a ledger in a draft.
+// maxDraft is the largest size of a draft's ledger in bytes.
 const maxDraft = 900 << 10
 
-// Encode stores the ledger in Stored. It drops the counters if they don't fit.
+// Encode sets Stored to the encoded ledger. If the counters don't fit, it leaves them out.
 func (d *Draft) Encode() {
 	if d.encode(); len(d.Stored) > maxDraft {
 		d.Ledger.tally.Drop()
@@ -90,7 +90,7 @@ func (d *Draft) encode() {
 	d.Stored = tally.Pack(text)
 }
 
-// Decode restores the ledger from Stored.
+// Decode sets the ledger to the one that is encoded in Stored.
 func (d *Draft) Decode() error {
 	var s storedLedger
 	text, err := tally.Unpack(d.Stored)

@@ -18,14 +18,15 @@ type Entities interface {
 	KeysDigest(ctx context.Context, q query.Query, start, end *keyspace.Position) (int64, []byte, error)
 }
 
-// A Comparison says in which ranges the database has other entities than the page had.
+// A Comparison says how many ranges have other entities in the database than they had when their
+// pages ran.
 type Comparison struct {
-	Compared, Different int      // numbers of ranges
-	Differences         []string // descriptions of the first MaxProblems of them
+	Compared, Different int      // numbers of ranges that were compared, and that differ
+	Differences         []string // descriptions of the first MaxProblems ranges that differ
 }
 
-// OfEntities compares, for each range that is done, the entities that its page had with those in
-// the database at a time. A zero time means now.
+// OfEntities compares, for each range that is done, the entities of its page with the entities in
+// the database at the time at. A zero time means now.
 func OfEntities(
 	ctx context.Context, st Records, src Entities, job *record.Job, at time.Time,
 ) (*Comparison, error) {

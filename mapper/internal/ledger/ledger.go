@@ -22,28 +22,28 @@ import (
 //     sum of the IDs of all records.
 //   - The ranges tile the query. One starts with the query, one ends with it, and each of the
 //     others starts where another one ends. Then before any position one more range has started
-//     than ended: each position is in one range. So the sums of all starts and of all ends must be
+//     than ended, so each position is in one range. The sums of all starts and of all ends must be
 //     equal.
-//   - A range of a single entity is part of no tiling. The page that made it has recorded which
-//     entity it has. The sums of both must be equal.
-//   - A record that is done has a seal: a hash of what it said when its page was committed.
+//   - A range of a single entity is not part of the tiling. The page that made it has recorded
+//     which entity it has. The sums of both must be equal.
+//   - A record that is done has a seal: a hash of its contents at the commit of its page.
 type Ledger struct {
 	Sum
-	made, found tally.Sum // sums of range IDs: of all that were made, and of all records
+	made, found tally.Sum // sums of range IDs: the ones that parents have given, and the ones in records
 	begin, end  tally.Sum // sums of hashes of the positions where ranges start, and end
 	// sums of hashes of single entities: according to their pages, and to their own records
 	meant, single       tally.Sum
-	first, last         int64 // number of ranges that start, and end, with the query
+	first, last         int64 // numbers of ranges that start where the query starts, and that end where it ends
 	Problems            []string
-	missed              int   // number of problems that Problems has no room for
-	Tiles, PendingTiles int64 // number of ranges that are no single entities
-	Alone               int64 // number of ranges of single entities
+	missed              int   // number of problems for which Problems has no room
+	Tiles, PendingTiles int64 // numbers of ranges that are not single entities: all, and the pending ones
+	Alone               int64 // number of ranges that are single entities
 }
 
-// MaxProblems is how many problems a ledger lists. It counts the others.
+// MaxProblems is how many problems a ledger lists. Further problems are only counted.
 const MaxProblems = 20
 
-// Problem notes something that is wrong with the records.
+// Problem adds a text about something that is wrong with the records.
 func (l *Ledger) Problem(format string, args ...any) {
 	if len(l.Problems) == MaxProblems {
 		l.missed++
@@ -90,8 +90,8 @@ func boundaryDigest(p *keyspace.Position) *record.Digest {
 	return d
 }
 
-// boundaryHash returns a hash of the place where a range starts or ends. For nil, it tells the
-// start of the query from its end; the hash of a position is the same for both.
+// boundaryHash returns a hash of the position where a range starts or ends, which is the same for
+// both. A nil position stands for the start or the end of the query, which differ.
 func boundaryHash(p *keyspace.Position, begins bool) string {
 	if p != nil {
 		return string(boundaryDigest(p).Sum())
@@ -99,7 +99,7 @@ func boundaryHash(p *keyspace.Position, begins bool) string {
 	return fmt.Sprint("an end of the query: ", begins)
 }
 
-// idNumber returns the ID of a range as a number.
+// idNumber converts the ID of a range into a number.
 func idNumber(id string) tally.Sum {
 	b, err := hex.DecodeString(id)
 	if err != nil || len(b) != record.DigestSize {
@@ -108,11 +108,11 @@ func idNumber(id string) tally.Sum {
 	return tally.SumOf(b)
 }
 
-// maxChildren is more children than any range has.
+// maxChildren is a number of children that no range reaches.
 const maxChildren = 1 << 20
 
-// countable returns how many children a range has, or 0 if a damaged record says more than
-// maxChildren.
+// countable returns a record's number of children. If a damaged record says more than maxChildren,
+// it returns 0.
 func countable(r *record.Range) int64 {
 	if r.Children > maxChildren {
 		return 0
@@ -120,7 +120,7 @@ func countable(r *record.Range) int64 {
 	return r.Children
 }
 
-// check checks a record on its own.
+// check checks whether the fields of one record fit together.
 func (l *Ledger) check(r *record.Range) {
 	if r.Stored != nil && !r.Stored.Equal(r.Key()) {
 		l.Problem("the record of range %s is stored as %s", r.ID, r.Stored.Name)
@@ -140,8 +140,8 @@ func (l *Ledger) check(r *record.Range) {
 	}
 }
 
-// checkMarks checks a record's state, and the indexed properties by which open ranges and failures
-// are found.
+// checkMarks checks a record's state, and the indexed properties by which queries find open ranges
+// and failures.
 func (l *Ledger) checkMarks(r *record.Range) {
 	if r.State != record.Pending && r.State != record.Done {
 		l.Problem("range %s is in the state %q", r.ID, r.State)
@@ -174,7 +174,7 @@ func (l *Ledger) checkDone(r *record.Range) {
 	}
 }
 
-// Merge adds the ledger of other records.
+// Merge adds the ledger of other records of the job.
 func (l *Ledger) Merge(o *Ledger) {
 	l.merge(&o.Sum)
 	l.made, l.found = l.made.Plus(o.made), l.found.Plus(o.found)
@@ -189,7 +189,7 @@ func (l *Ledger) Merge(o *Ledger) {
 }
 
 // Close finishes the ledger after all records are added: it computes the counters, and compares the
-// sums with the job.
+// sums with the job's record.
 func (l *Ledger) Close(j *record.Job) {
 	l.Sum.Close(j)
 	l.checkStored()
@@ -207,10 +207,11 @@ func (l *Ledger) Close(j *record.Job) {
 	}
 }
 
-// errRecords says that a job's records are not complete.
+// errRecords says that a job's records do not prove that it is complete.
 var errRecords = errors.New("its records do not add up, so nothing proves that every entity was processed once")
 
-// Err returns the first problem, and says how many there are.
+// Err returns an error with the first problem and the number of problems. It returns nil if there
+// are none.
 func (l *Ledger) Err() error {
 	if len(l.Problems) == 0 {
 		return nil
@@ -219,7 +220,8 @@ func (l *Ledger) Err() error {
 		len(l.Problems)+l.missed))
 }
 
-// CheckEnd compares the record of a job that has succeeded with the sums over its ranges.
+// CheckEnd compares the totals in the record of a job that has succeeded with the sums over its
+// ranges.
 func (l *Ledger) CheckEnd(j *record.Job) {
 	if j.State != record.Succeeded && j.State != record.SucceededWithFailures {
 		return

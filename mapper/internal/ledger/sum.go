@@ -10,15 +10,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Sum adds up the records of ranges, in any order and in parts. After Close its totals have the
-// counters, and as many spaces as fit.
+// A Sum adds up the numbers in the records of ranges, in any order and in parts. After Close, its
+// totals have the counters, and the numbers of as many kinds and namespaces as fit.
 type Sum struct {
 	record.Totals
 	tally   tally.Counters
 	leftOut tally.Names
 }
 
-// addSpace adds totals of a space.
+// addSpace adds the totals of a kind in a namespace, which has the given name.
 func (s *Sum) addSpace(name string, more record.SpaceTotals) {
 	if s.Spaces == nil {
 		s.Spaces = make(map[string]record.SpaceTotals)
@@ -84,7 +84,7 @@ func (s *Sum) Add(r *record.Range) error {
 	return nil
 }
 
-// merge adds the sum of other records.
+// merge adds the sum over other records of the job.
 func (s *Sum) merge(o *Sum) {
 	s.Processed += o.Processed
 	s.Written += o.Written
@@ -119,7 +119,7 @@ func (s *Sum) Close(j *record.Job) {
 	s.bound()
 }
 
-// checkStored drops the counters if the totals don't fit the record of a job.
+// checkStored drops the counters if the totals with them don't fit into the record of a job.
 func (s *Sum) checkStored() {
 	var j record.Job
 	if _ = s.RecordIn(&j); len(j.Totals) > tally.MaxStored { // nothing is recorded after an error
@@ -127,8 +127,8 @@ func (s *Sum) checkStored() {
 	}
 }
 
-// Scale extrapolates the sum of some records to all records. For each record of the sum there are
-// factor records.
+// Scale extrapolates the sum over a sample of records to all records. Each record of the sample
+// stands for factor records.
 func (s *Sum) Scale(factor float64) {
 	if s.Sample != nil {
 		s.Sample.Scale, s.Sample.LeftScale = factor, factor
@@ -150,14 +150,15 @@ func (s *Sum) Scale(factor float64) {
 	}
 }
 
-// SetPending takes the numbers of pending ranges from another sum, which has more of these ranges.
+// SetPending copies the numbers of pending ranges from another sum, which has a larger sample of
+// these ranges.
 func (s *Sum) SetPending(o *Sum) {
 	s.Pending, s.Retrying, s.Expected, s.Waiting = o.Pending, o.Retrying, o.Expected, o.Waiting
 	s.Sample.SetPending(o.Sample)
 }
 
-// SetCensus extrapolates the sum of some records to all records, by their numbers. The open ranges
-// come from another sum.
+// SetCensus extrapolates the sum over a sample of records to all records, whose numbers are in c.
+// The numbers of open ranges come from the sum open.
 func (s *Sum) SetCensus(c record.Census, open *Sum) {
 	sampled := s.Sample.Pages
 	if sampled > 0 {
@@ -170,15 +171,15 @@ func (s *Sum) SetCensus(c record.Census, open *Sum) {
 	s.Ranges, s.Pending, s.Failures, s.Sample.Census = c.Ranges, c.Open, c.Failed, &c
 }
 
-// Limits of the totals by space, which are stored in the record of a job.
+// Limits of the totals by kind and namespace, which are stored in the record of a job.
 const (
 	maxSpaces     = 5000
-	maxSpaceBytes = 128 << 10 // as JSON
+	maxSpaceBytes = 128 << 10 // the maximum size as JSON, in bytes
 )
 
-// bound keeps the totals of the first spaces, in the order of names, if there are too many. A sum
-// of some records may call it before all are added. Then it drops only spaces that the whole would
-// drop, too, because the whole has at least as many spaces before them.
+// bound keeps the totals of the first kinds and namespaces, in the order of names, if there are too
+// many. It may be called before all records are added. It drops only totals that the complete sum
+// would drop, too, because that has at least as many before them.
 func (s *Sum) bound() {
 	bytes := 0
 	for i, name := range slices.Sorted(maps.Keys(s.Spaces)) {

@@ -11,22 +11,23 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A Portion limits how much work is lost if a process dies while it adds up a job's records. 0
-// means the default.
+// A Portion limits how much work is lost if a process dies while it adds up a job's records. A
+// field of 0 has its default.
 type Portion struct {
-	Records int           // of each slice of IDs; after that a draft is stored
-	Time    time.Duration // after that another task continues
+	Records int           // number of records from each slice of IDs after which a draft is stored
+	Time    time.Duration // the time after which another task goes on
 }
 
-// portionRecords is the default of Portion.Records. A process stores a draft every few seconds.
-// Jobs with fewer records are added up without one.
+// portionRecords is the default of Portion.Records. It is small enough that a process stores a
+// draft every few seconds. Jobs with fewer records are added up without a draft.
 const portionRecords = 5000
 
-// addUp adds up the records of a job. While goesOn holds, no record changes. It stores drafts. When
-// its time is over, it enqueues the next task of a chain, and returns nil.
+// addUp adds up the records of a job, and returns their sum. The records must not change while
+// goesOn returns true. Now and then addUp stores a draft, which is the sum so far. If its time is
+// over, it enqueues a task that goes on from the draft, and returns nil.
 //
-// If a delivery dies, the next one continues from its draft. If two deliveries add up at the same
-// time, both continue from the draft with more records.
+// If a delivery dies, the next one goes on from its draft. If two deliveries add up at the same
+// time, both go on from the draft with more records.
 func (js *Jobs) addUp(
 	ctx context.Context, job *record.Job, path string, t body.Job, goesOn func(*record.Job) bool,
 ) (*ledger.Ledger, error) {
@@ -56,7 +57,7 @@ func (js *Jobs) addUp(
 	return nil, js.enqueue(ctx, job, path, t, time.Time{})
 }
 
-// draft returns the draft from which adding up continues.
+// draft returns the stored sum from which addUp goes on.
 func (js *Jobs) draft(ctx context.Context, job *record.Job) (*ledger.Draft, error) {
 	if !job.Drafted {
 		return store.NewDraft(job), nil
@@ -64,8 +65,8 @@ func (js *Jobs) draft(ctx context.Context, job *record.Job) (*ledger.Draft, erro
 	return js.Store.LoadDraft(ctx, job)
 }
 
-// lastLink returns the task that continues to add up the records of a job that is about to end. If
-// there is no draft, it is the first task.
+// lastLink returns the latest task of the chain that adds up the records of a job at its end.
+// Without a draft, that is the first task.
 func (js *Jobs) lastLink(ctx context.Context, job *record.Job) (body.Job, error) {
 	d, err := js.draft(ctx, job)
 	if err != nil {

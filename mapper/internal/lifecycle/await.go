@@ -10,21 +10,22 @@ import (
 )
 
 const (
-	// Between two looks at a job that somebody waits for: a tenth of the time that he has waited.
+	// Bounds of the time between two reads of a job for which a caller waits. The time is a tenth
+	// of the wait so far.
 	firstPause   = 50 * time.Millisecond
 	longestPause = 2 * time.Second
-	patience     = time.Minute // with errors that repeat
-	fewFailures  = 5           // this number of errors in a row is accepted, however long they take
-	lookEvery    = time.Minute // at the queue
+	patience     = time.Minute // the time for which reads may fail before the wait ends with an error
+	fewFailures  = 5           // the number of errors in a row that is accepted, however long they last
+	lookEvery    = time.Minute // how often the queue is asked whether it can deliver the job's tasks
 )
 
-// Await waits until a job has ended, or one of its limits has paused it, and calls then. It looks
-// again as soon as this process changes the job's state, and otherwise after a tenth of the time
-// that it has waited. Now and then it asks the queue, and logs why the queue can't deliver the
+// Await waits until a job has ended, or one of its limits has paused it, and calls then. It reads
+// the job's record as soon as this process changes the job's state, and otherwise after a tenth of
+// the time waited so far. Once a minute it asks the queue, and logs why the queue can't deliver the
 // job's tasks.
 //
-// It ignores errors that may pass, also of then, until several in a row have lasted for more than a
-// minute.
+// Await ignores errors that may pass, also of then, unless several in a row have lasted for more
+// than a minute.
 func (js *Jobs) Await(ctx context.Context, ref record.Ref, then func(ended record.Ref) error) error {
 	begun := time.Now()
 	w := wait{js: js, ref: ref, then: then, asked: begun}
@@ -45,18 +46,18 @@ func (js *Jobs) Await(ctx context.Context, ref record.Ref, then func(ended recor
 	}
 }
 
-// A wait is for the end of a job.
+// A wait is the state of a caller's wait for the end of a job.
 type wait struct {
 	js   *Jobs
 	ref  record.Ref
 	then func(ended record.Ref) error
 
 	asked   time.Time // when the queue was last asked
-	failed  int       // reads in a row,
-	failing time.Time // from this time on
+	failed  int       // number of failed reads in a row
+	failing time.Time // when the first of these has failed
 }
 
-// look reads the job, and reports whether the wait is over.
+// look reads the job's record, and reports whether the wait is over.
 func (w *wait) look(ctx context.Context) (over bool, err error) {
 	job, err := w.js.Store.LoadJob(ctx, w.ref)
 	if err == nil {

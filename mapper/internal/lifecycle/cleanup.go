@@ -33,13 +33,13 @@ const (
 	cleanupBatch  = 50
 )
 
-// A clean-up has one task for each slice of IDs. If the job has no totals yet, one more task adds
-// up its records first. A task's number consists of the tick at which it is enqueued and its
-// purpose: the slice's number, or addUpTask.
+// addUpTask is the number of the task that adds up the records of a job without totals, before they
+// are cleaned up. Each slice of IDs has a task with the slice's number. The number in a task's name
+// also has the tick at which the task is enqueued.
 const addUpTask = store.SlicesOfIDs
 
-// enqueueCleanUp enqueues the first tasks of a clean-up. If they are lost, a sweep does so again:
-// the number of the tick in their names makes these new.
+// enqueueCleanUp enqueues the first tasks of a clean-up. If they are lost, a sweep calls it again:
+// their names then have the number of a later tick, so the queue accepts them.
 func (js *Jobs) enqueueCleanUp(ctx context.Context, job *record.Job) error {
 	first, last := int64(0), int64(store.SlicesOfIDs-1)
 	if len(job.Totals) == 0 {
@@ -54,8 +54,8 @@ func (js *Jobs) enqueueCleanUp(ctx context.Context, job *record.Job) error {
 	return nil
 }
 
-// sweepCleanUp runs the sweep of a job that is being cleaned up. If no record remains, it ends the
-// clean-up.
+// sweepCleanUp is the sweep of a job that is being cleaned up: it enqueues lost tasks of the
+// clean-up. If no record remains, it ends the clean-up.
 func (js *Jobs) sweepCleanUp(ctx context.Context, job *record.Job, now time.Time) error {
 	if err := js.enqueueSweep(ctx, job, now); err != nil {
 		return err
@@ -108,10 +108,9 @@ func (js *Jobs) runCleanUp(ctx context.Context, job *record.Job, t body.Job) err
 	return js.enqueue(ctx, job, cleanupPath, t, time.Time{})
 }
 
-// recordTotals adds up the records of a job that failed or was aborted, before they are deleted. A
-// process that has stood still for long may still be about to commit a page. So all open ranges are
-// first abandoned. Ranges are created only in the commit of an open range, so after that no record
-// changes any more.
+// recordTotals adds up the records of a job that failed or was aborted, before they are deleted. It
+// first abandons all open ranges, because a slow process may still be about to commit a page of
+// one. New ranges are created only in the commit of an open range, so no record changes after that.
 func (js *Jobs) recordTotals(ctx context.Context, job *record.Job, t body.Job) error {
 	left, err := js.abandonOpen(ctx, job.Ref(), cleanupRanges)
 	if err != nil {
@@ -139,8 +138,8 @@ func (js *Jobs) recordTotals(ctx context.Context, job *record.Job, t body.Job) e
 	return js.enqueueCleanUp(ctx, job)
 }
 
-// abandonOpen abandons open ranges of an ended job, at least most of them. It returns the ID of one
-// that remains; empty: none remains.
+// abandonOpen abandons open ranges of an ended job, at least most of them if there are as many. It
+// returns the ID of an open range that remains, or "".
 func (js *Jobs) abandonOpen(ctx context.Context, job record.Ref, most int) (left string, err error) {
 	for ; ; most -= sweepRanges {
 		open, err := js.Store.FirstMarked(ctx, "open", job, "", sweepRanges)
@@ -163,7 +162,7 @@ func (js *Jobs) abandonOpen(ctx context.Context, job record.Ref, most int) (left
 	}
 }
 
-// abandon takes a pending range away from its task, permanently.
+// abandon marks a pending range as abandoned, so that its task can't commit a page any more.
 func (js *Jobs) abandon(ctx context.Context, key *datastore.Key) error {
 	_, err := js.Store.UpdateRange(ctx, key, func(r *record.Range) bool {
 		if r.State != record.Pending {
@@ -175,8 +174,8 @@ func (js *Jobs) abandon(ctx context.Context, key *datastore.Key) error {
 	return err
 }
 
-// cleanRecords cleans up the first records in a part of the IDs. It returns the last ID, and the
-// number of records.
+// cleanRecords cleans up the first records whose range IDs are in [from, to). It returns the last
+// one's ID, and the number of records.
 func (js *Jobs) cleanRecords(ctx context.Context, job *record.Job, from, to string) (last string, n int, err error) {
 	o, err := cleanUpOf(job)
 	if err != nil {
@@ -220,7 +219,8 @@ func (js *Jobs) cleanRecords(ctx context.Context, job *record.Job, from, to stri
 	return last, n, nil
 }
 
-// cleanBatches cleans up an undo's batches in a part of the IDs, and returns their number.
+// cleanBatches cleans up the batches of an undo ([record.Batch]) whose names are in [from, to), and
+// returns their number.
 func (js *Jobs) cleanBatches(ctx context.Context, job *record.Job, from, to string, o CleanUp) (n int, err error) {
 	expires := time.Now().Add(o.ExpireAfter).UTC().Truncate(time.Microsecond)
 	var keys []*datastore.Key
@@ -249,8 +249,8 @@ func (js *Jobs) cleanBatches(ctx context.Context, job *record.Job, from, to stri
 	return n, err
 }
 
-// cleanBatch cleans up some records. It deletes them. If they are to expire instead, a transaction
-// sets their time of expiry, and skips records that somebody has deleted.
+// cleanBatch deletes some records. If they are to expire instead, a transaction sets their time of
+// expiry, and skips records that are deleted already.
 func (js *Jobs) cleanBatch(ctx context.Context, batch []*record.Range, o CleanUp) error {
 	keys := make([]*datastore.Key, len(batch))
 	for i, r := range batch {

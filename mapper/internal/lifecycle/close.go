@@ -46,7 +46,8 @@ func (js *Jobs) salt() string {
 	return strconv.FormatUint(js.Random(), 36) + strconv.FormatUint(js.Random(), 36)
 }
 
-// runClosed deletes the remaining records, and then runs the function Forget.
+// runClosed deletes the remaining records of a job, and then calls the mapper's function from
+// mapper.Mapper.Forget.
 func (fi finalizer) runClosed(ctx context.Context, job *record.Job, t body.Job) error {
 	place, err := fi.Gate.Enter(ctx, false)
 	if err != nil {
@@ -63,8 +64,8 @@ func (fi finalizer) runClosed(ctx context.Context, job *record.Job, t body.Job) 
 	return fi.run(ctx, job, t)
 }
 
-// clean deletes the remaining records. It returns the job after the last one. If its time is over
-// before, other tasks continue, and it returns nil.
+// clean deletes the remaining records of a job, and then returns the job. If its time is over
+// before, it enqueues tasks that go on, and returns nil.
 func (fi finalizer) clean(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	for job.Cleaning != "" {
 		_, n, err := fi.cleanRecords(ctx, job, "", "")
@@ -86,8 +87,8 @@ func (fi finalizer) clean(ctx context.Context, job *record.Job, t body.Job) (*re
 	return job, nil
 }
 
-// forget runs the function Forget and ends the job. Failed is the function's error, err the error
-// of the rest.
+// forget calls the mapper's function from mapper.Mapper.Forget, and ends the job. The result failed
+// is the function's error, and err is any other error.
 func (fi finalizer) forget(ctx context.Context, job *record.Job) (failed, err error) {
 	ended := *job
 	if err := ended.Succeed(fi.sum, time.Now()); err != nil { // the state that the function sees

@@ -20,9 +20,9 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// EndSmall ends a job without a task, if it has few records and no open range. The caller has just
-// ended a range. EndSmall reports whether the job has ended. If it has not, or if that is unknown,
-// the caller goes on with Complete.
+// EndSmall ends a job without a task of its own, if the job has few records and no open range. The
+// caller has just ended a range. EndSmall returns true if the job has ended. Otherwise, or if that
+// is unknown, the caller goes on with Complete.
 //
 // The job's record must have been read before this call, and must have its version. Ranges appear
 // only in the commit of an open range, or together with a change of the job's record. So if none is
@@ -55,14 +55,13 @@ func (js *Jobs) EndSmall(ctx context.Context, job *record.Job) (ended bool) {
 	return js.settle(ctx, transition{job.State, &next}, "", err) == nil
 }
 
-// Complete enqueues the task that ends a job, if no range of the job is open. A task does it
-// because several processes may see this at the same time, and only one of them should add up the
-// records.
+// Complete enqueues the task that ends a job, if no range of the job is open. It uses a task
+// because several processes may call it at the same time, and only one should add up the records.
 //
 // The caller must have read the job before this call. The task names the epoch that was read. If
-// the epoch is raised, new ranges may exist that the query missed, so the task then does nothing.
-// Otherwise ranges are created only in the commit of their parent, which is open itself until then.
-// A sweep sees to it that the task exists.
+// the epoch is raised later, there may be ranges that the query has missed, so the task then does
+// nothing. Otherwise ranges are created only in the commit of their parent, which is open itself
+// until then. If the task is lost, a sweep calls Complete again.
 func (js *Jobs) Complete(ctx context.Context, job *record.Job, sweep bool) error {
 	if job.State != record.Running || job.Retrying {
 		return nil // another delivery has ended it, or the retry checks at its end
@@ -81,13 +80,13 @@ func (js *Jobs) Complete(ctx context.Context, job *record.Job, sweep bool) error
 
 const finalizePath = "finalize"
 
-// enqueueEnd enqueues the task that ends a job. If the task's name is taken, only a sweep checks
-// whether the task is lost, and then enqueues one with another name.
+// enqueueEnd enqueues the task that ends a job. If a task has that name already, and sweep is set,
+// it checks whether that task is lost, and then enqueues one with another name.
 //
-// A process that may not look into the queue takes the task for lost, unless the task has left an
-// error and so is being retried. That is safe: of two such tasks only one ends the job. If such a
-// retried task is purged or given up, a sweep enqueues it again when Cloud Tasks releases its name,
-// after up to a day. Resume does so at once.
+// If this process may not look into the queue, it takes the task for lost, unless the task has left
+// an error and so is being retried. That is safe: of two such tasks only one ends the job. If such
+// a retried task is purged or given up, a sweep enqueues it again when Cloud Tasks releases its
+// name, after up to a day. Resume does so at once.
 func (js *Jobs) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) error {
 	t, err := js.lastLink(ctx, job)
 	if err != nil {
@@ -157,13 +156,13 @@ func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 	return finalizer{Jobs: js, def: def, sum: sum}.run(ctx, job, t)
 }
 
-// Fail ends a job as failed. Its open ranges stay recorded; their tasks find that the job has
-// ended.
+// Fail ends a job as failed. Its open ranges stay as they are recorded; their tasks find that the
+// job has ended.
 func (js *Jobs) Fail(ctx context.Context, job *record.Job, reason error) error {
 	return js.fail(ctx, job, reason, func(*record.Job) error { return nil })
 }
 
-// failAtEnd is Fail for a job without open ranges, whose totals are sum.
+// failAtEnd ends a job without open ranges as failed. Its totals are sum.
 func (js *Jobs) failAtEnd(ctx context.Context, job *record.Job, reason error, sum record.Totals) error {
 	return js.fail(ctx, job, reason, func(j *record.Job) error { return sum.RecordIn(j) })
 }
@@ -175,8 +174,9 @@ func (js *Jobs) fail(ctx context.Context, job *record.Job, reason error, besides
 	})
 }
 
-// end changes the record of a running job so that it ends, unless its epoch was raised after it was
-// read. An undo that may have missed records fails instead.
+// end changes the record of a running job by the function change, which ends the job. If the job's
+// epoch was raised after it was read, it changes nothing. If the job is an undo that may have
+// missed records, the job fails.
 func (js *Jobs) end(
 	ctx context.Context, job *record.Job, cause string, change func(*datastore.Transaction, *record.Job) error,
 ) error {

@@ -23,13 +23,11 @@ import (
 )
 
 // Start starts a new job, or returns the existing job with its ID. If the existing job has the same
-// arguments, Start also makes sure that it has its tasks. A caller that has read the existing job
-// passes it.
+// arguments, Start also makes sure that it has tasks. The argument existing is that job, if the
+// caller has read it, or nil.
 //
-// The commit that creates the job also records its first ranges.
-//
-// If when is not nil, it is called in the transaction that creates the job. If it returns an error,
-// nothing is created.
+// The commit that creates the job also records its first ranges. If when is not nil, it is called
+// in that transaction. If it returns an error, nothing is created.
 func (js *Jobs) Start(
 	ctx context.Context, created, existing *record.Job, first record.First, when func(*datastore.Transaction) error,
 ) (job *record.Job, err error) {
@@ -61,8 +59,8 @@ func (js *Jobs) Start(
 	return job, js.postGuard(ctx, job) // its sweeps may have been lost
 }
 
-// create writes a job and its first ranges in one transaction. If the job exists, it returns the
-// existing job.
+// create writes a job and its first ranges in one transaction. If a job with its ID exists, create
+// returns that one.
 func (js *Jobs) create(
 	ctx context.Context, job *record.Job, first record.First, when func(*datastore.Transaction) error,
 ) (*record.Job, error) {
@@ -87,8 +85,8 @@ func (js *Jobs) create(
 	return existing, nil
 }
 
-// enqueueRanges enqueues the tasks of ranges. The first of them are for idle workers. A task whose
-// name is taken counts as enqueued.
+// enqueueRanges enqueues the tasks of ranges. The first idle of them are for idle workers. If a
+// task with a range's name exists, that counts as enqueued.
 func (js *Jobs) enqueueRanges(
 	ctx context.Context, job *record.Job, ranges []*record.Range, idle int64,
 ) error {
@@ -103,8 +101,9 @@ func (js *Jobs) enqueueRanges(
 	return js.Queue.EnqueueAll(ctx, all)
 }
 
-// ensureTasks makes sure that a job's first ranges have tasks. The start that has recorded them may
-// have died. After some minutes sweeps have seen to that, except for the root.
+// ensureTasks makes sure that the job's first ranges have tasks, because the start that recorded
+// them may have died. In a job older than some minutes it checks only the root, because sweeps have
+// checked the others.
 func (js *Jobs) ensureTasks(ctx context.Context, job *record.Job) error {
 	root, err := js.ensureTask(ctx, job, job.Root())
 	if err != nil || time.Since(job.Created) > 2*sweepEvery {
@@ -121,7 +120,7 @@ func (js *Jobs) ensureTasks(ctx context.Context, job *record.Job) error {
 	return group.Wait()
 }
 
-// ensureTask makes sure that a range has a task if it is pending. It returns the range.
+// ensureTask makes sure that a range has a task if it is pending. It returns the range's record.
 func (js *Jobs) ensureTask(ctx context.Context, job *record.Job, id string) (*record.Range, error) {
 	r, err := js.Store.LoadRange(ctx, job.Ref(), id)
 	if err != nil || r.State != record.Pending {
@@ -130,8 +129,8 @@ func (js *Jobs) ensureTask(ctx context.Context, job *record.Job, id string) (*re
 	return r, js.EnqueueAgain(ctx, job, r)
 }
 
-// sameArguments returns an error if a job can't stand for a start: it has other arguments, or is
-// being deleted.
+// sameArguments returns an error if an existing job j can't be returned for the start of o: it has
+// other arguments, or is being deleted.
 func sameArguments(j, o *record.Job) error {
 	if err := j.Queue.Is(string(o.Queue)); err != nil {
 		return err
@@ -155,11 +154,12 @@ func sameArguments(j, o *record.Job) error {
 	return fmt.Errorf("%w: a job with this ID is being deleted; the ID is free after that", record.ErrState)
 }
 
-// A change changes the record of a job, and reports whether it has changed anything.
+// A change is a function that changes the record of a job, and reports whether it has changed
+// anything.
 type change func(*record.Job) (changed bool, err error)
 
-// Change changes the record of a job. It adds an entry to the job's history, with the cause, the
-// caller and his reason. It also informs the observer.
+// Change changes the record of a job by f, and returns the record. It adds an entry to the job's
+// history, with the cause, the caller and the caller's reason. It also informs the observer.
 func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f change) (*record.Job, error) {
 	var s transition
 	job, err := js.Store.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) {
@@ -183,8 +183,8 @@ func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f chan
 	return job, js.settle(ctx, s, cause, nil)
 }
 
-// actOf returns an entry of a job's history for now. The context has who acts and why. The history
-// of an erased job has neither.
+// actOf returns a new entry of a job's history. The context says who acts and why; the history of
+// an erased job does not keep that.
 func actOf(ctx context.Context, what string, job *record.Job) record.Act {
 	act := record.Act{At: time.Now(), What: what, To: job.State}
 	if job.Erased.IsZero() {
@@ -193,15 +193,15 @@ func actOf(ctx context.Context, what string, job *record.Job) record.Act {
 	return act
 }
 
-// A transition is a change of a job's state in a transaction.
+// A transition is a change of a job's state that a transaction makes.
 type transition struct {
 	from record.JobState
-	to   *record.Job // nil: nothing is committed
+	to   *record.Job // the job after the change; nil: there is no change
 }
 
-// settle reports a change of a job's state to the observer after its transaction, which returned
-// err. The answer to the commit may be lost: then settle reads the record to see whether it took
-// effect.
+// settle tells the observer about a change of a job's state, after the transaction. The transaction
+// has returned err. If err is an error, the commit may have taken effect nevertheless, so settle
+// reads the record.
 func (js *Jobs) settle(ctx context.Context, s transition, cause string, err error) error {
 	if s.to == nil || s.to.State == s.from {
 		return err
@@ -217,7 +217,7 @@ func (js *Jobs) settle(ctx context.Context, s transition, cause string, err erro
 	return nil
 }
 
-// owned returns a change that fails if the job belongs to another queue than this engine's.
+// owned returns f with a check: it fails if the job does not belong to this queue.
 func (js *Jobs) owned(f change) change {
 	return func(j *record.Job) (bool, error) {
 		if err := j.Queue.Is(js.Queue.Name()); err != nil {
@@ -233,8 +233,8 @@ func (js *Jobs) Pause(ctx context.Context, ref record.Ref) error {
 	return err
 }
 
-// Abort ends a job permanently. If the job is an erasure that may have kept its certificate, its
-// record is redacted as at its end.
+// Abort ends a job permanently. If the job is an erasure (mapper.Mapper.Forget) that has deleted
+// its records, query, parameters and other texts are removed from its record, as at its normal end.
 func (js *Jobs) Abort(ctx context.Context, ref record.Ref) error {
 	// If the job is paused, its sweeps may have ended.
 	abort := func(j *record.Job) (changed bool, err error) {
@@ -255,11 +255,11 @@ func (js *Jobs) Abort(ctx context.Context, ref record.Ref) error {
 	return err
 }
 
-// Undo records the ID of the job that undoes a job, and abandons the job's open ranges, whose pages
-// may still be under way. Ranges are created only in the commit of an open range. So after this the
-// job's records don't change.
+// Undo records that the job with the ID by undoes a job. It also abandons the job's open ranges,
+// whose pages may still be under way. New ranges are created only in the commit of an open range,
+// so after this call the job's records don't change.
 //
-// An earlier undo that is deleted or was aborted is replaced. If it is created late, its creation
+// An earlier undo that was deleted or aborted is replaced. If its creation commits later, that
 // fails, because it finds another ID.
 func (js *Jobs) Undo(ctx context.Context, job *record.Job, by string) error {
 	_, err := js.Change(ctx, job.Ref(), "undone by job "+by, js.owned(func(j *record.Job) (bool, error) {
@@ -272,7 +272,8 @@ func (js *Jobs) Undo(ctx context.Context, job *record.Job, by string) error {
 	return err
 }
 
-// EndRate restores the job's previous rate, if the time for that has come.
+// EndRate restores the job's previous rate, if its temporary rate is over. It returns the job's
+// record.
 func (js *Jobs) EndRate(ctx context.Context, job *record.Job) (*record.Job, error) {
 	if !record.RateEnds(job, time.Now()) {
 		return job, nil
@@ -283,7 +284,7 @@ func (js *Jobs) EndRate(ctx context.Context, job *record.Job) (*record.Job, erro
 		})
 }
 
-// Resume sets a job running, and gives all its open ranges new tasks.
+// Resume makes a job run, and gives all its open ranges new tasks.
 func (js *Jobs) Resume(ctx context.Context, ref record.Ref) error {
 	failed, ref, err := js.failures(ctx, ref)
 	if err != nil {
@@ -298,7 +299,8 @@ func (js *Jobs) Resume(ctx context.Context, ref record.Ref) error {
 	return err
 }
 
-// enqueueEpoch enqueues the tasks with which a running job goes on in a new epoch.
+// enqueueEpoch enqueues the tasks that a running job needs in a new epoch: a sweep, and a task that
+// goes on with a retry.
 func (js *Jobs) enqueueEpoch(ctx context.Context, job *record.Job) error {
 	err := js.enqueueFullSweep(ctx, job)
 	if err == nil && job.Retrying {
@@ -307,8 +309,8 @@ func (js *Jobs) enqueueEpoch(ctx context.Context, job *record.Job) error {
 	return err
 }
 
-// failures counts the failures of a job that a failure limit has paused. It also returns the job's
-// Ref.
+// failures counts the failures of a job if a failure limit has paused it; otherwise it returns 0.
+// It also returns the job's ID and incarnation.
 func (js *Jobs) failures(ctx context.Context, ref record.Ref) (n int64, _ record.Ref, err error) {
 	job, err := js.Store.LoadJob(ctx, ref)
 	if err != nil {
@@ -321,7 +323,7 @@ func (js *Jobs) failures(ctx context.Context, ref record.Ref) (n int64, _ record
 	return n, job.Ref(), err
 }
 
-// Retry sets a job running to process its failures again, all or only those with a cause.
+// Retry makes a job run to process its failures again: all, or only those with a cause.
 func (js *Jobs) Retry(ctx context.Context, ref record.Ref, cause string) (err error) {
 	s, what := record.Selection{Cause: cause}, "its failures are retried"
 	if cause != "" {
@@ -345,12 +347,12 @@ func (js *Jobs) Retry(ctx context.Context, ref record.Ref, cause string) (err er
 	return js.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
 }
 
-// CleanUp starts to clean up the records of a job that has ended.
+// CleanUp starts the clean-up of the records of a job that has ended.
 func (js *Jobs) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
 	return js.cleanUp(ctx, ref, o, "cleaned up", func(*record.Job) error { return nil })
 }
 
-// cleanUp starts to clean up the records of a job, unless may returns an error.
+// cleanUp starts the clean-up of a job's records, unless the function may returns an error.
 func (js *Jobs) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause string,
 	may func(*record.Job) error) error {
 	if o.ExpireAfter < 0 {
@@ -376,7 +378,7 @@ func (js *Jobs) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause st
 	return js.enqueueCleanUp(ctx, job)
 }
 
-// Revive makes sure that every job that needs sweeps has one, in all queues of this engine.
+// Revive makes sure that every job that needs sweeps has one, in all queues of the engine.
 func (js *Jobs) Revive(ctx context.Context) error {
 	running, err := js.Store.Active(ctx)
 	if err != nil {

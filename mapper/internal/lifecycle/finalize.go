@@ -15,18 +15,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A finalizer ends a job with the totals sum: it runs the mapper's finalizer, or its function
-// Forget (close.go).
+// A finalizer is the end of a job whose totals are sum. It runs the mapper's finalizer, or its
+// function from mapper.Mapper.Forget (close.go).
 type finalizer struct {
 	*Jobs
 	def      *function.Definition
 	sum      record.Totals
-	delivery string // this delivery, if it left a crash mark; empty: it did not
+	delivery string // the name of this delivery, if it has left a crash mark; empty: it has not
 }
 
-// run runs the finalizer. The first delivery of the task runs beside other work. Later deliveries
-// are suspected, because the finalizer may have killed the process of an earlier one. They leave a
-// crash mark, and run while the process does nothing else.
+// run runs the finalizer. The first delivery of the task runs beside other tasks. The finalizer may
+// have killed the process of an earlier delivery. So later ones run exclusively, and leave a crash
+// mark meanwhile.
 func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error {
 	exclusive := t.Queued.RetryCount > 0 || job.Suspected()
 	place, err := fi.Gate.Enter(ctx, exclusive)
@@ -55,8 +55,9 @@ func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error 
 	return err
 }
 
-// runAlone runs the finalizer under a crash mark. After any error the mark may exist, because the
-// answer to the commit that wrote it may be lost.
+// runAlone runs the finalizer while the process does nothing else, under the crash mark m. After
+// any error the record may have the mark, because the answer to the commit that wrote it may be
+// lost.
 func (fi finalizer) runAlone(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark) error {
 	job, err := fi.begin(ctx, job, t, m)
 	if err != nil || !t.Current(job) {
@@ -73,7 +74,7 @@ func (fi finalizer) runAlone(ctx context.Context, job *record.Job, t body.Job, m
 	return fi.commit(ctx, job)
 }
 
-// begin leaves a crash mark in the job's record.
+// begin writes the crash mark m into the job's record, and returns the record.
 func (fi finalizer) begin(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark) (*record.Job, error) {
 	return fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		return j.BeginFinalizer(t.Epoch, m, time.Now().UTC().Truncate(time.Microsecond), fi.Queue.DispatchDeadline()),
@@ -111,12 +112,13 @@ func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 	return fi.retry(ctx, job, failed, err)
 }
 
-// forgetEvery is the time between two attempts of a function Forget that waits.
+// forgetEvery is the time between two calls of a function from mapper.Mapper.Forget that has to
+// wait.
 const forgetEvery = 30 * time.Second
 
-// wait makes the function Forget run again later, because it waits for the clean-up of other jobs.
-// The status shows why. All deliveries that wait enqueue a task of the same name, so only one
-// exists.
+// wait enqueues a task that calls the function from mapper.Mapper.Forget again, because the
+// function waits for the clean-up of other jobs. The status shows why. All deliveries that wait
+// enqueue a task with the same name, so there is only one.
 func (fi finalizer) wait(ctx context.Context, job *record.Job, why error) error {
 	_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		text := "waits to end: " + fault.Brief(fault.Text(why))
@@ -136,8 +138,8 @@ func (fi finalizer) wait(ctx context.Context, job *record.Job, why error) error 
 	return fi.enqueue(ctx, &first, finalizePath, body.Job{Tick: at.Unix()}, at)
 }
 
-// retry handles the error of a finalizer: a permanent error fails the job, after others the
-// finalizer runs again. If failed is nil, it returns err.
+// retry handles the error failed of a finalizer. A permanent error fails the job; after others, the
+// queue runs the finalizer again. If failed is nil, retry returns err.
 func (fi finalizer) retry(ctx context.Context, job *record.Job, failed, err error) error {
 	if failed == nil {
 		return err
@@ -156,7 +158,7 @@ func (fi finalizer) retry(ctx context.Context, job *record.Job, failed, err erro
 	return errors.Join(fmt.Errorf("the finalizer of job %s failed", job.ID), err)
 }
 
-// call runs the finalizer, and returns what it asks for. A panic becomes an error.
+// call runs the finalizer, and returns its puts and deletes. A panic becomes an error.
 func (fi finalizer) call(ctx context.Context, j *record.Job) (*function.Effect, error) {
 	a := function.NewAttempt(j.Ref(), function.Update, record.JobKey(j.ID))
 	var failed error

@@ -15,16 +15,16 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// Findings are what the start of a job must know about the queue and the database.
+// Findings are the facts about the queue and the database that the start of a job needs.
 type Findings struct {
-	Concurrent int         // see [Concurrency]
-	Existing   *record.Job // the job with the ID; nil: it does not exist, or was not looked for
+	Concurrent int         // how many tasks the queue delivers at once, see [Concurrency]
+	Existing   *record.Job // the job that has the ID; nil: there is none, or it was not looked for
 
-	masks, times                             bool // see Source.HonoursMasks and Source.Probe
+	masks, times                             bool // results of Source.HonoursMasks and Source.Probe
 	existingFailed, masksFailed, timesFailed error
 }
 
-// FindOut finds out what the start of a job must know about the queue and the database. Its calls
+// FindOut reads the facts about the queue and the database that the start of a job needs. Its calls
 // run concurrently, so it takes as long as the slowest one.
 //
 // It returns an error only for the queue. Errors of the other calls are in the Findings, because a
@@ -60,15 +60,16 @@ func (js *Jobs) FindOut(
 	return found, err
 }
 
-// Database sets what a new job must know about the database. It is not called if the job exists:
-// such a start must work even if the database would no longer accept the query.
+// Database sets what the record of a new job says about the database, or returns the error of
+// finding it out. It is not called if the job exists: such a start must work even if the database
+// would no longer accept the query.
 func (f Findings) Database(job *record.Job) error {
 	job.Masks, job.Times = f.masks, f.times
 	return cmp.Or(f.existingFailed, f.masksFailed, f.timesFailed)
 }
 
-// Concurrency returns how many tasks a queue delivers at the same time. It returns 0 if the process
-// may not read that.
+// Concurrency returns how many tasks a queue delivers at the same time. It returns 0 if this
+// process may not read the queue's settings.
 func Concurrency(ctx context.Context, queue *tasks.Queue) (int, error) {
 	n, err := queue.MaxConcurrent(ctx)
 	if code := status.Code(err); code == codes.PermissionDenied || code == codes.Unimplemented {

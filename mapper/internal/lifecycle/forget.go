@@ -18,15 +18,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A Forgetter removes a subject from all our records. Each call of Forget does a part of the work,
-// and says what it waits for. The last call searches all records and finds nothing. So success is
-// observed and not inferred.
+// A Forgetter removes a subject, such as the data of one customer, from all records of scattermap.
+// Each call of Forget does a part of the work, and returns an error that says what it waits for.
+// The last call searches all records and finds nothing. So success is observed and not inferred.
 //
 // A page that commits late could store the subject again. The clean-up of the page's job prevents
-// that: it gives up open ranges, and raises the job's epoch, which a late commit requires
+// that: it abandons open ranges, and raises the job's epoch, which a late commit requires
 // unchanged.
 //
-// A record that mentions the subject has one of three fates:
+// One of three things happens to a record that mentions the subject:
 //
 //   - It is deleted.
 //   - It is rewritten without the subject. The transaction checks that.
@@ -40,13 +40,13 @@ type Forgetter struct {
 	For     record.Ref // the job that forgets; its own record is not searched
 }
 
-// Looked counts the records that were searched, by kind.
+// Looked is how many records of each kind were searched.
 type Looked map[string]int64
 
-// ErrWaits says that a clean-up must end first.
+// ErrWaits says that Forget has to be called again, after the clean-up of other jobs.
 var ErrWaits = errors.New("records of the subject are being cleaned up")
 
-// A look is the result of a search.
+// A look is the result of one search of all records.
 type look struct {
 	looked  Looked
 	holding map[record.Ref]bool // jobs with range records that mention the subject
@@ -54,10 +54,11 @@ type look struct {
 	orphans []*datastore.Key    // records of deleted jobs, to be deleted
 	drafts  map[record.Ref][]*datastore.Key
 	blocked []string
-	waits   int // how many records wait for something
+	waits   int // number of records that have to be searched again after a clean-up
 }
 
-// Forget searches all records. If it returns no error, none mentions the subject.
+// Forget searches all records for the subject, and removes it. If it returns no error, no record
+// mentions the subject any more.
 func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
 	l := &look{looked: make(Looked), holding: make(map[record.Ref]bool), open: make(map[record.Ref]bool),
 		drafts: make(map[record.Ref][]*datastore.Key)}
@@ -94,7 +95,7 @@ func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
 	return l.looked, nil
 }
 
-// kinds returns the kinds of our records in the database.
+// kinds returns the kinds of scattermap's records in the database.
 func (f Forgetter) kinds(ctx context.Context) (kinds []string, err error) {
 	keys, err := f.Client.GetAll(ctx, datastore.NewQuery("__kind__").KeysOnly(), nil)
 	for _, key := range keys {
@@ -153,23 +154,23 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 	}
 }
 
-// block notes a record that can't be handled.
+// block adds a text to the result about a record that can't be handled.
 func (l *look) block(format string, args ...any) {
 	l.blocked = append(l.blocked, fmt.Sprintf(format, args...))
 }
 
-// isNamed reports whether a record has a name that store.Records finds for the job.
+// isNamed reports whether the query store.Records of the job finds a record with this key.
 func isNamed(key *datastore.Key, job record.Ref) bool {
 	id, ok := strings.CutPrefix(key.Name, record.RangePrefix(job))
 	return ok && id < "g"
 }
 
-// isOpen reports whether a record belongs to an open range. Other records have no such property.
+// isOpen reports whether a record with these properties is an open range.
 func isOpen(all []datastore.Property) bool {
 	return slices.ContainsFunc(all, func(p datastore.Property) bool { return p.Name == "open" && p.Value != "" })
 }
 
-// refOf returns the job that a record belongs to, if it belongs to one.
+// refOf returns the job to which a record belongs. It returns false if it belongs to none.
 func refOf(kind string, key *datastore.Key, all []datastore.Property) (ref record.Ref, belongs bool) {
 	switch kind {
 	case record.RangeKind, record.BatchKind:
@@ -198,14 +199,14 @@ func get(tx *datastore.Transaction, key *datastore.Key, into any) error {
 	return err
 }
 
-// mentions reports whether a record would mention the subject after it is written.
+// mentions reports whether a record that is about to be written mentions the subject.
 func (f Forgetter) mentions(kind string, written any) (bool, error) {
 	properties, err := datastore.SaveStruct(written)
 	return err == nil && f.Subject.InRecord(kind, properties), err
 }
 
-// slot deletes a slot whose job is deleted. A slot of an existing job waits for that job's
-// clean-up.
+// slot deletes the lock of a mapper on a kind ([record.Slot]) if the job that held it is deleted.
+// If the job exists, the lock's record waits for the job's clean-up.
 func (f Forgetter) slot(ctx context.Context, key *datastore.Key, l *look) error {
 	l.waits++
 	return f.Store.Transact(ctx, func(tx *datastore.Transaction) error {

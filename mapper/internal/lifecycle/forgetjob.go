@@ -65,8 +65,8 @@ func (f Forgetter) jobs(ctx context.Context, l *look) (waits int, err error) {
 	return len(acts), nil
 }
 
-// orphan marks the records of a deleted job for deletion. A clean-up has left them, or they came
-// with a copied database.
+// orphan adds the records of a deleted job to those that are to be deleted. A clean-up has missed
+// them, or they came with a copied database.
 func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 	before := len(l.orphans)
 	l.orphans = append(l.orphans, l.drafts[ref]...)
@@ -87,13 +87,13 @@ func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 	return err
 }
 
-// traces say where a job mentions the subject.
+// traces say in which parts of a job's records the subject is mentioned.
 type traces struct {
-	named     bool // in its ID
-	mentioned bool // in its record
-	about     bool // in its query or its parameters
-	values    bool // in values such as counters
-	holding   bool // in the records of its ranges
+	named     bool // whether the job's ID mentions the subject
+	mentioned bool // whether the job's record mentions the subject
+	about     bool // whether the job's query or parameters mention the subject
+	values    bool // whether values of the job mention the subject, such as counters
+	holding   bool // whether the records of the job's ranges mention the subject
 }
 
 // tracesOf searches a job for the subject.
@@ -152,8 +152,8 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, t traces, l *look) fu
 	}
 }
 
-// redact removes the subject from a job's record, unless the job goes on or is being cleaned up by
-// now.
+// redact removes the subject from a job's record. It changes nothing if the job runs again or is
+// being cleaned up by now.
 func (f Forgetter) redact(now *record.Job, t traces, cleanUp bool) (changed bool, err error) {
 	switch {
 	case !now.Over() || now.Cleaning != "":
@@ -180,7 +180,7 @@ func (f Forgetter) redact(now *record.Job, t traces, cleanUp bool) (changed bool
 	return changed || t.mentioned, nil // writing it also drops properties that this build does not know
 }
 
-// owns reports whether a job belongs to another queue of this engine.
+// owns reports whether a queue is one of the engine's other queues.
 func (f Forgetter) owns(queue record.Owner) bool {
 	return slices.ContainsFunc(f.Beside, func(js *Jobs) bool { return queue.Is(js.Queue.Name()) == nil })
 }
@@ -195,7 +195,7 @@ func (f Forgetter) of(queue record.Owner) *Jobs {
 	return f.Jobs
 }
 
-// note records, in the record of the job that forgets, which jobs it has cleaned up.
+// note adds the IDs of jobs that it has cleaned up to the record of the job that forgets.
 func (f Forgetter) note(ctx context.Context, ids []string) error {
 	_, err := f.Store.UpdateJob(ctx, f.For, func(j *record.Job) (bool, error) {
 		c, err := j.DecodeClosing()

@@ -23,26 +23,28 @@ import (
 // So no guard is lost, and none has to wait.
 
 const (
-	// guardDelay is how much time the commit has before its guard comes.
+	// guardDelay is the time until a guard runs. The commit for which it was enqueued should take
+	// effect before.
 	guardDelay = time.Minute
 
-	// guardAttempts is how often a commit is tried that comes too late.
+	// guardAttempts is how often a change is tried if the guard or another change comes before its
+	// commit.
 	guardAttempts = 5
 )
 
-// errForestalled says that a guard, or another change of the job, came before the commit.
+// errForestalled says that a guard, or another change of the job, has come before the commit.
 var errForestalled = fmt.Errorf("%w: somebody else changed it during each attempt, so try again", record.ErrState)
 
-// postGuard enqueues the guard for the epoch in a record that is about to be committed. Each guard
-// has a random number in its name. Otherwise it might have the name of a purged guard, and the
-// queue would not accept it.
+// postGuard enqueues the guard of a change that is about to be committed: a sweep in the epoch of
+// the record job. Each guard has a random number in its name. Otherwise it might have the name of a
+// purged guard, and the queue would not accept it.
 func (js *Jobs) postGuard(ctx context.Context, job *record.Job) error {
 	tick, at := nextTick(job, time.Now().Add(guardDelay))
 	return js.enqueue(ctx, job, sweepPath, body.Job{Tick: tick, Guard: max(1, js.Random())}, at)
 }
 
-// updateGuarded changes a job in a way that may start a new epoch, with a guard. It returns the
-// job.
+// updateGuarded changes a job by f, which may start a new epoch. It first enqueues a guard, a sweep
+// that finds the job even if this process dies after the commit. It returns the job's record.
 func (js *Jobs) updateGuarded(ctx context.Context, ref record.Ref, cause string, f change) (*record.Job, error) {
 	for range guardAttempts {
 		seen, err := js.Store.LoadJob(ctx, ref)
@@ -76,8 +78,9 @@ func (js *Jobs) updateGuarded(ctx context.Context, ref record.Ref, cause string,
 	return nil, fmt.Errorf("change job %s: %w", ref.ID, errForestalled)
 }
 
-// forestallEpoch is called by a guard. If the commit that the guard is for has not happened yet, it
-// takes the commit's epoch for the job, so that the commit will fail. It returns the job.
+// forestallEpoch is called by a guard. If the commit for which the guard was enqueued has not come
+// yet, it raises the job's epoch to the commit's one, so that the commit fails. It returns the
+// job's record.
 func (js *Jobs) forestallEpoch(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	if t.Guard == 0 {
 		return job, nil
@@ -87,8 +90,9 @@ func (js *Jobs) forestallEpoch(ctx context.Context, job *record.Job, t body.Job)
 	})
 }
 
-// forestallMove is called by the guard of a move to this engine's queue. If the move has not been
-// committed yet, it changes the job's record, so that the commit will fail. It returns the job.
+// forestallMove is called by the guard of a move of the job to this queue. If the move is not
+// committed yet, it changes the job's record, so that the commit fails. It returns the job's
+// record.
 func (js *Jobs) forestallMove(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	own := record.Owner(js.Queue.Name())
 	if t.Guard == 0 || job.Queue.Is(string(own)) == nil || t.Queued.Queue != "" && t.Queued.Queue != string(own) {
@@ -98,7 +102,7 @@ func (js *Jobs) forestallMove(ctx context.Context, job *record.Job, t body.Job) 
 }
 
 // forestallStart is called by the guard of a start. If the job does not exist yet, it makes the
-// job's creation fail. If the job was created in between, it returns the job.
+// job's creation fail. If the job exists by now, it returns the job.
 func (js *Jobs) forestallStart(ctx context.Context, t body.Job) (*record.Job, error) {
 	ref := record.Ref{ID: t.Job, Incarnation: t.Incarnation}
 	if err := js.Store.Forestall(ctx, ref, time.Now()); err != nil {

@@ -20,31 +20,31 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// Jobs controls the jobs of one queue, and handles the tasks that are about a job and not about one
-// of its ranges.
+// Jobs controls the jobs of one queue. It also handles the tasks that are about a whole job and not
+// about one of its ranges.
 type Jobs struct {
 	Store    store.Store
 	Queue    *tasks.Queue
-	Mappers  map[string]*function.Definition // by name
-	Log      *slog.Logger                    // for errors, see observe.Limited
+	Mappers  map[string]*function.Definition // the engine's mappers by name
+	Log      *slog.Logger                    // receives errors, see observe.Limited
 	Observer *observe.Observer
 	Gate     *gate.Gate
-	Random   func() uint64 // returns a number that nobody else draws
+	Random   func() uint64 // returns a random number that is never drawn twice
 	Prices   billing.Prices
 
-	Revived func(context.Context) error // called at the end of Revive; nil: nothing is
-	Beside  []*Jobs                     // of the engine's other queues; Revive handles these, too
+	Revived func(context.Context) error // called at the end of Revive; nil: there is no such function
+	Beside  []*Jobs                     // the Jobs of the engine's other queues, which Revive handles, too
 	Portion Portion
 }
 
-// Asked returns Jobs for interactive callers, see store.Store.Asked.
+// Asked returns the Jobs with short timeouts, for interactive callers: see store.Store.Asked.
 func (js *Jobs) Asked() *Jobs {
 	asked := *js
 	asked.Store = js.Store.Asked()
 	return &asked
 }
 
-// Handlers returns the handlers of the tasks, by the last element of their paths.
+// Handlers returns the handlers of tasks about whole jobs, by the last element of their paths.
 func (js *Jobs) Handlers() map[string]http.Handler {
 	return map[string]http.Handler{
 		sweepPath: js.chain(sweepPath, js.inCompany(func(ctx context.Context, job *record.Job, t body.Job) error {
@@ -68,7 +68,8 @@ func (js *Jobs) Handlers() map[string]http.Handler {
 
 const revivePath = "revive"
 
-// enqueue enqueues a task of the job for a path. If the name was used before, that is no error.
+// enqueue enqueues a task of the job for a path, due at the given time. If the queue has or had a
+// task with its name, that is no error.
 func (js *Jobs) enqueue(ctx context.Context, job *record.Job, path string, t body.Job, at time.Time) error {
 	if err := js.Queue.Enqueue(ctx, t.Task(job, path, at)); err != nil && !errors.Is(err, tasks.ErrExists) {
 		return fmt.Errorf("enqueue a %s of job %s: %w", path, job.ID, err)
@@ -76,20 +77,20 @@ func (js *Jobs) enqueue(ctx context.Context, job *record.Job, path string, t bod
 	return nil
 }
 
-// enqueueSweep enqueues the job's next sweep after a time.
+// enqueueSweep enqueues the job's next regular sweep after now.
 func (js *Jobs) enqueueSweep(ctx context.Context, job *record.Job, now time.Time) error {
 	tick, at := nextTick(job, now)
 	return js.enqueue(ctx, job, sweepPath, body.Job{Tick: tick}, at)
 }
 
-// enqueueFullSweep enqueues a sweep that runs at once, and looks at ranges of every age.
+// enqueueFullSweep enqueues a sweep that runs at once and checks ranges of every age.
 func (js *Jobs) enqueueFullSweep(ctx context.Context, job *record.Job) error {
 	return js.enqueue(ctx, job, sweepPath, allRanges, time.Time{})
 }
 
 var allRanges = body.Job{All: true}
 
-// fullSweep returns the task that enqueueFullSweep enqueues.
+// fullSweep returns the task for a sweep that checks all ranges of a job, whatever their age.
 func fullSweep(job *record.Job) tasks.Task { return allRanges.Task(job, sweepPath, time.Time{}) }
 
 // EnqueueAgain enqueues the task of a pending range, unless the queue has it.
@@ -121,7 +122,8 @@ func (js *Jobs) EnqueueAgain(ctx context.Context, job *record.Job, r *record.Ran
 	return nil
 }
 
-// ShowBuild sets or clears the job's error that a build does not have its mapper.
+// ShowBuild sets or clears the job's error which says that this build does not have the job's
+// mapper.
 func (js *Jobs) ShowBuild(ctx context.Context, job *record.Job, missing bool) error {
 	if seen := *job; !seen.NeedsBuild(missing) {
 		return nil
@@ -149,8 +151,8 @@ func (js *Jobs) Handler(path string, run func(context.Context, tasks.Delivery) e
 	})
 }
 
-// chain returns the handler of a path. It loads the job as it stands. Run has to check the task's
-// epoch.
+// chain returns the handler of tasks about a job. It decodes the task, reads the job's record, and
+// calls run with both. The function run has to check the task's epoch.
 func (js *Jobs) chain(path string, run func(context.Context, *record.Job, body.Job) error) http.Handler {
 	return js.Handler(path, func(ctx context.Context, d tasks.Delivery) error {
 		begunAt := time.Now()
@@ -186,7 +188,8 @@ func (js *Jobs) chain(path string, run func(context.Context, *record.Job, body.J
 	})
 }
 
-// inCompany runs a task beside other work, but not beside an exclusive task.
+// inCompany returns run with a place in the gate: it runs beside other tasks, but not beside an
+// exclusive one.
 func (js *Jobs) inCompany(
 	run func(context.Context, *record.Job, body.Job) error,
 ) func(context.Context, *record.Job, body.Job) error {
@@ -203,8 +206,8 @@ func (js *Jobs) inCompany(
 // NewDelivery returns a unique name for a delivery that leaves a crash mark.
 func (js *Jobs) NewDelivery() string { return strconv.FormatUint(js.Random(), 36) }
 
-// Insist removes a crash mark. While the database is out of reach it tries again: a mark that stays
-// would look like a death.
+// Insist calls takeAway, which removes a crash mark, until it succeeds. The database may be out of
+// reach for a while, and a mark that stays would look like a death.
 func (js *Jobs) Insist(ctx context.Context, takeAway func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), record.EndTime(js.Queue.DispatchDeadline()))
 	defer cancel()

@@ -19,27 +19,28 @@ import (
 )
 
 const (
-	// lookTime limits how long a look takes.
+	// lookTime limits how long Delivery takes to ask the queue.
 	lookTime = 5 * time.Second
 
-	// fewAttempts of a task are no reason to complain: a process may be starting, for example. With
-	// the usual back-off, three attempts take less than a second, and ten less than two minutes.
+	// fewAttempts is a number of failed deliveries of a task that is no reason to complain: a
+	// process may be starting, for example. With the usual back-off, three attempts take less than
+	// a second, and ten less than two minutes.
 	fewAttempts = 3
 
-	// idle is how long a due task may wait before the queue is asked whether it is paused.
+	// idle is how long a due task may wait before Delivery asks whether the queue is paused.
 	idle = 30 * time.Second
 )
 
-// manyOthers is the most other jobs that Delivery looks for.
+// manyOthers is the greatest number of other jobs in the queue that Delivery counts.
 const manyOthers = 10
 
 // Delivery returns what the queue says about the job's tasks: why it can't deliver them, or that
-// they wait for other jobs' tasks. It returns nothing if this process may not ask the queue, or if
-// the queue does not answer.
+// they wait for other jobs' tasks. It returns the zero value if this process may not ask the queue,
+// or if the queue does not answer.
 //
-// It looks at two tasks: the task of the range that is due longest, and the last sweep that was
-// due. If no range is due, it looks at the task that ends the job. If no task arrives, no handler
-// runs. So Delivery is called by whatever reads the job's status, and by Revive.
+// It asks about two tasks: the one of the range that has been due longest, and the last sweep that
+// was due. If no range is due, it asks about the task that ends the job. If no task arrives, no
+// handler can notice that. So Delivery is called where a job's status is read, and by Revive.
 func (js *Jobs) Delivery(ctx context.Context, job *record.Job, waiting *record.Range) (q estimate.Queue) {
 	if job.State != record.Running || js.Queue == nil || job.Queue.Is(js.Queue.Name()) != nil {
 		return q
@@ -76,11 +77,11 @@ func (js *Jobs) Delivery(ctx context.Context, job *record.Job, waiting *record.R
 	return q
 }
 
-// A sighting is what the queue says about a task. It is zero if the queue does not answer.
+// A sighting is what the queue says about one task. It is zero if the queue does not answer.
 type sighting struct {
 	complaint string // why the task can't be delivered; empty: it can
-	gone      bool   // the task is not in the queue
-	unseen    bool   // the task is due, and no delivery was tried
+	gone      bool   // whether the queue does not have the task
+	unseen    bool   // whether the task is due, and no delivery was tried
 }
 
 // lookAt asks the queue about a task.
@@ -98,7 +99,7 @@ func (js *Jobs) lookAt(ctx context.Context, task tasks.Task, now time.Time) sigh
 	return found
 }
 
-// others returns how many other running jobs are in the job's queue, up to manyOthers.
+// others counts the other running jobs in the job's queue, up to manyOthers.
 func (js *Jobs) others(ctx context.Context, job *record.Job) int {
 	all, err := js.Store.Jobs(ctx, []record.Owner{job.Queue}, record.Listing{State: record.Running}, "", manyOthers+1)
 	if err != nil {
@@ -107,13 +108,14 @@ func (js *Jobs) others(ctx context.Context, job *record.Job) int {
 	return max(0, len(all)-1)
 }
 
-// overdue is how long a lost task may be missing while the job's sweeps work.
+// overdue is how long a lost task stays missing at most if the job's sweeps work. After that,
+// something is wrong.
 const overdue = guardDelay + 2*sweepEvery
 
-// lost returns a text for the operator if a range's task is lost: it is not in the queue, and was
-// not carried out. Probably somebody purged the queue, or something other than the handler answers
-// with success. The text is empty if the task is not lost, if the range has changed since it was
-// read, or if a sweep is about to enqueue the task.
+// lost returns a text for the operator if a range's task is lost: the queue does not have it, and
+// it was not carried out. Probably somebody purged the queue, or something other than the handler
+// answers with success. The text is empty if the task is not lost, if the range has changed since
+// it was read, or if a sweep is about to enqueue the task.
 func (js *Jobs) lost(ctx context.Context, job *record.Job, waiting *record.Range, now time.Time) string {
 	late := now.Sub(waiting.Due())
 	if late <= idle {
@@ -138,7 +140,8 @@ func (js *Jobs) lost(ctx context.Context, job *record.Job, waiting *record.Range
 		js.Queue.URL() + "?"
 }
 
-// complaintOf says why deliveries of a task fail; empty: they don't.
+// complaintOf returns a text that says why deliveries of a task fail. It returns "" if they do not
+// fail.
 func (js *Jobs) complaintOf(s *tasks.TaskInfo) string {
 	if s.Attempts < fewAttempts || !s.Ended || s.Code == codes.OK {
 		return ""
@@ -169,10 +172,11 @@ func (js *Jobs) complaintOf(s *tasks.TaskInfo) string {
 	return text + ": the service's log says why"
 }
 
-// startLook is how long after a start or Resume the process checks whether the job's tasks arrive.
+// startLook is how long after a start or Resume the process checks whether the queue delivers the
+// job's tasks.
 const startLook = 90 * time.Second
 
-// LookLater calls Look once, after startLook, if the job and this process are still running.
+// LookLater calls Look once after startLook, if the job then runs and this process does not drain.
 func (js *Jobs) LookLater(job *record.Job) {
 	if job.State != record.Running {
 		return
@@ -187,10 +191,12 @@ func (js *Jobs) LookLater(job *record.Job) {
 	})
 }
 
-// lookRanges is from how many open ranges Look chooses the one that is due longest.
+// lookRanges is the number of open ranges that Look reads, to choose the one that has been due
+// longest.
 const lookRanges = 20
 
-// Look returns the complaint of Delivery for callers that have not read the job's ranges.
+// Look returns a text that says why the queue can't deliver the job's tasks, or "". Unlike
+// Delivery, it reads the job's ranges first.
 func (js *Jobs) Look(ctx context.Context, job *record.Job) string {
 	open, err := js.Store.FirstMarked(ctx, "open", job.Ref(), "", lookRanges)
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Move gives a job to this engine's queue. Its tasks in the old queue are superseded, and its open
-// ranges get tasks here. Adapt changes the record to fit this engine, or returns why the job can't
-// run here.
+// Move moves a job to this queue. Tasks in the old queue are superseded, and the job's open ranges
+// get tasks here. The function adapt changes the record to fit the queue, or returns why the job
+// can't run here.
 func (js *Jobs) Move(ctx context.Context, ref record.Ref, adapt func(*record.Job) error) error {
 	job, err := js.Store.LoadJob(ctx, ref)
 	if err != nil {

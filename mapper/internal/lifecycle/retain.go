@@ -20,29 +20,29 @@ import (
 const (
 	retainPath = "retain"
 
-	// retainAhead is how far ahead a task is enqueued. Cloud Tasks allows 30 days [its quotas
-	// page].
+	// retainAhead is how far in the future a task of an automatic clean-up may be due. Cloud Tasks
+	// allows 30 days [its quotas page].
 	retainAhead = 29 * 24 * time.Hour
 
-	// retainAgain is how long a refused clean-up waits for the next attempt.
+	// retainAgain is how long after a refused automatic clean-up the next attempt is.
 	retainAgain = 24 * time.Hour
 
-	// retainSoon is how much later the next task comes after an early one. A task comes early if
-	// the queue's clock is ahead of this one.
+	// retainSoon is how much later the next task is due if a task came too early, because the
+	// queue's clock is ahead of this one.
 	retainSoon = time.Minute
 
 	// retainMost is how many due jobs of a queue one call of Revive handles.
 	retainMost = 1000
 )
 
-// planRetention enqueues the task that cleans a job up at the end of its retention. Repeated calls
-// make the same task, because its name has the time when it is due.
+// planRetention enqueues the task that cleans a job up when its retention ends. Several calls
+// enqueue only one task, because its name has the time when it is due.
 func (js *Jobs) planRetention(ctx context.Context, job *record.Job) error {
 	return js.enqueueRetention(ctx, job, 0, time.Now())
 }
 
-// enqueueRetention enqueues the next task of the chain. The task is due later than after, a Unix
-// time at which the chain's last task was due.
+// enqueueRetention enqueues the next task of an automatic clean-up. The task before it was due at
+// after, a Unix time, and the next one is due later.
 func (js *Jobs) enqueueRetention(ctx context.Context, job *record.Job, after int64, now time.Time) error {
 	due := job.DueAt()
 	if due.IsZero() {
@@ -61,15 +61,15 @@ func (js *Jobs) enqueueRetention(ctx context.Context, job *record.Job, after int
 	return js.enqueue(ctx, job, retainPath, body.Job{Tick: at}, time.Unix(at, 0))
 }
 
-// retryRetention enqueues a task that tries a refused clean-up again at the given time. All calls
-// for one day make the same task.
+// retryRetention enqueues a task that tries a refused automatic clean-up again at the given time.
+// All calls for the same day enqueue only one task.
 func (js *Jobs) retryRetention(ctx context.Context, job *record.Job, at time.Time) error {
 	return js.enqueue(ctx, job, retainPath, body.Job{Tick: at.Truncate(retainAgain).Unix()}, at)
 }
 
-// foreseeRetention enqueues the task for a change that is about to end a job, before it is
-// committed. So the process may die right after the commit. If nothing is committed, the task finds
-// that the job has not ended.
+// foreseeRetention enqueues the task of the automatic clean-up for a change f that is about to end
+// a job. As it comes before the commit, the process may die right after the commit. If nothing is
+// committed, the task finds that the job has not ended.
 func (js *Jobs) foreseeRetention(ctx context.Context, ref record.Ref, f change) error {
 	seen, err := js.Store.LoadJob(ctx, ref)
 	if err != nil {
@@ -85,10 +85,11 @@ func (js *Jobs) foreseeRetention(ctx context.Context, ref record.Ref, f change) 
 	return js.planRetention(ctx, &next)
 }
 
-// errNotDue says that the job's retention was prolonged meanwhile.
+// errNotDue says that the job must be kept for longer, because its retention was prolonged
+// meanwhile.
 var errNotDue = fmt.Errorf("%w: it is kept for longer", record.ErrState)
 
-// runRetention cleans up a job whose retention period is over.
+// runRetention runs a task of an automatic clean-up: it cleans up a job whose retention is over.
 func (js *Jobs) runRetention(ctx context.Context, job *record.Job, t body.Job) error {
 	now := time.Now()
 	if job.Cleaning != "" || !job.Due(now) {
@@ -111,7 +112,8 @@ func (js *Jobs) runRetention(ctx context.Context, job *record.Job, t body.Job) e
 	return err
 }
 
-// reviveRetention enqueues tasks for due jobs in all queues of this engine.
+// reviveRetention enqueues tasks for jobs whose automatic clean-up is due, in all queues of the
+// engine.
 func (js *Jobs) reviveRetention(ctx context.Context, now time.Time) error {
 	var failed []error
 	for _, js := range append([]*Jobs{js}, js.Beside...) {
@@ -126,7 +128,8 @@ func (js *Jobs) reviveRetention(ctx context.Context, now time.Time) error {
 	return errors.Join(failed...)
 }
 
-// Retain sets how long a job's records are kept after its end. 0 means until a clean-up.
+// Retain sets how long a job's records are kept after its end. 0 keeps them until somebody cleans
+// up.
 func (js *Jobs) Retain(ctx context.Context, ref record.Ref, d time.Duration) error {
 	set := func(j *record.Job) (bool, error) {
 		if err := j.CheckRecords(); err != nil {

@@ -17,8 +17,8 @@ import (
 
 const retryPath = "replay"
 
-// runRetry runs a task of a retry. The job can't complete until all selected failures are pending
-// again.
+// runRetry runs a task of a retry, which reopens a part of the selected failures. The job can't end
+// until all of them are pending again.
 func (js *Jobs) runRetry(ctx context.Context, job *record.Job, t body.Job) error {
 	if !t.Current(job) || !job.Retrying {
 		return js.sweepAfter(ctx, job, t.Epoch)
@@ -30,7 +30,8 @@ func (js *Jobs) runRetry(ctx context.Context, job *record.Job, t body.Job) error
 	return js.enqueue(ctx, job, retryPath, body.Job{After: next}, time.Time{})
 }
 
-// retryAll does the work of all tasks of a retry, in a sweep.
+// retryAll reopens all remaining failures of a retry, in a sweep, because the retry's task may be
+// lost.
 func (js *Jobs) retryAll(ctx context.Context, job *record.Job) error {
 	next, err := js.ReopenPage(ctx, job, "")
 	for err == nil && next != "" && !js.Gate.IsDraining() {
@@ -39,8 +40,8 @@ func (js *Jobs) retryAll(ctx context.Context, job *record.Job) error {
 	return err
 }
 
-// ReopenPage opens the next failures, and returns the ID to continue after. After the last failure
-// it ends the retry, and returns an empty ID.
+// ReopenPage reopens the next selected failures after the range with the given ID. It returns the
+// ID to go on after. After the last failure it ends the retry, and returns "".
 func (js *Jobs) ReopenPage(ctx context.Context, job *record.Job, after string) (next string, err error) {
 	failed, err := js.Store.FirstMarked(ctx, "failed", job.Ref(), after, store.FailurePage)
 	if err != nil {
@@ -74,8 +75,8 @@ func (js *Jobs) ReopenPage(ctx context.Context, job *record.Job, after string) (
 	return "", js.enqueueFullSweep(ctx, job)
 }
 
-// sweepAfter enqueues the sweep of the epoch that follows a retry. The delivery that ended the
-// retry may have died before it could.
+// sweepAfter enqueues the sweep that gives the reopened failures their tasks, in the epoch after
+// the retry. The delivery that ended the retry may have died before it could do that.
 func (js *Jobs) sweepAfter(ctx context.Context, job *record.Job, epoch int64) error {
 	if job.State != record.Running || job.Retrying || job.Epoch != epoch+1 {
 		return nil
@@ -83,7 +84,7 @@ func (js *Jobs) sweepAfter(ctx context.Context, job *record.Job, epoch int64) er
 	return js.enqueueFullSweep(ctx, job)
 }
 
-// Reopen opens the range of a failure. It does nothing if the retry has ended, because a late
+// Reopen makes the range of a failure pending again. It does nothing if the retry has ended: a late
 // delivery must not open a range of an ended job.
 func (js *Jobs) Reopen(ctx context.Context, job *record.Job, seen *record.Range) error {
 	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {

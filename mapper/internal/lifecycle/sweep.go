@@ -28,20 +28,20 @@ import (
 const (
 	sweepPath = "sweep"
 
-	// sweepEvery is the time between two sweeps of a job. A lost task is found after at most this
-	// time. A sweep costs a query and a task.
+	// sweepEvery is the time between two sweeps of a job, and so the time until a lost task is
+	// found. A sweep costs a query and a task.
 	sweepEvery = 2 * time.Minute
 
-	// sweepAge is how old a range must be before a sweep looks for its task. The delivery that
-	// recorded the range needs time to enqueue it.
+	// sweepAge is how old a range must be before a sweep checks its task, because the delivery that
+	// recorded the range needs time to enqueue the task.
 	sweepAge = time.Minute
 
-	// sweepRanges is how many ranges one task of a sweep looks at.
+	// sweepRanges is how many ranges one task of a sweep checks.
 	sweepRanges = 500
 )
 
-// nextTick returns the number and the time of the job's first tick after now. The ticks of
-// different jobs are at different times.
+// nextTick returns the number and the time of the job's first regular sweep after now. The sweeps
+// of different jobs are at different times.
 func nextTick(j *record.Job, now time.Time) (tick int64, at time.Time) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(j.ID)) // never fails
@@ -50,8 +50,8 @@ func nextTick(j *record.Job, now time.Time) (tick int64, at time.Time) {
 	return tick, time.Unix(0, tick*int64(sweepEvery)+int64(phase))
 }
 
-// latest returns now, or the time of the sweep's own tick if that is later: the queue's clock may
-// be ahead of this one.
+// latest returns now, or the time for which a sweep was enqueued if that is later: the queue's
+// clock may be ahead of this one.
 func latest(j *record.Job, now time.Time, t body.Job) time.Time {
 	const most = 100 // no clock is further ahead
 	tick, at := nextTick(j, now)
@@ -61,7 +61,7 @@ func latest(j *record.Job, now time.Time, t body.Job) time.Time {
 	return now
 }
 
-// runSweep runs the task of a sweep.
+// runSweep runs a task of a sweep.
 func (js *Jobs) runSweep(ctx context.Context, job *record.Job, t body.Job) error {
 	job, err := js.forestallEpoch(ctx, job, t)
 	if err != nil {
@@ -94,7 +94,8 @@ func (js *Jobs) runSweep(ctx context.Context, job *record.Job, t body.Job) error
 	return js.sweepOpen(ctx, job, t, now)
 }
 
-// sweepOpen enqueues lost tasks of the next open ranges.
+// sweepOpen enqueues the lost tasks of the next open ranges. If more ranges remain, it enqueues
+// another task of the sweep. Otherwise it checks whether the job is complete.
 func (js *Jobs) sweepOpen(ctx context.Context, job *record.Job, t body.Job, now time.Time) error {
 	open, err := js.Store.FirstMarked(ctx, "open", job.Ref(), t.After, sweepRanges)
 	if err != nil {
@@ -123,7 +124,8 @@ func (js *Jobs) sweepOpen(ctx context.Context, job *record.Job, t body.Job, now 
 	return js.Complete(ctx, job, true)
 }
 
-// calm clears the job's Trouble, if none of the ranges that a sweep has read is being retried.
+// calm clears the job's Trouble, if none of the given ranges, which a sweep has read, is being
+// retried.
 func (js *Jobs) calm(ctx context.Context, job *record.Job, open []*record.Range) error {
 	if job.Trouble == "" || slices.ContainsFunc(open, func(r *record.Range) bool {
 		return r.RefusalsIn(job) > 0 || !r.LaterFrom.IsZero()
@@ -140,8 +142,8 @@ func (js *Jobs) calm(ctx context.Context, job *record.Job, open []*record.Range)
 	return err
 }
 
-// reviveSweep enqueues the next sweep of a job, unless the queue has it. If its name is taken
-// because it was purged, it tries the names of later ticks.
+// reviveSweep enqueues the next sweep of a job, unless the queue has it. If its name can't be used
+// because the task was purged, it tries the names of later sweeps.
 func (js *Jobs) reviveSweep(ctx context.Context, job *record.Job, now time.Time) error {
 	const most = 100 // purges within a tick
 	for range most {

@@ -7,8 +7,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Advancing returns a hook that calls hook, and advances schedules after any job stops running: the
-// job may have held a slot for which a tick waits. If that fails, the next revival advances them.
+// Advancing returns a hook that calls hook, and then advances the engine's schedules if the job has
+// stopped running. A tick of a schedule may have waited for the job's end. If advancing fails, the
+// next revival of jobs does it.
 func Advancing(
 	hook func(context.Context, Change), advance func(context.Context) error, log *slog.Logger,
 ) func(context.Context, Change) {

@@ -13,26 +13,26 @@ import (
 
 // A Change is one change of a job's state.
 type Change struct {
-	Job   *record.Job     // after the change
-	From  record.JobState // the state before; empty: the job is new
-	Cause string          // what caused it; it never quotes an entity
-	By    string          // the caller who asked for it; empty: none, or unknown
-	Why   string          // his reason; empty: none, or unknown
+	Job   *record.Job     // the job after the change
+	From  record.JobState // the job's state before the change; empty: the job is new
+	Cause string          // a short reason of the change, which never quotes an entity
+	By    string          // the caller who requested the change; empty: none, or unknown
+	Why   string          // that caller's reason; empty: none, or unknown
 	Time  time.Time
 
-	Totals    record.Totals // of the job so far
-	Counted   bool          // Totals are known
-	Estimated bool          // Totals are an estimate
+	Totals    record.Totals // the job's totals so far
+	Counted   bool          // whether Totals is known
+	Estimated bool          // whether Totals is an estimate
 }
 
-// Limits of how long a change takes after its commit.
+// Limits of the time that Changed takes: for counting the job's totals, and for the hook.
 const (
 	countTime = 10 * time.Second
 	hookTime  = 10 * time.Second
 )
 
-// Changed reports a change of a job's state that is committed: it logs a line and calls the hook.
-// It does not fail, and takes at most 20 seconds.
+// Changed reports a change of a job's state, after its commit: it logs a line and calls the hook.
+// It returns no error, and takes at most 20 seconds.
 func (ob *Observer) Changed(ctx context.Context, from record.JobState, job *record.Job, cause string) {
 	ob.turned(job, time.Now())
 	defer ob.waiters.wake(job.ID) // after the log and the hook
@@ -51,7 +51,7 @@ func (ob *Observer) Changed(ctx context.Context, from record.JobState, job *reco
 	}
 }
 
-// count adds the job's totals to a change, as a status shows them. A new job has none.
+// count fills in the totals of a change, as a job's status shows them. A new job has none.
 func (ob *Observer) count(ctx context.Context, c *Change) {
 	if c.From == "" {
 		c.Counted = true
@@ -68,7 +68,7 @@ func (ob *Observer) count(ctx context.Context, c *Change) {
 	c.Counted = err == nil
 }
 
-// level returns the log level of the line about a job's state.
+// level returns the log level of the line which says that the job has its present state.
 func level(job *record.Job) slog.Level {
 	switch {
 	case job.State == record.Failed:
@@ -79,7 +79,7 @@ func level(job *record.Job) slog.Level {
 	return slog.LevelInfo
 }
 
-// attrs returns the attributes of the line about a change.
+// attrs returns the attributes of the log line about a change.
 func attrs(c Change) []slog.Attr {
 	all := []slog.Attr{slog.String("job", c.Job.ID), slog.String("mapper", c.Job.Mapper)}
 	add := func(key, text string) {
@@ -158,10 +158,10 @@ func (ob *Observer) Undelivered(ctx context.Context, job *record.Job, complaint 
 	}
 }
 
-// Flush logs how many lines were left out in windows that are over, if no later line has said so.
+// Flush logs how many lines were left out in minutes that are over, if no later line has said so.
 func (ob *Observer) Flush(ctx context.Context) { ob.flush(ctx, time.Now()) }
 
-// flush is Flush at a given time.
+// flush is Flush at the time now.
 func (ob *Observer) flush(ctx context.Context, now time.Time) {
 	if h, ok := ob.Flaws.Handler().(limiter); ok {
 		for message, n := range h.lines.owed(now) {
@@ -171,7 +171,7 @@ func (ob *Observer) flush(ctx context.Context, now time.Time) {
 	}
 }
 
-// Noted logs a change of a job other than of its state, such as of its rate.
+// Noted logs a change of a job that leaves its state as before, such as a change of its rate.
 func (ob *Observer) Noted(ctx context.Context, job *record.Job, cause string) {
 	ob.Log.LogAttrs(ctx, slog.LevelInfo, "job changed",
 		attrs(Change{Job: job, From: job.State, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()})...)
@@ -182,27 +182,27 @@ type (
 	reasonKey struct{}
 )
 
-// WithBy returns a context for the request of a caller.
+// WithBy returns a context that says who makes a request.
 func WithBy(ctx context.Context, who string) context.Context {
 	return context.WithValue(ctx, callerKey{}, cut(who, 200))
 }
 
-// By returns the caller who made the request, or an empty text.
+// By returns who makes the request, according to the context, or "".
 func By(ctx context.Context) string {
 	who, _ := ctx.Value(callerKey{}).(string)
 	return who
 }
 
-// WithWhy returns a context for a request with a reason.
+// WithWhy returns a context that has the reason of a request.
 func WithWhy(ctx context.Context, why string) context.Context {
 	return context.WithValue(ctx, reasonKey{}, cut(why, 500))
 }
 
-// Why returns the reason of the request, or an empty text.
+// Why returns the reason of the request, according to the context, or "".
 func Why(ctx context.Context) string {
 	why, _ := ctx.Value(reasonKey{}).(string)
 	return why
 }
 
-// cut returns the first bytes of a text, without a broken character at the end.
+// cut returns up to most bytes from the start of a text, without a broken character at the end.
 func cut(s string, most int) string { return strings.ToValidUTF8(s[:min(len(s), most)], "") }

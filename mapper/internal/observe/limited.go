@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// The limit of warnings and errors with the same message: maxLines in each window.
+// Limits of a logger from Limited: maxLines warnings or errors with the same message in each
+// window.
 const (
 	maxLines = 10
 	window   = time.Minute
 
-	maxMessages = 1000 // the most messages that are remembered
+	maxMessages = 1000 // how many messages are remembered
 )
 
 // Limited returns a logger that writes at most ten warnings or errors a minute with the same
@@ -22,26 +23,27 @@ func Limited(log *slog.Logger) *slog.Logger {
 	return slog.New(limiter{log.Handler(), new(lines)})
 }
 
-// A limiter is the handler of a limited logger. Handlers derived from it share the limit.
+// A limiter is the slog.Handler of a logger from Limited. Handlers derived from it share the limit.
 type limiter struct {
 	slog.Handler
 	lines *lines
 }
 
-// lines are the messages that a logger has written, with their counts.
+// lines has the numbers of lines that a logger has written, by message.
 type lines struct {
 	mu  sync.Mutex
 	all map[string]*line
 }
 
-// A line counts the lines with one message.
+// A line has the numbers of lines with one message.
 type line struct {
-	begun            time.Time // when the window started
-	written, leftOut int       // written in this window; left out since a line last said so
+	begun time.Time // when the present window started
+	// lines written in this window, and lines left out since a line has last said how many
+	written, leftOut int
 }
 
-// admit reports whether a line may be written now: in each window, the first most lines may. It
-// returns how many lines were left out before it.
+// admit reports whether a line with the message may be written now. In each window, the first most
+// lines may. It also returns how many lines were left out before this one.
 func (ls *lines) admit(message string, now time.Time, most int) (leftOut int, ok bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -64,7 +66,7 @@ func (ls *lines) admit(message string, now time.Time, most int) (leftOut int, ok
 	return leftOut, true
 }
 
-// owed returns how many lines were left out in windows that are over, by message, if no later line
+// owed returns, by message, how many lines were left out in windows that are over, if no later line
 // has said so.
 func (ls *lines) owed(now time.Time) map[string]int {
 	ls.mu.Lock()
@@ -82,7 +84,7 @@ func (ls *lines) owed(now time.Time) map[string]int {
 	return owed
 }
 
-// Handle writes a record, or counts it as left out.
+// Handle writes a log record, or counts it as left out.
 func (h limiter) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level < slog.LevelWarn {
 		return h.Handler.Handle(ctx, r)

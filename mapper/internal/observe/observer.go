@@ -15,15 +15,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// Name is the name of the meter and the tracer.
+// Name is the name of scattermap's OpenTelemetry meter and tracer.
 const Name = "github.com/scattermap/scattermap/mapper"
 
-// Names of attributes. No attribute has a key, a parameter or a content of an entity.
+// Names of attributes of metrics and spans. No attribute has a key, a parameter or a content of an
+// entity.
 const (
 	mapperKey = attribute.Key("scattermap.mapper")
 	causeKey  = attribute.Key("scattermap.reason")
 
-	// Only for spans, because the number of values is unlimited:
+	// The following attributes are only for spans, because their number of values is unlimited.
 	jobKey    = attribute.Key("scattermap.job")
 	rangeKey  = attribute.Key("scattermap.range")
 	depthKey  = attribute.Key("scattermap.depth")
@@ -33,11 +34,12 @@ const (
 	failedKey = attribute.Key("scattermap.failures")
 )
 
-// An Observer reports what the jobs of a process do. Its fields don't change after its first use.
+// An Observer logs, counts and traces what the jobs of a process do. Its fields must not change
+// after the first use.
 type Observer struct {
 	Store store.Store
-	Log   *slog.Logger                  // for changes of state
-	Flaws *slog.Logger                  // for warnings and errors; made by Limited
+	Log   *slog.Logger                  // receives a line for each change of a job's state
+	Flaws *slog.Logger                  // receives warnings and errors; made by Limited
 	Hook  func(context.Context, Change) // called after each change of a job's state; nil: none
 
 	undelivered lines
@@ -52,7 +54,8 @@ type Observer struct {
 	progress progress
 }
 
-// New returns an Observer without loggers. A nil provider stands for the global one.
+// New returns an Observer without loggers and hook. A nil provider stands for OpenTelemetry's
+// global one.
 func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Observer, error) {
 	if meters == nil {
 		meters = otel.GetMeterProvider()
@@ -100,7 +103,7 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Observer, 
 	return ob, errors.Join(append(failed, err)...)
 }
 
-// Has sets the number of a mapper's tasks in flight to 0. So the metric exists before the first
+// Has sets the metric of a mapper's tasks in flight to 0. So the metric exists before the first
 // task, and its absence means that metrics do not arrive.
 func (ob *Observer) Has(ctx context.Context, mapper string) {
 	ob.inFlight.Add(ctx, 0, metric.WithAttributes(mapperKey.String(mapper)))
@@ -109,7 +112,8 @@ func (ob *Observer) Has(ctx context.Context, mapper string) {
 // module is the path of this library's module.
 const module = "github.com/scattermap/scattermap"
 
-// version returns the version of this library in the program; empty if the build does not say.
+// version returns the version of this library in the program. It returns "" if the build does not
+// say it.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -123,24 +127,24 @@ func version() string {
 	return ""
 }
 
-// A Page describes a committed page.
+// A Page has the numbers of a committed page, for metrics.
 type Page struct {
-	Mapper, Job        string // Job is the text of the job's Ref
-	Entities, Failures int64  // processed, and recorded as failures
+	Mapper, Job        string // the mapper's name, and the text of the job's Ref
+	Entities, Failures int64  // numbers of entities that were processed, and that became failures
 	Took               time.Duration
-	CutOff             map[string]int64 // ranges cut off, by reason
+	CutOff             map[string]int64 // numbers of ranges that were cut off, by reason
 }
 
-// Reasons why ranges are cut off.
+// Reasons why ranges are cut off another one, as values of a metric's attribute.
 const (
-	AtStart    = "start"   // at the job's start
-	BeforePage = "before"  // before a page: workers wait for them
-	BehindPage = "behind"  // after a page, as planned
-	Late       = "late"    // this task would end late with them
-	Failed     = "failure" // a failed entity gets a range of its own
+	AtStart    = "start"   // cut at the start of the job
+	BeforePage = "before"  // cut before a page, because workers are idle
+	BehindPage = "behind"  // cut at the end of a page, as planned
+	Late       = "late"    // cut at the end of a page, because this task would otherwise end late
+	Failed     = "failure" // cut because a failed entity gets a range of its own
 )
 
-// Committed counts a committed page.
+// Committed adds a committed page to the metrics.
 func (ob *Observer) Committed(ctx context.Context, p Page) {
 	of := metric.WithAttributes(mapperKey.String(p.Mapper))
 	ob.pages.Add(ctx, 1, of)
@@ -158,7 +162,7 @@ func (ob *Observer) Committed(ctx context.Context, p Page) {
 	}
 }
 
-// CutOff counts ranges that were cut off, by reason.
+// CutOff adds ranges that were cut off to the metrics, by reason.
 func (ob *Observer) CutOff(ctx context.Context, mapper string, ranges map[string]int64) {
 	for why, n := range ranges {
 		if n > 0 {
@@ -167,7 +171,8 @@ func (ob *Observer) CutOff(ctx context.Context, mapper string, ranges map[string
 	}
 }
 
-// Conflicts counts repeated runs of a function on an entity.
+// Conflicts adds n repeated runs of a mapper's function to the metrics. They were necessary because
+// others had changed an entity.
 func (ob *Observer) Conflicts(ctx context.Context, mapper string, n int64) {
 	ob.conflicts.Add(ctx, n, metric.WithAttributes(mapperKey.String(mapper)))
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// progress knows when jobs last committed a page. It learns that from the pages of this process,
-// and from the records that this process reads.
+// progress records when each job last committed a page. It learns that from the pages of this
+// process, and from the records that this process reads.
 type progress struct {
 	mu   sync.Mutex
 	jobs map[string]*lately
@@ -14,25 +14,24 @@ type progress struct {
 
 type lately struct {
 	mapper    string
-	committed time.Time // when the last page was committed
-	// when this process last saw the job running; zero: never, or the job has stopped
+	committed time.Time // when the job last committed a page
+	// when this process last saw the job running; zero: never, or the job has stopped since
 	looked time.Time
-	// the epoch in which the job stopped; if a record of this epoch or an earlier one is read
-	// later, it is ignored
+	// the epoch in which the job stopped; records of that epoch or an earlier one no longer count
 	over int64
 }
 
 const (
-	// shown is how long a job is reported after it was seen running. Sweeps read it every two
-	// minutes.
+	// shown is how long a job counts as running after it was last seen running. Sweeps see it every
+	// two minutes.
 	shown = 3 * time.Minute
 
-	// A job is forgotten after this time, and at most most jobs are remembered.
+	// forgotten is the time after which a job is forgotten. At most most jobs are remembered.
 	forgotten = time.Hour
 	most      = 1000
 )
 
-// at returns the entry of a job. The caller holds the lock.
+// at returns the entry of a job, or makes it. The caller holds the lock.
 func (p *progress) at(job, mapper string, now time.Time) *lately {
 	if p.jobs == nil {
 		p.jobs = make(map[string]*lately)
@@ -50,15 +49,15 @@ func (p *progress) at(job, mapper string, now time.Time) *lately {
 	return l
 }
 
-// committed notes that a page was committed now.
+// committed records that a job committed a page now.
 func (p *progress) committed(job, mapper string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.at(job, mapper, now).committed = now
 }
 
-// running notes that a job was seen running in an epoch, and that its last page was committed at
-// the time last or later.
+// running records that a job was seen running in an epoch, and that it last committed a page at the
+// time last or later.
 func (p *progress) running(job, mapper string, epoch int64, last, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,7 +71,7 @@ func (p *progress) running(job, mapper string, epoch int64, last, now time.Time)
 	}
 }
 
-// ended notes that a job does not run any more since an epoch.
+// ended records that a job no longer runs, since the given epoch.
 func (p *progress) ended(job, mapper string, epoch int64, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +79,8 @@ func (p *progress) ended(job, mapper string, epoch int64, now time.Time) {
 	l.looked, l.over = time.Time{}, max(l.over, epoch)
 }
 
-// idle returns, for each mapper, the longest time since one of its running jobs committed a page.
+// idle returns, for each mapper, the longest time for which one of its running jobs has not
+// committed a page.
 func (p *progress) idle(now time.Time) map[string]time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A task counts what a delivery has done, for its span.
+// A task has the numbers of a delivery's work, for the attributes of its span.
 type task struct{ pages, entities, failures atomic.Int64 }
 
 type taskKey struct{}
@@ -24,17 +24,18 @@ func taskOf(ctx context.Context) *task {
 	return t
 }
 
-// Start starts the span of a job's start, the root of the job's trace. The caller calls the
-// returned function with the start's error.
+// Start starts a trace span for the start of a job, and returns its context. It is the root of the
+// job's trace. The caller calls the returned function with the error of the job's start.
 func (ob *Observer) Start(ctx context.Context, mapper, job string) (context.Context, func(error)) {
 	ctx, span := ob.tracer.Start(ctx, "scattermap start", trace.WithAttributes(mapperKey.String(mapper),
 		jobKey.String(job)))
 	return ctx, func(err error) { end(span, err) }
 }
 
-// Delivery starts the span of a delivery. The path of the task is part of the span's name. The
-// span's parent is the span that enqueued the task. If d.NewTrace is set, the span starts a new
-// trace and links to the span that enqueued the task. The returned function ends the span.
+// Delivery starts a trace span for a delivery, and returns its context. The span's name contains
+// the path of the task. Its parent is the span in which the task was enqueued. If d.NewTrace is
+// set, the span starts a new trace, with a link to that span. The caller calls the returned
+// function at the end.
 func (ob *Observer) Delivery(ctx context.Context, path string, d tasks.Delivery) (context.Context, func(error)) {
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 	if from := trace.SpanContextFromContext(ctx); d.NewTrace && from.IsValid() {
@@ -54,7 +55,8 @@ func (ob *Observer) Delivery(ctx context.Context, path string, d tasks.Delivery)
 	}
 }
 
-// end ends a span. It does not store the text of an error, which may quote an entity.
+// end ends a span. The span gets the kind of the error, but not its text, which may quote an
+// entity.
 func end(span trace.Span, err error) {
 	if err != nil {
 		span.SetStatus(codes.Error, "see the log")
@@ -62,15 +64,15 @@ func end(span trace.Span, err error) {
 	span.End()
 }
 
-// Job adds a job's attributes to the span of the delivery.
+// Job adds the job's attributes to the span of the delivery in ctx.
 func (ob *Observer) Job(ctx context.Context, job *record.Job) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(mapperKey.String(job.Mapper), jobKey.String(job.ID))
 	}
 }
 
-// Range adds a range's attributes to the span of the delivery, and counts the delivery. The caller
-// calls ended at its end.
+// Range adds a range's attributes to the span of the delivery in ctx, and counts the delivery. The
+// caller calls ended at the delivery's end.
 func (ob *Observer) Range(
 	ctx context.Context, job *record.Job, r *record.Range, d tasks.Delivery, now time.Time,
 ) (ended func()) {
@@ -88,7 +90,7 @@ func (ob *Observer) Range(
 	return func() { ob.inFlight.Add(context.WithoutCancel(ctx), -1, of) }
 }
 
-// turned notes that the state of a job has changed.
+// turned records in progress that the state of a job has changed.
 func (ob *Observer) turned(job *record.Job, now time.Time) {
 	if job.State != record.Running {
 		ob.progress.ended(job.Ref().String(), job.Mapper, job.Epoch, now)
@@ -97,8 +99,8 @@ func (ob *Observer) turned(job *record.Job, now time.Time) {
 	ob.progress.running(job.Ref().String(), job.Mapper, job.Epoch, now, now)
 }
 
-// Looked notes that a job was seen running, with some of its open ranges. The commit of a page
-// created the newest of them. So the job's last page was committed at that time or later.
+// Looked records that a job was seen running, with some of its open ranges. The newest of these was
+// created in the commit of a page. So the job last committed a page at that time or later.
 func (ob *Observer) Looked(job *record.Job, open []*record.Range, now time.Time) {
 	last := job.Created
 	if job.RampFrom.After(last) { // it was resumed
@@ -112,13 +114,13 @@ func (ob *Observer) Looked(job *record.Job, open []*record.Range, now time.Time)
 	ob.progress.running(job.Ref().String(), job.Mapper, job.Epoch, last, now)
 }
 
-// tracePages is the most full pages that a range may have, by its estimate, if its children's tasks
-// are in the same trace. A task does two or three pages, so such a trace has about a thousand
-// spans.
+// tracePages limits the size of a trace. If a range has more full pages, by its estimate, its
+// children's tasks start new traces. A task does two or three pages, so such a trace has up to
+// about a thousand spans.
 const tracePages = 2500
 
-// NewTraces reports whether the tasks of a range's children start traces of their own, because one
-// trace would have too many spans. Entities is the range's estimate.
+// NewTraces reports whether the tasks of a range's children start new traces, because one trace
+// would have too many spans. The argument entities is the range's estimate.
 func NewTraces(job *record.Job, entities int64) bool {
 	return job.PageSize > 0 && entities/job.PageSize > tracePages
 }

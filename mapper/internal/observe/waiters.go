@@ -2,10 +2,10 @@ package observe
 
 import "sync"
 
-// waiters wait for changes of jobs in this process.
+// waiters has the channels of callers who wait for a change of a job by this process.
 type waiters struct {
 	mu  sync.Mutex
-	all map[string]map[chan struct{}]bool // by the ID of the job
+	all map[string]map[chan struct{}]bool // the callers' channels, by the ID of the job
 }
 
 // Awaits returns a channel that is closed when this process changes the state of a job. The caller
@@ -33,7 +33,7 @@ func (ob *Observer) Awaits(job string) (changed <-chan struct{}, stop func()) {
 	}
 }
 
-// wake closes the channels of those that wait for a job.
+// wake closes the channels of the callers who wait for a job.
 func (w *waiters) wake(job string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

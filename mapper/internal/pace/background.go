@@ -5,77 +5,81 @@ import (
 	"time"
 )
 
-// A Background decides how many pages of background jobs a process may have under way at once. It
-// compares how long probes take beside the pages with how long they take without them, and keeps
-// the difference small. A probe is a lookup of one key.
+// A Background decides how many pages of background jobs a process may run at once. It compares the
+// time of probes while pages run with their time while no pages run, and keeps the difference
+// small. A probe is a lookup of one key.
 //
 // The method is congestion control by delay, as in LEDBAT (RFC 6817). All processes pause their
-// pages at the same times of the clock. So none of them learns the floor, which is the time of a
-// probe without the jobs, under the jobs' own load. The floor contains the load of other clients:
-// if these slow the database down, the limit rises again after the next pause.
+// pages at the same times of the clock. So each can measure the floor, which is the time of a probe
+// without any load of the jobs. The floor contains the load of other clients: if these slow the
+// database down, the limit rises again after the next pause.
 //
 // The zero value is ready for use. It is not safe for concurrent use.
 type Background struct {
-	limit  float64 // pages at once; 0: firstPages
-	found  bool    // the limit was found: it changes slowly
-	floor  level   // of probes without pages; observations are logarithms of seconds
-	pauses int     // that the floor has been learned from
-	paused level   // of probes in the last pause
+	limit  float64 // the number of pages that may run at once; 0: firstPages
+	found  bool    // whether the limit was found, and from now on changes slowly
+	floor  level   // the time of probes in pauses; observations are logarithms of seconds
+	pauses int     // number of pauses from which the floor was learned
+	paused level   // the time of probes in the last pause
 	probed time.Time
 
-	// Of probes beside pages since the limit was last cut: how many, and their mean excess. The
-	// means forget early probes: soon, late, or when the limit is doubled.
+	// Numbers about the probes beside pages since the limit was last cut: how many, and their mean
+	// excess. The two means forget early probes, soon faster than late. Doubling the limit forgets
+	// all.
 	probes            int
 	soon, late, start float64
 }
 
-// These constants say when pages pause and when probes are made. On average there is about one
-// probe a second. No page starts in a pause. Probes count once it has settled: then pages that were
-// under way have ended, and the database has no queue of their calls.
+// These constants say when pages pause, and when probes are made. On average there is about one
+// probe a second. No page starts in a pause. Probes of a pause count only after settleFor: by then
+// pages under way have ended, and the database has no queue of their calls.
 const (
 	pauseEvery = time.Minute
 	pauseFor   = 4 * time.Second
 	settleFor  = time.Second
 	probeEvery = 1500 * time.Millisecond
-	probeOften = 100 * time.Millisecond // in a pause
-	probeStart = 200 * time.Millisecond // until the limit is found
-	forgetFor  = 2 * time.Minute        // without probes, after which nothing is known any more
+	probeOften = 100 * time.Millisecond // the interval between probes in a pause
+	probeStart = 200 * time.Millisecond // the interval between probes until the limit is found
+	forgetFor  = 2 * time.Minute        // the time without probes after which everything learned is forgotten
 )
 
-// These constants belong to the control. An excess is the logarithm of a probe's time as a multiple
-// of the floor. Single probes differ from each other by more than the excess to be found, so the
-// limit changes a little with each, and faster if their mean is clear.
+// These constants control the limit. An excess is the logarithm of a probe's time as a multiple of
+// the floor. Single probes vary by more than the excess to be found. So each changes the limit a
+// little, or more if their mean is clear.
 const (
-	targetRise  = 0.2                  // the share by which probes may take longer beside pages
-	targetSlack = 2 * time.Millisecond // or this time, if it is longer
-	mostExcess  = 1.5                  // of one probe
-	gain        = 0.06                 // change of the limit's logarithm for an excess of one
-	faster      = 2                    // times the gain, if the mean is clear
-	firstPages  = 1                    // limit at the start
-	leastPages  = 0.25                 // a page is under way a quarter of the time
-	floorFirst  = 8                    // probes that make a floor
-	floorProbes = 60                   // earlier probes that count in a floor
-	startProbes = 12                   // probes until the limit doubles, at the start
-	startCut    = 0.5                  // factor of the limit at the end of the start
-	clearExcess = 0.2                  // beyond the target, of the mean
-	soonShare   = 0.85                 // weight of the earlier probes in the mean
-	lateShare   = 0.95
-	farProbes   = 4   // probes that show an overload
-	farExcess   = 0.9 // their mean excess
-	farCut      = 0.6 // factor of the limit in an overload
+	targetRise = 0.2 // the share by which probes may take longer beside pages
+	// the time by which probes may take longer beside pages, if this is more than targetRise
+	targetSlack = 2 * time.Millisecond
+	mostExcess  = 1.5 // the largest excess that one probe counts as
+	// the change of the limit's logarithm if probes take longer than allowed by an excess of 1
+	gain        = 0.06
+	faster      = 2    // the factor of gain if the mean excess is clear
+	firstPages  = 1    // the limit at the start
+	leastPages  = 0.25 // the lowest limit: a page runs a quarter of the time
+	floorFirst  = 8    // number of probes that are enough for a first floor
+	floorProbes = 60   // number of earlier probes that count in a new floor
+	startProbes = 12   // number of probes after which the limit doubles, at the start
+	startCut    = 0.5  // factor of the limit when the doubling ends
+	clearExcess = 0.2  // a mean excess that is this much above or below the target is clear
+	// the weight of earlier probes, against a new one, in the mean excess that changes faster
+	soonShare = 0.85
+	lateShare = 0.95
+	farProbes = 4   // number of probes that can show an overload
+	farExcess = 0.9 // the mean excess of farProbes probes that counts as an overload
+	farCut    = 0.6 // factor of the limit in an overload
 )
 
-// Start notes that a process has background jobs again, after it had none.
+// Start records that the process has background jobs again, after a time without any.
 func (b *Background) Start(now time.Time) {
 	if now.Sub(b.probed) > forgetFor {
 		*b = Background{}
 	}
 }
 
-// Pauses reports whether no page may start at a time.
+// Pauses reports whether no page may start at the time now.
 func (b *Background) Pauses(now time.Time) bool { return sincePause(now) < pauseFor }
 
-// sincePause returns the time since the start of the last pause.
+// sincePause returns the time since the start of the last pause, or of the present one.
 func sincePause(now time.Time) time.Duration { return now.Sub(now.Truncate(pauseEvery)) }
 
 // Limit returns how many pages may be under way at once, on average.
@@ -86,14 +90,14 @@ func (b *Background) Limit() float64 {
 	return b.limit
 }
 
-// Slots returns the limit as a number of slots, and for which share of its page's time a slot rests
-// after the page.
+// Slots returns the limit as a number n of slots for pages, and a rest. After each page its slot
+// stays unused for rest times the page's time.
 func (b *Background) Slots() (n int, rest float64) {
 	up := math.Ceil(b.Limit())
 	return int(up), up/b.Limit() - 1
 }
 
-// NextProbe returns the time from a probe to the next one.
+// NextProbe returns the time from a probe, which was sent at the given time, to the next one.
 func (b *Background) NextProbe(sent time.Time) time.Duration {
 	switch since := sincePause(sent); {
 	case since < settleFor:
@@ -109,9 +113,9 @@ func (b *Background) NextProbe(sent time.Time) time.Duration {
 	}
 }
 
-// Note notes a probe. Wanted is the largest number of pages since the last probe that were under
-// way or waited. If it is below the limit, the limit falls slowly to it: nobody knows whether the
-// database could take more.
+// Note takes the result of a probe. The argument wanted is the largest number of pages since the
+// last probe that ran or waited. If it is below the limit, the limit falls slowly to it: nobody
+// knows whether the database could take more.
 func (b *Background) Note(sent time.Time, took time.Duration, wanted int) {
 	if sent.Truncate(pauseEvery).After(b.probed) {
 		b.paused = level{} // too few probes
@@ -133,7 +137,7 @@ func (b *Background) Note(sent time.Time, took time.Duration, wanted int) {
 	}
 }
 
-// learn takes the floor from the last pause, together with the pauses before.
+// learn computes the floor from the last pause and the pauses before.
 func (b *Background) learn() {
 	if b.paused.n < floorFirst {
 		return
@@ -148,7 +152,7 @@ func (b *Background) learn() {
 	b.pauses++
 }
 
-// adjust changes the limit after a probe beside pages.
+// adjust changes the limit after a probe beside pages, which had the given excess.
 func (b *Background) adjust(excess, wanted float64) {
 	excess = max(-mostExcess, min(mostExcess, excess))
 	target := math.Log1p(max(targetRise, targetSlack.Seconds()/math.Exp(b.floor.mean)))
@@ -180,10 +184,11 @@ func (b *Background) adjust(excess, wanted float64) {
 	b.limit = max(leastPages, b.limit)
 }
 
-// isLow reports whether probes have taken clearly less than the target for some time.
+// isLow reports whether the mean excess of probes has been clearly below the target for some time.
 func (b *Background) isLow(target float64) bool { return b.probes > startProbes && b.late < target/2 }
 
-// cut lowers the limit at once. Earlier probes say nothing about the new limit.
+// cut multiplies the limit by a factor at once, and forgets earlier probes, which say nothing about
+// the new limit.
 func (b *Background) cut(by float64) {
 	b.limit *= by
 	b.found, b.probes, b.soon, b.late, b.start = true, 0, 0, 0, 0
@@ -195,7 +200,7 @@ type level struct{ n, mean, squares float64 }
 
 func (l *level) add(x float64) { l.merge(level{n: 1, mean: x}, math.Inf(1)) }
 
-// merge adds the observations of other. Earlier ones count as at most most observations.
+// merge adds the observations of other. Earlier observations count as up to most observations.
 func (l *level) merge(other level, most float64) {
 	if l.n > most {
 		l.n, l.squares = most, l.squares*most/l.n

@@ -9,62 +9,63 @@ import (
 	"time"
 )
 
-// A Brake slows the calls of a job's function in one process while a service refuses calls
-// because there are too many. It counts calls in windows. If more than 4% of a window's calls
-// were refused, beyond chance, the new rate is 90% of the accepted calls' rate. The rate rests
-// there for five windows. Then it grows, faster with each window without a cut. If a much lower
-// rate does not lower the share of refused calls, the rate is not the cause. The brake is then
-// released for five minutes.
+// A Brake slows the calls of a job's function in one process while a service refuses calls because
+// there are too many. It counts calls in windows, which are short spans of time. If more than 4% of
+// a window's calls were refused, beyond chance, the new rate is 90% of the accepted calls' rate.
+// The rate stays there for five windows. Then it grows, faster with each window without a cut. If a
+// much lower rate does not lower the share of refused calls, the rate is not the cause. The brake
+// is then released for five minutes.
 //
-// Only calls of a service count: runs that take about as long as other calls, or that were
-// refused. A function that returns at once has called no service.
+// Only calls of a service count: runs that take about as long as other calls, or that were refused.
+// A function that returns at once has called no service.
 //
 // The method is congestion control: additive increase, multiplicative decrease (Jacobson and
-// Karels, 1988), with the growth of CUBIC (RFC 9438) around the last limit. The zero value does
-// not brake. Several goroutines may use a Brake.
+// Karels, 1988), with the growth of CUBIC (RFC 9438) around the last limit. The zero value does not
+// brake. Several goroutines may use a Brake.
 type Brake struct {
 	mu sync.Mutex
 	braking
 	now, last window
 	pattern   pattern
-	lately    [2]Calls  // runs of the previous span, and of the current one
-	since     time.Time // start of the current span
-	inside    int       // runs under way
-	later     bool      // the service asked to call later when it last refused a call
-	givenUp   int       // entities for which it has refused all calls, since it accepted a call
+	lately    [2]Calls  // numbers of runs in the previous span and in the current one
+	since     time.Time // when the current span started
+	inside    int       // number of runs under way
+	later     bool      // whether the service, when it last refused a call, asked to call later
+	// number of entities for which the service has refused all calls, since it last accepted one
+	givenUp int
 }
 
-// braking is the state of a brake.
+// braking is the state of a Brake that has slowed calls.
 type braking struct {
-	rate      float64   // calls a second; 0: unlimited
-	served    float64   // calls whose turn had come at the time at
+	rate      float64   // allowed calls a second; 0: unlimited
+	served    float64   // number of calls whose turn had come at the time at
 	at        time.Time // time of the last update of served
-	taken     float64   // calls that have a turn
-	left      []gap     // turns that were given back and have not come, the next one first
-	cut       int       // number of cuts and releases: answers to calls before the last one are old
-	limit     float64   // accepted calls a second at the last cut; 0: unknown
+	taken     float64   // number of calls that were given a turn
+	left      []gap     // turns that were given back and have not come yet, the next one first
+	cut       int       // number of cuts and releases so far; calls before the last one do not count
+	limit     float64   // accepted calls a second when the rate was last cut; 0: unknown
 	firstRate float64   // calls a second when the service first refused calls
-	firstOf   float64   // share of calls that it refused then
+	firstOf   float64   // the share of calls that the service refused at that time
 	quickest  float64   // the shortest recent mean time of a call, in seconds
-	peak      float64   // highest rate of accepted calls since the first refusals
-	inVain    int       // windows at a much lower rate with the same share of refusals
-	accepted  int       // windows without a cut at the limit
-	unused    int       // windows with fewer calls than the rate allows
-	released  time.Time // the brake does not adjust the rate until then
+	peak      float64   // highest rate of accepted calls since the service first refused calls
+	inVain    int       // number of windows in which a much lower rate had no effect on the share of refusals
+	accepted  int       // number of windows at the limit without a cut
+	unused    int       // number of windows with fewer calls than the rate allows
+	released  time.Time // until when the brake does not adjust the rate
 }
 
-// A gap is a turn that was given back.
+// A gap is a turn that a call has given back because it does not start.
 type gap struct{ turn, charge float64 }
 
-// A window counts the calls of a short time.
+// A window has the numbers of calls in a short span of time.
 type window struct {
 	begun           time.Time
-	took            float64 // length in seconds
-	calls, accepted int     // runs that have called the service
+	took            float64 // the length of the window in seconds
+	calls, accepted int     // runs that have called the service, and those that it has accepted
 	answers                 // answers to calls that started after the last cut
 }
 
-// answers counts a service's answers.
+// answers has the numbers of a service's answers.
 type answers struct{ asked, refused float64 }
 
 // share returns the share of refused calls.
@@ -78,8 +79,8 @@ func (a answers) tooMany() bool {
 	return a.refused > most*a.asked+math.Sqrt(most*a.asked)
 }
 
-// Calls counts runs of the function. Failed are all failed runs. Busy are failed runs that
-// another attempt may mend.
+// Calls has numbers of runs of the function: all, the failed ones, and the busy ones, which have
+// failed and may succeed in another attempt.
 type Calls struct{ All, Failed, Busy int }
 
 func (c Calls) plus(more Calls) Calls {
@@ -91,36 +92,39 @@ const (
 	windowTime  = time.Second
 	windowLong  = 8 * time.Second // length of a window with fewer calls
 	earlyTime   = windowTime / 10 // minimum length of a window with many refusals
-	slowestRate = 1.0             // lowest rate, in calls a second
-	fastGrowth  = 1.5             // factor from one window to the next, far below the limit
+	slowestRate = 1.0             // lowest rate to which the brake slows, in calls a second
+	fastGrowth  = 1.5             // factor by which the rate grows in a window, far below the limit
 	cautious    = 0.9             // share of the accepted calls that becomes the next rate
-	restWindows = 5               // number of windows at that rate before it grows
-	slower      = 1.5             // calls this much slower than the quickest wait for each other
-	fewAtOnce   = 4               // with fewer calls at once, only the rate spaces them
-	spare       = 0.2             // share of the calls at once that may start ahead of the rate
-	idleWindows = 60              // windows below the rate until the brake is released
-	// idleFor is the time without a call until the brake is released, unless the service said
-	// "later".
+	restWindows = 5               // the number of windows for which the rate stays at that share
+	// calls slower than the quickest by this factor wait for each other in the service
+	slower    = 1.5
+	fewAtOnce = 4   // with fewer calls at once than this, only the rate spaces them
+	spare     = 0.2 // share of the calls at once that may start ahead of the rate
+	// number of windows with fewer calls than the rate allows, after which the brake is released
+	idleWindows = 60
+	// idleFor is the time without a call after which the brake is released, unless the service has
+	// asked to call later.
 	idleFor     = time.Minute
-	fewGivenUp  = 3 // entities without an accepted call that are enough to blame the service
-	vainWindows = 3 // windows without effect until the brake is released
+	fewGivenUp  = 3 // number of entities in a row, without an accepted call, for which the service is blamed
+	vainWindows = 3 // number of windows without effect after which the brake is released
 	releasedFor = 5 * time.Minute
 )
 
-// TooMany reports whether the function or a service is the likely cause of failures, rather than
-// single entities. That is so if more than 10 calls failed, and more than 5%.
+// TooMany reports whether more than 10 calls have failed, and more than 5% of all. Then the likely
+// cause is the function or a service, and not single entities.
 func TooMany(failed, calls int) bool { return failed > 10 && failed*20 > calls }
 
 // A Pass is the brake's permission for one run of the function. The zero Pass belongs to a run that
 // has not asked the brake yet.
 type Pass struct {
 	waits  bool
-	turn   float64 // number of calls ahead of it
-	charge float64 // expected calls of the run: the share of runs that call the service
+	turn   float64 // the number of calls whose turn comes before this one's
+	charge float64 // expected number of service calls in the run: the share of recent runs that have made one
 	cut    int
 }
 
-// Ask asks whether a run may start now. If not, it returns how long to wait before the next Ask.
+// Ask returns whether a run may start now. If not, it also returns how long to wait before the next
+// Ask.
 func (b *Brake) Ask(now time.Time, p *Pass) (wait time.Duration, begins bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -152,8 +156,9 @@ func (b *Brake) Ask(now time.Time, p *Pass) (wait time.Duration, begins bool) {
 	return 0, true
 }
 
-// Insist lets a run start that has waited too long. If the service has asked to call later, the run
-// may not start. Other errors may be the function's own.
+// Insist returns whether a run may start that has waited too long for its turn. If the service has
+// asked to call later, the run may not start. Other errors may be the function's own, so they do
+// not hold it back.
 func (b *Brake) Insist(p *Pass) (begins bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,12 +170,13 @@ func (b *Brake) Insist(p *Pass) (begins bool) {
 	return true
 }
 
-// free removes the limit of the rate. The brake does not adjust the rate until released.
+// free removes the limit of the rate. The brake does not adjust the rate before the time released.
 func (b *braking) free(released time.Time) {
 	*b = braking{cut: b.cut + 1, served: b.taken, taken: b.taken, released: released}
 }
 
-// soon returns when to ask again. It is at most a second, because the rate may change meanwhile.
+// soon returns the time after which to ask again. It is at most a second, because the rate may
+// change meanwhile.
 func soon(seconds float64) time.Duration {
 	most := min(max(0.2, seconds/5), 1)
 	return time.Duration(min(max(seconds, 0.001), most) * float64(time.Second))
@@ -190,8 +196,8 @@ func (b *braking) serve(now time.Time) {
 	b.served = min(b.served, b.taken)
 }
 
-// Wait notes that a run waits for something else than a service, or that it no longer does.
-// Meanwhile it is not under way.
+// Wait records that a run waits for something other than a service, or, if waits is false, that
+// this wait is over. Meanwhile the run does not count as under way.
 func (b *Brake) Wait(waits bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -212,7 +218,7 @@ func (b *Brake) Leave(p Pass) {
 	}
 }
 
-// Cancel notes that a run has ended that says nothing about the service.
+// Cancel records the end of a run that says nothing about the service.
 func (b *Brake) Cancel(p Pass) {
 	b.mu.Lock()
 	b.inside--
@@ -220,18 +226,19 @@ func (b *Brake) Cancel(p Pass) {
 	b.Leave(p)
 }
 
-// An End says how a run of the function has ended.
+// An End describes how a run of the function has ended.
 type End struct {
 	Took   time.Duration
 	Failed bool
-	Busy   bool // it failed, and another attempt may succeed
-	Later  bool // it asks for that attempt later
+	Busy   bool // whether the run has failed, and another attempt may succeed
+	Later  bool // whether a service has asked to call later
 
-	// Entities counts the run's entities, if it had several and has not failed as a whole.
+	// Entities has the numbers for the run's entities, if it had several and did not fail as a
+	// whole.
 	Entities Calls
 }
 
-// Done notes that a run has ended.
+// Done records the end of a run.
 func (b *Brake) Done(now time.Time, p Pass, e End) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -274,13 +281,13 @@ func (b *Brake) Done(now time.Time, p Pass, e End) {
 	}
 }
 
-// ends reports whether the current window ends.
+// ends reports whether the current window is over.
 func (b *Brake) ends(took time.Duration) bool {
 	return took >= earlyTime && b.now.refused > 10 && b.now.tooMany() ||
 		took >= windowTime && b.now.calls >= windowCalls || took >= windowLong && b.now.calls > 0
 }
 
-// adjust sets the rate after a window.
+// adjust changes the rate at the end of a window.
 func (b *Brake) adjust(now time.Time) {
 	calls, accepted := float64(b.now.calls)/b.now.took, float64(b.now.accepted)/b.now.took
 	b.quickest = min(b.pattern.each(), cmp.Or(1.01*b.quickest, math.Inf(1)))
@@ -338,10 +345,10 @@ func (b *Brake) slowDown(now time.Time, calls, accepted float64) {
 	b.cut++
 }
 
-// lookVain checks whether a lower rate lowers the share of refused calls. A service with a limit
-// of calls a second still accepts that many at a lower rate. If the service says "later" and
-// refuses almost all calls, it is away or overloaded by others, and the brake stays. If almost
-// all calls fail with another error, the function is the cause.
+// lookVain counts the windows in a row in which a much lower rate has not lowered the share of
+// refused calls. A service with a limit of calls a second still accepts that number at a lower
+// rate, so such a window says that the rate is not the cause. If the service asks to call later and
+// refuses almost all calls, it is down or overloaded by others, and the window does not count.
 func (b *Brake) lookVain(calls, accepted float64) {
 	b.peak = max(b.peak, accepted)
 	share, away := b.now.share(), b.later && max(b.now.share(), b.firstOf) > 0.9
@@ -350,7 +357,7 @@ func (b *Brake) lookVain(calls, accepted float64) {
 	}
 }
 
-// binds reports whether the rate is what limits the calls a second.
+// binds reports whether the brake's rate is the reason why there are not more calls a second.
 func (b *braking) binds(calls float64) bool { return b.rate > 0 && calls >= 0.6*b.rate }
 
 // growth returns the factor by which the rate grows after windows at the limit. Growth is slow
@@ -367,7 +374,7 @@ func (b *braking) growth() float64 {
 	return 1 + min(0.05, 0.01*float64(n))
 }
 
-// note counts a run.
+// note adds a run to the numbers of runs and to the current window.
 func (b *Brake) note(now time.Time, e End) {
 	if now.Sub(b.since) >= windowTime && b.lately[1].All >= windowCalls {
 		b.lately, b.since = [2]Calls{b.lately[1]}, now
@@ -403,8 +410,8 @@ func (b *Brake) Accepts() bool {
 	return 2*accepted > b.last.calls+b.now.calls
 }
 
-// GiveUp notes that a service has refused all calls for an entity. It reports whether that happened
-// to fewGivenUp entities in a row, so that it says something about the service.
+// GiveUp records that a service has refused all calls for an entity. It returns true if that has
+// happened to fewGivenUp entities in a row, so that the service is at fault and not an entity.
 func (b *Brake) GiveUp() (refuses bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -412,23 +419,23 @@ func (b *Brake) GiveUp() (refuses bool) {
 	return b.givenUp >= fewGivenUp
 }
 
-// A pattern observes how long runs of the function take, and how many of them call a service.
+// A pattern has means of how long runs of the function take, and how many of them call a service.
 type pattern struct {
-	runs, calls   float64 // recent
-	time, squares float64 // of runs that were not refused: sum of seconds, and of their squares
-	accepted      float64 // calls in that time
+	runs, calls   float64 // numbers of recent runs, and of those that have called a service
+	time, squares float64 // sums over runs that were not refused: of seconds, and of their squares
+	accepted      float64 // number of accepted calls in that time
 }
 
 // each returns the mean time of an accepted call in seconds.
 func (p *pattern) each() float64 { return p.time / max(1, p.accepted) }
 
-// These constants are the weights that older runs and older calls keep when a new one is added.
+// Weights that older runs (forgetRuns) and older calls (forget) keep when a new one is added.
 const (
 	forgetRuns = 0.998
 	forget     = 0.98
 )
 
-// share returns the share of recent runs that are calls.
+// share returns the share of recent runs that have called a service.
 func (p *pattern) share() float64 {
 	if p.runs == 0 {
 		return 1
@@ -436,7 +443,7 @@ func (p *pattern) share() float64 {
 	return p.calls / p.runs
 }
 
-// isCallOf is the factor by which a run must be shorter than a call to count as no call.
+// isCallOf is the factor by which a run must be shorter than a call of a service to count as none.
 const isCallOf = 8
 
 // isCall reports whether a run took long enough to have called a service. The threshold is an

@@ -2,31 +2,32 @@ package pace
 
 import "time"
 
-// Credit is how long a job may use its rate later than allowed. Without it, a worker that comes a
-// moment too late would lower the rate.
+// Credit is how much later than allowed a job may use its rate without losing it. Without this
+// credit, a worker that comes a moment too late would lower the rate.
 const Credit = time.Second
 
-// A Clock says how much of a job's rate its pages have reserved. A page that costs 2 s of the
-// rate starts 2 s before the next one.
+// A Clock records how much of a job's rate is reserved. The rate is reserved as time: a page that
+// uses the whole rate for 2 s starts 2 s before the next one.
 type Clock struct {
-	Until time.Time // all time before it is reserved
+	Until time.Time // the end of the last reservation
 	At    time.Time // time of the last reservation
-	Ahead float64   // estimate of the pages that had not started then
+	Ahead float64   // about the number of pages that had not started at that time
 }
 
-// A Queue describes the pages that have reserved the rate before a page: how long it waits for
-// them, and about how many they are.
+// A Queue describes the pages that have reserved the rate before a given page: how long they take,
+// and about how many they are.
 type Queue struct {
 	Wait  time.Duration
 	Pages float64
 }
 
-// An Ask decides what to reserve, once the queue before it is known. cost is a time in which the
-// whole rate is used, and pages is the number of pages that it is for.
+// An Ask decides what to reserve when it knows the reservations before it. The result cost is the
+// time in which the whole rate is used, and pages is the number of pages for which it is.
 type Ask func(q Queue) (cost time.Duration, pages int64)
 
-// Reserve reserves what ask decides. It returns the start of the reservation, and the queue before
-// it. The start is after all earlier reservations, and at most [Credit] in the past.
+// Reserve reserves the time that ask decides. It returns the start of the reservation, and the
+// reservations before it. The start is after all earlier reservations, and at most [Credit] in the
+// past.
 func (c *Clock) Reserve(now time.Time, ask Ask) (begin time.Time, q Queue) {
 	if !c.Until.After(now) {
 		c.Ahead = 0

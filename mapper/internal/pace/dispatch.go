@@ -6,10 +6,10 @@ import (
 )
 
 // A Dispatch estimates how long a queue takes to deliver a task, from the deliveries to this
-// process. The estimate is low: the shortest time of the last minutes. If the queue is full, most
-// tasks wait, and only those that find it not full tell how long a dispatch takes.
+// process. The estimate is the shortest time of the last minutes. In a full queue most tasks wait,
+// so only the fastest ones tell how long the dispatch itself takes.
 //
-// Several goroutines may use it.
+// Several goroutines may use a Dispatch.
 type Dispatch struct {
 	from time.Time
 
@@ -17,7 +17,7 @@ type Dispatch struct {
 	now, before fastest
 }
 
-// A fastest is the shortest time of a number of deliveries.
+// A fastest is the shortest time of deliveries in a span of time.
 type fastest struct {
 	since time.Time
 	n     int
@@ -25,21 +25,21 @@ type fastest struct {
 }
 
 const (
-	// dispatchSpan is how long a time counts at least. It counts for at most twice as long. So a
-	// queue that has become slower is noticed.
+	// dispatchSpan is how long a measured time counts at least. It counts for at most twice as
+	// long, so that a slower queue is noticed.
 	dispatchSpan = 10 * time.Minute
 
-	// longestDispatch bounds the estimate: if tasks wait longer, their queue is full, or clocks
-	// differ.
+	// longestDispatch is the upper bound of the estimate. If tasks wait longer, their queue is
+	// full, or clocks differ.
 	longestDispatch = 3 * time.Second
 )
 
-// NewDispatch returns an estimate without deliveries, for a process that can take deliveries from a
-// time on. Tasks that were due before do not count, because they may have waited for the process.
+// NewDispatch returns a Dispatch for a process that accepts deliveries from a given time on. Tasks
+// that were due before do not count, because they may have waited for the process.
 func NewDispatch(from time.Time) *Dispatch { return &Dispatch{from: from} }
 
-// Note notes a task's first delivery. due is when the task was created, or its schedule time if
-// that is later; zero: unknown.
+// Note takes a task's first delivery, at the time came. The time due is when the task was created,
+// or its schedule time if that is later; zero is unknown.
 func (d *Dispatch) Note(due, came time.Time) {
 	if due.Before(d.from) {
 		return
@@ -55,7 +55,7 @@ func (d *Dispatch) Note(due, came time.Time) {
 	d.now.n++
 }
 
-// Takes returns the estimate; 0: unknown.
+// Takes returns the estimated time of a delivery; 0: unknown.
 func (d *Dispatch) Takes() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()

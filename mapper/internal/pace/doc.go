@@ -1,2 +1,2 @@
-// Package pace observes how fast a job goes in a process, and limits how fast it may go.
+// Package pace measures how fast a job goes in a process, and limits how fast it may go.
 package pace

@@ -2,24 +2,23 @@ package pace
 
 import "time"
 
-// Lately observes how long recent calls take that run one after the other. Its zero value has no
-// calls.
+// A Lately has the times of recent calls that ran one after the other. The zero value has no calls.
 type Lately struct{ now, before span }
 
-// A span is a series of calls.
+// A span is a series of calls, with their number and their total and longest time.
 type span struct {
 	n            int
 	ran, dearest time.Duration
 }
 
-// These constants are the minimum of a span's calls and of its length. The mean of fewer calls
-// says little, and shorter calls matter little.
+// The least number of calls in a span, and its least length. The mean of fewer calls says little,
+// and shorter calls matter little.
 const (
 	spanCalls = 8
 	spanTime  = 200 * time.Millisecond
 )
 
-// Add notes a call.
+// Add adds a call of the length t.
 func (l *Lately) Add(t time.Duration) {
 	if l.now.n >= spanCalls && l.now.ran >= spanTime {
 		l.before, l.now = l.now, span{}

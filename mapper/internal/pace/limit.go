@@ -9,8 +9,9 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// A Limit is the highest rate of a job, in entities, writes and calls a second; 0: unlimited. With
-// Ramp, a ramp also limits entities and writes. A Limit is stored as JSON in the job's record.
+// A Limit has the highest rates of a job: entities, writes and calls a second; 0 is unlimited. If
+// Ramp is set, a ramp also limits entities and writes. A Limit is stored as JSON in the job's
+// record.
 type Limit struct {
 	EntitiesPerSecond float64 `json:"entities,omitempty"`
 	WritesPerSecond   float64 `json:"writes,omitempty"`
@@ -18,17 +19,17 @@ type Limit struct {
 	Ramp              bool    `json:"ramp,omitempty"`
 }
 
-// A Need says how many entities, writes and calls some work counts as, under a [Limit]. The numbers
-// of a limit have the same type.
+// A Need has the amounts of a job's rate that some work uses: entities, writes and calls. The rates
+// of a limit have this type, too.
 type Need struct{ Entities, Writes, Calls float64 }
 
-// times returns the need of n times as many entities.
+// times returns the need multiplied by a factor.
 func (n Need) times(by float64) Need { return Need{by * n.Entities, by * n.Writes, by * n.Calls} }
 
-// parts returns the quantities of a limit, or of what a job needs of it, in their order.
+// parts returns the three amounts in the order of quantities.
 func (n Need) parts() [3]float64 { return [...]float64{n.Entities, n.Writes, n.Calls} }
 
-// seconds returns how long the need uses a rate.
+// seconds returns how long work with this need takes at a rate.
 func (n Need) seconds(rate Need) (longest float64) {
 	rates := rate.parts()
 	for i, part := range n.parts() {
@@ -39,13 +40,13 @@ func (n Need) seconds(rate Need) (longest float64) {
 	return longest
 }
 
-// quantities are the names of a limit's quantities.
+// quantities are the names of the amounts in a Need, as texts for people.
 var quantities = [...]string{"entities", "writes", "calls"}
 
-// fields are the names of their fields.
+// fields are the names of the fields of mapper.Rate for these amounts.
 var fields = [...]setting.Name{"EntitiesPerSecond", "WritesPerSecond", "CallsPerSecond"}
 
-// set returns the limits that are set, without the ramp.
+// set returns the limit's rates without the ramp.
 func (r Limit) set() Need { return Need{r.EntitiesPerSecond, r.WritesPerSecond, r.CallsPerSecond} }
 
 // These constants are the ramp of Datastore's best practices: "500/50/5".
@@ -55,15 +56,15 @@ const (
 	rampEvery  = 5 * time.Minute
 )
 
-// rateWait is the longest time that a page waits for the rate on average. A short deadline lowers
-// it.
+// rateWait is the average wait of a page for the rate, at most. A short deadline of the queue
+// lowers it.
 const rateWait = 20 * time.Second
 
 // WaitWithin returns rateWait, lowered to a 20th of a queue's deadline, so that the page itself
 // has enough time.
 func WaitWithin(deadline time.Duration) time.Duration { return min(rateWait, deadline/20) }
 
-// at returns the allowed rates at a time after the start of the ramp.
+// at returns the allowed rates at the given time after the start of the ramp.
 func (r Limit) at(since time.Duration) Need {
 	ramp, no := math.Inf(1), math.Inf(1)
 	if r.Ramp {
@@ -78,7 +79,7 @@ func (r Limit) at(since time.Duration) Need {
 	return Need{least(ramp, r.EntitiesPerSecond), least(ramp, r.WritesPerSecond), least(no, r.CallsPerSecond)}
 }
 
-// Becomes returns the line of the log and of the history that says that a job's rate was changed to
+// Becomes returns a line for the log and the history, which says that a job's rate was changed to
 // this limit.
 func (r Limit) Becomes() string {
 	var parts []string
@@ -96,8 +97,8 @@ func (r Limit) Becomes() string {
 	return "its rate is set to " + strings.Join(parts, ", ")
 }
 
-// Says describes in one line how fast a job with this limit may go, at a time after the start of
-// the ramp. It is empty without a limit.
+// Says returns a line for people, which says how fast a job with this limit may go at the given
+// time after the start of the ramp. Without a limit it returns "".
 func (r Limit) Says(since time.Duration) string {
 	now := r.at(since)
 	says, rest := "it", r.set()
@@ -125,8 +126,8 @@ func (r Limit) Says(since time.Duration) string {
 	return fmt.Sprintf("%s keeps to its rate of %s a second", says, strings.Join(parts, " and "))
 }
 
-// Near reports whether a job at this rate is at least at 70% of what it may reach. Each is what it
-// needs for an entity, without its own records.
+// Near reports whether a job with this speed, in entities a second, has at least 70% of the speed
+// that the limit allows. The need of one entity is each, without the job's own records.
 func (r Limit) Near(entities float64, each Need, since time.Duration) bool {
 	const near = 0.7
 	return each.times(entities).seconds(r.at(since)) >= near
@@ -140,35 +141,36 @@ func (r Limit) Entities(each Need, since time.Duration) float64 {
 	return 0
 }
 
-// FirstPaced is the highest number of entities in a page whose writes are limited, as long as the
-// process does not know the function's writes for an entity.
+// FirstPaced is the largest number of entities in a page if writes are limited and this process
+// does not know yet how many writes the function makes for an entity.
 const FirstPaced = 10
 
 // WritesLimited reports whether writes are limited.
 func (r Limit) WritesLimited() bool { return r.WritesPerSecond > 0 || r.Ramp }
 
-// RecordWrites is the number of a page's own writes of records.
+// RecordWrites is the number of records that the commit of a page writes.
 const RecordWrites = 2
 
-// Cost returns for how long a page uses the whole rate. Writes excludes the page's own writes of
-// records.
+// Cost returns for how long a page uses the whole rate. The argument writes does not include the
+// page's own records.
 func (r Limit) Cost(entities, writes float64, since time.Duration) time.Duration {
 	return upTo(time.Hour, Need{Entities: entities, Writes: writes + RecordWrites}.seconds(r.at(since)))
 }
 
-// upTo converts seconds, up to most.
+// upTo converts seconds into a duration of at most most.
 func upTo(most time.Duration, seconds float64) time.Duration {
 	return time.Duration(min(seconds, most.Seconds()) * float64(time.Second))
 }
 
-// OfPages returns the part of the limit that pages wait for. Calls wait for the rest, one by one.
+// OfPages returns the part of the limit for which whole pages wait: entities and writes. For calls,
+// each call waits.
 func (r Limit) OfPages() Limit {
 	r.CallsPerSecond = 0
 	return r
 }
 
-// Page returns how many of size entities a page may have after a queue of other pages. each is the
-// number of writes for an entity, and most is the longest wait of a page.
+// Page returns how many of size entities a page may have if the pages in q come before it. Each
+// entity has each writes, and no page should wait for longer than most.
 //
 // A page should use the rate for a second. At a low rate it uses it for longer: for ten entities,
 // or for ten times the page's own writes of records. There are two bounds. If all pages in the
@@ -185,8 +187,8 @@ func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most t
 	return int(max(1, min(fit, float64(size))))
 }
 
-// Validate returns an error if a limit is invalid for this number of workers and a queue's
-// deadline. Errors call the limit by the given name.
+// Validate returns an error if the limit is invalid for this number of workers and the queue's
+// dispatch deadline. The error calls the limit by the given name.
 func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration) error {
 	wait := WaitWithin(deadline)
 	slowest := float64(workers) / wait.Seconds()
@@ -208,16 +210,16 @@ func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration
 	return nil
 }
 
-// fewer says how to have fewer workers.
+// fewer returns a text that says how to have fewer workers.
 func fewer(workers float64) string {
 	return fmt.Sprintf("let the queue deliver at most %d tasks at once (its max-concurrent-dispatches), and expect no "+
 		"more workers", max(1, int(workers)))
 }
 
-// MaxTakes bounds an estimate of time: a hundred years.
+// MaxTakes is the upper bound of estimated times: a hundred years.
 const MaxTakes = 100 * 365 * 24 * time.Hour
 
-// Takes returns how long a need takes within the limit.
+// Takes returns how long work with the given need takes at this limit.
 func (r Limit) Takes(need Need) time.Duration {
 	after := r
 	after.Ramp = false

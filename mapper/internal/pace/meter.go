@@ -9,32 +9,32 @@ import (
 )
 
 // A Meter distributes a job's rate among the pages of one process, or among the calls of its
-// function. Comments on a Meter say page for both. All processes of a job share one clock, which is
-// a record of the database. To keep the number of transactions low, the process reserves time on it
-// for several pages at once. Several goroutines may use a Meter.
+// function. Comments on a Meter say page for both. All processes of a job reserve their parts of
+// the rate in one record of the database. To keep the number of transactions low, a Meter reserves
+// time for several pages at once. Several goroutines may use a Meter.
 type Meter struct {
-	turn    chan struct{} // has room for the one page that reserves
+	turn    chan struct{} // a channel with room for the one page that reserves
 	waiting atomic.Int64
 	known   atomic.Pointer[Queue]
 
-	rate string // the limit of the reservation
-	free []part // the parts of the reservation that no page has, the first one first
+	rate string // the job's rate for which the time is reserved, as its record has it
+	free []part // reserved times that no page has yet, the first one first
 
-	reserved time.Time // when the process last reserved; zero: not yet
-	granted  int64     // pages since then
+	reserved time.Time // when the process last reserved time; zero: never
+	granted  int64     // the number of pages that got time since then
 
 	mu   sync.Mutex
-	each float64 // how often recent runs of the function have waited for calls; 0: none has
+	each float64 // mean number of waits for calls in recent runs of the function; 0: there were none
 }
 
-// NewMeter returns a meter that has reserved nothing of the rate yet.
+// NewMeter returns a meter that has not reserved any time.
 func NewMeter() *Meter {
 	m := &Meter{turn: make(chan struct{}, 1)}
 	m.known.Store(new(Queue))
 	return m
 }
 
-// Ran notes how often a run of the function has waited for its calls.
+// Ran records how often a run of the function has waited for its calls.
 func (m *Meter) Ran(waits int64) {
 	const weight = 0.1
 	m.mu.Lock()
@@ -45,15 +45,15 @@ func (m *Meter) Ran(waits int64) {
 	m.each += weight * (float64(waits) - m.each)
 }
 
-// Begins returns how long a run may wait for its first calls, if it has some time to wait for all
-// of them.
+// Begins returns how long a run of the function may wait for its first calls, if it may wait for
+// the time all in total.
 func (m *Meter) Begins(all time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return time.Duration(float64(all) / max(1, m.each))
 }
 
-// Queue returns the queue ahead of the last page.
+// Queue returns the reservations that came before the last page's one.
 func (m *Meter) Queue() Queue { return *m.known.Load() }
 
 // A Grant says when a page may start, and with how many entities.
@@ -64,26 +64,27 @@ type Grant struct {
 	rate string
 }
 
-// Spacing returns the time between the starts of the page's entities.
+// Spacing returns the time between the starts of the page's entities, by the rate.
 func (g Grant) Spacing() time.Duration { return g.Cost / time.Duration(max(1, g.N)) }
 
-// Of reports whether the grant is for this limit. If the limit has changed, a page needs a new
-// grant.
+// Of reports whether the grant is for the given limit. If the job's limit has changed, a page needs
+// a new grant.
 func (g Grant) Of(rate string) bool { return g.N > 0 && g.rate == rate }
 
 // A Request describes a page that waits for the rate.
 type Request struct {
-	Rate string // the limit as stored
+	Rate string // the job's rate in the form in which its record has it
 	Cost Cost
 	Now  func() time.Time
 }
 
-// A Cost returns how many entities, or calls, a page may have after a queue, and for how long they
-// use the whole rate. 0 entities: the page does not wait so long.
+// A Cost is a function that returns the size of a page, if the reservations in q come before it. It
+// returns how many entities or calls the page may have, and for how long they use the whole rate.
+// It returns 0 entities if the page does not wait that long.
 type Cost func(q Queue) (n int, cost time.Duration)
 
-// PageCost returns the cost of a page of up to n entities, each with that many writes. since is the
-// time since the start of the ramp, and most is the longest time that the page shall wait.
+// PageCost returns the cost of a page of up to n entities, with each writes for an entity. The ramp
+// started since ago, and the page waits for at most most.
 func (r Limit) PageCost(n int, each float64, since, most time.Duration) Cost {
 	return func(q Queue) (int, time.Duration) {
 		n := r.Page(n, each, since, q, most)
@@ -101,11 +102,12 @@ func (r Limit) CallCost(n int, most time.Duration) Cost {
 	}
 }
 
-// A Reserve reserves time on the clock that all processes share, see [Clock.Reserve].
+// A Reserve is a function that reserves time in the record that all processes share: see
+// [Clock.Reserve].
 type Reserve func(ctx context.Context, ask Ask) (begin time.Time, q Queue, err error)
 
-// Take grants a page its start and its number of entities. If the process has too little of the
-// rate in reserve, Take first reserves enough for all waiting pages.
+// Take grants a page its start and its number of entities. If the process has reserved too little
+// time, Take first reserves enough for all waiting pages.
 func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, err error) {
 	m.waiting.Add(1)
 	defer m.waiting.Add(-1)
@@ -151,7 +153,7 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 	return m.grant(g, q, nil), nil
 }
 
-// grant grants a page its entities, from a part of the reservation.
+// grant gives a page its entities from a reserved part, and returns the grant.
 func (m *Meter) grant(g Grant, q Queue, from *part) Grant {
 	if m.known.Store(&q); g.N > 0 {
 		m.granted++
@@ -161,15 +163,15 @@ func (m *Meter) grant(g Grant, q Queue, from *part) Grant {
 	return g
 }
 
-// expected returns how many pages the process is expected to have soon: as many as it has had
-// lately. That is at most twice as many as since the last reservation, because a reservation that
-// is not used in time is lost.
+// expected returns how many pages the process will probably have soon. It is the number that it has
+// had lately, but at most twice the number since the last reservation, because reserved time that
+// is not used is lost.
 func (m *Meter) expected(now time.Time) int64 {
 	const soon = Credit / 2
 	return int64(float64(m.granted) * min(2, soon.Seconds()/max(1e-6, now.Sub(m.reserved).Seconds())))
 }
 
-// lapse drops the parts of the reservation whose time is over.
+// lapse drops reserved parts whose time is over.
 func (m *Meter) lapse(now time.Time) {
 	for i := range m.free {
 		if from := now.Add(-Credit); m.free[i].begin.Before(from) {
@@ -179,8 +181,8 @@ func (m *Meter) lapse(now time.Time) {
 	m.free = slices.DeleteFunc(m.free, func(p part) bool { return p.long() <= 0 })
 }
 
-// left returns how much of the reservation is left in parts that are too short for the next page.
-// It counts in the next reservation, up to [Credit]: other pages hold the time in between.
+// left returns the total length of the reserved parts, which are too short for the next page. It
+// counts in the next reservation, up to [Credit], because other pages hold the time in between.
 func (m *Meter) left() (all time.Duration) {
 	for _, p := range m.free {
 		all += p.long()
@@ -188,7 +190,8 @@ func (m *Meter) left() (all time.Duration) {
 	return min(all, Credit)
 }
 
-// Settle corrects the reservation after a page has cost less or more than it was granted.
+// Settle corrects the reserved time after a page, whose real cost may be less or more than it was
+// granted.
 func (m *Meter) Settle(g Grant, cost time.Duration) {
 	m.turn <- struct{}{}
 	defer func() { <-m.turn }()
@@ -206,7 +209,7 @@ func (m *Meter) Settle(g Grant, cost time.Duration) {
 	}
 }
 
-// after returns the index of the first part that starts at a time or later.
+// after returns the index of the first reserved part that starts at the given time or later.
 func (m *Meter) after(at time.Time) int {
 	i := slices.IndexFunc(m.free, func(p part) bool { return !p.begin.Before(at) })
 	if i < 0 {
@@ -215,7 +218,7 @@ func (m *Meter) after(at time.Time) int {
 	return i
 }
 
-// A part is a time in which a process has the whole rate.
+// A part is a span of time for which the process has reserved the whole rate.
 type part struct{ begin, end time.Time }
 
 func (p part) long() time.Duration { return p.end.Sub(p.begin) }

@@ -8,18 +8,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/recent"
 )
 
-// A Throughput is what a process has observed of a job's entities.
+// A Throughput has what a process has measured for a job: numbers of entities, bytes and writes,
+// and the time they took.
 type Throughput struct {
 	Entities, Bytes, Writes int64
-	Compared                int64         // entities that a transaction has read to compare them
+	Compared                int64         // number of entities that transactions have read only for comparison
 	Spent                   time.Duration // total time of the function
-	expected                int64         // expected bytes of an entity, used until one was seen; 0: unknown
+	expected                int64         // bytes of an entity, expected before one was read; 0: unknown
 }
 
-// These constants bound the memory of a page. A page reads as many entities at once as are
-// expected to take readBytes, which is two full pages of mutations. If the size of entities is
-// unknown, it reads firstRead entities: 100 entities of the maximum size of 1 MiB still fit into
-// memory.
+// These constants limit the memory of a page. A page reads as many entities at once as probably
+// take readBytes, which is two full pages of mutations. If the size of entities is unknown, it
+// reads firstRead entities: 100 entities of the maximum size of 1 MiB still fit into memory.
 const (
 	readBytes = 8 << 20
 	firstRead = 100
@@ -28,7 +28,7 @@ const (
 // Chunk returns how many of a page's remaining entities to read at once.
 func (p Throughput) Chunk(rest int) int { return min(rest, p.In(readBytes)) }
 
-// In returns how many entities are expected to fit into the given bytes, at least one.
+// In returns how many entities probably fit into the given bytes, at least one.
 func (p Throughput) In(bytes int64) int {
 	mean := p.expected
 	if p.Entities > 0 {
@@ -46,30 +46,30 @@ func (p Throughput) Each() time.Duration { return p.Spent / time.Duration(max(1,
 // Fit reports whether n entities are known to be small enough to be read at once.
 func (p Throughput) Fit(n int) bool { return p.Entities+p.expected > 0 && p.Chunk(n) == n }
 
-// A Book keeps the recent throughput of each job in a process. Its zero value is ready for use.
-// Several goroutines may use it.
+// A Book has the Throughput of each job in a process, with the job's brake and meters. The zero
+// value is ready for use. Several goroutines may use a Book.
 type Book[Job comparable] struct {
-	// InUse reports whether the process is at work for a job. The book never forgets such a job.
-	// nil: no job is in use.
+	// InUse reports whether the process works on a job at present. The book never forgets such a
+	// job. If InUse is nil, it may forget any job.
 	InUse func(Job) bool
 
 	mu  sync.Mutex
 	job recent.Map[Job, *page]
 }
 
-// A page is the part of a book on one job.
+// A page is the entry of a book for one job.
 type page struct {
 	Throughput
 	brake Brake
-	meter *Meter // of its pages
+	meter *Meter // distributes the job's rate among its pages
 	calls *Meter
 }
 
-// maxJobs bounds the number of jobs in a book that are not in use. A forgotten job starts without
-// observations.
+// maxJobs is the largest number of jobs in a book that are not in use. A forgotten job starts again
+// without measurements.
 const maxJobs = 1000
 
-// Get returns the observations of a job.
+// Get returns the measurements of a job.
 func (p *Book[Job]) Get(job Job) Throughput {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,14 +88,14 @@ func (p *Book[Job]) Writes(job Job, usual float64) float64 {
 	return usual
 }
 
-// Compared returns how many entities a transaction reads for comparison, on average for each
-// entity of the function.
+// Compared returns how many entities a transaction reads for comparison, as a mean for each entity
+// that the function processes.
 func (p *Book[Job]) Compared(job Job) float64 {
 	known := p.Get(job)
 	return float64(known.Compared) / float64(max(1, known.Entities))
 }
 
-// Add adds an observation.
+// Add adds measurements to a job's.
 func (p *Book[Job]) Add(job Job, more Throughput) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,8 +107,8 @@ func (p *Book[Job]) Add(job Job, more Throughput) {
 	known.Spent += more.Spent
 }
 
-// Expect notes the expected mean size of a job's entities in bytes; 0: unknown. The first known
-// size stays.
+// Expect sets the expected mean size of a job's entities in bytes, unless one is set already. 0 is
+// unknown.
 func (p *Book[Job]) Expect(job Job, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,8 +116,8 @@ func (p *Book[Job]) Expect(job Job, bytes int64) {
 	known.expected = cmp.Or(known.expected, bytes)
 }
 
-// of returns the page of a job. A new page replaces the least recently used one if the book is
-// full.
+// of returns the entry of a job, or makes it. If the book is full, a new entry replaces the least
+// recently used one.
 func (p *Book[Job]) of(job Job) *page {
 	known, ok := p.job.Get(job)
 	if !ok {
@@ -127,21 +127,21 @@ func (p *Book[Job]) of(job Job) *page {
 	return known
 }
 
-// Brake returns the brake for calls of the service that a job's function calls.
+// Brake returns the brake for the calls that a job's function makes of a service.
 func (p *Book[Job]) Brake(job Job) *Brake {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return &p.of(job).brake
 }
 
-// CallMeter returns the meter of a job's calls.
+// CallMeter returns the meter that distributes a job's rate among its function's calls.
 func (p *Book[Job]) CallMeter(job Job) *Meter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.of(job).calls
 }
 
-// Meter returns the meter of a job's pages.
+// Meter returns the meter that distributes a job's rate among its pages.
 func (p *Book[Job]) Meter(job Job) *Meter {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,21 +13,22 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Moved is an entity that somebody else has changed, with its new state.
+// A Moved is an entity of the page, or one that the page has read, which another client has
+// changed. It has the new state.
 type Moved struct {
 	Guard
 	Now wire.Stamp
 }
 
-// Again runs the function again on entities of the page that somebody else has changed, and on
-// entities that have read what these write. It also runs again on failed entities, because what
-// they had read may be the cause. The new results replace the old ones. Calls overlap, and take
-// batches, as in Run.
+// Again runs the function again on the entities that other clients have changed, and on entities
+// whose calls have read what these write. It also runs again on failed entities, because outdated
+// reads may be the cause. The new results replace the old ones. Calls may overlap and take batches,
+// as in Run.
 //
-// If aside returns an error for an entity, the function does not run again. The entity fails with
-// that error, and the current attempt does not count. If the job's rate refuses calls that the
-// function announces, the page ends before its entity. Again neither reports to the brake nor adds
-// to the entities' time.
+// If aside returns an error for an entity, the function does not run again on it. The entity fails
+// with that error, and the current attempt does not count. If the job's rate refuses calls that the
+// function announces, the page ends before that entity. Again does not report to the brake, and
+// does not add to the entities' time.
 func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(Moved) error) error {
 	p.calls = new(callers)
 	out := make(map[int]error)
@@ -79,8 +80,8 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 	return p.complete(ctx, o)
 }
 
-// rerunAll runs the function again on entities, and returns their new results. The page ends before
-// the entity at cut.
+// rerunAll runs the function again on the entities at the given places, and returns their new
+// results. If the page has to end early, it ends before the entity at cut.
 func (p *Page) rerunAll(
 	ctx context.Context, o *Results, places []int, now map[int]wire.Stamp, out map[int]error,
 ) (all []*hand, cut int, err error) {
@@ -130,8 +131,8 @@ func (p *Page) rerunAll(
 	return all, cut, cmp.Or(ctx.Err(), err)
 }
 
-// rerun runs the function again on a group. If its calls are refused, the page ends before the
-// entity at end.
+// rerun runs the function again on the entities of a group. If calls that they announce are
+// refused, the page ends before the entity at end, and refused has the reason.
 func (p *Page) rerun(ctx context.Context, o *Results, g *group) (end int, refused error) {
 	left := function.Calls(ctx, time.Duration(p.Job.Timeout), p.Strays, func(runner *function.Runner) {
 		var call func(part *group) called

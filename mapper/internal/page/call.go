@@ -13,32 +13,34 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
-// A hand is an entity for which the function is called, perhaps several times.
+// A hand is an entity of the page with the state of the function's call for it. There may be
+// several calls for it, one after the other.
 type hand struct {
-	place int    // of the entity in the page
-	r     result // the outcome
-	view  *view  // the last call's view of other entities
+	place int    // the entity's index in the page
+	r     result // the outcome of the call
+	view  *view  // the access to other entities that the last call had
 }
 
-// A group has the entities of one call of the function: one, or a batch.
+// A group has the entities of one call of the function: a single entity, or a batch.
 type group struct {
 	hands   []*hand
-	first   bool       // the first call may start at once: the page has waited for it
-	notes   bool       // record what the calls read: earlier entities are still running
-	pass    *pace.Pass // the current call's pass from the brake
-	narrows *narrowing // the search that it is part of; nil: none
+	first   bool       // whether the page has already waited for the first call, so that it may start at once
+	notes   bool       // whether to record what the calls read, because calls for earlier entities still run
+	pass    *pace.Pass // the brake's permission for the current call
+	narrows *narrowing // the search for entities at fault that the group is part of; nil: none
 }
 
-// A called is the outcome of a call for a group.
+// A called is the outcome of a group's call for the whole page.
 type called struct {
-	end       *hand         // the page ends before this entity; nil: it goes on
-	abandoned bool          // the call timed out: do not touch anything shared
-	waited    time.Duration // time that the page has waited
-	err       error         // an error of the whole page
+	end *hand // the entity before which the page ends; nil: the page goes on
+	// whether the call timed out and may still run, so that nothing which it shares may be touched
+	abandoned bool
+	waited    time.Duration // how long the page has waited
+	err       error         // an error that fails the whole page
 }
 
-// callsInPage is the maximum number of calls for one entity in a page while the service says
-// "later".
+// callsInPage is how often the function is called for an entity in one page while a service refuses
+// its calls for now ([mapper.RetryAfter]).
 const callsInPage = 3
 
 var errWaits = errors.New("the service that the function calls has refused too many calls")
@@ -46,12 +48,13 @@ var errWaits = errors.New("the service that the function calls has refused too m
 var hasToWait = fault.Refusal{Summary: "the function has to wait", Cause: errWaits, Later: true}
 
 // call runs the function on a group as soon as the job's rate and its brake allow it, and stores
-// the outcome in the hands.
+// the outcome in the group's hands.
 //
-// If a service refuses a call and says "later", the entities have not failed yet. The page waits
-// and calls again for these, up to callsInPage times. After that it depends on the other calls:
+// If a service refuses calls for now, the entities have not failed yet. The page waits, and calls
+// the function for them again, up to callsInPage times. After that it depends on the other calls of
+// the process:
 //
-//   - If the service accepts most of them, each of the entities has a failed attempt.
+//   - If the service accepts most calls, each of the entities has a failed attempt.
 //   - If the service has refused fewer than three entities so far, such an entity waits in a range
 //     of its own, and the page goes on.
 //   - Otherwise the page ends before the first such entity. If that is the page's first entity, the
@@ -114,9 +117,9 @@ func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g 
 	}
 }
 
-// giveUp ends the calls for entities that the service refuses for now, while it refuses most calls.
-// The page ends before the first of them that has to wait, or goes on if none has to, see call.
-// The service asks for a wait of after.
+// giveUp ends the calls for the entities in later, which a service refuses for now, and which it
+// has refused too often. The page ends before the first of them that has to wait. If none has to
+// wait, the page goes on. The service asks for a wait of after.
 func (p *Page) giveUp(brake *pace.Brake, later []*hand, after time.Duration, got called) called {
 	if refuses := brake.GiveUp(); p.Impatient && later[0].place == 0 {
 		later = later[1:]
@@ -131,8 +134,8 @@ func (p *Page) giveUp(brake *pace.Brake, later []*hand, after time.Duration, got
 		Summary: "the service that the function calls refuses most calls"})
 }
 
-// endOf describes the end of a run for the brake, and returns the entities that a service has
-// refused for now. Whole is the error of the whole batch.
+// endOf describes the end of a call for the brake. It also returns the entities that a service has
+// refused for now. The argument whole is an error of the whole batch.
 func endOf(hands []*hand, whole error) (e pace.End, later []*hand) {
 	n := pace.Calls{All: len(hands)}
 	for _, h := range hands {
@@ -154,14 +157,15 @@ func endOf(hands []*hand, whole error) (e pace.End, later []*hand) {
 	return e, later
 }
 
-// resume prepares entities for another call.
+// resume resets the results of entities, so that the function can be called for them again.
 func (p *Page) resume(hands []*hand) {
 	for _, h := range hands {
 		h.r, _ = p.look(h.r.at, h.r.read)
 	}
 }
 
-// ends ends the page before an entity. If that is the first one, the refusal postpones the range.
+// ends makes the page end before an entity. If that is the page's first entity, the range is
+// postponed with the given refusal.
 func (c called) ends(before *hand, refusal error) called {
 	if c.end = before; before.place == 0 {
 		c.err = refusal
@@ -169,14 +173,14 @@ func (c called) ends(before *hand, refusal error) called {
 	return c
 }
 
-// A ran says how a run of the function has ended.
+// A ran is the outcome of one call of the function, apart from its results for entities.
 type ran struct {
-	abandoned bool  // it timed out: do not touch anything shared
-	whole     error // of the run as a whole
-	refused   error // why it has no effect: calls that it has announced may not be made
+	abandoned bool  // whether the call timed out and may still run
+	whole     error // the error of the whole call; nil: none
+	refused   error // why the call has no effect: it has announced calls of a service that may not be made
 }
 
-// run calls the function once for the entities, and stores the outcome in their hands.
+// run calls the function once for the entities in hands, and stores the results in them.
 func (p *Page) run(runner *function.Runner, o *Results, g *group, hands []*hand) (got ran) {
 	calls := p.announcing(runner, hands[0].place)
 	job := func(h *hand) function.Job {
@@ -214,7 +218,8 @@ func (p *Page) run(runner *function.Runner, o *Results, g *group, hands []*hand)
 	return got
 }
 
-// callFor calls the function for a batch or, if it takes only one entity, for that one.
+// callFor calls the function for a batch. If the function takes only one entity, the batch has only
+// that one.
 func (p *Page) callFor(ctx context.Context, batch []function.Subject) ([]function.Answer, error) {
 	if p.BatchSize > 0 {
 		return p.Batch(ctx, batch)
@@ -224,8 +229,8 @@ func (p *Page) callFor(ctx context.Context, batch []function.Subject) ([]functio
 	return []function.Answer{{Effect: e}}, err
 }
 
-// left tells the brake that a call was abandoned, or ended its goroutine: the brake still waits for
-// the end of the call. It returns the failure of the call's entities.
+// left tells the brake that a call did not return: it timed out, or ended its goroutine. It returns
+// the error with which the call's entities fail.
 func (p *Page) left(g *group, left error) error {
 	e := pace.End{Failed: true}
 	if errors.Is(left, function.ErrTimeout) {
@@ -235,8 +240,8 @@ func (p *Page) left(g *group, left error) error {
 	return p.abandoned(g, left)
 }
 
-// abandoned closes the views of a call that was abandoned, or ended its goroutine. It returns the
-// failure of the call's entities.
+// abandoned stops a call that did not return from reading further entities. It returns the error
+// with which the call's entities fail.
 func (p *Page) abandoned(g *group, left error) error {
 	for _, h := range g.hands {
 		if h.view != nil {
@@ -249,8 +254,9 @@ func (p *Page) abandoned(g *group, left error) error {
 	return left
 }
 
-// A BatchError says that a call for several entities took too long, ended its goroutine, or can't
-// make the calls of a service that it needs. The page must be retried with fewer.
+// A BatchError says that a page must be retried with smaller batches, because a call for several
+// entities failed in a way that says nothing about each. The call took too long, ended its
+// goroutine, or needs more calls of a service than the rate allows.
 type BatchError struct {
 	Entities int
 	Cause    error
@@ -258,15 +264,16 @@ type BatchError struct {
 
 func (e BatchError) Error() string { return fmt.Sprintf("a batch of %d: %v", e.Entities, e.Cause) }
 
-// A narrowing is the search for the entities for which a batch has failed.
+// A narrowing is the search for the entities that make a batch fail. It runs the function on
+// smaller and smaller parts.
 type narrowing struct {
 	begun    time.Time
-	alone    int  // number of entities that have failed alone
-	accepted bool // the function has succeeded on a part
+	alone    int  // number of entities on which the function has failed alone
+	accepted bool // whether the function has succeeded on a part of the entities
 }
 
-// note records the outcome of one call of the function, for the entities of hands. The error whole
-// is the call's own, and nil if the call has succeeded.
+// note adds the outcome of one call of the function to the search. The error whole is the call's
+// own, and nil if the call has succeeded.
 func (n *narrowing) note(hands []*hand, whole error) {
 	switch {
 	case whole == nil:
@@ -284,8 +291,8 @@ func (n *narrowing) hopeless(page int) bool {
 }
 
 // narrow runs the function on each half of a batch that has failed as a whole, and on the halves of
-// a half that fails. It stops if the function is at fault: the other entities then keep the batch's
-// error as their failure. A page whose time is over ends before the next half.
+// a half that fails. If the function is at fault, it stops, and the other entities fail with the
+// batch's error. If the page's time is over, the page ends before the next half.
 func (p *Page) narrow(g *group, failed []*hand, got called, call func(part *group) called) called {
 	n := cmp.Or(g.narrows, &narrowing{begun: time.Now()})
 	half := (len(failed) + 1) / 2
@@ -308,8 +315,8 @@ func (p *Page) narrow(g *group, failed []*hand, got called, call func(part *grou
 	return got
 }
 
-// await waits until a call may start for the entity at place. It returns false if the page would
-// wait too long.
+// await waits until the job's rate and its brake allow a call for the entity at place. It returns
+// false if the wait would be too long for the page.
 func (p *Page) await(
 	ctx context.Context, brake *pace.Brake, g *group, place int, before time.Duration,
 ) (ok bool, waited time.Duration, err error) {
@@ -333,7 +340,7 @@ func (p *Page) await(
 	return false, waited, err
 }
 
-// keep stores the outcome of a call for an entity.
+// keep stores the outcome of a call, which is an effect or an error, in the entity's result.
 func (p *Page) keep(h *hand, e *function.Effect, err error) {
 	h.view.close()
 	r := &h.r

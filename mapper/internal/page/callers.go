@@ -9,23 +9,25 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
 
-// callers are the runs of a page that announce calls of a service. If the job's rate refuses the
-// calls of one, the page ends before its entities. Runs on later entities would have no effect, so
-// their calls are refused, too, also those that wait. The zero value is ready for use.
+// callers are the calls of a page's function that announce calls of a service. If the job's rate
+// refuses the announced calls for an entity, the page ends before that entity. Calls for later
+// entities would have no effect, so what they announce is refused, too. The zero value is ready for
+// use.
 type callers struct {
 	mu      sync.Mutex
-	place   int   // of the first entity whose calls were refused
-	refused error // nil: none
+	place   int   // the place in the page of the first entity whose announced calls were refused
+	refused error // why those calls were refused; nil: none were
 	waiting map[*caller]bool
 }
 
-// A caller is a run that waits for its calls.
+// A caller is a call of the function that waits until its announced calls may be made.
 type caller struct {
-	place int // of its first entity
+	place int // the place in the page of the first entity of the caller's call
 	end   context.CancelFunc
 }
 
-// await waits for calls of a run.
+// await waits, by calling wait, until the calls that the entity at place announces may be made. It
+// returns an error if they are refused.
 func (c *callers) await(ctx context.Context, place int, wait func(context.Context) error) error {
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -52,7 +54,8 @@ func (c *callers) await(ctx context.Context, place int, wait func(context.Contex
 	return err
 }
 
-// enter notes that a run waits, unless its calls are refused.
+// enter records that a call of the function waits. It returns an error if its announced calls are
+// refused already.
 func (c *callers) enter(w *caller) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,10 +69,12 @@ func (c *callers) enter(w *caller) error {
 	return nil
 }
 
-// refuses reports whether the page ends before an entity. The caller holds mu.
+// refuses reports whether announced calls for the entity at place are refused, because the page
+// ends before it. The caller holds mu.
 func (c *callers) refuses(place int) bool { return c.refused != nil && place > c.place }
 
-// announcing returns where a run announces its calls. Its first entity is at place.
+// announcing returns the object to which a call of the function announces calls of a service. The
+// call's first entity is at place.
 func (p *Page) announcing(runner *function.Runner, place int) *function.Announced {
 	if p.Calls == nil {
 		return function.Announcing(runner, nil, p.Announced)
@@ -81,11 +86,12 @@ func (p *Page) announcing(runner *function.Runner, place int) *function.Announce
 	}, p.Announced)
 }
 
-// Refusal says what becomes of a run over n entities whose calls may not be made. Usually it has no
-// effect: the function runs again later, and no attempt counts. But two kinds of runs would be
-// refused again: a run that needs too many calls, and a run that has made some of its calls. If
-// such a run has several entities, the page is retried with fewer. A single entity fails: at once
-// if it needs too many calls, and otherwise only if the range is impatient.
+// Refusal decides what happens to a call of the function over n entities whose announced calls of a
+// service may not be made. Usually the call has no effect: the function runs again later, and no
+// attempt counts. Two cases would be refused again: a call that announces too many, and a call that
+// has made some of the announced ones already. With several entities, the page is then retried with
+// fewer. A single entity fails: at once if it announces too many, and otherwise only if the range
+// is impatient.
 func Refusal(calls *function.Announced, n int, impatient bool) (refused error, fails bool) {
 	made, refused := calls.Made()
 	r, tooMany := fault.Refusal{}, fault.IsPermanent(refused)

@@ -14,16 +14,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// others are the entities that the functions of a page have read besides their own, and the
-// entities that the page has written so far.
+// others are entities besides the page's own that the function has read, as the database has them,
+// and the entities that the page writes.
 type others struct {
-	stamps map[string]wire.Stamp // by key: entities as read from the database
+	stamps map[string]wire.Stamp // states of entities in the database, by encoded key
 
-	wrote map[string][]int // by key: the places of the results that write it
-	upTo  int              // number of results included in wrote
+	wrote map[string][]int // places of the results that write an entity, by encoded key
+	upTo  int              // number of results that are included in wrote
 }
 
-// note records how the database has an entity.
+// note records the state of an entity in the database.
 func (o *others) note(key *datastore.Key, s wire.Stamp) {
 	if o.stamps == nil {
 		o.stamps = make(map[string]wire.Stamp)
@@ -31,8 +31,9 @@ func (o *others) note(key *datastore.Key, s wire.Stamp) {
 	o.stamps[key.Encode()] = s
 }
 
-// before returns the state of an entity before the page handles the entity at place. It returns
-// false if the state is unknown.
+// before returns the state that the function sees of the entity with the key when it runs on the
+// page's entity at place. Writes of the page for earlier entities are included. It returns false if
+// the state is unknown.
 func (o *Results) before(place int, key *datastore.Key) (s function.Seen, ok bool, err error) {
 	name := key.Encode()
 	if by := o.writer(place, name); by >= 0 {
@@ -47,7 +48,8 @@ func (o *Results) before(place int, key *datastore.Key) (s function.Seen, ok boo
 	return function.Seen{Key: key, Stamp: stamp}, ok, nil
 }
 
-// writer returns the place of the last result before place that writes an entity; -1: none does.
+// writer returns the place of the last result before place that writes the entity with the encoded
+// key name; -1: none does.
 func (o *Results) writer(place int, name string) int {
 	if o.known.wrote == nil {
 		o.known.wrote = make(map[string][]int)
@@ -64,7 +66,7 @@ func (o *Results) writer(place int, name string) int {
 	return -1
 }
 
-// writes returns the encoded keys that a result writes.
+// writes returns the encoded keys of all entities that a result writes.
 func (r *result) writes() (names []string) {
 	if r.effect == nil {
 		return nil
@@ -77,8 +79,9 @@ func (r *result) writes() (names []string) {
 	return names
 }
 
-// replace replaces a result and returns the entities that remain to run again. It adds later
-// entities that have read something which the old or the new result writes.
+// replace replaces the result at i by r. It returns todo, the entities on which the function still
+// has to run again. It adds later entities whose calls have read something that the old or the new
+// result writes.
 func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) []int {
 	was := &o.results[i]
 	changed := make(map[string]bool)
@@ -106,27 +109,28 @@ func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) [
 // function leaves no record of what it has read, so any change may matter.
 func (r *result) mayPass() bool { return r.failure != nil && r.ran }
 
-// A view gives a function the other entities. It is closed when the function has returned or was
-// abandoned. Results.mu guards everything that it shares with its page and with other functions.
+// A view is how a call of the function reads other entities. It shows the writes of the page for
+// earlier entities. It is closed when the call has returned or was abandoned. Results.mu guards
+// everything that it shares with the page and with other calls.
 type view struct {
 	get     source.Get
 	outcome *Results
-	place   int  // of the function's entity
-	notes   bool // record what the function reads
+	place   int  // the place of the entity for which the function is called
+	notes   bool // whether to record what the call reads
 
 	closed bool
 	reads  []reading
 }
 
-// A reading is an entity that a function has read. by is the place of the result that had written
-// it; -1: it came from the database.
+// A reading records that a call of the function has read the entity with the encoded key name. The
+// place of the result that had written the entity is in by; -1: it came from the database.
 type reading struct {
 	name string
 	by   int
 }
 
-// before returns the state of an entity as the function's own entity has to see it: after all
-// earlier entities of the page. It notes that the function has read it.
+// before returns the state of an entity that the call has to see, which includes the writes for all
+// earlier entities of the page. If notes is set, it records the reading.
 func (v *view) before(key *datastore.Key) (function.Seen, bool, error) {
 	if v.notes {
 		name := key.Encode()
@@ -135,15 +139,15 @@ func (v *view) before(key *datastore.Key) (function.Seen, bool, error) {
 	return v.outcome.before(v.place, key)
 }
 
-// stale reports whether an earlier entity of the page has written something after the function
-// had read it.
+// stale reports whether the call has read something outdated: an earlier entity of the page has
+// written it after the call had read it.
 func (v *view) stale() bool {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
 	return slices.ContainsFunc(v.reads, func(r reading) bool { return v.outcome.writer(v.place, r.name) > r.by })
 }
 
-// hasRead reports whether the function has read one of these entities.
+// hasRead reports whether the call has read one of the entities with these encoded keys.
 func (v *view) hasRead(names map[string]bool) bool {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
@@ -200,7 +204,8 @@ func (v *view) Look(ctx context.Context, keys []*datastore.Key) ([]function.Seen
 	return all, nil
 }
 
-// seen fills in the known states of entities, and returns the places of the unknown ones.
+// seen fills in the states of entities that are known without a call of the database, and returns
+// the indexes of the others.
 func (v *view) seen(keys []*datastore.Key, all []function.Seen) (unknown []int, err error) {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
@@ -219,7 +224,7 @@ func (v *view) seen(keys []*datastore.Key, all []function.Seen) (unknown []int, 
 	return unknown, nil
 }
 
-// lookUp reads entities from the database. It reads duplicate keys once.
+// lookUp reads entities from the database. If a key is there several times, it is read once.
 func lookUp(ctx context.Context, get source.Get, keys []*datastore.Key) ([]wire.Stamp, error) {
 	places := make(map[string]int, len(keys))
 	var once []*datastore.Key
@@ -252,8 +257,9 @@ func has[V any](m map[string]V, name string) bool {
 	return ok
 }
 
-// lookAhead reads, in one call, the other entities that the functions of a chunk will need, if the
-// mapper names them. It ignores errors of the read: the function reads again and gets them.
+// lookAhead reads other entities that the function will need for a chunk, in one call of the
+// database. It does so if the mapper names their keys. It ignores an error: the function then reads
+// again, and gets the error.
 func (p *Page) lookAhead(ctx context.Context, o *Results, c *chunk) {
 	if p.Keys == nil {
 		return

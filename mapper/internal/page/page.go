@@ -28,7 +28,7 @@ type Page struct {
 	Mode  function.Mode
 	function.Functions
 
-	At   []*keyspace.Position // positions of its entities
+	At   []*keyspace.Position // positions of the page's entities
 	Read source.Reader        // reads the entities for the function
 
 	Others source.Get // reads other entities
@@ -37,11 +37,11 @@ type Page struct {
 	// puts.
 	Complete func(context.Context, []*datastore.Key) ([]*datastore.Key, error)
 
-	AtOnce int // maximum number of concurrent calls of the function; up to 1: one after the other
+	AtOnce int // maximum number of calls of the function at once; 0 or 1: one after the other
 
-	Alone     bool        // the page has only one entity, which has failed before; no other range has it
-	Attempts  int64       // number of attempts on it, including this one
-	Impatient bool        // its range has waited long for a service: the first entity may fail
+	Alone     bool        // whether the page has a single entity that has failed before, in a range of its own
+	Attempts  int64       // number of attempts on that entity, including this one
+	Impatient bool        // whether the range has waited for a service for so long that the first entity may fail
 	Late      Late        // ends a page early to share its work; nil: never
 	Ends      func() bool // reports whether the page must end after the current entity
 
@@ -49,22 +49,24 @@ type Page struct {
 	// the page is done. It may be nil.
 	Progress func(ran time.Duration, half bool)
 
-	// Calls waits until a run of the function may make n calls of a service, by the job's rate. The
-	// run has announced some calls before. first says that no entity comes before the run's in the
-	// page. After an error the page ends before the run's entities. nil: calls are not limited.
+	// Calls waits until the job's rate allows a call of the function to make n calls of a service.
+	// The function has announced some calls before these in the same call. The argument first is
+	// set for the page's first entity. After an error the page ends before the entities of the
+	// call. If Calls is nil, nothing is limited.
 	Calls     func(ctx context.Context, n int, before int64, first bool) error
-	Announced *atomic.Int64 // counts the calls that Calls allows
+	Announced *atomic.Int64 // the sum of the calls of a service that Calls has allowed
 	calls     *callers
 
-	Begin   time.Time     // start of the first call, by the job's rate
-	Spacing time.Duration // time between calls, by the job's rate; 0: no rate
+	Begin   time.Time     // the time from which the function may be called, by the job's rate
+	Spacing time.Duration // time between starts of calls, by the job's rate; 0: no rate
 
-	Paces  *pace.Book[record.Ref] // gets the observed throughput of the job
-	Pause  time.Duration          // longest wait of a call while the brake slows the job
-	Strays *atomic.Int64          // counts the abandoned calls of the process
+	Paces  *pace.Book[record.Ref] // receives the observed speed of the job
+	Pause  time.Duration          // how long a call may wait while the brake slows the job
+	Strays *atomic.Int64          // number of abandoned calls in the process
 }
 
-// A TooSlowError says that the function took too long on an entity. The entity has failed.
+// A TooSlowError is the failure of an entity on which the function took longer than the job's
+// timeout.
 type TooSlowError struct{ limit time.Duration }
 
 func (e TooSlowError) Error() string {
@@ -78,20 +80,20 @@ func (e TooSlowError) Kind() string { return "timeout" }
 // one lookup.
 const maxRead = record.MaxPageSize - 1
 
-// A chunk is a part of a page whose entities are read at once.
+// A chunk is a part of a page whose entities are read from the database in one call.
 type chunk struct {
 	at       []*keyspace.Position
 	entities []wire.Stamp
 	next     int // index of the next entity to handle
-	bytes    int // size of the entities handled so far
+	bytes    int // total size of the entities handled so far
 
-	// These fields are the state at the last report to the job's throughput.
+	// The following fields are the state at the last report of the job's speed.
 	told                 time.Time
 	known, writes        int
 	knownBytes, compared int
 }
 
-// tell reports the chunk's progress since the last report to the job's throughput.
+// tell reports the speed of the job, as seen in this chunk since the last report.
 func (p *Page) tell(o *Results, c *chunk, now time.Time) {
 	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes),
 		Writes:   int64(o.writes - c.writes),
@@ -99,7 +101,7 @@ func (p *Page) tell(o *Results, c *chunk, now time.Time) {
 	c.told, c.known, c.knownBytes, c.writes, c.compared = now, c.next, c.bytes, o.writes, o.Compared
 }
 
-// tellEvery is the minimum time between two reports while a chunk runs.
+// tellEvery is the minimum time between two reports of the job's speed while a chunk runs.
 const tellEvery = 200 * time.Millisecond
 
 // Run runs the function over the entities until they are done, or the page's limit of time or
@@ -137,10 +139,10 @@ func (p *Page) Run(ctx context.Context) (*Results, error) {
 	return o, p.complete(ctx, o)
 }
 
-// inCall returns the maximum number of entities in a call of the function.
+// inCall returns how many entities a call of the function has at most.
 func (p *Page) inCall() int { return max(1, p.BatchSize) }
 
-// complete completes the keys of entities that the function has put under incomplete keys.
+// complete gets IDs for entities that the function has put under incomplete keys.
 func (p *Page) complete(ctx context.Context, o *Results) error {
 	var keys []*datastore.Key
 	for i := range o.results {
@@ -170,8 +172,8 @@ func (p *Page) complete(ctx context.Context, o *Results) error {
 	return nil
 }
 
-// mostAllocated is the maximum number of keys in a call of Complete. It is below the 1,000 keys
-// of a lookup.
+// mostAllocated is how many keys a call of Complete has at most. It is below the 1,000 keys of a
+// lookup.
 const mostAllocated = 500
 
 // runChunk runs the function over the entities of a chunk, of a page that has started at the given
@@ -226,7 +228,7 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 	return full, err
 }
 
-// dealt adds the result of the chunk's next entity, and reports the progress of the page.
+// dealt adds the result of the chunk's next entity to the page, and reports the page's progress.
 func (p *Page) dealt(o *Results, c *chunk, r result, now time.Time) {
 	c.next++
 	o.add(r)
@@ -238,9 +240,9 @@ func (p *Page) dealt(o *Results, c *chunk, r result, now time.Time) {
 	}
 }
 
-// look prepares the result of an entity before the function runs. It reports whether the function
-// has to run: the entity may have changed since its key was read, and no longer be at its position
-// in the query.
+// look prepares the result of an entity, and reports whether the function has to run on it. The
+// entity may have changed since its key was read. If it is no longer at its position in the query,
+// the function does not run.
 func (p *Page) look(at *keyspace.Position, read wire.Stamp) (r result, runs bool) {
 	r = result{at: at, read: read, compare: p.Mode == function.Update && !p.Query.Unread(true)}
 	if read.Gone || p.Query.Whole() || p.Query.Unread(p.Mode == function.Update) {
@@ -263,7 +265,7 @@ func (p *Page) fails(at *keyspace.Position, read wire.Stamp, err error) result {
 	return result{at: at, read: read, failure: f}
 }
 
-// keepsPlace returns an error if the function's change would move its entity in the order of the
+// keepsPlace returns an error if a change by the function would move the entity in the order of the
 // query.
 func (p *Page) keepsPlace(key *datastore.Key, before *pb.Entity, e *function.Effect) error {
 	for _, m := range e.Mutations {

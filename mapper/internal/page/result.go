@@ -11,21 +11,21 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A result is the outcome of one entity of a page. A page's sum is computed from its results in
-// the order of the entities, so a single result can be replaced.
+// A result is the outcome for one entity of a page. The sum of a page is computed from its results
+// in the order of the entities, so a single result can be replaced.
 type result struct {
 	at      *keyspace.Position
-	read    wire.Stamp       // the entity as the function got it
-	compare bool             // it was read, so the commit can check that nobody has changed it
-	effect  *function.Effect // nil: the function has failed or did not run
-	failure *record.Failure  // nil: it has not failed
-	bytes   int              // size of the entity, if the function has collected something
+	read    wire.Stamp       // the entity's state that the function got
+	compare bool             // whether the entity was read, so that the commit can check that nobody has changed it
+	effect  *function.Effect // what the function asks for; nil: it has failed or did not run
+	failure *record.Failure  // the failure; nil: the entity has not failed
+	bytes   int              // size of the entity, if the function has collected a value from it
 
-	incomplete function.Effect // puts under keys that the database has to complete
+	incomplete function.Effect // puts whose keys the database has to complete
 	completed  []*datastore.Key
 
-	ran   bool // the function has returned
-	moves int  // how often the entity was found changed
+	ran   bool // whether the function has returned
+	moves int  // how often other clients had changed the entity, so that the function ran again
 }
 
 // A sum is the total of a page's results.
@@ -34,25 +34,25 @@ type sum struct {
 	Written   int64 // entities of the page that were saved or deleted
 	Counters  tally.Counters
 	Failures  []record.Failure
-	Bytes     int   // size of the mutations, and of entities with collected values
-	Collected []any // by the function
-	Compared  int   // number of entities that are read but not written, and that the commit compares
+	Bytes     int   // size of the mutations, and of entities from which values were collected
+	Collected []any // values that the function has collected
+	Compared  int   // number of entities that are not written, and that the commit must find unchanged
 
-	// Own are the written entities of the page, and Others are other written entities.
+	// Own are the entities of the page that are written, and Others are other written entities.
 	Own, Others []*datastore.Key
-	Gone        []*datastore.Key // the deleted ones of Own
+	Gone        []*datastore.Key // the entities in Own that are deleted
 	// OwnAt are the times of the last write to each of Own before this page, in microseconds
 	// since 1970; 0: unknown.
 	OwnAt    []int64
 	Left     []undolog.Left   // entities that an undo does not restore
-	Examples []record.Example // of the writes of a rehearsal
+	Examples []record.Example // examples of what a rehearsal would write
 
-	written  map[string]bool // other entities that were put or deleted
-	inserted map[string]bool // those that must not have existed
-	writes   int             // number of mutations
+	written  map[string]bool // keys of other entities that are put or deleted
+	inserted map[string]bool // keys of other entities that are inserted, so they must not have existed
+	writes   int             // total number of mutations
 }
 
-// add adds the next result.
+// add adds the result of the next entity to the sum.
 func (s *sum) add(r *result) {
 	if r.failure != nil {
 		s.Failures = append(s.Failures, *r.failure)
@@ -106,11 +106,11 @@ func (s *sum) add(r *result) {
 	s.Others = append(s.Others, r.completed...)
 }
 
-// takes reports whether a page with this sum can take another entity into the same commit. It can't
-// in two cases:
+// takes reports whether the commit of a page with this sum can include one more entity of the page,
+// with the key at and the effect e. A nil e is unknown. It can't in two cases:
 //
-//   - The page has written the entity, so it must be read after that commit.
-//   - Both write the same other entity, and one of the writes depends on the entity's earlier
+//   - The page has written the entity already, so it must be read after that commit.
+//   - Both write the same other entity, and one of the writes depends on that entity's earlier
 //     state: the new write has a condition, or the page's write is an insert.
 func (s *sum) takes(at *datastore.Key, e *function.Effect) bool {
 	if len(s.written) == 0 {
@@ -135,14 +135,14 @@ func (s *sum) takes(at *datastore.Key, e *function.Effect) bool {
 type Guard struct {
 	Key  *datastore.Key
 	Was  wire.Stamp
-	Free bool // the commit does not write it, so no mutation checks it
+	Free bool // whether the commit does not write the entity, so that no mutation checks it
 
-	of int // the place of the page's entity that needs the guard
+	of int // the place of the page's entity whose result depends on the guarded one
 }
 
-// Guards returns the entities on which the page's commit depends. These are entities that it
-// inserts, or overwrites after reading them. If an entity writes anything, everything that its
-// function has read is guarded, too.
+// Guards returns the entities that must be unchanged when the page commits. These are entities that
+// it inserts, or overwrites after reading them. If an entity's result writes anything, everything
+// that its call has read is guarded, too.
 func (o *Results) Guards() (all []Guard) {
 	if o.visits {
 		return nil

@@ -20,30 +20,30 @@ import (
 // Results are the outcome of a page.
 type Results struct {
 	sum
-	Reached int           // number of keys handled
-	Spent   time.Duration // time on them, including reads
-	Ran     time.Duration // the function's part of Spent
-	Again   int64         // how often the function ran again on an entity
+	Reached int           // number of entities handled
+	Spent   time.Duration // time for these entities, including reads
+	Ran     time.Duration // the part of Spent in which the function ran
+	Again   int64         // how often the function ran again because an entity was changed
 
-	// Page is the effect of the function over the page.
+	// Page is what the function over the whole page asks for, in a [mapper.VisitPages] mapper.
 	Page function.Effect
 
-	visits bool // the function's writes are not committed
+	visits bool // whether the mapper is a Visit, whose function can't write
 
 	mu      sync.Mutex // guards known and results while functions run
-	known   others     // entities that the functions may read
-	results []result   // of the entities reached; empty if the outcome is known without the function
+	known   others     // the other entities that calls may read
+	results []result   // results of the entities handled; empty if the outcome is known without a call
 
-	shares  time.Duration // concurrent calls' shares of Ran, for ended calls
-	ended   int           // number of entities with such calls
-	hung    time.Duration // part of Ran in calls that waited or timed out
-	dearest time.Duration // longest time of one entity
-	lately  pace.Lately   // time of the function on recent entities
-	late    Late          // ends the page early to share its work; nil: never
+	shares  time.Duration // time of concurrent calls that have ended, each call's share of Ran
+	ended   int           // the number of entities in concurrent calls that have ended
+	hung    time.Duration // part of Ran in which calls waited or timed out
+	dearest time.Duration // the longest time of the function for one entity
+	lately  pace.Lately   // the function's time for recent entities
+	late    Late          // reports whether the page ends early to share its work; nil: never
 }
 
-// Failed returns the outcome of a page whose only entity has failed. f is nil if the entity no
-// longer exists.
+// Failed returns the outcome of a page whose only entity has the failure f, without a call of the
+// function. A nil f says that the entity no longer exists.
 func Failed(f *record.Failure) *Results {
 	o := &Results{Reached: 1}
 	if f != nil {
@@ -61,8 +61,9 @@ func (o *Results) add(r result) {
 	o.Reached++
 }
 
-// fold recomputes the sum after results were replaced. If one page can't take all new results, fold
-// cuts the page before the first entity that does not fit. The next page takes the rest.
+// fold recomputes the sum after results were replaced. If the new results do not all fit into one
+// commit, the page ends before the first entity that does not fit, and the next page takes the
+// rest.
 func (o *Results) fold() {
 	o.sum = sum{}
 	for i := range o.results {
@@ -75,13 +76,13 @@ func (o *Results) fold() {
 	}
 }
 
-// A Late reports whether a page ends at place, with left entities remaining, so that idle workers
-// can start with them.
+// A Late is a function that reports whether the page has to end before the entity at place, so that
+// idle workers can take the left entities that remain.
 type Late func(o *Results, place, left int) bool
 
-// Each returns the function's time for an entity: the mean of this page or of recent entities,
+// Each returns the function's time per entity: the mean of this page or of recent entities,
 // whichever is longer. It leaves out the slowest entity, which says little about the others, and
-// the time for which calls hung.
+// time in which calls waited or timed out.
 func (o *Results) Each() time.Duration {
 	ran, n := o.ran()
 	ran -= o.hung
@@ -91,8 +92,8 @@ func (o *Results) Each() time.Duration {
 	return max(ran/time.Duration(max(1, n)), o.lately.Each())
 }
 
-// ran returns the function's time and the number of entities in it. Concurrent calls share the
-// time.
+// ran returns the function's total time, and the number of entities in it. Concurrent calls share
+// the time.
 func (o *Results) ran() (time.Duration, int) {
 	if o.ended > 0 {
 		return o.shares, o.ended
@@ -100,10 +101,11 @@ func (o *Results) ran() (time.Duration, int) {
 	return o.Ran, o.Reached
 }
 
-// mostKinds is the maximum number of kinds of errors in a line of the log.
+// mostKinds is how many kinds of errors a log line lists at most.
 const mostKinds = 5
 
-// Kinds lists the kinds of the failures' errors with their counts, the most frequent kind first.
+// Kinds returns the kinds of the failures' errors with their counts as one text, the most frequent
+// kind first.
 func (o *Results) Kinds() string {
 	n := make(map[string]int)
 	for _, f := range o.Failures {
@@ -135,8 +137,8 @@ func (o *Results) Kinds() string {
 // Writes returns the number of mutations that the function has asked for.
 func (o *Results) Writes() int { return o.writes + len(o.Page.Mutations) }
 
-// took records the function's time on the last entity. The part for which it hung does not count
-// as pace.
+// took adds the function's time for an entity. The part hung, in which the call waited or timed
+// out, says nothing about the function's pace.
 func (o *Results) took(t, hung time.Duration) {
 	o.lately.Add(t - hung)
 	o.Spent += t
@@ -145,8 +147,9 @@ func (o *Results) took(t, hung time.Duration) {
 	o.dearest = max(o.dearest, t-hung)
 }
 
-// shared records the end of a concurrent call: its share of the time, and the part of the share
-// for which it hung. first is false if the function ran on the same entity before.
+// shared adds the time of a concurrent call that has ended: its share of the common time, and the
+// part of the share in which it waited or timed out. If first is not set, the function ran on the
+// same entity before.
 func (o *Results) shared(share, hung time.Duration, first bool) {
 	if first {
 		o.lately.Add(share - hung)
@@ -158,9 +161,9 @@ func (o *Results) shared(share, hung time.Duration, first bool) {
 }
 
 // full reports whether the page has to end before the entity at place, with left entities
-// remaining. A late page ends early, so that idle workers can start with the rest. A page that
-// needs little more time continues. The page also ends before an entity that it has written,
-// because only the next transaction can read that.
+// remaining. It ends if its time is over, or early if idle workers can take the rest. A page that
+// needs little more time goes on. The page also ends before an entity that it has written, because
+// only the next commit can change that again.
 func (o *Results) full(next *datastore.Key, place, left int, budget time.Duration) bool {
 	if place == 0 {
 		return false
@@ -173,8 +176,8 @@ func (o *Results) full(next *datastore.Key, place, left int, budget time.Duratio
 		!o.takes(next, nil)
 }
 
-// tookAll reports whether the page's time is over. needs is the expected time of the remaining
-// entities.
+// tookAll reports whether the page's time is over. The remaining entities are expected to need the
+// time needs.
 func (o *Results) tookAll(needs, budget time.Duration) bool {
 	if o.Spent+needs <= longer(budget) {
 		budget = longer(budget)
@@ -182,14 +185,15 @@ func (o *Results) tookAll(needs, budget time.Duration) bool {
 	return o.Spent >= budget
 }
 
-// longer returns the budget of a page that can finish within it: twice the normal one. Otherwise
-// the few remaining entities would need a page of their own, which costs as much as a full one.
+// longer returns the time for a page that can finish its range in it: twice the normal budget.
+// Otherwise the few remaining entities would need a page of their own, which costs as much as a
+// full one.
 func longer(budget time.Duration) time.Duration { return max(budget, min(2*budget, MaxTime)) }
 
-// NextPage returns the size of the next pages: as many entities as fit into the budget at the
-// pace of this page, without its slowest entity. If the pace is within a factor of two of the
-// job's usual pace, the usual pace counts. With a constant page size, fewer ranges end with a
-// partial page.
+// NextPage returns how many entities the next pages should have: as many as fit into the budget at
+// the speed of this page, without its slowest entity. If the speed is within a factor of two of the
+// job's usual one, the usual one counts. With a constant page size, fewer ranges end with a partial
+// page.
 func (o *Results) NextPage(most int64, budget, usual time.Duration) int64 {
 	each := max(1, o.Each())
 	if each < 2*usual && usual < 2*each {
@@ -198,8 +202,8 @@ func (o *Results) NextPage(most int64, budget, usual time.Duration) int64 {
 	return max(1, min(int64(budget/each), most))
 }
 
-// MaxTime is the longest time that a page can be configured to take. maxBytes bounds the
-// mutations of a page, well below the 10 MiB of a commit.
+// Limits of a page. MaxTime is the longest setting for its time. maxBytes limits its mutations,
+// well below the 10 MiB of a commit.
 const (
 	MaxTime  = 25 * time.Second
 	maxBytes = 4 << 20
@@ -210,5 +214,5 @@ func (o *Results) Full(size int64, budget time.Duration) bool {
 	return o.Reached >= int(size) || o.Bytes >= maxBytes || o.Spent >= budget
 }
 
-// Moves returns how often an entity of the page was found changed.
+// Moves returns how often other clients have changed the page's entity that m belongs to.
 func (o *Results) Moves(m Moved) int { return o.results[m.of].moves }

@@ -10,9 +10,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
-// A crew runs the function on several entities of a chunk at once, or on batches of them. Calls
-// start in the order of the entities, and results are added in that order. If an entity has read
-// something before an earlier entity's write of it was known, its function runs again. So the
+// A crew calls the function for several entities of a chunk at once, or for batches of them. Calls
+// start in the order of the entities, and results are added in that order. If a call has read
+// something before an earlier entity's write of it was known, the function runs again. So the
 // page's results are the same as in sequential calls.
 type crew struct {
 	page    *Page
@@ -20,46 +20,47 @@ type crew struct {
 	chunk   *chunk
 	begun   time.Time // start of the page
 
-	base    int     // place of the chunk's first entity in the page
-	taken   int     // number of the chunk's entities that have a turn
-	turns   []*turn // that have started and whose results are not added yet, in order
-	again   *turn   // the entities that wait to run again; nil: none
-	atOnce  int     // maximum number of calls
+	base    int     // the place of the chunk's first entity in the page
+	taken   int     // number of the chunk's entities for which a call was prepared
+	turns   []*turn // calls that have started and whose results are not added yet, in order
+	again   *turn   // the call that has to run again next; nil: none
+	atOnce  int     // maximum number of calls at once
 	batch   int     // maximum number of entities in a call
 	running int
 	ended   chan *turn
-	bytes   int // of ended calls' results that are not added yet
+	bytes   int // size of the results of ended calls that are not added yet
 
-	over     bool // no further entity starts
-	cut      bool // no further result is added
+	over     bool // whether no further call starts
+	cut      bool // whether no further result is added
 	err      error
 	panicked any
 
-	// Concurrent calls share the time in which they run. clock is the share, at the time at, of a
-	// call that had run from the start.
+	// clock is one call's share, at the time at, of the time since the start of the chunk. Calls
+	// that run at the same time share it equally.
 	clock time.Duration
 	at    time.Time
 
-	next  *turn     // that the page waits for; nil: none
-	pass  pace.Pass // of the next call, while the page waits for it
-	since time.Time // start of that wait; zero: no wait
+	next  *turn     // the prepared call that has to wait; nil: none
+	pass  pace.Pass // the brake's permission for the call in next
+	since time.Time // the time at which the wait of next has started; zero: there is no wait
 }
 
 // A turn is the state of one call in a crew.
 type turn struct {
-	group         // the entities for which the function is called
-	all   []*hand // these, and entities among them that the function need not handle
+	group         // the entities of the call
+	all   []*hand // the entities of the call, and the ones between them that need no call
 	called
-	left     error // why the call was abandoned or ended its goroutine
+	left     error // why the call did not return: it timed out, or ended its goroutine
 	panicked any
 
-	from  time.Time     // start of the call
-	clock time.Duration // the crew's clock at the start
+	from  time.Time     // when the call has started
+	clock time.Duration // the value of the crew's clock when the call has started
 	reran bool
 	done  bool
 }
 
-// runTogether is the concurrent form of runChunk.
+// runTogether runs the function over the entities of a chunk like runChunk, but with several calls
+// at once, or with batches.
 func (p *Page) runTogether(ctx context.Context, o *Results, c *chunk, begun time.Time) (full bool, err error) {
 	w := &crew{page: p, results: o, chunk: c, begun: begun, base: o.Reached, atOnce: max(1, p.AtOnce),
 		batch: p.inCall(), ended: make(chan *turn, max(1, p.AtOnce)), at: time.Now()}
@@ -79,8 +80,8 @@ func (p *Page) runTogether(ctx context.Context, o *Results, c *chunk, begun time
 	return w.over, w.err
 }
 
-// begin starts as many calls as may run. It returns how long the next call has to wait; 0: until
-// another call ends.
+// begin starts as many calls as may run at once. It returns how long the next call has to wait for
+// the rate; 0: it waits for the end of another call.
 func (w *crew) begin(ctx context.Context) (wait time.Duration) {
 	for w.running < w.atOnce {
 		if t := w.again; t != nil {
@@ -122,7 +123,7 @@ func (w *crew) begin(ctx context.Context) (wait time.Duration) {
 	return 0
 }
 
-// turn returns a turn for the chunk's next entities.
+// turn prepares the call for the chunk's next entities.
 func (w *crew) turn() *turn {
 	t := &turn{group: group{first: true, notes: true, pass: new(pace.Pass)}}
 	for i := w.taken; i < len(w.chunk.at) && len(t.hands) < w.batch; i++ {
@@ -138,14 +139,15 @@ func (w *crew) turn() *turn {
 	return t
 }
 
-// take adds the next turn.
+// take adds a prepared call to the calls that have started.
 func (w *crew) take(t *turn) {
 	w.next = nil
 	w.taken += len(t.all)
 	w.turns = append(w.turns, t)
 }
 
-// share divides the time of a turn among its entities.
+// share divides the time of a call among its entities. The part hung is time in which the call
+// waited or timed out.
 func (w *crew) share(t *turn, share, hung time.Duration) {
 	n := time.Duration(len(t.all))
 	for range t.all {
@@ -153,7 +155,7 @@ func (w *crew) share(t *turn, share, hung time.Duration) {
 	}
 }
 
-// full reports whether the page ends before the entity at place.
+// full reports whether the page has to end before the entity at place.
 func (w *crew) full(place int) bool {
 	p, o := w.page, w.results
 	w.tick(time.Now())
@@ -169,11 +171,11 @@ func (w *crew) fail(err error) {
 	w.end()
 }
 
-// end ends the page before the next result.
+// end ends the page before the next result that is not added yet.
 func (w *crew) end() { w.over, w.cut, w.again = true, true, nil }
 
-// mayBegin returns how long the next call has to wait for the job's rate and its brake, see
-// await. If that is too long, the page is over.
+// mayBegin returns how long the call for the entity at place has to wait for the job's rate and its
+// brake: see Page.await. If that is too long, the page is over.
 func (w *crew) mayBegin(place int) (wait time.Duration, err error) {
 	p, now := w.page, time.Now()
 	if wait := p.Begin.Add(time.Duration(place) * p.Spacing).Sub(now); wait > 0 {
@@ -198,7 +200,7 @@ func (w *crew) mayBegin(place int) (wait time.Duration, err error) {
 	return 0, nil
 }
 
-// start makes a call in its own goroutine.
+// start runs a prepared call in its own goroutine.
 func (w *crew) start(ctx context.Context, t *turn) {
 	p, o := w.page, w.results
 	w.tick(time.Now())
@@ -267,9 +269,9 @@ func (w *crew) finish(t *turn) {
 	w.share(t, share, hung)
 }
 
-// leave records the outcome of a call that was abandoned or ended its goroutine. The entity has
-// failed. If the call has a batch, the page ends before it; if it is the page's first, the page has
-// to be retried with fewer entities.
+// leave records the outcome of a call that did not return, because it timed out or ended its
+// goroutine. The entity has failed. If the call has a batch, the page ends before it. If the batch
+// is the page's first, the page is retried with fewer entities.
 func (w *crew) leave(t *turn) {
 	err := w.page.left(&t.group, t.left)
 	t.called = called{}
@@ -284,7 +286,7 @@ func (w *crew) leave(t *turn) {
 	}
 }
 
-// load returns the bytes that a result adds to its page.
+// load returns the bytes that a result adds to the page's commit.
 func (r *result) load() int {
 	if r.effect == nil {
 		return 0
@@ -292,7 +294,8 @@ func (r *result) load() int {
 	return r.effect.Bytes + r.bytes
 }
 
-// add adds the results of the next entities, up to the first call that has not ended.
+// add adds the results of ended calls, in the order of entities, up to the first call that still
+// runs.
 func (w *crew) add() {
 	for !w.cut && len(w.turns) > 0 && w.turns[0].done {
 		t := w.turns[0]
@@ -305,8 +308,8 @@ func (w *crew) add() {
 	}
 }
 
-// addNext adds the result of the next entity, which is the turn's entity i. It returns false if it
-// can't: the page ends, or the entity runs again.
+// addNext adds the result of the next entity, which is entity i of the call t. It returns false if
+// the page ends instead, or if the function has to run again on the entity.
 func (w *crew) addNext(t *turn, i int) bool {
 	p, o, c, h := w.page, w.results, w.chunk, t.all[i]
 	switch {
@@ -331,17 +334,16 @@ func (w *crew) addNext(t *turn, i int) bool {
 	return true
 }
 
-// stale reports whether an entity has to run again because an earlier one has written something
-// after it was read.
+// stale reports whether the function has to run again on an entity, because an earlier entity has
+// written something that the call has read before.
 func (w *crew) stale(t *turn, h *hand) bool {
 	return h.view != nil && !errors.Is(t.left, function.ErrTimeout) && h.view.stale()
 }
 
-// rerun runs the function again on the next entity, which is the turn's entity i, and on those
-// after it that are stale, too. All earlier entities are handled by then, so the first one reads
-// the same as in a sequential run. A page whose time is over ends before the entity instead. rerun
-// also halves the number of concurrent calls and of entities in a call, because the entities may
-// depend on each other.
+// rerun runs the function again on entity i of the call t, and on entities after it that need that,
+// too. All earlier entities are handled by then, so this call reads the same as in a sequential
+// run. If the page's time is over, the page ends before the entity instead. As the entities may
+// depend on each other, rerun also halves the number of calls at once, and of entities in a call.
 func (w *crew) rerun(t *turn, i int) {
 	p := w.page
 	if p.Ends() || w.results.tookAll(0, time.Duration(p.Job.PageTime)) {
@@ -368,7 +370,7 @@ func (w *crew) rerun(t *turn, i int) {
 	w.turns = append(turns, w.turns[1:]...)
 }
 
-// tick divides the time since the last event among the calls under way.
+// tick divides the time since the last tick among the calls that run.
 func (w *crew) tick(now time.Time) {
 	if w.running > 0 {
 		w.clock += now.Sub(w.at) / time.Duration(w.running)

@@ -17,9 +17,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/survey"
 )
 
-// unsuspected cuts a range whose page has killed its process, after a page of the job's size. The
-// cause is before the cut, because the range's page is at most that large. So the part after the
-// cut is not suspected. It returns nil if nothing comes after the page.
+// unsuspected cuts a range whose page has killed its process. It cuts after a page of the job's
+// usual size. The entity at fault is before the cut, because the range's page is at most that
+// large. So the part after the cut is not suspected. It returns nil if nothing comes after the
+// page.
 func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, error), err error) {
 	size := int(p.job.PageSize)
 	found, err := p.ahead(p.keys.Peek(size + 1))
@@ -31,12 +32,13 @@ func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, erro
 	return func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }, nil
 }
 
-// A prefix returns the known positions of a range's first entities, for a search of the n-th entity
-// from the range's start or from another position. It may wait until they are read.
+// A prefix is a function that returns the known positions of a range's first entities. They help to
+// search the n-th entity from the range's start, or else from another position. The function may
+// wait until they are read.
 type prefix func(n int64, start bool) source.Prefix
 
-// planCut decides where the range is cut, and starts the search for boundaries that are not among
-// known keys.
+// planCut decides where the range is cut. It also prepares the search for boundaries that are not
+// among the keys read so far.
 func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root bool, size int, known prefix) {
 	t := p.task(root)
 	c := p.Strategy.Decide(s, t)
@@ -53,9 +55,9 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 	p.later(ctx, plan, c, s, t, known)
 }
 
-// Load returns what the task knows after it has processed the first dealt entities of the plan's
-// page. each is the function's time for one of them. ok is false if the task can't give away any of
-// the remaining entities.
+// Load describes the task's remaining work, after it has processed the first dealt entities of the
+// plan's page. The function takes the time each for an entity. The result ok is false if the task
+// can't give away any of the remaining entities.
 func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
 	l = split.Load{Left: plan.Rest().Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize,
 		Workers: p.job.Workers}
@@ -77,9 +79,8 @@ func (p Plan) Rest() split.Piece {
 	return s
 }
 
-// Give cuts the rest of the range after the first dealt entities of the plan's page. keep is how
-// many of the rest the task keeps. It gives the others away in pieces; each is the number of
-// entities in a piece.
+// Give cuts the rest of the range after the first dealt entities of the plan's page. The task keeps
+// the first keep entities of the rest, and gives the others away in pieces of each entities.
 func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int64) ([]split.Piece, error) {
 	s := plan.Rest()
 	pieces, err := s.Give(int64(dealt), keep, each, p.job.Workers).Apply(s, p.finder(ctx, s, plan.known))
@@ -89,12 +90,13 @@ func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int
 	return pieces, err
 }
 
-// task returns the planner's knowledge of the task in the form of package split.
+// task returns what the planner knows about the task, in the form of package split.
 func (p *Planner) task(root bool) split.Task {
 	return split.Task{Root: root, Blind: !p.Source.Counts(), Divided: p.divided, Page: p.pageToCut()}
 }
 
-// mustNotCut reports whether the range stays whole: it is too short, or suspected.
+// mustNotCut reports whether the range must stay whole: it is too short, or suspected of killing
+// its process.
 func (p *Planner) mustNotCut() bool { return p.whole == p.record.ID || p.record.Solo }
 
 // count counts the range if that helps to cut it.
@@ -121,7 +123,7 @@ func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted
 	return s.Exact
 }
 
-// survey draws a sample of the kind, and estimates how large the kind is.
+// survey samples the keys of the range, and estimates how many entities it has.
 func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	s.Workers = p.job.Workers
 	if p.Strategy.SampleSize(s.Workers) == 0 {
@@ -164,9 +166,9 @@ func inBackground[T any](f func() T) func() T {
 	return sync.OnceValue(func() T { return <-result })
 }
 
-// later applies a plan in the background. It starts at once if the range is cut before its page;
-// otherwise Plan.Progress starts it. Plan.Pieces waits for the result. The goroutine uses only
-// values that do not change in the meantime.
+// later carries out a plan of cuts in the background. It starts at once if the range is cut before
+// its page. Otherwise Plan.Progress starts it. Plan.Pieces waits for the result. The goroutine uses
+// only values that do not change in the meantime.
 func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s split.Piece, t split.Task, known prefix) {
 	var pieces []split.Piece
 	var err error
@@ -209,8 +211,8 @@ func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s spli
 	}
 }
 
-// weigh counts the entities of all pieces at the same time. If the database can't count, the pieces
-// stay unchanged.
+// weigh counts the entities of all pieces, with calls at the same time. If the database can't
+// count, the pieces stay unchanged.
 func (p *Planner) weigh(
 	ctx context.Context, local query.Query, workers, page int64, pieces []split.Piece,
 ) []split.Piece {
@@ -234,7 +236,8 @@ func (p *Planner) weigh(
 	return split.WithCounts(pieces, counts, most, workers)
 }
 
-// finder returns a finder for a range. It answers from the known first entities where it can.
+// finder returns a split.Finder for a range. It answers from the range's first entities if they are
+// known, and otherwise asks the database.
 func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split.Finder {
 	local := p.local
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
@@ -254,12 +257,11 @@ func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split
 	}
 }
 
-// ErrCut says that a range was cut into pieces out of order, which is a bug in scattermap.
+// ErrCut says that a range was cut into pieces that are not in order, which is a bug in scattermap.
 var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a bug in " +
 	"scattermap, please report it"))
 
-// EntitySize returns the mean size of an entity in bytes, found by the survey of the range; 0:
-// there was no survey.
+// EntitySize returns the mean size of an entity in bytes, if the range was surveyed; 0: unknown.
 func (p *Planner) EntitySize() int64 {
 	if p.entitySize == nil {
 		return 0
@@ -267,7 +269,7 @@ func (p *Planner) EntitySize() int64 {
 	return p.entitySize()
 }
 
-// AwaitCounts waits for the root's counts that run in the background.
+// AwaitCounts waits for the counts of the job's first range that run in the background.
 func (p *Planner) AwaitCounts(ctx context.Context) {
 	if p.unsharded == nil { // an earlier delivery has cut the range
 		look := survey.Survey{Source: p.Source, Query: p.Query}
@@ -277,8 +279,8 @@ func (p *Planner) AwaitCounts(ctx context.Context) {
 	p.EntitySize()
 }
 
-// Unsharded returns the result of AwaitCounts: how many entities lack the property that the job is
-// sharded by. It is negative if that is unknown.
+// Unsharded returns how many entities lack the property in ShardBy. AwaitCounts must have returned
+// before. It is negative if unknown.
 func (p *Planner) Unsharded() int64 {
 	if p.unsharded == nil {
 		return 0

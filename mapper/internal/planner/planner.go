@@ -18,48 +18,48 @@ import (
 )
 
 // A Planner reads the positions of a range's entities, and decides where the range is cut. It
-// serves one delivery: first its range, then the remaining part after each page.
+// serves one delivery: first its range, and after each page the remaining part.
 type Planner struct {
 	Query    query.Query
 	Source   source.Source
 	Mode     function.Mode
 	Strategy split.Strategy
-	Starts   bool // it plans for a start, which waits for short calls only
+	Starts   bool // whether the plan is for the start of a job, which waits only for short calls
 
-	Paces *pace.Book[record.Ref] // how fast the jobs of this process go
-	Wait  time.Duration          // the longest that a page may wait for its job's rate
+	Paces *pace.Book[record.Ref] // the pace of each job in this process
+	Wait  time.Duration          // the longest wait of a page for its job's rate
 
 	job    *record.Job
 	record *record.Range
-	local  query.Query // the part of the query in the range's space
+	local  query.Query // the part of the query in the kind and namespace of the range
 
-	keys     *source.Stream // from the range's start on
-	counted  bool           // it has counted the range, or tried to
-	unsought bool           // the range could be cut, but so far that was not worth it
-	divided  bool           // one worker processes the rest, which is cut only if it is late
+	keys     *source.Stream // reads keys from the range's start on
+	counted  bool           // whether the planner has counted the range, or tried to
+	unsought bool           // whether the range could be cut, but so far that was not worth it
+	divided  bool           // whether one worker processes the rest, which is cut only if it would end late
 	whole    string         // the ID of the range that must not be cut
-	listed   string         // the ID of the range that is not cut between spaces again
+	listed   string         // the ID of the range that must not be cut between kinds and namespaces again
 
-	// Results of a survey of the range, as the root makes one. They are nil if this delivery made
-	// none.
+	// Results of a survey of the range, such as the one of a job's first range. They are nil if
+	// this delivery has made none.
 	entitySize func() int64
-	unsharded  func() int64  // see record.Range
-	weighed    []split.Piece // the range's pieces, if they were counted before it was cut
+	unsharded  func() int64  // how many entities lack the property in ShardBy, see record.Range
+	weighed    []split.Piece // the range's pieces, if their entities were counted before the cut
 }
 
-// A Plan is what a task is about to process.
+// A Plan is the next page of a range, and where the range is cut.
 type Plan struct {
 	At   []*keyspace.Position // the page's entities, in the order of the read
-	Next *keyspace.Position   // the first entity of the range after the page, or nil
+	Next *keyspace.Position   // the first entity of the range after the page; nil: the page is the last
 
 	// Pieces returns the pieces into which the range is cut. It is nil if the range is not cut. The
 	// first piece starts with the page, and stays with the range. The others become its children.
 	Pieces func() ([]split.Piece, error)
-	First  bool // the range is cut before the page is processed
+	First  bool // whether the range is cut before the page is processed
 
-	Range split.Piece // the range when it was planned
-	known prefix      // what had been read of it then
-	seek  func()      // starts the search for boundaries; nil: they are known
+	Range split.Piece // the range at the time of the plan
+	known prefix      // the positions of the range that were known at the time of the plan
+	seek  func()      // starts the search for boundaries; nil: all are known
 }
 
 // Shorten reduces the page to its first n entities.
@@ -86,8 +86,8 @@ func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
 	}
 }
 
-// worthSeeking is how long the function runs on a page before boundaries are looked for. It is half
-// of the least time that is worth a task.
+// worthSeeking is how long the function runs on a page before the search for boundaries starts. It
+// is half of the least time for which a task is worth its cost.
 const worthSeeking = split.WorthTask / 2
 
 // Plan reads the keys of the next page of a range, and decides where the range is cut.
@@ -147,8 +147,8 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	return found, err
 }
 
-// peek starts to read n positions. The function ready waits for them. The function known waits too,
-// and returns everything that is known about the range's first entities.
+// peek starts to read the next n positions. The function ready waits for them. The function known
+// also waits, and returns all positions that are known from the range's start on.
 func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known func() source.Prefix) {
 	keys := p.keys
 	ready = keys.PeekLater(n)
@@ -160,7 +160,7 @@ func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known
 	})
 }
 
-// planRest plans where the rest of the range after the page is cut.
+// planRest decides where the range is cut after its next page.
 func (p *Planner) planRest(ctx context.Context, found *Plan, s split.Piece, root bool, size int,
 	known func(int64, bool) source.Prefix,
 ) (err error) {
@@ -181,7 +181,7 @@ func (p *Planner) planRest(ctx context.Context, found *Plan, s split.Piece, root
 	return nil
 }
 
-// stream returns a stream of the range.
+// stream returns the stream that reads the range, and makes it if there is none.
 func (p *Planner) stream(ctx context.Context) *source.Stream {
 	r := p.record
 	s := source.NewStream(ctx, p.Source, p.Query, r.Start, r.End, p.readsWhole())
@@ -194,16 +194,15 @@ func (p *Planner) stream(ctx context.Context) *source.Stream {
 	return s
 }
 
-// answerBytes is how many bytes of entities a query asks for. The client takes up to 4 MiB in one
-// answer.
+// answerBytes limits the bytes of entities in one answer to a query. The client takes up to 4 MiB.
 const answerBytes = 2 << 20
 
 // ReadOn reads the next page in the background, while the caller processes the current page. If the
 // planner reads keys, it starts at once. It reads no keys if the next page will read entities.
 //
-// If the planner reads entities, ReadOn returns halfway, which starts the reading. Call halfway
-// after half of the current page. An entity costs more than a key. If the function slows down, the
-// rest of the range may go to other tasks, which would read its entities a second time.
+// If the planner reads entities, ReadOn returns a function halfway, which starts the reading. Call
+// it after half of the current page. An entity costs more than a key. If the function slows down,
+// the rest of the range may go to other tasks, which would read its entities a second time.
 func (p *Planner) ReadOn() (halfway func()) {
 	keys, n := p.keys, int(min(2*p.record.PageSize, max(p.record.Estimate, p.record.PageSize))+1)
 	switch {
@@ -215,23 +214,23 @@ func (p *Planner) ReadOn() (halfway func()) {
 	return nil
 }
 
-// dropKeys ends a stream that is no longer useful.
+// dropKeys ends a stream of keys that is no longer useful.
 func (p *Planner) dropKeys() {
 	p.keys.Close()
 	p.keys = nil
 }
 
-// KeepWhole makes sure that the current range is not cut any more.
+// KeepWhole prevents further cuts of the current range.
 func (p *Planner) KeepWhole() { p.whole = p.record.ID }
 
-// Forget drops the entities that were read ahead, as the function may have changed them since.
+// Forget drops the entities that were read ahead, because they may be outdated.
 func (p *Planner) Forget() {
 	if p.keys != nil && p.keys.Whole {
 		p.dropKeys()
 	}
 }
 
-// GoOn continues the planner with the remaining part of its range.
+// GoOn makes the planner plan for r, the remaining part of its range.
 func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 	p.job, p.record = job, r
 	p.divided = r.Workers <= 1 && !p.unsought
@@ -244,24 +243,24 @@ func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 	}
 }
 
-// Close ends the reading.
+// Close ends the reading in the background.
 func (p *Planner) Close() {
 	if p.keys != nil {
 		p.keys.Close()
 	}
 }
 
-// readsWhole reports whether a stream should read entities in place of keys. It does once entities
-// are known to be small, unless the job needs only keys. There are two more exceptions. If the job
-// is sharded by a property that is a list, an entity does not tell for which of its values it was
-// found. In a share of the keys, most entities would be read without use.
+// readsWhole reports whether the stream should read entities in place of keys. It should if
+// entities are known to be small and the job does not read only keys. There are two more
+// exceptions. If the property in ShardBy is a list, an entity does not tell for which of its values
+// it was found. In a share of the keys, most entities would be read without use.
 func (p *Planner) readsWhole() bool {
 	return p.Query.ShardBy == "" && p.Query.Share.All() && !p.Query.KeysOnly &&
 		p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)
 }
 
 // ahead returns the stream's next positions that are still in the range, which may have become
-// shorter since they were read. It checks their order, and drops a stream that has failed.
+// shorter since they were read. It checks their order. It drops the stream after an error.
 func (p *Planner) ahead(found []*keyspace.Position, err error) ([]*keyspace.Position, error) {
 	if err != nil {
 		p.dropKeys()
@@ -279,8 +278,8 @@ func (p *Planner) ahead(found []*keyspace.Position, err error) ([]*keyspace.Posi
 	return found[:n], nil
 }
 
-// checkOrder checks that the positions are in order, and inside the range. Otherwise ranges might
-// overlap or leave gaps.
+// checkOrder returns an error unless the positions are in order and inside the range. Otherwise
+// ranges might overlap or leave gaps.
 func (p *Planner) checkOrder(found []*keyspace.Position) error {
 	for i, at := range found {
 		if p.record.Start != nil && keyspace.Compare(p.record.Start, at) > 0 || p.keys.End != nil &&
@@ -292,8 +291,8 @@ func (p *Planner) checkOrder(found []*keyspace.Position) error {
 	return nil
 }
 
-// Reader returns a reader that looks up the page's entities. If the job does not read entities, it
-// returns empty stamps.
+// Reader returns a reader of the page's entities, which looks them up by get. If the job reads only
+// keys, the reader returns empty stamps.
 func (p *Planner) Reader(get source.Get) source.Reader {
 	if !p.Query.Unread(p.Mode == function.Update) {
 		return source.EntityReader(get)
@@ -301,7 +300,8 @@ func (p *Planner) Reader(get source.Get) source.Reader {
 	return func(at []*keyspace.Position) ([]wire.Stamp, error) { return make([]wire.Stamp, len(at)), nil }
 }
 
-// ReaderAhead returns a Reader that takes entities that the planner has already read.
+// ReaderAhead returns a reader of the page's entities, which takes entities that the planner has
+// read already.
 func (p *Planner) ReaderAhead(ctx context.Context) source.Reader {
 	if p.keys != nil && p.keys.Whole {
 		return p.keys.Read

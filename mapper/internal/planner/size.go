@@ -21,8 +21,8 @@ func (p *Planner) pageSize(size int) (int, error) {
 	return p.atRate(rate, size), nil
 }
 
-// pageToCut returns the page size for which the range is cut. At a low rate pages are small, so
-// that even few entities are spread over all workers.
+// pageToCut returns the page size by which the range is cut. At a low rate pages are small, so that
+// even few entities are spread over all workers.
 func (p *Planner) pageToCut() int64 {
 	rate, err := p.job.RateLimit()
 	if rate = rate.OfPages(); err != nil || rate == (pace.Limit{}) {

@@ -8,10 +8,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// planSpaces plans a range of a query over several spaces, until its entities are in one space. It
-// cuts the range between spaces, or processes one space after the other. If settled, the returned
-// plan is final: the range is cut, or the rest of a space is one page. Otherwise the caller plans
-// the range like any other.
+// planSpaces plans a range whose entities may have several kinds and namespaces, called spaces. It
+// cuts the range between spaces, or processes one space after the other. If the result settled is
+// true, the plan is final: the range is cut, or the rest of a space is one page. Otherwise the
+// range is now in one space, and the caller plans it like any other.
 func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (found Plan, settled bool, err error) {
 	r := p.record
 	if r.Kind != "" && !root {
@@ -60,8 +60,8 @@ func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 	return Plan{First: true, Pieces: func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }}, true, nil
 }
 
-// listSpaces cuts a range at its spaces, once. It returns no pieces if the range should not be cut
-// there.
+// listSpaces cuts a range between its kinds and namespaces, once. It returns no pieces if the range
+// should not be cut there.
 func (p *Planner) listSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
 	r := p.record
 	if r.Solo || r.Kind != "" || p.listed == r.ID || p.divided && s.Workers <= 1 {
@@ -74,10 +74,11 @@ func (p *Planner) listSpaces(ctx context.Context, s split.Piece) (pieces []split
 	return p.cutSpaces(ctx, s)
 }
 
-// mostSpaces is how many spaces a task lists at once.
+// mostSpaces is the largest number of pairs of kind and namespace that a task lists at once.
 const mostSpaces = 10_000
 
-// cutSpaces cuts a range between spaces, evenly by their number.
+// cutSpaces cuts a range between kinds and namespaces, so that each piece has about the same number
+// of them.
 func (p *Planner) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
 	var all []keyspace.Space
 	next := p.Source.Spaces(ctx, p.Query, s.Start, s.End)
@@ -107,8 +108,9 @@ func (p *Planner) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.
 	return append(pieces, rest), nil
 }
 
-// spacesPerWorker is how many ranges of spaces are cut for each worker, since their sizes are
-// unknown. longWalk is the most spaces that one task processes one after the other.
+// Constants for ranges over several kinds and namespaces, called spaces. A range is cut into
+// spacesPerWorker pieces for each worker, because their sizes are unknown. One task processes up to
+// longWalk spaces one after the other.
 const (
 	spacesPerWorker = 4
 	longWalk        = 1000

@@ -8,7 +8,8 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// valuesIn returns the elements of a saved array. Any other value counts as an array of one.
+// valuesIn returns the elements of a saved array. Any other value counts as an array with one
+// element.
 func valuesIn(saved any) []any {
 	switch v := saved.(type) {
 	case []any:
@@ -19,13 +20,13 @@ func valuesIn(saved any) []any {
 	return []any{saved}
 }
 
-// mostPairs is the most pairs of elements that align compares if a type does not save what it has
-// loaded.
+// mostPairs is the largest number of pairs of elements that align compares, if a type does not save
+// what it has loaded.
 const mostPairs = 1 << 18
 
-// align returns the saved form of each stored element, and whether that is certain. If there are
-// fewer saved elements than stored ones, the missing ones are assumed to be empty: nulls, or all
-// values that omitempty leaves out.
+// align returns, for each element of a stored array, the form in which it was saved, and whether
+// that is certain. If there are fewer saved elements than stored ones, it assumes that the missing
+// ones are empty: nulls, or values that omitempty leaves out.
 func align(stored []*pb.Value, saved []any) (all []any, ok bool) {
 	for _, omitted := range []func(*pb.Value) bool{func(*pb.Value) bool { return false }, isNull, isEmpty} {
 		all, rest := make([]any, len(stored)), saved
@@ -47,8 +48,8 @@ func align(stored []*pb.Value, saved []any) (all []any, ok bool) {
 	return nil, false
 }
 
-// inOrder reports whether no element is saved at another one's place. A type's Load or Save may
-// sort the elements.
+// inOrder reports whether each element of an array was saved at its stored place. A type's Load or
+// Save may sort the elements.
 func inOrder(stored []*pb.Value, saved []any) bool {
 	var unlike []int
 	for i, el := range stored {
@@ -69,7 +70,7 @@ func inOrder(stored []*pb.Value, saved []any) bool {
 	return true
 }
 
-// isSavedAs reports whether a stored value may have this saved form, if its type saves what it
+// isSavedAs reports whether a stored value may be saved in this form, by a type that saves what it
 // loads.
 func isSavedAs(stored *pb.Value, saved any) bool {
 	if isUnsaved(saved) {
@@ -118,8 +119,8 @@ func isNull(v *pb.Value) bool {
 	return ok || v.GetValueType() == nil
 }
 
-// isEmpty reports whether a value is loaded as one that the client does not save if the field has
-// omitempty.
+// isEmpty reports whether a stored value is loaded as an empty one. The client does not save an
+// empty value if the field has omitempty.
 func isEmpty(v *pb.Value) bool {
 	switch x := v.GetValueType().(type) {
 	case *pb.Value_BooleanValue:

@@ -14,13 +14,14 @@ import (
 	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
-// errTwins says that it is unknown which elements were removed.
+// errTwins is the error if a function removes one of several elements that are equal in Go, but
+// stored differently: it is unknown which one.
 var errTwins = errors.New("some of its elements are equal in the Go type and are stored differently, " +
 	"so it is unknown which of them were removed")
 
-// elements returns the new stored form of an array's elements. before has the elements saved right
-// after loading, and after has the elements saved now. An element in both stays as stored, even at
-// another place.
+// elements returns the new stored form of an array. The elements saved right after loading are
+// before, and the elements saved now are after. An element in both stays as stored, even at another
+// place.
 //
 // Elements that differ are merged with the stored elements at their places, if all changes are in
 // place: then all others have stayed. Otherwise it is unknown which stored element a changed one
@@ -61,7 +62,7 @@ func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bo
 	return slices.DeleteFunc(all, func(v *pb.Value) bool { return v == nil }), nil
 }
 
-// stays returns the stored form of an element that is the same before and after.
+// stays returns the stored form of an element that was saved in the same form before and after.
 func (m merger) stays(old *pb.Value, before, after any, noIndex, flags bool, s *schema) (*pb.Value, error) {
 	switch {
 	case m.resaves && isUnsaved(after):
@@ -74,14 +75,14 @@ func (m merger) stays(old *pb.Value, before, after any, noIndex, flags bool, s *
 	return old, nil
 }
 
-// places say where the elements of an array were before.
+// places say at which places the elements of an array were before the function.
 type places struct {
-	from    []int  // for each element, its place before; -1 if it is new
-	kept    []bool // for each place before, whether its element is still in the array
-	removed bool   // some were removed, and nothing else was changed
-	inPlace bool   // the elements that differ are at the same places before and after
-	more    bool   // some are new
-	moved   bool   // some are at other places
+	from    []int  // for each element, its place before the change; -1: the element is new
+	kept    []bool // for each place before the change, whether its element is still in the array
+	removed bool   // whether elements were removed, and nothing else was changed
+	inPlace bool   // whether the elements that differ are at the same places before and after
+	more    bool   // whether some elements are new
+	moved   bool   // whether some elements are at other places than before
 }
 
 func placing(before, after []any) places {
@@ -102,7 +103,7 @@ func placing(before, after []any) places {
 	return p
 }
 
-// loses reports whether a removed element had something that the Go type does not hold.
+// loses reports whether a removed element had something that its Go type does not hold.
 func (p places) loses(old []*pb.Value, before []any) bool {
 	for i, el := range old {
 		if !p.kept[i] && loses(el, before[i]) {
@@ -112,9 +113,9 @@ func (p places) loses(old []*pb.Value, before []any) bool {
 	return false
 }
 
-// left returns the earlier places of the elements, if some were removed and nothing else was
-// changed. Where there is a choice, it picks the first place. It returns nil if something else was
-// changed.
+// left returns the earlier places of the elements, if elements were removed and nothing else was
+// changed. Where several places are possible, it picks the first one. It returns nil if something
+// else was changed.
 func left(before, after []any) []int {
 	if len(after) >= len(before) {
 		return nil
@@ -131,8 +132,8 @@ func left(before, after []any) []int {
 	return places
 }
 
-// shifts reports whether the remaining elements may come from other places than left has returned,
-// and whether those are stored differently.
+// shifts reports whether the remaining elements may have come from other places than left has
+// returned, and are stored differently there.
 func (m merger) shifts(old []*pb.Value, before, after []any, places []int, flags bool) bool {
 	last := len(before)
 	for i := len(after) - 1; i >= 0; i-- {
@@ -147,8 +148,8 @@ func (m merger) shifts(old []*pb.Value, before, after []any, places []int, flags
 	return false
 }
 
-// twins reports whether some elements were removed, equal ones were kept, and not all of these are
-// stored alike.
+// twins reports whether an element was removed that is equal in Go to one that was kept, but stored
+// differently.
 func (m merger) twins(old []*pb.Value, before []any, kept []bool, flags bool) bool {
 	type group struct {
 		first              int
@@ -171,9 +172,9 @@ func (m merger) twins(old []*pb.Value, before []any, kept []bool, flags bool) bo
 	return false
 }
 
-// unlike compares two stored elements of the same value: Go's client saves both as saved. It
-// reports whether they differ in something that the merge must keep. If flags is set, it ignores
-// their index flags, because the element that stays gets a new one.
+// unlike reports whether two stored elements, which the client saves in the same form, differ in
+// something that must be kept. If flags is set, it ignores their index flags, because the element
+// that stays gets a new one.
 func (m merger) unlike(a, b *pb.Value, saved any, flags bool) bool {
 	if same(a, b) || flags && same(flagged(a, false), flagged(b, false)) {
 		return false
@@ -181,8 +182,8 @@ func (m merger) unlike(a, b *pb.Value, saved any, flags bool) bool {
 	return !m.resaves || loses(a, saved) || loses(b, saved)
 }
 
-// placesOf returns the earlier place of each element, or -1 for a new one. An element that is still
-// at its place has not moved. Equal elements that have moved keep their order.
+// placesOf returns the earlier place of each element, or -1 for a new one. An element that equals
+// the one at its place has not moved. Equal elements that have moved keep their order.
 func placesOf(before, after []any) []int {
 	from, used := make([]int, len(after)), make([]bool, len(before))
 	keep := func(i, at int) { from[i], used[at] = at, true }
@@ -225,9 +226,9 @@ func placesOf(before, after []any) []int {
 	return from
 }
 
-// appendText appends a text that identifies a value. Values that are equal, as equalValues says,
-// have the same text. Different values have different texts if the client can read their types.
-// Values of other types, which a Save may return, may share a text.
+// appendText appends to b a text that identifies a value. Values that are equal according to
+// equalValues have the same text. Different values have different texts if the client can read
+// their types. Values of other types, which a Save may return, may share a text.
 func appendText(b []byte, v any) []byte {
 	text := func(kind byte, s string) []byte {
 		b = binary.AppendUvarint(append(b, kind), uint64(len(s)))

@@ -8,13 +8,14 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// errLoose says that the client can't save an entity that is held in an interface.
+// errLoose is the error for a changed value that the client would save wrongly: an entity that is
+// held in an interface.
 var errLoose = errors.New("it holds a *datastore.Entity in an interface, and the Go client saves that as the fields " +
 	"of the struct " +
 	"datastore.Entity: have a field of a type of its own, or a datastore.PropertyList for the whole entity")
 
 // checkLoose returns an error if a function has changed a value that the client would save as
-// something else.
+// something else, see errLoose.
 func (h habits) checkLoose(v reflect.Value, before, after []datastore.Property) error {
 	if h.loose && !equalProperties(before, after) && holdsLoose(v) {
 		return errLoose

@@ -16,17 +16,17 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// errUnkept says that a change would lose something that the Go type does not hold.
+// errUnkept is the error for a change that would lose something which the Go type does not hold.
 var errUnkept = errors.New("changing it would drop properties or keys of entities inside it that the Go type " +
 	"does not declare")
 
-// A merger makes the new stored form of an entity that a function has changed. It starts from the
-// stored entity. Values that are saved the same before and after the function stay as stored, bit
+// A merger makes the new stored form of an entity that a function has changed, from the stored
+// entity. Values that are saved in the same form before and after the function stay as stored, bit
 // for bit. Values that are not saved at all stay, too. Only values that differ are converted;
 // inside arrays and entities, only the parts that differ.
 type merger struct {
-	resaves bool            // values that do not differ are converted too, as the client's Put would do
-	own     *pb.PartitionId // of the stored entity
+	resaves bool            // whether values that do not differ are converted, too, as the client's Put would do
+	own     *pb.PartitionId // project and namespace of the stored entity
 }
 
 // merge returns the entity to store, and the names of the properties that differ from the stored
@@ -83,7 +83,8 @@ func (m merger) merge(
 	return whole, changed, nil
 }
 
-// removed returns the edits that remove stored properties which are no longer saved.
+// removed returns the edits that remove stored properties. These are the properties that are no
+// longer saved.
 func (m merger) removed(
 	stored *pb.Entity, before []datastore.Property, is func(string) *datastore.Property, s *schema,
 ) map[string]*pb.Value {
@@ -103,8 +104,8 @@ func (m merger) removed(
 	return edits
 }
 
-// withEdits returns an entity with its properties edited, and the names of these. A nil edit
-// removes the property.
+// withEdits returns an entity with edited properties, and the names of these. A nil edit removes
+// the property.
 func withEdits(stored *pb.Entity, edits map[string]*pb.Value) (whole *pb.Entity, changed []string) {
 	if len(edits) == 0 {
 		return stored, nil
@@ -124,7 +125,8 @@ func withEdits(stored *pb.Entity, edits map[string]*pb.Value) (whole *pb.Entity,
 	return whole, changed
 }
 
-// checkValue returns an error for a value that no property can have, although a Save may return it.
+// checkValue returns an error for a value that no property can have. A type's Save may return such
+// a value.
 func checkValue(v any) error {
 	switch x := plainValue(v).(type) {
 	case nil, bool, int64, float64, string, []byte, time.Time, datastore.GeoPoint, *datastore.Key, unsaved, omitted:
@@ -149,15 +151,17 @@ func checkValue(v any) error {
 	}
 }
 
-// A moves finds renamed properties of types that do not declare names, such as a PropertyList. A
-// property p is a renamed one if its value is new under its name, and equals the stored value of
-// another name. That other name was removed, or has a new value too.
+// A moves finds properties that were renamed, in types that do not declare names, such as a
+// PropertyList. A property p is a renamed one if its value is new under its name, and equals the
+// stored value of another name. That other name was removed, or has a new value, too.
 type moves struct {
 	stored *pb.Entity
 	before []datastore.Property
-	is     func(name string) *datastore.Property // after the function
-	taken  map[string]bool                       // the names whose stored value was used
-	flags  bool                                  // a moved value gets the flag with which it is saved
+	// returns the property that is saved under a name after the function
+	is    func(name string) *datastore.Property
+	taken map[string]bool // the names whose stored values were already found
+	// whether a renamed value gets the index flag with which it is saved
+	flags bool
 }
 
 // find returns the stored value of the property that was renamed to p, or nil.
@@ -186,8 +190,8 @@ func (m *moves) find(p datastore.Property, unindexed bool) *pb.Value {
 	return nil
 }
 
-// value returns the new stored form of a property that is stored already. b is what it was saved as
-// right after loading, or nil if it was not saved.
+// value returns the new stored form of a property whose old stored form is old. Right after loading
+// it was saved as b; nil: it was not saved.
 func (m merger) value(
 	old *pb.Value, b *datastore.Property, p datastore.Property, s *schema, unindexed bool,
 ) (*pb.Value, error) {
@@ -201,9 +205,8 @@ func (m merger) value(
 	return m.saved(old, b.Value, p.Value, noIndex, m.resaves || b.NoIndex != p.NoIndex, s)
 }
 
-// saved returns the new stored form of a value. before is what it was saved as right after loading,
-// and after is what it is saved as now. The flags argument says that unchanged parts get the index
-// flag, too.
+// saved returns the new stored form of a value. It was saved as before right after loading, and is
+// saved as after now. If flags is set, unchanged parts also get the new index flag.
 func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *schema) (*pb.Value, error) {
 	b, wasEntity := before.(*datastore.Entity)
 	a, isEntity := after.(*datastore.Entity)
@@ -249,8 +252,8 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 	return v, err
 }
 
-// like gives v the meaning and the index flag of the value that it replaces. If flags is set, it
-// gives it the new flag instead.
+// like returns v with the meaning and the index flag of the value old, which it replaces. If flags
+// is set, v gets the new index flag.
 func like(old, v *pb.Value, noIndex, flags bool) *pb.Value {
 	v.Meaning, v.ExcludeFromIndexes = old.GetMeaning(), noIndex
 	if !flags {
@@ -259,8 +262,8 @@ func like(old, v *pb.Value, noIndex, flags bool) *pb.Value {
 	return v
 }
 
-// flagged returns a value with another index flag, otherwise unchanged. Everything inside an
-// unindexed value becomes unindexed.
+// flagged returns the value with another index flag. Everything inside an unindexed value becomes
+// unindexed.
 func flagged(v *pb.Value, noIndex bool) *pb.Value {
 	v = pbvalue.CloneValue(v)
 	if elements := v.GetArrayValue().GetValues(); len(elements) > 0 {
@@ -280,8 +283,8 @@ func flagged(v *pb.Value, noIndex bool) *pb.Value {
 	return v
 }
 
-// sameBut reports whether two values are the same except for flags and meanings. Arrays and
-// entities never are.
+// sameBut reports whether two values are the same except for index flags and meanings. It returns
+// false for arrays and entities.
 func sameBut(old, v *pb.Value) bool {
 	switch x := old.GetValueType().(type) {
 	case *pb.Value_ArrayValue, *pb.Value_EntityValue:
@@ -296,11 +299,11 @@ func sameBut(old, v *pb.Value) bool {
 	return same(&pb.Value{ValueType: old.GetValueType()}, &pb.Value{ValueType: v.GetValueType()})
 }
 
-// same reports whether two values are stored alike.
+// same reports whether two values are stored in the same way.
 func same(a, b *pb.Value) bool { return pbvalue.Same(a, b) }
 
-// loses reports whether a stored value has something that its saved form lacks. Only entities, and
-// arrays of them, can have that.
+// loses reports whether a stored value has something that its saved form lacks, such as a property
+// that the Go type does not declare. Only entities, and arrays of them, can have that.
 func loses(old *pb.Value, saved any) bool {
 	if array := old.GetArrayValue(); array != nil {
 		to, ok := saved.([]any)
@@ -335,7 +338,7 @@ func loses(old *pb.Value, saved any) bool {
 	return false
 }
 
-// withoutProject returns a key in the client's form, without its project.
+// withoutProject returns a key in the client's form. Such a key has no project.
 func withoutProject(k *pb.Key) *pb.Key {
 	all := &pb.Key{Path: k.GetPath()}
 	if namespace := k.GetPartitionId().GetNamespaceId(); namespace != "" {

@@ -16,24 +16,24 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// An Original is an entity as of before a function that may change it. Saving a whole struct takes
-// about as long as everything else that is done for an entity. So most fields are compared with the
-// stored values, and only those that differ are saved. The other fields are saved before and after
-// the function.
+// An Original is an entity in its state before a function that may change it. Saving a whole struct
+// takes about as long as everything else that is done for an entity. So most fields are compared
+// with the stored values, and only those that differ are saved. The other fields are saved before
+// and after the function.
 type Original[T any] struct {
 	stored *pb.Entity
 	shape  *shape
-	saved  []twice // the fields that are not plain, saved before the function; or the whole value
-	lists  bool    // T is a PropertyList: the stored properties are the ones before
+	saved  []twice // properties of the fields that are not plain, or of the whole value, saved before the function
+	lists  bool    // whether T is a PropertyList, so that the stored properties are the saved ones
 }
 
-// A twice has the properties of a value that was saved once or twice before the function. It was
-// saved twice if saving it may change it: for example, a Save may count its calls.
+// A twice has the properties of a value that was saved before the function. It was saved twice if
+// saving may change the value: for example, a Save may count its calls.
 type twice struct{ first, again []datastore.Property }
 
-// before returns the saved properties with which after, the properties saved after the function,
-// are compared. A property that differs only because of the act of saving must not look like a
-// change of the function. So it returns the first save if after equals it, and otherwise the second
+// before returns the properties saved before the function that are compared with after, the ones
+// saved after it. A property that differs only because of the act of saving must not look like a
+// change by the function. So it returns the first save if after equals it, and otherwise the second
 // save. Then a change is stored as the client's Put would store it.
 func (s twice) before(after []datastore.Property, resaves bool) []datastore.Property {
 	if s.again == nil || resaves || equalProperties(s.first, after) {
@@ -87,8 +87,8 @@ func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original
 
 // Changes returns the entity to store after the function, and the names of the properties that
 // differ from the stored ones. Values that the function did not change stay as stored. Changed and
-// new values are stored as the client's Put would do. If resaves is set, that applies to everything
-// that T declares. The result may share values with the stored entity.
+// new values are stored as the client's Put would store them. If resaves is set, that applies to
+// everything that T declares. The result may share values with the stored entity.
 func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []string, err error) {
 	s, m := schemaOrNone(reflect.TypeFor[T]()), merger{resaves, o.stored.GetKey().GetPartitionId()}
 	if o.shape.parts == nil {
@@ -131,7 +131,8 @@ func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []s
 	return m.merge(o.stored, before, after, s, false)
 }
 
-// before returns the saved form of a plain part right after it was loaded from the stored value.
+// before returns the properties that a plain part would have had right after it was loaded from the
+// stored value old.
 func (p part) before(old *pb.Value) ([]datastore.Property, error) {
 	if p.scalar && fits(old, p.alone.Field(0).Type) {
 		return []datastore.Property{{Name: p.name, Value: pbvalue.Go(old), NoIndex: p.noIndex}}, nil
@@ -145,11 +146,11 @@ func (p part) before(old *pb.Value) ([]datastore.Property, error) {
 	return p.save(v)
 }
 
-// habits are the things that a type, or a type in it, may do when it is saved.
+// habits say what a type, or a type inside it, may do when it is saved.
 type habits struct {
-	saves bool // it saves itself
-	omits bool // it leaves out elements of slices
-	loose bool // it has interfaces, which may hold anything
+	saves bool // whether the type saves itself
+	omits bool // whether the type leaves out elements of slices when it is saved
+	loose bool // whether the type has interfaces, which may hold anything
 }
 
 func habitsOf(t reflect.Type, tag string) habits {
@@ -157,8 +158,8 @@ func habitsOf(t reflect.Type, tag string) habits {
 		looseSome(t, make(map[reflect.Type]bool))}
 }
 
-// save saves the value that src points to, with all elements of its slices, in the types that the
-// client reads.
+// save saves the value that src points to, with all elements of its slices. The result has the
+// types that the client reads.
 func (h habits) save(src any) ([]datastore.Property, error) {
 	properties, err := Save(src)
 	if h.saves {
@@ -197,15 +198,15 @@ func (h habits) saveTwice(src any) (saved twice, err error) {
 type part struct {
 	field int
 	name  string
-	alone reflect.Type // a struct type with only this field
-	plain bool         // its values can be compared with stored ones
+	alone reflect.Type // a struct type that has only this field
+	plain bool         // whether the field's values can be compared with stored ones
 	habits
 
-	scalar  bool // it is always saved as one value, and its type decides the index flag
+	scalar  bool // whether the field is always saved as one value, with an index flag that depends only on its type
 	noIndex bool
 }
 
-// after returns the saved form of a part.
+// after returns the properties that a part of the value whole is saved as.
 func (p part) after(whole reflect.Value) ([]datastore.Property, error) {
 	if !p.scalar {
 		return p.save(p.of(whole).Interface())
@@ -254,7 +255,7 @@ func fits(v *pb.Value, t reflect.Type) bool {
 	return false
 }
 
-// of returns a pointer to a struct with only this part of whole.
+// of returns a pointer to a struct that has only this part of whole.
 func (p part) of(whole reflect.Value) reflect.Value {
 	v := reflect.New(p.alone)
 	v.Elem().Field(0).Set(whole.Field(p.field))
@@ -278,13 +279,13 @@ func (p part) stores(f reflect.Value, stored *pb.Value) bool {
 	return true
 }
 
-// A shape says how a type is saved.
+// A shape says how a struct type is saved: in parts, or as a whole.
 type shape struct {
-	parts []part // none if the type must be saved as a whole
+	parts []part // the fields that are compared one by one; none: the value must be saved as a whole
 	habits
 }
 
-var shapes sync.Map // by reflect.Type
+var shapes sync.Map // the shape of each type, by its reflect.Type
 
 func shapeOf(t reflect.Type) *shape {
 	if s, ok := shapes.Load(t); ok {
@@ -377,7 +378,7 @@ func isPlain(t reflect.Type) bool {
 	return isScalar(t) || t.Kind() == reflect.Float32
 }
 
-// storedAs reports whether a field of a plain type has the stored value.
+// storedAs reports whether a field of a plain type equals the stored value.
 func storedAs(stored *pb.Value, f reflect.Value) bool {
 	switch v := stored.GetValueType().(type) {
 	case *pb.Value_BooleanValue:

@@ -9,8 +9,8 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// plainProperties returns properties in the types that the client reads, also inside entities. It
-// sorts the properties of such entities by name. It changes nothing in place.
+// plainProperties returns properties with values in the types that the client reads, also inside
+// entities. It sorts the properties of such entities by name. It does not change its argument.
 func plainProperties(properties []datastore.Property) []datastore.Property {
 	own := false
 	for i, p := range properties {
@@ -26,7 +26,8 @@ func plainProperties(properties []datastore.Property) []datastore.Property {
 	return properties
 }
 
-// plainWhole returns a value in the types that the client reads, and whether that changed it.
+// plainWhole returns a value in the types that the client reads. It also returns whether that is
+// another value.
 func plainWhole(v any) (_ any, changed bool) {
 	switch v := v.(type) {
 	case nil, bool, int64, float64, string, []byte, time.Time, datastore.GeoPoint:
@@ -64,7 +65,7 @@ func plainWhole(v any) (_ any, changed bool) {
 	return plain, true
 }
 
-// plainValue returns a value that may be saved, in the type in which the client would read it.
+// plainValue returns a value, which may be saved, in the type that the client would read.
 func plainValue(v any) any {
 	switch v := v.(type) {
 	case nil, bool, int64, float64, string, []byte, time.Time, []any, datastore.GeoPoint:

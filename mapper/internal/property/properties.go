@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// noField is the client's reason in the error for a property that a struct does not declare.
+// noField is the reason in the client's error for a property that a struct does not declare.
 const noField = "no such struct field"
 
 // keyField is the client's name for the field of a struct's own key.
@@ -61,9 +61,8 @@ func LoadStored[T any](key *datastore.Key, stored *pb.Entity, v *T) error {
 	return Load(key, rest, v)
 }
 
-// load loads a stored value into a field, if the field has the usual type for it, and reports
-// whether it did. The client's load gives the same result, but takes longer than the rest of an
-// Update.
+// load loads a stored value into a field if the field has the usual type for it, and returns true
+// if it did. The client's load gives the same result, but takes longer than the rest of an Update.
 func load(v *pb.Value, f reflect.Value) bool {
 	t := f.Type()
 	elements := v.GetArrayValue().GetValues()
@@ -170,8 +169,8 @@ func tooLong(v any) bool {
 	return false
 }
 
-// byName returns a function that finds the last property of a name, or nil. If there are few, it
-// looks at each, which is faster than a map.
+// byName returns a function that finds the last property with a name; nil: there is none. If there
+// are few properties, it compares each, which is faster than a map.
 func byName(properties []datastore.Property) func(name string) *datastore.Property {
 	const few = 32
 	if len(properties) > few {
@@ -194,13 +193,13 @@ func byName(properties []datastore.Property) func(name string) *datastore.Proper
 var plain = regexp.MustCompile("^[A-Za-z_][A-Za-z0-9_]*$")
 
 // Maskable reports whether a property mask can name properties: all names must be plain
-// identifiers. Servers differ in how they read other names in a mask. Some refuse them, or take
-// them for another property.
+// identifiers. Servers read other names in a mask in different ways. Some refuse them, or take them
+// for another property.
 func Maskable(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !plain.MatchString(name) })
 }
 
-// equalValues reports whether two values of properties are the same.
+// equalValues reports whether two values of properties are equal.
 func equalValues(a, b any) bool {
 	switch a := a.(type) {
 	case float64:
@@ -336,8 +335,8 @@ func LoadInto(entity any, key *datastore.Key, properties []datastore.Property) e
 	return datastore.LoadStruct(entity, append([]datastore.Property{{Name: "__key__", Value: key}}, fitting...))
 }
 
-// IgnoreUndeclared returns the error of loading a struct. It returns nil if the struct only lacks a
-// property, because a newer version of this package may have written that.
+// IgnoreUndeclared returns err, unless it only says that a struct lacks a stored property: then it
+// returns nil. A newer version of this package may have written that property.
 func IgnoreUndeclared(err error) error {
 	if mismatch := new(datastore.ErrFieldMismatch); errors.As(err, &mismatch) && mismatch.Reason == noField {
 		return nil

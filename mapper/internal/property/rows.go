@@ -20,9 +20,10 @@ import (
 var errOutOfStep = errors.New("it has a value for each struct of a flattened slice, the Go type does not declare it, " +
 	"and structs were moved or removed: declare it, or change them in place")
 
-// inStep returns an error if rows of a flattened slice have moved, and the type does not declare
-// all columns. Undeclared columns stay as stored, so their values would go to other rows. A nil
-// schema has no such slices.
+// inStep returns an error if elements of a flattened slice of structs have moved, and the struct
+// does not declare all of their properties. Each property of such a slice is stored as an array, a
+// column. Columns that are not declared stay as stored, so their values would belong to other
+// elements. A nil schema has no such slices.
 func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) error {
 	if s == nil || !s.flattens {
 		return nil
@@ -53,7 +54,7 @@ func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) e
 	return nil
 }
 
-// stay reports whether each row is at its earlier place, or is a new row.
+// stay reports whether each element is at its earlier place, or is new.
 func stay(was, is []any) bool {
 	if len(is) < len(was) {
 		return false
@@ -72,7 +73,7 @@ func stay(was, is []any) bool {
 	return true
 }
 
-// rows returns the rows of a flattened slice, as entities.
+// rows returns the elements of a flattened slice, as entities.
 func (s *schema) rows(properties []datastore.Property, slice string) (rows []any) {
 	for _, p := range properties {
 		if s.slice(p.Name, false) != slice {
@@ -89,8 +90,8 @@ func (s *schema) rows(properties []datastore.Property, slice string) (rows []any
 	return rows
 }
 
-// slice returns the name of the flattened slice that has a property as a column, or "". The flat
-// argument says that the schema belongs to a flattened field.
+// slice returns the name of the flattened slice that stores a property with this name, or "". The
+// argument flat says that the schema belongs to a flattened field.
 func (s *schema) slice(name string, flat bool) string {
 	for outer, f := range s.fields {
 		rest, inside := strings.CutPrefix(name, outer+".")

@@ -11,7 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A schema is what a struct type says about an entity's properties: the names of its fields.
+// A schema says which properties a struct type declares, by the names of its fields.
 //
 // The client also loads a property into a field whose name differs in case, or into a nested field
 // that the name's dots lead to. It then saves that field under its own name, so the property would
@@ -19,21 +19,21 @@ import (
 // lacks. So a schema chooses the properties that the client gets to load, by their exact names.
 type schema struct {
 	fields map[string]field
-	keyed  bool // a field takes the entity's key
-	// flattens says that some field is flattened.
+	keyed  bool // whether a field takes the entity's key
+	// flattens says that at least one field is flattened, see field.flatten.
 	flattens bool
 }
 
 // A field is one field of a struct, or of a struct that is embedded in it.
 type field struct {
-	sub     *schema // of a struct, a pointer to one, or a slice of them; nil otherwise
-	flatten bool    // its fields are properties of the outer entity, with dots in their names
-	opaque  bool    // it loads and saves itself
-	many    bool    // it is a slice
-	index   []int   // of the struct's field, for reflection
+	sub     *schema // the schema of a field that holds structs; nil for other fields
+	flatten bool    // whether the inner fields are properties of the outer entity, with dots in their names
+	opaque  bool    // whether the field's type loads and saves itself
+	many    bool    // whether the field is a slice
+	index   []int   // the index of the struct's field, for reflection
 }
 
-var schemas sync.Map // by reflect.Type
+var schemas sync.Map // the schema of each type, by its reflect.Type
 
 var (
 	loadSaver = reflect.TypeFor[datastore.PropertyLoadSaver]()
@@ -106,8 +106,8 @@ func isStruct(element reflect.Type) bool {
 	return element.Kind() == reflect.Struct && !slices.Contains(leaves, element)
 }
 
-// partSavesItself reports whether a type, or the type that its pointers and slices lead to, saves
-// itself.
+// partSavesItself reports whether a type saves itself, or the type to which its pointers and slices
+// lead.
 func partSavesItself(t reflect.Type) bool {
 	for !savesItself(t) {
 		if t.Kind() != reflect.Pointer && (t.Kind() != reflect.Slice || t.Elem().Kind() == reflect.Uint8) {
@@ -118,7 +118,7 @@ func partSavesItself(t reflect.Type) bool {
 	return true
 }
 
-// elementType returns the type that pointers and slices lead to.
+// elementType returns the type to which pointers and slices lead.
 func elementType(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 {
 		t = t.Elem()
@@ -126,8 +126,8 @@ func elementType(t reflect.Type) reflect.Type {
 	return t
 }
 
-// saved reports whether a field is saved as the property of a name. If it holds entities, it also
-// returns their schema.
+// saved reports whether a field is saved as the property with this name. If the field holds
+// entities, it also returns their schema.
 func (s *schema) saved(name string, flat bool) (sub *schema, ok bool) {
 	if f, ok := s.fields[name]; ok && (!f.flatten && !flat || f.sub == nil && !f.opaque) {
 		return f.sub, true
@@ -158,7 +158,7 @@ func schemaOrNone(t reflect.Type) *schema {
 	return schemaOf(t)
 }
 
-// declares reports whether a field is saved as the property of a name. A nil schema declares
+// declares reports whether a field is saved as the property with this name. A nil schema declares
 // nothing.
 func (s *schema) declares(name string) bool {
 	if s == nil {
@@ -177,7 +177,7 @@ func (s *schema) inside(name string) *schema {
 	return sub
 }
 
-// loads reports whether the client would load the property of a name into some field.
+// loads reports whether the client would load the property with this name into some field.
 func (s *schema) loads(name string) bool {
 	elements := strings.Split(name, ".")
 	for i := len(elements); i > 0; i-- {
@@ -192,8 +192,8 @@ func (s *schema) loads(name string) bool {
 	return false
 }
 
-// concerns reports whether a field is saved as the property of a name, or the client would load
-// that property into one.
+// concerns reports whether a field is saved as the property with this name, or the client would
+// load that property into a field.
 func (s *schema) concerns(name string) bool {
 	_, ok := s.saved(name, false)
 	return ok || s.loads(name)

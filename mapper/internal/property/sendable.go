@@ -10,13 +10,13 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// mostIndexed is the most indexed values of an entity. The Go client refuses more
+// mostIndexed is the largest number of indexed values of an entity. The Go client refuses more
 // (datastore/prop.go).
 const mostIndexed = 20_000
 
-// CheckSendable returns an error that names the property if the client can't send properties.
-// Otherwise the client would refuse each commit that contains them, and its error would not say
-// whose they are.
+// CheckSendable returns an error if the client can't send one of the properties; the error names
+// it. Otherwise the client would refuse the whole commit, and its error would not say whose
+// property it is.
 func CheckSendable(properties []datastore.Property) error {
 	names, indexed := make(map[string]bool, len(properties)), 0
 	for _, p := range properties {
@@ -48,8 +48,8 @@ func CheckSendable(properties []datastore.Property) error {
 	return nil
 }
 
-// CheckText returns an error if a message, such as a key, has a text that is not valid UTF-8. It
-// could not be sent.
+// CheckText returns an error if a message, such as a key, has a text that is not valid UTF-8, which
+// can't be sent.
 func CheckText(m proto.Message) error {
 	if _, err := proto.Marshal(m); err != nil {
 		return fmt.Errorf("a text in it is not valid UTF-8: %w", err)
@@ -57,7 +57,8 @@ func CheckText(m proto.Message) error {
 	return nil
 }
 
-// checkName checks the name of a property; names has the entity's other names.
+// checkName returns an error if the name of a property is invalid. The entity's other names are in
+// names.
 func checkName(name string, names map[string]bool) error {
 	switch {
 	case names[name]:
@@ -69,7 +70,7 @@ func checkName(name string, names map[string]bool) error {
 	return nil
 }
 
-// checkSendable checks the entities inside a value.
+// checkSendable returns an error if the client can't send an entity inside a value.
 func checkSendable(v any) error {
 	switch v := v.(type) {
 	case []any:

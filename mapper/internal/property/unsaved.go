@@ -12,20 +12,19 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// An unsaved is a placeholder in a saved slice, for an element that the client leaves out. That is
-// a nil pointer to a struct, or an empty value of a field with omitempty. The placeholder keeps the
-// other elements at their places.
+// An unsaved stands in a saved slice for an element that the client leaves out: a nil pointer to a
+// struct, or an empty value of a field with omitempty. It keeps the other elements at their places.
 type unsaved struct{}
 
 func isUnsaved(v any) bool { _, ok := v.(unsaved); return ok }
 
-// An omitted is a placeholder in a column of a flattened slice, for an empty value that the client
-// leaves out because of omitempty. It keeps later values in their rows. If the column is not stored
-// yet, the empty value is stored.
+// An omitted stands in a column of a flattened slice for an empty value that the client leaves out
+// because of omitempty. It keeps later values in their rows. If the column is not stored yet, the
+// empty value is stored.
 type omitted struct{ value any }
 
-// complete returns the saved properties of a value, with all elements of its slices. It changes
-// nothing in place.
+// complete returns the saved properties of the value v, with all elements of its slices. It does
+// not change its arguments.
 func complete(properties []datastore.Property, v reflect.Value) []datastore.Property {
 	if v.Kind() != reflect.Struct || slices.Contains(leaves, v.Type()) {
 		return properties
@@ -93,7 +92,7 @@ func completedColumn(column []any, name string, v reflect.Value) (_ any, changed
 	return column, false
 }
 
-// emptyOf returns the saved form of an empty value, without omitempty.
+// emptyOf returns the saved form of an empty value, as if the field had no omitempty.
 func emptyOf(v reflect.Value) any {
 	switch {
 	case v.CanInt():
@@ -197,7 +196,7 @@ func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
 func valueOf(v any, noIndex bool) (*pb.Value, error) { return pbvalue.Of(withoutUnsaved(v), noIndex) }
 
 // valueOf returns the value to store. The database stores keys with their project, so keys in the
-// value get the entity's project.
+// value get the stored entity's project.
 func (m merger) valueOf(value any, noIndex bool) (*pb.Value, error) {
 	v, err := valueOf(value, noIndex)
 	if err == nil && m.own.GetProjectId() != "" {

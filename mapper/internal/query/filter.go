@@ -17,7 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A Filter is a condition on a query's entities. See mapper.Filter for the meaning of its fields.
+// A Filter is a condition that a query's entities satisfy. See mapper.Filter for the meaning of its
+// fields.
 type Filter struct {
 	Property     string
 	Op           string
@@ -25,13 +26,13 @@ type Filter struct {
 	AllowAnyType bool
 }
 
-// maxIn is the most values of an "in" filter, and the most combinations of all "in" filters of a
-// query [Datastore's documentation of OR queries].
+// maxIn is the largest number of values in an "in" filter, and of combinations of all "in" filters
+// of a query [Datastore's documentation of OR queries].
 const maxIn = 30
 
 var operators = []string{"=", "<", "<=", ">", ">=", "in"}
 
-// normal returns the filter with its value in one of the types that the client returns.
+// normal returns the filter with its value converted to one of the types that the client returns.
 func (f Filter) normal() (Filter, error) {
 	fail := func(format string, args ...any) (Filter, error) {
 		return f, setting.Errorf("Query.Filters: %q %s: %w", f.Property, f.Op, setting.Errorf(format, args...))
@@ -78,7 +79,8 @@ func (f Filter) normal() (Filter, error) {
 	return f, nil
 }
 
-// elementsOfSlice returns the elements of a slice, if an "in" filter can have a slice of that type.
+// elementsOfSlice returns the elements of the value of an "in" filter. It returns an error if the
+// value is not a slice of an allowed type.
 func elementsOfSlice(v any) (all []any, err error) {
 	switch v := v.(type) {
 	case []any:
@@ -166,12 +168,12 @@ func (f Filter) holds(v any) bool {
 	return c >= 0
 }
 
-// ranges reports whether the filter is an inequality.
+// ranges reports whether the filter is an inequality, which has a range of values.
 func (f Filter) ranges() bool { return f.Op != "=" && f.Op != "in" }
 
-// match reports whether an entity satisfies filters, by the database's rules for arrays. An array
-// satisfies an equality if one of its values does. It satisfies the inequalities on one property if
-// one of its values satisfies all of them.
+// match reports whether an entity satisfies all filters, by the database's rules for arrays. An
+// array satisfies an equality if one of its values does. It satisfies the inequalities on one
+// property if one of its values satisfies all of them.
 func match(filters []Filter, e *pb.Entity) bool {
 	for i, f := range filters {
 		all := []Filter{f}

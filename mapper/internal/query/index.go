@@ -11,8 +11,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// Samples returns scans to test with: one for each form of Datastore query that the scans of the
-// query's ranges can have.
+// Samples returns scans with which a start tests the query: one for each form of Datastore query
+// that the scans of its ranges can have.
 func (q Query) Samples() []Scan {
 	low, high := q.Bounds()
 	k := datastore.IDKey(q.Kind, 1, q.Ancestor)
@@ -33,8 +33,9 @@ func (q Query) Samples() []Scan {
 	return append(q.Scans(nil, nil), q.Scans(start, nil)...)
 }
 
-// Index returns the lines of an index.yaml for an index that serves a scan. It lists the properties
-// of equalities first, then the order of the results, then the properties of inequalities.
+// Index returns the lines of an index.yaml with the index that a scan needs. The index has the
+// properties of equalities first, then the order of the results, then the properties of
+// inequalities.
 func (q Query) Index(s Scan) string {
 	var names []string
 	add := func(name string) {

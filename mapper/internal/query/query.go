@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Query says which entities a job is over. See mapper.Query for the meaning of its fields. It is
+// A Query selects the entities of a job. See mapper.Query for the meaning of its fields. It is
 // stored as JSON in the job's record.
 type Query struct {
 	Kind          string         `json:"kind,omitempty"`
@@ -38,14 +38,14 @@ type Query struct {
 	ReadTime      time.Time      `json:"read_time,omitzero"`
 	KeysOnly      bool           `json:"keys_only,omitempty"`
 
-	Share Share `json:"-"` // the share of the keys; in JSON it is one of Filters
+	Share Share `json:"-"` // the share of the keys to which the query is limited; in JSON it is one of Filters
 
 	// Times says that the values of ShardBy are times.
 	Times bool `json:"-"`
 }
 
-// Normal returns the query in the form in which it is recorded. It returns an error if the query
-// can't be served.
+// Normal returns the query in the form in which it is stored. It returns an error if the query is
+// invalid. The argument updates says that the job is of an Update.
 func (q Query) Normal(updates bool) (Query, error) {
 	q.ReadTime = q.ReadTime.UTC().Truncate(time.Microsecond)
 	var err error
@@ -82,8 +82,8 @@ func (q Query) Normal(updates bool) (Query, error) {
 	return q, q.checkFilters()
 }
 
-// checkReads returns an error if the query asks for a past time, or for keys only, and the job must
-// read the current entities.
+// checkReads returns an error if the query reads the past, or only keys, and the job needs the
+// current entities.
 func (q Query) checkReads(updates bool) error {
 	switch {
 	case q.ReadTime.IsZero():
@@ -100,7 +100,7 @@ func (q Query) checkReads(updates bool) error {
 	return nil
 }
 
-// WithShare returns the filters of the query, including the share.
+// WithShare returns the filters of the query. The share is one of them.
 func (q Query) WithShare() []Filter {
 	if q.Share.All() {
 		return q.Filters
@@ -108,7 +108,7 @@ func (q Query) WithShare() []Filter {
 	return append(slices.Clip(q.Filters), q.Share.Filter())
 }
 
-// MarshalJSON returns the query in the form in which it is recorded.
+// MarshalJSON returns the query in the form in which it is stored.
 func (q Query) MarshalJSON() ([]byte, error) {
 	type plain Query
 	p := plain(q)
@@ -119,7 +119,7 @@ func (q Query) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads the output of MarshalJSON.
 func (q *Query) UnmarshalJSON(text []byte) error { return decode(q, text, false) }
 
-// decode reads a query from the output of MarshalJSON. If wholly, unknown fields are an error.
+// decode reads a query from its stored form. If wholly is set, unknown fields are an error.
 func decode(q *Query, text []byte, wholly bool) error {
 	type plain Query
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -134,7 +134,7 @@ func decode(q *Query, text []byte, wholly bool) error {
 	return err
 }
 
-// checkKeys checks the keys that bound the query.
+// checkKeys checks the keys that limit the query: ancestor, start and end.
 func (q Query) checkKeys() error {
 	if q.Many() && (q.Start != nil || q.End != nil) {
 		return setting.Errorf("Query.Start and Query.End are keys of one kind in one namespace, and the query has " +
@@ -184,7 +184,8 @@ func complete(k *datastore.Key) error {
 	return nil
 }
 
-// checkFilters checks that normal filters go together.
+// checkFilters returns an error if the filters can't be combined. The filters are in their normal
+// form.
 func (q Query) checkFilters() error {
 	either := 1
 	for _, f := range q.Filters {
@@ -218,8 +219,8 @@ func (q Query) checkFilters() error {
 	return nil
 }
 
-// Bounds returns the positions between which all entities lie: from low on, and before high. nil is
-// no bound.
+// Bounds returns the positions between which all entities lie: from low on, and before high. A nil
+// position is no bound.
 func (q Query) Bounds() (low, high *keyspace.Position) {
 	if q.Start != nil {
 		low = keyspace.At(q.Start)
@@ -253,7 +254,7 @@ func (q Query) Bounds() (low, high *keyspace.Position) {
 	return low, high
 }
 
-// Others returns the filters that are not on the property that the job is sharded by.
+// Others returns the filters that are not on the property in ShardBy.
 func (q Query) Others() []Filter {
 	if q.ShardBy == "" {
 		return q.Filters
@@ -261,8 +262,8 @@ func (q Query) Others() []Filter {
 	return slices.DeleteFunc(slices.Clone(q.Filters), func(f Filter) bool { return f.Property == q.ShardBy })
 }
 
-// rangedBy returns the property of the job's inequalities. The result one is true if all of them
-// are on that property, and the job is sharded by keys.
+// rangedBy returns the property of the query's inequalities. The result one is true if all of them
+// are on that property, and the query has no ShardBy.
 func (q Query) rangedBy() (property string, one bool) {
 	for _, f := range q.Filters {
 		if f.ranges() && property != "" && f.Property != property {
@@ -275,8 +276,8 @@ func (q Query) rangedBy() (property string, one bool) {
 	return property, property != "" && q.ShardBy == ""
 }
 
-// WithoutIndex says how a query that needs an index can do without one. The result is the end of
-// the error about the index. It is nil if there is no way.
+// WithoutIndex returns a text that says how a query that needs an index can do without it, as the
+// end of the error about the index. It returns nil if there is no way.
 func (q Query) WithoutIndex() error {
 	by, one := q.rangedBy()
 	if !one || q.Ancestor != nil || q.Start != nil || q.End != nil ||
@@ -289,25 +290,25 @@ func (q Query) WithoutIndex() error {
 		"Query.KeysOnly, for an Update that only deletes", by)
 }
 
-// Unread reports whether a job does not read its entities. An Update with filters must read them,
-// to check them against the query in its transaction.
+// Unread reports whether a job reads only keys. An Update with filters must read its entities, to
+// check them against the filters in its transaction.
 func (q Query) Unread(updates bool) bool {
 	return q.KeysOnly && (!updates || len(q.Filters) == 0 && q.ShardBy == "")
 }
 
-// ranged reports whether there is an inequality on a property that the job is not sharded by.
+// ranged reports whether there is an inequality on a property other than ShardBy.
 func (q Query) ranged() bool { return slices.ContainsFunc(q.Others(), Filter.ranges) }
 
-// Whole reports whether the query is over whole kinds, by keys.
+// Whole reports whether the query has whole kinds, in the order of keys.
 func (q Query) Whole() bool {
 	return q.Ancestor == nil && q.Start == nil && q.End == nil && len(q.Filters) == 0 && q.ShardBy == ""
 }
 
-// Plain reports whether the query is over one whole kind, by keys. Then a sample of the kind is a
-// sample of the query's entities.
+// Plain reports whether the query has one whole kind, in the order of keys. Then a sample of the
+// kind is a sample of the query's entities.
 func (q Query) Plain() bool { return q.Whole() && !q.Many() }
 
-// Base returns the Datastore query without an order, and without a range.
+// Base returns the Datastore query without an order and without the bounds of a range.
 func (q Query) Base() *datastore.Query {
 	d := datastore.NewQuery(q.Kind).Namespace(q.Namespace)
 	if q.Ancestor != nil {
@@ -319,14 +320,14 @@ func (q Query) Base() *datastore.Query {
 	return d
 }
 
-// Sample returns the Datastore query for keys spread over all of the kind's entities.
+// Sample returns the Datastore query for a random sample of up to n keys, out of all of the kind.
 func (q Query) Sample(n int) *datastore.Query {
 	return datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("__scatter__").KeysOnly().Limit(n)
 }
 
-// Position returns the position of an entity, or nil if the entity does not satisfy the query. An
-// entity may have several values of the property that the job is sharded by. Then it returns the
-// least value inside the query's bounds, and an error.
+// Position returns the position of an entity, or nil if the entity does not satisfy the query. If
+// an entity has several values of the property in ShardBy, it returns the least value inside the
+// query's bounds, and an error.
 func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position, err error) {
 	if !match(q.Filters, e) {
 		return nil, nil
@@ -350,11 +351,11 @@ func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position
 	return nil, nil
 }
 
-// Matches reports whether an entity satisfies the filters of a query.
+// Matches reports whether an entity satisfies the query's filters.
 func (q Query) Matches(e *pb.Entity) bool { return match(q.Filters, e) }
 
-// Keeps returns an error if a function's change has moved an entity in the order of the query.
-// changed has the names of the changed properties, and after has at least these properties.
+// Keeps returns an error if a function's change has moved an entity in the order of the query. The
+// names of the changed properties are in changed, and after has at least these properties.
 func (q Query) Keeps(before *pb.Entity, changed []string, after *pb.Entity) error {
 	leads := func(name string) bool { // a dot leads into an embedded entity, or is part of a name
 		return name == q.ShardBy || strings.HasPrefix(q.ShardBy, name+".")
@@ -376,18 +377,19 @@ func (q Query) Keeps(before *pb.Entity, changed []string, after *pb.Entity) erro
 	return nil
 }
 
-// errSharded says that an entity can't be in a job that is sharded by the property.
+// errSharded is the error for an entity with several values of the property in ShardBy, or one
+// whose value the function has changed.
 var errSharded = errors.New("the property that the job is sharded by must have one value, and must not change")
 
-// ErrNewer says that a newer build has started the job, with settings that this build does not
-// know.
+// ErrNewer says that a newer build has started the job, with a query or setting that this build
+// does not know.
 var ErrNewer = errors.New("a newer version has started the job, and this one does not know all of it. Deploy the " +
 	"newer version, or abort the job")
 
-// Of returns the query of a job. It returns [ErrNewer] if a newer build has stored a part of the
-// query, or a setting, that this build does not know. Otherwise this build would process other
-// entities, or process them in another way. If you add a setting with such an effect, name it in
-// [record.Job.Needs] of the jobs that use it.
+// Of returns the query in a job's record. It returns [ErrNewer] if a newer build has stored a part
+// of the query, or a setting, that this build does not know. Otherwise this build would process
+// other entities, or process them in another way. If you add a setting with such an effect, name it
+// in [record.Job.Needs] of the jobs that use it.
 func Of(j *record.Job) (Query, error) {
 	var q Query
 	if len(j.Needs) > 0 {

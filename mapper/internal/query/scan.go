@@ -10,23 +10,23 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// Batch is how many results Datastore returns at once.
+// Batch is how many results Datastore returns in one answer.
 const Batch = 300
 
-// A Scan is a Datastore query whose results come in the order of their positions.
+// A Scan is a Datastore query whose results come in the order of positions.
 type Scan struct {
 	Query    *datastore.Query
-	Property string // the results are ordered by its values, then by key; empty: by key only
-	Fixed    bool   // all results have the same value of Property
-	Value    any    // that value
-	Times    bool   // the values are times, which a projection returns as microseconds
+	Property string // the property by whose values the results are ordered, and then by key; empty: only by key
+	Fixed    bool   // whether all results have the same value of Property
+	Value    any    // the one value of Property if Fixed is set
+	Times    bool   // whether the values are times, which a projection returns as microseconds
 
-	Share Share // of the results that count
+	Share Share // the share of the keys; other results do not count
 }
 
-// Scans returns the scans that find a range's entities in the query's space, one after the other. A
-// range of keys has one scan. A range of values has up to three, because its first and last value
-// may have some of their keys outside.
+// Scans returns the scans that find a range's entities in one kind and namespace, one scan after
+// the other. A range of keys has one scan. A range of values has up to three, because its first and
+// last value may have some of their keys outside.
 func (q Query) Scans(start, end *keyspace.Position) []Scan {
 	if start != nil && start.Space() != q.Space() {
 		start = nil
@@ -50,7 +50,8 @@ func (q Query) Scans(start, end *keyspace.Position) []Scan {
 	return q.scansOfValues(start, end)
 }
 
-// withKeys bounds a query by the keys of positions, if they have any.
+// withKeys limits a query to the keys from start on and before end. Either position may have no
+// key, which is no limit.
 func withKeys(d *datastore.Query, start, end *keyspace.Position) *datastore.Query {
 	if start != nil && start.Key != nil {
 		d = d.FilterField("__key__", ">=", start.Key)
@@ -61,7 +62,7 @@ func withKeys(d *datastore.Query, start, end *keyspace.Position) *datastore.Quer
 	return d
 }
 
-// byValue orders results by value, then by key.
+// byValue orders the results by the property in ShardBy, then by key.
 func (q Query) byValue(d *datastore.Query) *datastore.Query {
 	if d = d.Order(q.ShardBy); q.ranged() { // otherwise the property of the inequality would come before the key
 		d = d.Order("__key__")
@@ -96,7 +97,7 @@ func (q Query) scansOfValues(start, end *keyspace.Position) (scans []Scan) {
 	return scans
 }
 
-// Reading returns the query that reads positions, or whole entities.
+// Reading returns the Datastore query that reads positions, or whole entities if whole is set.
 func (s Scan) Reading(whole bool) *datastore.Query {
 	switch {
 	case whole:
@@ -107,7 +108,7 @@ func (s Scan) Reading(whole bool) *datastore.Query {
 	return s.Query.Project(s.Property)
 }
 
-// Bounding reports whether the value of a position can bound a query.
+// Bounding reports whether a query can be limited to values from a position's value on.
 func (q Query) Bounding(p *keyspace.Position) bool {
 	if !p.Valued {
 		return true
@@ -116,7 +117,8 @@ func (q Query) Bounding(p *keyspace.Position) bool {
 	return err == nil
 }
 
-// Between returns the part of the query from one position on, and before another. nil is no bound.
+// Between returns the part of the query from one position on, and before another. A nil position is
+// no bound.
 func (q Query) Between(start, end *keyspace.Position) Query {
 	q.Filters = slices.Clone(q.Filters)
 	bound := func(p *keyspace.Position, op string, key **datastore.Key) {
@@ -133,7 +135,7 @@ func (q Query) Between(start, end *keyspace.Position) Query {
 	return q
 }
 
-// Datastore returns the query as a Datastore query, for callers that read a part themselves.
+// Datastore converts the query into a Datastore query, for callers that read a part themselves.
 func (q Query) Datastore() (*datastore.Query, error) {
 	q, err := q.Normal(false)
 	if err == nil && q.Many() {

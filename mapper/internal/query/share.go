@@ -10,19 +10,19 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// A Share is a part of all keys. The keys are cut into Of parts by their hashes; the share has the
-// parts from From on, and before To. The zero value is all keys.
+// A Share is a part of all keys. The keys are divided into Of parts by their hashes; the share has
+// the parts from From on, and before To. The zero value has all keys.
 type Share struct{ From, To, Of int64 }
 
-// In a list of filters, and in JSON, a share is a filter with this property and operator, and a
-// value such as "0-1/100". Builds that know no shares refuse it.
+// Property and operator of the filter that stands for a share in a list of filters, and in JSON.
+// Its value is a text such as "0-1/100". Builds that do not know shares refuse it.
 const (
 	shareProperty = "__key__"
 	shareOp       = "share"
 )
 
-// mostParts is the most parts into which keys are cut. The smallest share is 1/smallest: a page of
-// a smaller share would have to read too many keys.
+// Limits of a share. Keys are divided into up to mostParts parts. The smallest share is 1/smallest:
+// to fill a page of a smaller share, too many keys would have to be read.
 const (
 	mostParts = 1_000_000
 	smallest  = 1000
@@ -33,7 +33,7 @@ func (s Share) Filter() Filter {
 	return Filter{Property: shareProperty, Op: shareOp, Value: fmt.Sprintf("%d-%d/%d", s.From, s.To, s.Of)}
 }
 
-// All reports whether the share is all keys.
+// All reports whether the share has all keys.
 func (s Share) All() bool { return s.Of == 0 }
 
 // check returns an error if the share is invalid.
@@ -50,7 +50,7 @@ func (s Share) check() error {
 	return nil
 }
 
-// shareOf returns the share that a filter stands for; ok is false for any other filter.
+// shareOf returns the share for which a filter stands. The result ok is false for any other filter.
 func shareOf(f Filter) (s Share, ok bool, err error) {
 	if f.Property != shareProperty || f.Op != shareOp {
 		return s, false, nil
@@ -100,7 +100,7 @@ func hashOf(k *datastore.Key) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// Keys returns about how many keys must be read to find n of the share.
+// Keys returns about how many keys must be read to find n keys of the share.
 func (s Share) Keys(n int64) int64 {
 	if s.All() {
 		return n
@@ -108,7 +108,8 @@ func (s Share) Keys(n int64) int64 {
 	return n * s.Of / (s.To - s.From)
 }
 
-// Part returns about how many of some keys are in the share: at least one if there are any.
+// Part returns about how many of the given number of keys are in the share, at least one if there
+// are any.
 func (s Share) Part(keys int64) int64 {
 	if s.All() {
 		return keys

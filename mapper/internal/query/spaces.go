@@ -8,13 +8,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// The most kinds and namespaces that a query may name. They are stored in the job's record.
+// Limits of the kinds and namespaces that a query names. They are stored in the job's record.
 const (
 	maxKinds      = 500
 	maxNamespaces = 1000
 )
 
-// normalSpaces checks kinds and namespaces, and sorts them.
+// normalSpaces returns the query with its kinds and namespaces checked and sorted.
 func (q Query) normalSpaces() (Query, error) {
 	switch {
 	case len(q.Kinds) > 0 && q.Kind != "":
@@ -54,7 +54,7 @@ func (q Query) normalSpaces() (Query, error) {
 	return q, nil
 }
 
-// Foreign returns an error if a kind of the query holds scattermap's own records.
+// Foreign returns an error if a kind of the query is a kind of scattermap's own records.
 func (q Query) Foreign() error {
 	for _, k := range q.AllKinds() {
 		if slices.ContainsFunc(named(q), func(n string) bool { return names.Ours(n, k) }) {
@@ -66,8 +66,8 @@ func (q Query) Foreign() error {
 	return nil
 }
 
-// named returns the namespaces that the query names. For a query over all namespaces that is only
-// the default one.
+// named returns the namespaces that the query names. A query over all namespaces names none; then
+// the result has only the default namespace.
 func named(q Query) []string {
 	if len(q.Namespaces) > 0 {
 		return q.Namespaces
@@ -81,7 +81,7 @@ func sortedNames(names []string) []string {
 	return slices.Compact(names)
 }
 
-// Many reports whether the query is over more than one space.
+// Many reports whether the query has several kinds or namespaces, or all namespaces.
 func (q Query) Many() bool { return len(q.Kinds) > 0 || len(q.Namespaces) > 0 || q.AllNamespaces }
 
 // AllKinds returns the kinds of the query, in order.
@@ -92,14 +92,14 @@ func (q Query) AllKinds() []string {
 	return []string{q.Kind}
 }
 
-// In returns the part of the query in one space.
+// In returns the part of the query in one kind and namespace.
 func (q Query) In(s keyspace.Space) Query {
 	q.Namespace, q.Kind = s.Namespace, s.Kind
 	q.Kinds, q.Namespaces, q.AllNamespaces = nil, nil, false
 	return q
 }
 
-// Space returns the space of a query that is over one space.
+// Space returns the kind and namespace of a query that has only one of each.
 func (q Query) Space() keyspace.Space {
 	return keyspace.Space{Namespace: q.Namespace, Kind: q.Kind}
 }

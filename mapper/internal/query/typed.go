@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
-// A Comparison is everything that a query compares the values of one property with. Datastore also
-// compares values of different types, by an order of types, which is hardly ever intended.
+// A Comparison has all values with which a query compares one property. Datastore also compares
+// values of different types, by an order of types, which is hardly ever intended.
 type Comparison struct {
 	Property string
 	filters  []Filter
@@ -23,8 +23,9 @@ type Comparison struct {
 	space    Query
 }
 
-// Comparisons returns the comparisons of a query over one space whose types must be checked. It
-// leaves out comparisons with null only, which are often intended, and those with AllowAnyType.
+// Comparisons returns the comparisons whose types must be checked, of a query over one kind and
+// namespace. It leaves out comparisons with only null, which are often intended, and comparisons
+// with AllowAnyType.
 func (q Query) Comparisons() (all []Comparison) {
 	for _, f := range q.Filters {
 		if slices.ContainsFunc(all, func(c Comparison) bool { return c.Property == f.Property }) {
@@ -50,7 +51,8 @@ func (c Comparison) Ranges() bool {
 	return !slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.ranges() })
 }
 
-// Passing returns the query for the entity with the least or the greatest value that passes.
+// Passing returns the query for the entity with the least or the greatest value that satisfies the
+// comparison.
 func (c Comparison) Passing(greatest bool) *datastore.Query {
 	d := c.ordered(greatest)
 	for _, f := range c.filters {
@@ -77,8 +79,8 @@ func (c Comparison) ordered(descending bool) *datastore.Query {
 	return c.space.Base().Order(order).Limit(1)
 }
 
-// ValueOf returns the value for which a query found an entity. If passes is set, that is a value
-// that passes the filters, otherwise any value that is not null.
+// ValueOf returns the value by which a query found an entity. If passes is set, that is a value
+// that satisfies the comparison, otherwise any value that is not null.
 func (c Comparison) ValueOf(e *pb.Entity, passes, greatest bool) (any, bool) {
 	values := slices.DeleteFunc(property.Indexed(e, c.Property), func(v any) bool {
 		return passes && slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.holds(v) }) || !passes &&
@@ -94,8 +96,8 @@ func (c Comparison) ValueOf(e *pb.Entity, passes, greatest bool) (any, bool) {
 	return values[0], true
 }
 
-// CheckPassing returns an error if a value that passes has another type than the values that it is
-// compared with.
+// CheckPassing returns an error if a stored value that satisfies the comparison has another type
+// than the values in the query.
 func (c Comparison) CheckPassing(passing any) error {
 	for _, f := range c.filters {
 		if f.Value == nil || value.Type(f.Value) == value.Type(passing) {
@@ -111,8 +113,8 @@ func (c Comparison) CheckPassing(passing any) error {
 	return nil
 }
 
-// CheckStored returns an error if no value of the property has the type of a value that it is
-// compared with. Datastore orders values by type, so the least and the greatest value show that.
+// CheckStored returns an error if no stored value of the property has the type of a value in the
+// query. Datastore orders values by type, so the least and the greatest stored value show that.
 func (c Comparison) CheckStored(least, greatest any) error {
 	for _, f := range c.filters {
 		values, list := f.Value.([]any)
@@ -138,7 +140,7 @@ func (c Comparison) mismatch(f Filter, compared, stored any) error {
 		value.Type(compared), c.kind, value.Type(stored), advice(compared, stored))
 }
 
-// advice says how to write a value of the stored type in GQL and in JSON.
+// advice returns a text that says how to write a value of the stored type in GQL and in JSON.
 func advice(compared, stored any) string {
 	gql, form := "", ""
 	switch stored.(type) {

@@ -1,8 +1,9 @@
-// Package recent has a map of limited size. It forgets the keys that were used longest ago, except
-// those in use.
+// Package recent has a map of limited size. When it is full, it forgets the keys that were used
+// longest ago, except keys in use.
 package recent
 
-// A Map has values by key. Its zero value is empty. Only one goroutine at a time may use it.
+// A Map is a map of limited size from keys to values. The zero value is empty. Only one goroutine
+// at a time may use it.
 type Map[K comparable, V any] struct {
 	all  map[K]*entry[V]
 	uses uint64
@@ -32,9 +33,9 @@ func (m *Map[K, V]) Peek(key K) (value V, ok bool) {
 	return value, false
 }
 
-// Put sets the value of a key. most is the limit of keys. Above it, Put forgets the keys that were
-// used longest ago, and returns them with their values. It keeps keys for which inUse is true, if
-// inUse is not nil.
+// Put sets the value of a key. If the map then has more than most keys, Put removes the keys that
+// were used longest ago, and returns them with their values. It keeps keys for which inUse returns
+// true, if inUse is not nil.
 func (m *Map[K, V]) Put(key K, value V, most int, inUse func(K, V) bool) (forgotten map[K]V) {
 	if m.all == nil {
 		m.all = make(map[K]*entry[V])

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// An Act is an entry of a job's history: somebody controlled the job, a limit paused it, or it
-// ended.
+// An Act is an entry of a job's history, for example that an operator paused the job, that a limit
+// paused it, or that it ended.
 type Act struct {
 	At   time.Time `json:"at"`
 	What string    `json:"what"`
@@ -22,15 +22,15 @@ const (
 	maxActBytes = 64 << 10
 )
 
-// A History is the last 100 acts on a job, as JSON of at most 64 KiB. Older acts are dropped.
+// A History has the last 100 acts on a job, the oldest one first, as JSON of at most 64 KiB.
 type History []byte
 
-// NoteEnd adds the end of a job to its history, with the error if it failed.
+// NoteEnd adds to a job's history that it has ended, with the error if it failed.
 func (j *Job) NoteEnd() {
 	j.History = j.History.With(Act{At: j.Ended, What: string(j.State), Why: j.Error, To: j.State})
 }
 
-// Acts returns the acts, the oldest one first.
+// Acts decodes the history. The oldest act comes first.
 func (h History) Acts() (acts []Act, err error) {
 	if len(h) == 0 {
 		return nil, nil
@@ -41,8 +41,8 @@ func (h History) Acts() (acts []Act, err error) {
 	return acts, nil
 }
 
-// With returns the history with another act. A history that can't be read is replaced: an act must
-// not fail because of it.
+// With returns the history with another act at its end. If the history can't be decoded, the result
+// has only the new act: a damaged history must not prevent acts.
 func (h History) With(a Act) History {
 	acts, _ := h.Acts()
 	a.At = a.At.UTC().Truncate(time.Microsecond)

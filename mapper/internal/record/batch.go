@@ -14,27 +14,29 @@ import (
 const BatchKind = "ScattermapUndoBatch"
 
 // A Batch is the record of an extra commit of an undo. If the entities that a page of the undo
-// restores don't fit in its commit, some of them are restored before it in other commits, the
-// batches.
+// restores do not all fit in the page's commit, earlier commits restore some of them. Each of these
+// is a batch.
 //
-// Each batch writes its record in the same commit. So another attempt knows which entities are
-// restored, and counts them once. An undo of the undo finds them: every entity that the commit
-// wrote has the version of this record.
+// A batch's record is written in the same commit as its entities. It tells later attempts which
+// entities are restored already, so they are counted once. It has the same version as these
+// entities, by which an undo of the undo recognises them.
 type Batch struct {
-	Job         string    `datastore:"job,noindex"` // the undo's ID
-	Incarnation string    `datastore:"incarnation,noindex"`
-	Page        string    `datastore:"page,noindex"`  // ID of the page that is undone; a range of the undone job
-	Wrote       []byte    `datastore:"wrote,noindex"` // keys of the restored entities, see [undolog.Wrote]
-	Restored    int64     `datastore:"restored,omitempty,noindex"`
-	Removed     int64     `datastore:"removed,omitempty,noindex"`
-	Expires     time.Time `datastore:"expires,omitempty"` // for a time-to-live policy, see mapper.Job.CleanUp
+	Job         string `datastore:"job,noindex"` // the undo's ID
+	Incarnation string `datastore:"incarnation,noindex"`
+	// the ID of the undone job's range, whose page the batch restores
+	Page     string `datastore:"page,noindex"`
+	Wrote    []byte `datastore:"wrote,noindex"` // keys of the restored entities, see [undolog.Wrote]
+	Restored int64  `datastore:"restored,omitempty,noindex"`
+	Removed  int64  `datastore:"removed,omitempty,noindex"`
+	// when a time-to-live policy may delete the record, see mapper.Job.CleanUp
+	Expires time.Time `datastore:"expires,omitempty"`
 }
 
 // MaxBatchKeys is the most bytes of keys in a batch, so that its record has room for all of them.
 const MaxBatchKeys = undolog.MaxKeys / 2
 
-// NewBatch returns the record of a batch, and its key. The job is the undo; page is a range of the
-// job that it undoes.
+// NewBatch returns the key and the record of a batch. The job is the undo, and page is the ID of
+// the undone job's range.
 func NewBatch(job Ref, page string, keys []*datastore.Key, restored, removed int64) (*datastore.Key, *Batch) {
 	h := sha256.New()
 	for _, key := range keys {
@@ -46,8 +48,8 @@ func NewBatch(job Ref, page string, keys []*datastore.Key, restored, removed int
 	return BatchKey(job, page+"."+hex.EncodeToString(h.Sum(nil)[:16])), b
 }
 
-// BatchKey returns the key of a batch's record. The name is the ID of its page, a dot and a hash. A
-// page's ID alone gives a bound of the keys of its batches.
+// BatchKey returns the key of a batch's record. The name is the ID of its page, a dot and a hash.
+// With only the page's ID as the name, the key is a lower bound of the keys of the page's batches.
 func BatchKey(job Ref, name string) *datastore.Key {
 	return datastore.NameKey(BatchKind, RangePrefix(job)+name, nil)
 }

@@ -5,16 +5,17 @@ import (
 	"slices"
 )
 
-// A Cause is a group of failures of a job whose errors have the same text, up to names and numbers.
+// A Cause is a group of a job's failures whose errors have the same text, apart from names and
+// numbers in it.
 type Cause struct {
 	Text      string
 	Count     int64
-	Estimated bool // Count is extrapolated, because not all failures were read
+	Estimated bool // whether Count is extrapolated, because not all failures were read
 	Example   *Range
 }
 
-// Causes groups failures by their cause, the most frequent one first. If all, the number of the
-// job's failures, is more than were read, the counts are extrapolated.
+// Causes groups failures by the texts of their errors, the most frequent text first. The job has
+// all failures in total. If that is more than len(failed), the counts are extrapolated.
 func Causes(failed []*Range, all int64) (causes []Cause) {
 	at := make(map[string]int)
 	for _, r := range failed {

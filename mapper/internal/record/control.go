@@ -16,8 +16,8 @@ var ErrOtherArguments = errors.New("a job of this ID has other arguments")
 
 func refuse(j *Job) error { return fmt.Errorf("%w: it is %q", ErrState, j.State) }
 
-// refuseCleaned returns an error if the records of a job's ranges are deleted, or if another job
-// undoes what they describe.
+// refuseCleaned returns an error if an operation can't go on because of missing or protected
+// records: a clean-up deletes the job's ranges, or another job undoes this one.
 func (j *Job) refuseCleaned() error {
 	if err := j.HasRecords(); err != nil {
 		return err
@@ -28,7 +28,7 @@ func (j *Job) refuseCleaned() error {
 	return nil
 }
 
-// Over reports whether the job has ended. Resume and Retry can set it running again.
+// Over reports whether the job has ended. Resume and Retry can make an ended job run again.
 func (j *Job) Over() bool { return j.State != Running && j.State != Paused }
 
 // Pause pauses a running job: its tasks start no more pages.
@@ -44,11 +44,11 @@ func (j *Job) Pause() (changed bool, err error) {
 	}
 }
 
-// PauseByLimit pauses a running job whose failures exceed a limit. It does nothing in another epoch
-// than the given one. The text over says which limit.
+// PauseByLimit pauses a running job whose failures exceed a limit, which the text over names. It
+// does nothing if the job's epoch is not the given one.
 //
-// For the limit on the share of failures, sum has the counts. They become the baseline: after
-// Resume, only later failures count.
+// If the limit is on the share of failures, sum has the numbers so far. They become the baseline:
+// after Resume, only later failures count.
 func (j *Job) PauseByLimit(epoch int64, over string, sum *Totals) (changed bool) {
 	if j.State != Running || j.Epoch != epoch {
 		return false
@@ -61,7 +61,7 @@ func (j *Job) PauseByLimit(epoch int64, over string, sum *Totals) (changed bool)
 	return true
 }
 
-// PausedByFailures is the act of a failure limit that pauses its job.
+// PausedByFailures is the action in the history of a job that its failure limit has paused.
 const PausedByFailures = "paused by its failure limit"
 
 // Abort ends a job. An aborted job can't be resumed.
@@ -80,9 +80,9 @@ func (j *Job) Abort(now time.Time) (changed bool, err error) {
 	}
 }
 
-// Resume sets a job running that is paused or has failed, or one that runs and may have lost its
-// tasks. If a failure limit paused it, it is allowed as many further failures as at first. failed
-// is the number of its failures now.
+// Resume makes a paused or failed job run again, or gives a running job new tasks. If a failure
+// limit has paused the job, it may have as many further failures as at first. The argument failed
+// is the present number of failures.
 func (j *Job) Resume(failed int64, now time.Time) error {
 	switch j.State {
 	case Running, Paused, Failed:
@@ -103,14 +103,15 @@ func (j *Job) Resume(failed int64, now time.Time) error {
 	return nil
 }
 
-// A Selection says which failures of a job are retried.
+// A Selection says which failures of a job a retry processes again.
 type Selection struct {
-	Cause  string // see [Range.Cause]; empty: all
-	Failed int64  // how many failures the job has
+	Cause  string // only failures with this [Range.Cause]; empty: all
+	Failed int64  // the number of the job's failures
 }
 
-// Retry sets a job running to process failures again. A chain of tasks opens them, until EndRetry.
-// If only one cause is retried, the failure limit rises, so that the other failures don't count.
+// Retry makes a job run to process its failures again. A chain of tasks then reopens the selected
+// failures; EndRetry ends that. If only one cause is retried, the failure limit rises by the other
+// failures.
 func (j *Job) Retry(s Selection, now time.Time) error {
 	if err := j.refuseCleaned(); err != nil {
 		return err
@@ -131,12 +132,12 @@ func (j *Job) Retry(s Selection, now time.Time) error {
 	return nil
 }
 
-// Retries reports whether the retry of an epoch goes on. A retry of a paused job goes on in a new
-// epoch, after Resume.
+// Retries reports whether a retry that started in the given epoch still reopens failures. A retry
+// of a paused job continues in a new epoch, after Resume.
 func (j *Job) Retries(epoch int64) bool { return j.State == Running && j.Retrying && j.Epoch == epoch }
 
-// EndRetry records that all selected failures are open again. The sweep of the new epoch enqueues
-// their tasks.
+// EndRetry records that all selected failures are reopened, and starts a new epoch, in which the
+// sweep enqueues their tasks.
 func (j *Job) EndRetry(epoch int64) (changed bool) {
 	if !j.Retries(epoch) {
 		return false
@@ -146,7 +147,8 @@ func (j *Job) EndRetry(epoch int64) (changed bool) {
 	return true
 }
 
-// CleanUp starts a clean-up of a job that has ended. The parameter how is stored JSON.
+// CleanUp records the start of a clean-up of a job that has ended. The argument how is JSON that
+// says which records are deleted.
 func (j *Job) CleanUp(how string) (changed bool, err error) {
 	switch {
 	case !j.Over():
@@ -163,14 +165,15 @@ func (j *Job) CleanUp(how string) (changed bool, err error) {
 	return true, nil
 }
 
-// MayEnd reports whether a job may end whose records were added up in the given epoch. In another
-// epoch new ranges have appeared since.
+// MayEnd reports whether a job may end. Its records were added up in the given epoch; if the job
+// has a later one, new ranges have appeared since.
 func (j *Job) MayEnd(epoch int64) bool {
 	return j.State == Running && !j.Retrying && j.Epoch == epoch && j.Cleaning == ""
 }
 
-// Forestall raises a job's epoch to the given one, if that is the next. A process that is about to
-// commit the same epoch is then refused. Nothing else changes.
+// Forestall raises a job's epoch to the given one, if that is the next. Another process may be
+// about to commit the end of the old epoch: that commit is then refused, because the record has
+// changed.
 func (j *Job) Forestall(epoch int64) (changed bool) {
 	if j.Epoch+1 != epoch {
 		return false
@@ -182,16 +185,16 @@ func (j *Job) Forestall(epoch int64) (changed bool) {
 	return true
 }
 
-// Fail ends a job as failed. If countersLost, the job failed because its counters became too large
-// to keep.
+// Fail ends a job as failed. If countersLost, the reason is that its counters are too large to
+// keep.
 func (j *Job) Fail(reason string, countersLost bool, now time.Time) {
 	j.CountersLost, j.Trouble = countersLost, ""
 	j.State, j.Error, j.Ended = Failed, reason, now.UTC().Truncate(time.Microsecond)
 }
 
-// LoseEnd records that the task which ends the job is lost. The task has the given generation in
-// its name; the next one gets a new name. It runs exclusively, because the finalizer may have
-// killed the processes of the lost task's deliveries.
+// LoseEnd records that the task which should end the job is lost. The generation is part of that
+// task's name, and raising it gives the next task a new name. The next task runs exclusively,
+// because the finalizer may have killed the processes that ran the lost task.
 func (j *Job) LoseEnd(generation int64) (changed bool) {
 	if j.State != Running || j.Generation != generation {
 		return false
@@ -201,8 +204,9 @@ func (j *Job) LoseEnd(generation int64) (changed bool) {
 	return true
 }
 
-// BeginFinalizer leaves the crash mark of a delivery that is about to run the finalizer in an
-// epoch. An old mark may be a death, see [Suspicion].
+// BeginFinalizer writes the crash mark m into the job's record. A delivery calls it before it runs
+// the finalizer. If the record has an older mark, the process of that delivery may have died: see
+// [Suspicion].
 func (j *Job) BeginFinalizer(epoch int64, m CrashMark, now time.Time, deadline time.Duration) (changed bool) {
 	if j.State != Running || j.Epoch != epoch || j.Begun == m.Delivery {
 		return false
@@ -218,7 +222,8 @@ func (j *Job) BeginFinalizer(epoch int64, m CrashMark, now time.Time, deadline t
 
 const waitsForBuild = "its tasks wait for a build that has the mapper "
 
-// NeedsBuild sets or clears the job's error "its tasks wait for a build". Another error stays.
+// NeedsBuild sets or clears the job's error which says that its tasks wait for a build with its
+// mapper. It does not replace another error.
 func (j *Job) NeedsBuild(missing bool) (changed bool) {
 	text := ""
 	if missing {

@@ -15,18 +15,19 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Digest is a hash of a sequence of values. Equal values give equal digests, in every process,
-// also if the values were stored and read back.
+// A Digest is a hash of a sequence of values. Equal values give equal digests in every process,
+// also after they were stored and read back.
 type Digest struct {
 	hash hash.Hash
-	to   *bufio.Writer // writes to hash, which never fails
+	to   *bufio.Writer // buffers what is written to hash, and never fails
 }
 
-// DigestSize is how many bytes of a SHA-256 are kept: enough that no accidental change goes
-// unnoticed.
+// DigestSize is the length of a digest in bytes. It is a part of a SHA-256, which is enough to
+// notice every accidental change.
 const DigestSize = 16
 
-// NewDigest returns a digest that starts with a text that says what kind of digest it is.
+// NewDigest returns a digest that starts with the text what. The text names the kind of digest, so
+// that digests of different kinds differ.
 func NewDigest(what string) *Digest {
 	h := sha256.New()
 	d := &Digest{h, bufio.NewWriterSize(h, 512)}
@@ -74,7 +75,7 @@ func (d *Digest) Key(k *datastore.Key) {
 	d.path(k)
 }
 
-// path writes the elements of a key from the root.
+// path writes the kind and the name or ID of a key and of its ancestors, from the root on.
 func (d *Digest) path(k *datastore.Key) {
 	if k.Parent != nil {
 		d.path(k.Parent)
@@ -99,7 +100,7 @@ func (d *Digest) Position(p *keyspace.Position) {
 	}
 }
 
-// value writes the value of a property that a job is sharded by.
+// value writes a value of the property in mapper.Query.ShardBy.
 func (d *Digest) value(v any) {
 	d.integer(int64(value.Rank(v)))
 	switch v := v.(type) {
@@ -119,8 +120,8 @@ func (d *Digest) value(v any) {
 	}
 }
 
-// SingleSum returns a digest of a range's ID and its single entity. Their sum over its children is
-// in the parent's record, see Range.Single.
+// SingleSum returns a digest of the range's ID and its single entity, as a number. A parent stores
+// the sum over such children in Range.Single.
 func (r *Range) SingleSum() tally.Sum {
 	d := NewDigest("single")
 	d.text(r.ID)
@@ -128,7 +129,7 @@ func (r *Range) SingleSum() tally.Sum {
 	return d.Number()
 }
 
-// PageDigest is the text that digests of a page's keys start with.
+// PageDigest is the text with which the digests of a page's keys start.
 const PageDigest = "page 1"
 
 // KeysDigest returns the digest of the keys of a page's entities, in the given order.
@@ -140,7 +141,8 @@ func KeysDigest(at []*keyspace.Position) []byte {
 	return d.Sum()
 }
 
-// Digest returns the seal of a range that is done: a digest of where it was, and of its results.
+// Digest returns the seal of a range that is done: a digest of its start and end, and of its
+// results.
 func (r *Range) Digest() []byte {
 	d := NewDigest("range 1")
 	d.text(r.Ref().String())

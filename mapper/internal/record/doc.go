@@ -1,8 +1,8 @@
-// Package record has the records of jobs and ranges, and their transitions. These say how a range
-// is made, cut, retried and ended, how a job goes on and ends, and when a process is taken for
-// dead.
+// Package record defines the records of jobs and ranges, and the allowed changes of them, called
+// transitions. They say how a range is made, cut, retried and ended, how a job starts, goes on and
+// ends, and when a process counts as dead.
 //
-// A transition is a method that changes a record in memory. Package executor stores it in the
-// conditional commit of a page, package lifecycle in transactions. Package ledger adds the records
-// up.
+// A transition is a method that changes a record in memory. Package executor stores the changed
+// record in the conditional commit of a page, and package lifecycle in transactions. Package ledger
+// adds up the records.
 package record

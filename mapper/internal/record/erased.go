@@ -11,22 +11,23 @@ import (
 )
 
 // A Closing is a summary of a job's records. A job whose mapper has mapper.Mapper.Forget deletes
-// its records before it ends, and keeps the summary in its own record meanwhile.
+// its records before it ends. Until then it keeps this summary in its own record.
 type Closing struct {
 	Ranges   int64  `json:"ranges"`
 	Alone    int64  `json:"alone"`
 	Failures int64  `json:"failures"`
 	Salt     string `json:"salt"`
-	// salted hashes of the IDs of jobs that it has cleaned up
+	// salted hashes of the IDs of other jobs that this job has cleaned up
 	Forgot []string `json:"forgot,omitempty"`
-	More   int64    `json:"more,omitempty"` // how many more jobs Forgot has no room for
+	More   int64    `json:"more,omitempty"` // number of further jobs for which Forgot has no room
 }
 
-// maxForgot is how many jobs a Closing names. Their hashes take about 35 KiB.
+// maxForgot is how many hashes a Closing has in Forgot. They take about 35 KiB.
 const maxForgot = 1000
 
-// Close starts the deletion of the records of a running job's ranges. They are final: c summarizes
-// them, and sum is their total. The parameter how says how they are deleted, as in [Job.CleanUp].
+// Close starts the deletion of the records of a running job's ranges. The summary of these records
+// is c, and their total is sum. The argument how is JSON that says how they are deleted, as in
+// [Job.CleanUp].
 func (j *Job) Close(c Closing, sum *Totals, how string) error {
 	text, err := json.Marshal(c)
 	if err == nil {
@@ -36,8 +37,8 @@ func (j *Job) Close(c Closing, sum *Totals, how string) error {
 	return err
 }
 
-// DecodeClosing returns the summary of a job's deleted records; nil if the job does not delete
-// them.
+// DecodeClosing returns the summary of a job's deleted records. It returns nil if the job does not
+// delete its records before its end.
 func (j *Job) DecodeClosing() (*Closing, error) {
 	if len(j.Closing) == 0 {
 		return nil, nil
@@ -49,7 +50,8 @@ func (j *Job) DecodeClosing() (*Closing, error) {
 	return c, nil
 }
 
-// Forget notes the IDs of other jobs from whose records the job is about to remove the subject.
+// Forget adds hashes of the IDs of other jobs to Forgot. The job is about to remove the subject
+// from their records.
 func (c *Closing) Forget(ids []string) (changed bool) {
 	for _, id := range ids {
 		h := Salted(c.Salt, id)
@@ -74,11 +76,12 @@ func Salted(salt, text string) string {
 
 const erasedText = "(erased)"
 
-// Redact removes everything from a job's record that can name an entity or say what the job was
-// about: query, parameters, errors, reasons and the names of counters. Its history keeps times and
-// actions, and operators whom the subject does not name. With an empty subject it names no operator.
+// Redact removes from a job's record everything that can name an entity or say what the job was
+// about: query, parameters, errors, reasons and names of counters. The history keeps times,
+// actions, and the operators whom the subject does not mention; with an empty subject it keeps no
+// operators.
 //
-// Numbers stay. The query and the parameters are replaced by a salted hash, whose salt is not kept.
+// Numbers stay. A salted hash replaces the query and the parameters, and its salt is not kept.
 func (j *Job) Redact(s Subject, salt string, now time.Time) error {
 	hash := Salted(salt, string(j.Query)+"\x00"+string(j.Params))
 	j.Query, j.Params = fmt.Appendf(nil, `{"kind":"erased-%s"}`, hash), fmt.Appendf(nil, `{"erased":"%s"}`, hash)
@@ -102,8 +105,8 @@ func (j *Job) Redact(s Subject, salt string, now time.Time) error {
 	return err
 }
 
-// RedactTexts removes mentions of a subject from a job's history, errors, and names of counters. It
-// leaves query and parameters alone. It reports whether it has changed anything.
+// RedactTexts removes texts that mention a subject from a job's history, errors and names of
+// counters. It leaves query and parameters alone. It reports whether it has changed anything.
 func (j *Job) RedactTexts(s Subject) (changed bool, err error) {
 	acts, err := j.History.Acts()
 	said := err != nil // a history that can't be read is dropped
@@ -133,8 +136,8 @@ func (j *Job) RedactTexts(s Subject) (changed bool, err error) {
 	return said || changed, err
 }
 
-// RedactValues removes from a job's record all that may quote an entity: errors, and the names of
-// counters and namespaces. It reports whether it has changed anything.
+// RedactValues removes from a job's record all texts that may quote an entity: errors, and the
+// names of counters and namespaces. It reports whether it has changed anything.
 func (j *Job) RedactValues() (changed bool, err error) {
 	for _, text := range []*string{&j.Error, &j.Trouble, &j.RetryOf} {
 		if *text != "" && *text != erasedText {
@@ -153,8 +156,8 @@ func (j *Job) RedactValues() (changed bool, err error) {
 	return true, sum.RecordIn(j)
 }
 
-// ComesAnywhere reports whether a job may read entities or our records in any namespace. An undo
-// does, too, because its query is over records of ranges.
+// ComesAnywhere reports whether a job may read entities or scattermap's records in any namespace.
+// An undo may, because its query is over records of ranges.
 func (j *Job) ComesAnywhere() bool {
 	var q struct {
 		Kind string `json:"kind"`
@@ -169,8 +172,8 @@ func (j *Job) NamesKeys() bool {
 	return json.Unmarshal(j.Query, &q) != nil || len(q.Ancestor)+len(q.Start)+len(q.End) > 0
 }
 
-// RedactPast replaces the IDs of jobs that mention a subject in a schedule's past ticks by salted
-// hashes. The salt is not kept. Ticks that can't be read are dropped.
+// RedactPast replaces IDs of jobs that mention the subject by salted hashes, in the past ticks of a
+// schedule. The salt is not kept. Ticks that can't be decoded are dropped.
 func (s *Schedule) RedactPast(of Subject, salt string) {
 	all := s.past()
 	for i, p := range all {

@@ -14,7 +14,7 @@ type Example struct {
 	Key *datastore.Key `json:"key"`
 	// "change", "delete", "put another entity" or "delete another entity"
 	What string `json:"what"`
-	// those that it would change, put or delete
+	// the properties that would be changed, put or deleted
 	Properties []ExampleProperty `json:"properties,omitempty"`
 }
 
@@ -25,10 +25,10 @@ type ExampleProperty struct {
 	After  string `json:"after"`
 }
 
-// PageExamples is how many examples are kept of each page of a rehearsal.
+// PageExamples is how many examples of each page a rehearsal keeps.
 const PageExamples = 2
 
-// Exemplify stores examples in the record of a rehearsal's page, if they fit.
+// Exemplify stores examples of what a rehearsal's page would change, if they fit into the record.
 func (r *Range) Exemplify(all []Example) {
 	if len(all) == 0 {
 		return

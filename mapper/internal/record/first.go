@@ -2,11 +2,11 @@ package record
 
 import "github.com/scattermap/scattermap/mapper/internal/split"
 
-// A First says how a start cuts the root of its job, after a look at the entities. The zero value
-// cuts nothing: the root's task looks and cuts.
+// A First says how the start of a job cuts the root, which is the job's first range. The zero value
+// cuts nothing: the root's task then does that.
 type First struct {
 	Pieces     []split.Piece // the root's own piece, then the pieces of its first children
-	EntitySize int64         // average, in bytes; 0: unknown
+	EntitySize int64         // average size of an entity in bytes; 0: unknown
 }
 
 // Ranges returns the first ranges of a new job: the root, and its first children.
@@ -21,8 +21,8 @@ func (f First) Ranges(j *Job) (root *Range, children []*Range) {
 	return root, children
 }
 
-// FirstChildren returns the children of a root that its start has recorded, with as much as their
-// first tasks need.
+// FirstChildren returns the children of a root that the job's start has recorded. They have only
+// the fields that their first tasks need.
 func (r *Range) FirstChildren() (children []*Range) {
 	for n := range r.Given {
 		children = append(children, &Range{Job: r.Job, Incarnation: r.Incarnation, ID: RangeID(r.ID, n)})

@@ -29,55 +29,61 @@ const (
 // ErrNoSuchJob says that no job has the ID.
 var ErrNoSuchJob = errors.New("no such job")
 
-// A Job is the record of a job. It is written when the job starts, is controlled or ends, and when
-// there is something new to show. No task writes it for each page: a job has too many tasks for
-// that.
+// A Job is the record of a job. It is written when the job starts, ends or is controlled, and when
+// its status has something new to show. Pages do not write it, because all of a job's tasks
+// together are too fast for one record.
 type Job struct {
-	ID          string `datastore:"-"`
-	Incarnation string `datastore:"incarnation,noindex"` // see [Ref]
+	ID string `datastore:"-"`
+	// distinguishes the job from earlier jobs with the same ID, see [Ref]
+	Incarnation string `datastore:"incarnation,noindex"`
 	Mapper      string `datastore:"mapper,noindex"`
 	Queue       Owner  `datastore:"queue,omitempty,noindex"`
-	Schedule    string `datastore:"schedule,omitempty,noindex"` // that started it, see [Schedule]
-	// it takes no [Slot], so it may run beside other jobs of its mapper and kind
+	// the name of the [Schedule] that started the job; empty: none
+	Schedule string `datastore:"schedule,omitempty,noindex"`
+	// whether the job may run beside other jobs of its mapper and kind, so that it takes no [Slot]
 	Beside bool `datastore:"beside,omitempty,noindex"`
-	// it gives way to other clients of the database, see pace.Background
+	// whether the job gives way to other clients of the database, see pace.Background
 	Background bool `datastore:"background,omitempty,noindex"`
 	// features of the query that a build must know to run the job, see query.Of
-	Needs      []string `datastore:"needs,omitempty,noindex"`
-	Query      []byte   `datastore:"query,noindex"`  // JSON
-	Params     []byte   `datastore:"params,noindex"` // JSON
-	State      JobState `datastore:"state,noindex"`
-	Active     bool     `datastore:"active,omitempty"`   // indexed: HasTasks, so it needs sweeps
-	Generation int64    `datastore:"generation,noindex"` // part of its tasks' names
-	Listed     []string `datastore:"listed,omitempty"`   // indexed: see [Listing]
-	// raised whenever ranges appear outside their parent's commit
+	Needs  []string `datastore:"needs,omitempty,noindex"`
+	Query  []byte   `datastore:"query,noindex"`  // the query as JSON
+	Params []byte   `datastore:"params,noindex"` // the parameters as JSON
+	State  JobState `datastore:"state,noindex"`
+	Active bool     `datastore:"active,omitempty"` // whether the job needs sweeps; indexed
+	// part of the names of the job's tasks; a higher one gives new names
+	Generation int64    `datastore:"generation,noindex"`
+	Listed     []string `datastore:"listed,omitempty"` // entries by which jobs are listed, see [Listing]; indexed
+	// raised whenever ranges become pending other than by the commit of their parent
 	Epoch int64 `datastore:"epoch,noindex"`
-	// raised to refuse moves to another queue that are under way, see [Owner.Forestall]
+	// raised to refuse moves to another queue that are about to commit, see [Owner.Forestall]
 	Forestalled int64 `datastore:"forestalled,omitempty,noindex"`
 	PageSize    int64 `datastore:"page_size,noindex"`
-	PageTime    int64 `datastore:"page_time,noindex"` // nanoseconds
-	Timeout     int64 `datastore:"timeout,noindex"`   // nanoseconds
+	PageTime    int64 `datastore:"page_time,noindex"` // the setting PageTime in nanoseconds
+	Timeout     int64 `datastore:"timeout,noindex"`   // the time limit for one entity, in nanoseconds
 	Workers     int64 `datastore:"workers,noindex"`
-	// calls of the function at once, in a page; 0: one
+	// how many calls of the function run at once in a page; 0: one
 	Concurrency int64 `datastore:"concurrency,omitempty,noindex"`
 	// how many tasks the queue delivers at the same time; 0: unknown
-	Concurrent int64     `datastore:"concurrent,noindex"`
-	Splitting  []byte    `datastore:"splitting,noindex"`            // JSON
-	Rate       []byte    `datastore:"rate,noindex"`                 // JSON; empty: no limit
-	RateUntil  time.Time `datastore:"rate_until,omitempty,noindex"` // when Rate ends; zero: never
-	RateThen   []byte    `datastore:"rate_then,omitempty,noindex"`  // the rate after RateUntil
-	RampFrom   time.Time `datastore:"ramp_from,noindex"`            // when the rate's ramp started
-	Masks      bool      `datastore:"masks,noindex"`                // the database supports property masks
-	Times      bool      `datastore:"times,noindex"`                // the property that it is sharded by has times
-	// the first Limit; each Resume allows this many more failures
+	Concurrent int64  `datastore:"concurrent,noindex"`
+	Splitting  []byte `datastore:"splitting,noindex"` // the setting Splitting as JSON
+	Rate       []byte `datastore:"rate,noindex"`      // the rate limit as JSON; empty: none
+	// when Rate ends and RateThen starts; zero: never
+	RateUntil time.Time `datastore:"rate_until,omitempty,noindex"`
+	RateThen  []byte    `datastore:"rate_then,omitempty,noindex"` // the rate after RateUntil
+	RampFrom  time.Time `datastore:"ramp_from,noindex"`           // when the rate's ramp started
+	Masks     bool      `datastore:"masks,noindex"`               // whether the database supports property masks
+	// whether the property in the query's ShardBy has times as values
+	Times bool `datastore:"times,noindex"`
+	// the first value of Limit; each Resume allows this number of further failures
 	LimitStep  int64   `datastore:"limit_step,noindex"`
-	Limit      int64   `datastore:"limit,noindex"` // on failures; negative: none
+	Limit      int64   `datastore:"limit,noindex"` // the limit on the number of failures; negative: none
 	LimitShare float64 `datastore:"limit_share,noindex"`
-	Limited    bool    `datastore:"limited,noindex"` // a failure limit has paused it
+	Limited    bool    `datastore:"limited,noindex"` // whether a failure limit has paused the job
 
-	Budget []byte `datastore:"budget,omitempty,noindex"` // JSON; empty: none
-	Poor   bool   `datastore:"poor,omitempty,noindex"`   // the budget has paused it
-	// share of the budget that is spent by pages, or reserved by processes for their next pages
+	Budget []byte `datastore:"budget,omitempty,noindex"` // the budget as JSON; empty: none
+	Poor   bool   `datastore:"poor,omitempty,noindex"`   // whether the budget has paused the job
+	// the share of the budget that pages have spent, or that processes have reserved for their next
+	// pages
 	Spent float64 `datastore:"spent,omitempty,noindex"`
 
 	Allowance int64 `datastore:"allowance,omitempty,noindex"` // how often a Resume has renewed the budget
@@ -87,54 +93,63 @@ type Job struct {
 	CountersLost    bool `datastore:"counters_lost,omitempty,noindex"`
 	CountersDropped bool `datastore:"counters_dropped,omitempty,noindex"`
 
-	// it was resumed after it had failed: now a page that fails as a whole records its failures
-	Tolerant  bool  `datastore:"tolerant,noindex"`
-	Failures  int64 `datastore:"failures,noindex"`  // when LimitShare last paused it: failures, about
-	Tried     int64 `datastore:"tried,noindex"`     // and processed or failed entities, about
-	Finalizes bool  `datastore:"finalizes,noindex"` // the build that ended it has a finalizer
+	// whether the job was resumed after it had failed: then the entities of a page that fails as a
+	// whole become failures
+	Tolerant bool `datastore:"tolerant,noindex"`
+	// about how many failures there were when LimitShare last paused the job
+	Failures int64 `datastore:"failures,noindex"`
+	// about how many entities were processed or had failed at that time
+	Tried     int64 `datastore:"tried,noindex"`
+	Finalizes bool  `datastore:"finalizes,noindex"` // whether the build that ended the job has a finalizer for it
 	Finalized int64 `datastore:"finalized,noindex"` // the epoch in which the finalizer took effect
-	Retrying  bool  `datastore:"replaying,noindex"` // a retry is opening failures;
-	// only failures of this cause, see [Range.Cause]; empty: all
+	Retrying  bool  `datastore:"replaying,noindex"` // whether a retry is reopening failures
+	// the [Range.Cause] of the failures that are retried; empty: all
 	RetryOf string    `datastore:"replaying_of,omitempty,noindex"`
 	Created time.Time `datastore:"created,noindex"`
 	Ended   time.Time `datastore:"ended,noindex"`
 	Error   string    `datastore:"error,noindex"`
-	Trouble string    `datastore:"trouble,omitempty,noindex"` // why something is tried again
-	Totals  []byte    `datastore:"totals,noindex"`            // packed JSON of [Totals], once it has ended
-	// while it runs again after it had succeeded: the numbers of Totals then
+	// a text that says why a page is retried at present; empty: none is
+	Trouble string `datastore:"trouble,omitempty,noindex"`
+	Totals  []byte `datastore:"totals,noindex"` // packed JSON of [Totals]; empty before the job's end
+	// the numbers of Totals when the job last succeeded, while it runs again
 	Before []byte `datastore:"before,omitempty,noindex"`
-	// it has a draft of its ledger, perhaps of an earlier epoch
+	// whether the job has a draft of its ledger, perhaps from an earlier epoch
 	Drafted bool `datastore:"drafted,omitempty,noindex"`
 
 	History History `datastore:"history,omitempty,noindex"`
-	Undo    string  `datastore:"undo,omitempty,noindex"` // the ID of the job that undoes it
+	Undo    string  `datastore:"undo,omitempty,noindex"` // the ID of the job that undoes this one
 
-	Cleaning string    `datastore:"cleaning,noindex"`  // JSON: how it is being cleaned up; empty: it is not
-	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are deleted or will expire
-	Expires  time.Time `datastore:"expires,omitempty"` // for a time-to-live policy, see mapper.Job.CleanUp
+	// JSON that says which records a clean-up deletes at present; empty: none
+	Cleaning string `datastore:"cleaning,noindex"`
+	// whether some of the job's records are deleted or will expire
+	Cleaned bool `datastore:"cleaned,noindex"`
+	// when a time-to-live policy may delete the record, see mapper.Job.CleanUp
+	Expires time.Time `datastore:"expires,omitempty"`
 
-	// how long its records are kept after its end; 0: until a clean-up
+	// how long the job's records are kept after its end; 0: until somebody cleans up
 	Retain time.Duration `datastore:"retain,omitempty,noindex"`
-	// indexed while its retention has not started a clean-up, see retires
-	Retires   string    `datastore:"retires,omitempty"`
-	Retired   bool      `datastore:"retired,omitempty,noindex"`    // its retention has started a clean-up,
-	CleanedAt time.Time `datastore:"cleaned_at,omitempty,noindex"` // at this time
+	// the queue and the time of the automatic clean-up, see retires; indexed; empty: none is
+	// planned
+	Retires string `datastore:"retires,omitempty"`
+	// whether the end of the retention has started a clean-up
+	Retired   bool      `datastore:"retired,omitempty,noindex"`
+	CleanedAt time.Time `datastore:"cleaned_at,omitempty,noindex"` // when the retention has started a clean-up
 
-	// JSON of [Closing]; empty: it does not delete its records before its end
+	// JSON of [Closing]; empty unless the job deletes its records before its end
 	Closing []byte `datastore:"closing,omitempty,noindex"`
-	// when [Redact] removed what the job was about
+	// when [Job.Redact] removed the query and other texts; zero: never
 	Erased time.Time `datastore:"erased,omitempty,noindex"`
 
 	AttemptSettings
-	Suspicion // about its finalizer
+	Suspicion // deliveries that may have died while they ran the finalizer
 
-	Version int64 `datastore:"-"` // the record's version in the database; 0: unknown, see package wire
+	Version int64 `datastore:"-"` // the record's version in the database, see package wire; 0: unknown
 }
 
-// Insert returns the mutation that creates the record.
+// Insert returns the mutation that creates the job's record.
 func (j *Job) Insert() *datastore.Mutation { return j.mutation(datastore.NewInsert) }
 
-// Update returns the mutation that replaces the record.
+// Update returns the mutation that overwrites the job's record.
 func (j *Job) Update() *datastore.Mutation { return j.mutation(datastore.NewUpdate) }
 
 func (j *Job) mutation(mutation func(*datastore.Key, any) *datastore.Mutation) *datastore.Mutation {
@@ -154,21 +169,22 @@ func (j *Job) Root() string { return RangeID(j.Ref().String(), 0) }
 // JobKey returns the key of the record of a job.
 func JobKey(id string) *datastore.Key { return datastore.NameKey(JobKind, id, nil) }
 
-// A Ref names a job by its ID and its incarnation. The incarnation tells the job from earlier jobs
-// with the same ID. A Ref without an incarnation means the job that has the ID now.
+// A Ref names a job by its ID and its incarnation, which tells it from earlier jobs with the same
+// ID. A Ref without an incarnation means the job that has the ID now.
 //
 // Both are part of the names of everything that belongs to the job: records of ranges, tasks,
-// idempotency keys. So a process that wakes after the job's end can't touch a later job with its
-// ID.
+// idempotency keys. So a process that wakes after the job's end can't touch a later job with the
+// same ID.
 type Ref struct{ ID, Incarnation string }
 
-// Ref returns the name of the job.
+// Ref returns the ID and the incarnation of the job.
 func (j *Job) Ref() Ref { return Ref{j.ID, j.Incarnation} }
 
-// String returns a text that no other Ref has: a job's ID contains no dot.
+// String returns the ID and the incarnation, separated by a dot. An ID contains no dot, so no other
+// Ref has this text.
 func (r Ref) String() string { return r.ID + "." + r.Incarnation }
 
-// Is returns an error if a record that was read belongs to another incarnation of the job.
+// Is returns an error if the record j belongs to another incarnation of the job.
 func (r Ref) Is(j *Job) error {
 	if r.Incarnation != "" && r.Incarnation != j.Incarnation {
 		return fmt.Errorf("%w: %s was cleaned up, and another job has its ID", ErrNoSuchJob, r.ID)
@@ -198,8 +214,8 @@ func incarnationOf(j *Job, number string) string {
 	return number + hex.EncodeToString(h.Sum(nil)[:4])
 }
 
-// RampBegan returns when the rate's ramp started. Jobs of older builds have no RampFrom until they
-// are resumed.
+// RampBegan returns when the ramp of the job's rate started. Jobs of older builds have no RampFrom
+// until they are resumed; their ramp started when they did.
 func (j *Job) RampBegan() time.Time {
 	if j.RampFrom.IsZero() {
 		return j.Created
@@ -207,10 +223,11 @@ func (j *Job) RampBegan() time.Time {
 	return j.RampFrom
 }
 
-// AtOnce returns how many of the job's tasks may run at the same time, as far as that is known.
+// AtOnce returns how many of the job's tasks may run at the same time, as far as known.
 func (j *Job) AtOnce() int64 { return max(j.Workers, j.Concurrent) }
 
-// goOn sets the job running, in a new epoch and with new names for its tasks.
+// goOn makes the job run again, in a new epoch and with a new generation, so that its tasks get new
+// names.
 func (j *Job) goOn(now time.Time) {
 	j.Tolerant = j.Tolerant || j.State == Failed
 	j.CountersDropped = j.CountersDropped || j.CountersLost

@@ -12,18 +12,19 @@ import (
 
 // A Listing selects jobs by queue, state and mapper. An empty field selects all.
 //
-// One indexed property of a job's record has an entry for each of the eight combinations of these
-// fields, with some empty. An entry is a hash of the combination, followed by the job's place. So
-// each listing is one stretch of the index, in the order of places.
+// The indexed property "listed" of a job's record has an entry for each of the eight combinations
+// of these fields, with some of them empty. An entry is a hash of the combination, followed by the
+// job's place. So the jobs of each listing are consecutive entries of the index, in the order of
+// places.
 type Listing struct {
 	Queue  Owner
 	State  JobState
 	Mapper string
 
-	From, Before time.Time // the jobs that started from then on, and before then; zero: no bound
+	From, Before time.Time // selects jobs that started in the interval [From, Before); zero: no bound
 }
 
-// prefix returns the start of all entries of the listing. No other listing has it.
+// prefix returns the text with which all entries of the listing start. No other listing has it.
 func (l Listing) prefix() string {
 	h := sha256.New()
 	for _, part := range []string{string(l.Queue), string(l.State), l.Mapper} {
@@ -32,8 +33,8 @@ func (l Listing) prefix() string {
 	return hex.EncodeToString(h.Sum(nil)[:8]) + "."
 }
 
-// Bounds returns the bounds of the listing's entries for jobs that started before a given place. An
-// empty place means all jobs.
+// Bounds returns the bounds of the index entries of the listing's jobs. It leaves out jobs that did
+// not start before the place in before; an empty place leaves out none.
 func (l Listing) Bounds(before string) (from, to string) {
 	to = cmp.Or(before, "~") // above all places
 	if !l.Before.IsZero() {
@@ -45,10 +46,12 @@ func (l Listing) Bounds(before string) (from, to string) {
 	return l.prefix() + from, l.prefix() + to
 }
 
-// instant returns the start of the places of all jobs that started at a time. It has microseconds.
+// instant returns the text with which the places of all jobs start that started at a time, to the
+// microsecond.
 func instant(t time.Time) string { return fmt.Sprintf("%016x", max(0, t.UnixMicro())) }
 
-// Place returns the job's place in the order of starts. It is unique, because it contains the ID.
+// Place returns the job's place in the order of start times. It is unique, because it contains the
+// ID.
 func (j *Job) Place() string { return instant(j.Created) + "." + j.ID }
 
 var place = regexp.MustCompile(`^[0-9a-f]{16}\.[A-Za-z0-9_-]{1,100}$`)
@@ -56,7 +59,7 @@ var place = regexp.MustCompile(`^[0-9a-f]{16}\.[A-Za-z0-9_-]{1,100}$`)
 // ValidPlace reports whether a text can be the place of a job.
 func ValidPlace(s string) bool { return place.MatchString(s) }
 
-// listed returns the job's entries in all listings.
+// listed returns the index entries of the job, one for each listing that contains it.
 func listed(j *Job) (all []string) {
 	for _, queue := range slices.Compact([]Owner{"", j.Queue}) {
 		for _, state := range []JobState{"", j.State} {
@@ -68,8 +71,8 @@ func listed(j *Job) (all []string) {
 	return all
 }
 
-// CheckState returns an error if a text is no state of jobs. An empty text is allowed: it means
-// all.
+// CheckState returns an error if the text is no state of a job. The empty text is allowed, because
+// it selects all states.
 func CheckState(state JobState) error {
 	states := []JobState{Running, Paused, Succeeded, SucceededWithFailures, Failed, Aborted}
 	if state == "" || slices.Contains(states, state) {

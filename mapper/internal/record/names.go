@@ -21,10 +21,11 @@ func ValidRangeID(id string) bool { return rangeID.MatchString(id) }
 // ValidIncarnation reports whether a text can be a job's incarnation.
 func ValidIncarnation(s string) bool { return incarnation.MatchString(s) }
 
-// DraftKind is the kind of the records of drafts, see package ledger, and of rate clocks.
+// DraftKind is the kind of two sorts of records: drafts, which package ledger explains, and rate
+// clocks.
 const DraftKind = "ScattermapDraft"
 
-// RehearsalPrefix is the prefix of rehearsals' names. Names of users' mappers cannot have it.
+// RehearsalPrefix is the prefix of the names of rehearsals' mappers. Users' mappers can't have it.
 const RehearsalPrefix = "rehearsal:"
 
 // IsRehearsal reports whether a mapper of this name is a rehearsal.

@@ -15,60 +15,62 @@ import (
 // An Outcome is the result of a page. [Range.Commit] stores it in the range's record, and makes the
 // records of the new ranges.
 type Outcome struct {
-	Done    []*keyspace.Position // processed or failed entities of the page, in order
-	Next    *keyspace.Position   // the first entity after Done; nil: the range has no more
-	Cut     []split.Piece        // the range's own piece, then its children's pieces; none: no cut
-	GoesOn  bool                 // the delivery continues with the rest
-	Failed  []Failure            // some of Done
-	Backoff fault.Backoff        // for failed entities
+	Done []*keyspace.Position // entities of the page that were processed or have failed, in order
+	Next *keyspace.Position   // the first entity after Done; nil: the range has no further entity
+	// where the range is cut: its own piece, then those for its children; empty: no cut
+	Cut     []split.Piece
+	GoesOn  bool          // whether the delivery continues with the rest of the range
+	Failed  []Failure     // the entities in Done that have failed
+	Backoff fault.Backoff // the waits before failed entities are retried
 
-	Generation int64           // of the job
-	Space      *keyspace.Space // of the page; nil: the query is over one space
-	Beyond     bool            // the rest may be in other spaces
-	EntitySize int64           // average, in bytes; 0: unknown
+	Generation int64           // the job's generation
+	Space      *keyspace.Space // the kind and namespace of the page's entities; nil: the query has only one
+	Beyond     bool            // whether the rest may have other kinds or namespaces
+	EntitySize int64           // average size of an entity in bytes; 0: unknown
 	NextPage   int64           // the page size of the range's children
 	Each       time.Duration   // how long the function takes for an entity
 
 	Processed, Written int64
-	Calls              int64          // of a service: the function announced them since the record was written
-	Conflicts          int64          // repeated runs of the function, on entities that others had changed
-	Ran                time.Duration  // how long the function ran
-	Yielded            time.Duration  // how long the page waited, see [Range]
-	Full               bool           // full by count, bytes or time
-	Counters           []byte         // JSON
-	Unsharded          int64          // see [Range]
-	Wrote              []byte         // see [undolog.Wrote]
-	Left               []undolog.Left // entities that an undo did not restore
-	Examples           []Example      // of a rehearsal
+	// calls of a service that the function has announced since the record was written
+	Calls     int64
+	Conflicts int64          // how often the function ran again because other clients had changed an entity
+	Ran       time.Duration  // how long the function ran
+	Yielded   time.Duration  // how long the page waited because the job is a background job
+	Full      bool           // whether the page ended at a limit of count, bytes or time
+	Counters  []byte         // the function's counters as JSON
+	Unsharded int64          // how many entities lack the property in ShardBy, see [Range]
+	Wrote     []byte         // the entities that the page writes, see [undolog.Wrote]
+	Left      []undolog.Left // entities that an undo did not restore
+	Examples  []Example      // changes that a rehearsal would make
 }
 
-// A Failure is an entity that could not be processed.
+// A Failure is an entity on which the function has failed.
 type Failure struct {
 	At        *keyspace.Position
 	Err       error
-	Attempts  int64 // attempts so far
-	Permanent bool  // another attempt would fail the same way
-	Suspected bool  // of killing its process; no error is known
+	Attempts  int64 // the number of attempts so far
+	Permanent bool  // whether another attempt would fail in the same way
+	Suspected bool  // whether the entity is suspected of killing its process; then no error is known
 }
 
-// Last reports whether the failure is final if at most this many attempts are allowed.
+// Last reports whether the failure is final, if most attempts are allowed.
 func (f Failure) Last(most int64) bool { return f.Permanent || f.Attempts >= most }
 
 // A Follow says what the delivery does after it has committed its page.
 type Follow struct {
-	Next   *Range               // the child that the delivery continues with; nil: none
-	Waits  map[string]time.Time // by ID: children with a retried entity, and when they are due
-	Failed int                  // failed entities without another attempt
-	CutOff int64                // children that were cut off for other workers
+	Next   *Range               // the child range that the delivery continues with; nil: none
+	Waits  map[string]time.Time // when children with a retried entity are due, by the children's IDs
+	Failed int                  // number of failed entities that are not retried
+	CutOff int64                // number of child ranges that the page has cut off for other workers
 }
 
-// ErrOverlap reports a bug in this module: the page reaches into another range. That range's task
-// would process the same entities again.
+// ErrOverlap says that a page reaches beyond the end of its range, so that another task would
+// process the same entities again. That is a bug in this module.
 var ErrOverlap = fault.Fatal(errors.New("the page ends after its range: this is a mistake in scattermap, " +
 	"please report it"))
 
-// Commit turns a pending range into one that is done, with the outcome of its page. It has no
-// client and no clock. After an error the range must not be used.
+// Commit turns a pending range into one that is done, with the outcome of its page. It only changes
+// records in memory. After an error the range must not be used.
 //
 // It returns the new children, in the order of their indexes: pieces that were cut off, the rest of
 // the range's own piece, entities to retry, failed entities.
@@ -105,15 +107,15 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	return children, f, nil
 }
 
-// Leave stores the entities that a page of an undo did not restore.
+// Leave stores which entities a page of an undo did not restore.
 func (r *Range) Leave(all []undolog.Left) {
 	if len(all) > 0 {
 		r.LeftOf, r.Left = r.Job, undolog.EncodeLeft(all)
 	}
 }
 
-// reached returns the last entity that the page came to or, if there is none, the first one of the
-// rest. It returns nil if both are empty.
+// reached returns the last entity that the page has processed. If there is none, it returns the
+// first entity of the rest, or nil if the range is empty.
 func (o *Outcome) reached() *keyspace.Position {
 	if n := len(o.Done); n > 0 {
 		return o.Done[n-1]
@@ -121,8 +123,9 @@ func (o *Outcome) reached() *keyspace.Position {
 	return o.Next
 }
 
-// Divide keeps the first piece for the range and returns the others as its children, with the given
-// page size. If many, the query is over several spaces, and the range gets the space of its piece.
+// Divide cuts the range: it keeps the first piece, and returns new children for the others, with
+// the given page size. If many is set, the query is over several kinds or namespaces, and the range
+// gets the space of its piece.
 func (r *Range) Divide(pieces []split.Piece, pageSize int64, many bool, now time.Time) []*Range {
 	children := make([]*Range, 0, len(pieces)-1)
 	for _, s := range pieces[1:] {
@@ -140,9 +143,9 @@ func (r *Range) Divide(pieces []split.Piece, pageSize int64, many bool, now time
 	return children
 }
 
-// rest makes a child of the remainder of the range's own piece, and ends the range before it. It
-// returns nil if nothing remains, or if a child already has the remainder. If the page was
-// suspected, so is the rest: the entity that kills the process may be in it.
+// rest makes a child for what remains of the range's own piece after the page, and shortens the
+// range. It returns nil if nothing remains, or if a child has it already. If the page was suspected
+// of killing its process, so is the rest, because the entity at fault may be in it.
 func (r *Range) rest(o Outcome, now time.Time) *Range {
 	if o.Next == nil || !r.Contains(o.Next) {
 		return nil

@@ -6,14 +6,15 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// ErrOtherQueue says that a job belongs to another queue than the engine's.
+// ErrOtherQueue says that a job belongs to a queue that the engine does not have.
 var ErrOtherQueue = errors.New("the job belongs to another queue")
 
-// An Owner is the name of the queue that a job belongs to. Start or Move has set it. An empty owner
-// means every queue: older builds started jobs without one.
+// An Owner is the name of the queue to which a job belongs. The job's start or a move has set it.
+// It is empty for jobs of older builds, which belong to every queue.
 type Owner string
 
-// Is returns an error unless the owner is empty, or is the queue of the calling engine.
+// Is returns nil if the owner is empty, or is the given queue. Otherwise it returns an error that
+// names both.
 func (o Owner) Is(queue string) error {
 	if o == "" || string(o) == queue {
 		return nil
@@ -21,11 +22,12 @@ func (o Owner) Is(queue string) error {
 	return setting.Errorf("%w: it belongs to %s, and here is %s; Job.Move would move it", ErrOtherQueue, o, queue)
 }
 
-// Takes reports whether an engine of the queue engine runs a task of the owner's job that was
-// enqueued in the queue put. Put is empty if it is unknown.
+// Takes reports whether an engine whose queue is engine may run a task of the owner's job. The task
+// was enqueued in the queue put, or in an unknown one if put is empty.
 //
-// It returns false without an error for a superseded task: it came through a queue that the job was
-// moved away from. An error means that a task of the job came to an engine of another queue.
+// It returns false without an error if the task came through a queue from which the job was moved
+// away: such a task is superseded. It returns an error if a valid task came to an engine of another
+// queue.
 func (o Owner) Takes(put, engine string) (bool, error) {
 	if o != "" && put != "" && put != string(o) {
 		return false, nil
@@ -34,8 +36,8 @@ func (o Owner) Takes(put, engine string) (bool, error) {
 	return err == nil, err
 }
 
-// Move gives a job to another owner, and reports whether the owner has changed. If the job has
-// tasks, it gets a new generation and epoch. So a sweep enqueues new tasks, and the old ones are
+// Move changes the job's owner to o, and reports whether that is another one. If the job has tasks,
+// it gets a new generation and epoch. So a sweep enqueues new tasks, and the old ones are
 // superseded.
 func (o Owner) Move(j *Job) (changed bool) {
 	if j.Queue == o {
@@ -49,8 +51,9 @@ func (o Owner) Move(j *Job) (changed bool) {
 	return true
 }
 
-// Forestall refuses moves to this owner that are under way: it changes the job's record, so their
-// commits fail. It does nothing if the job has this owner already.
+// Forestall makes other processes fail that are about to move the job to this owner: it changes the
+// job's record, which their commits require unchanged. It does nothing if the job has this owner
+// already.
 func (o Owner) Forestall(j *Job) (changed bool) {
 	if j.Queue.Is(string(o)) == nil {
 		return false

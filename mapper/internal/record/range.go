@@ -24,113 +24,128 @@ type RangeState string
 const (
 	Pending   RangeState = "pending"
 	Done      RangeState = "done"
-	Abandoned RangeState = "abandoned" // its job was cleaned up while it was pending
+	Abandoned RangeState = "abandoned" // the job was cleaned up while the range was pending
 )
 
-// A Range is the record of a range: the work of a task, and later its results.
+// A Range is the record of a range: first the work of a task, and later its results.
 //
-// Five properties are indexed, each only while it is needed: open, failed, left_of, examples_of and
-// expires. So a job that has ended has almost no index entries. Most fields of most records are
-// empty; fields that don't identify the record are not saved if they are empty.
+// Five properties are indexed: open, failed, left_of, examples_of and expires. Each is set only
+// while it is needed, so a job that has ended has almost no index entries. Most fields of most
+// records are empty, and are then not saved.
 type Range struct {
-	Job         string             `datastore:"job,noindex"`
-	Incarnation string             `datastore:"incarnation,noindex"` // of the job
-	ID          string             `datastore:"id,noindex"`
-	Open        string             `datastore:"open,omitempty"`   // the job's ID while the range is pending
-	Failed      string             `datastore:"failed,omitempty"` // the job's ID if its single entity has failed
-	State       RangeState         `datastore:"state,noindex"`
-	Generation  int64              `datastore:"generation,noindex"`
-	Depth       int64              `datastore:"depth,noindex"`           // 0: the root
-	Start       *keyspace.Position `datastore:"start,omitempty,noindex"` // nil: the start of the query
-	End         *keyspace.Position `datastore:"end,omitempty,noindex"`   // nil: the end of the query
-	// with Kind: the space of all its entities, if the query is over several spaces
+	Job         string `datastore:"job,noindex"`
+	Incarnation string `datastore:"incarnation,noindex"` // the job's incarnation, see [Ref]
+	ID          string `datastore:"id,noindex"`
+	// the job's ID while the range is pending; otherwise empty
+	Open string `datastore:"open,omitempty"`
+	// the job's ID if the range is a single entity that has failed
+	Failed     string     `datastore:"failed,omitempty"`
+	State      RangeState `datastore:"state,noindex"`
+	Generation int64      `datastore:"generation,noindex"`
+	// 0: the root; a child has its parent's depth plus one, or the same if Continued
+	Depth int64 `datastore:"depth,noindex"`
+	// the first position of the range; nil: the start of the query
+	Start *keyspace.Position `datastore:"start,omitempty,noindex"`
+	// the position after the range; nil: the end of the query
+	End *keyspace.Position `datastore:"end,omitempty,noindex"`
+	// with Kind: the namespace and kind of all entities, if the query is over several
 	Namespace string `datastore:"namespace,omitempty,noindex"`
-	Kind      string `datastore:"kind,omitempty,noindex"` // empty: it may reach into several spaces
-	// its task surveys it before cutting, as the root's task does
-	Resample bool                 `datastore:"survey,omitempty,noindex"`
-	Alone    bool                 `datastore:"alone,omitempty,noindex"` // only the entity at Start
-	Samples  []*keyspace.Position `datastore:"samples,omitempty,noindex"`
-	Estimate int64                `datastore:"estimate,omitempty,noindex"` // how many entities it has; 0: unknown
-	Exact    bool                 `datastore:"exact,omitempty,noindex"`    // the estimate is a count
-	Workers  int64                `datastore:"workers,omitempty,noindex"`  // how many workers should share it; 0: one
-	// how many entities are one worker's fair share; 0: all
+	// empty: the entities may have several kinds or namespaces
+	Kind string `datastore:"kind,omitempty,noindex"`
+	// whether the range's task samples and counts the entities before it cuts, as the root's task
+	// does
+	Resample bool `datastore:"survey,omitempty,noindex"`
+	// whether the range is only the entity at Start
+	Alone   bool                 `datastore:"alone,omitempty,noindex"`
+	Samples []*keyspace.Position `datastore:"samples,omitempty,noindex"`
+	// number of entities in the range; 0: unknown
+	Estimate int64 `datastore:"estimate,omitempty,noindex"`
+	Exact    bool  `datastore:"exact,omitempty,noindex"` // whether Estimate was counted
+	// how many workers should share the range; 0: one
+	Workers int64 `datastore:"workers,omitempty,noindex"`
+	// how many entities one worker should get; 0: all
 	FairShare int64 `datastore:"portion,omitempty,noindex"`
 	// average size of an entity in bytes; 0: unknown
 	EntitySize int64 `datastore:"entity_size,omitempty,noindex"`
 	PageSize   int64 `datastore:"page_size,omitempty,noindex"`
-	// page size after halvings, for this page only; 0: PageSize
+	// the size of the range's own page after it was halved, which its children do not have; 0:
+	// PageSize
 	Narrowed int64 `datastore:"narrowed,omitempty,noindex"`
-	Attempts int64 `datastore:"attempts,omitempty,noindex"` // deliveries after the first
-	// attempts that failed because of the function or the database
+	Attempts int64 `datastore:"attempts,omitempty,noindex"` // number of deliveries after the first one
+	// number of attempts that the function or the database made fail
 	Refusals int64 `datastore:"refusals,omitempty,noindex"`
-	// since when the service that the function calls has refused calls
+	// since when the service that the function calls has refused calls; zero: it accepts them
 	LaterFrom time.Time `datastore:"later_from,omitempty,noindex"`
-	// the job's generation in which Refusals were counted; Resume starts a new one
+	// the job's generation in which Refusals were counted; a Resume starts a new one
 	RefusedIn int64     `datastore:"refused_in,omitempty,noindex"`
-	NotBefore time.Time `datastore:"not_before,omitempty,noindex"` // when its task is due
-	// a sweep found it pending without a task
+	NotBefore time.Time `datastore:"not_before,omitempty,noindex"` // when the range's task is due
+	// whether a sweep has found the range pending without a task
 	Lost bool `datastore:"lost,omitempty,noindex"`
-	// the part after its page has been cut off for its children
+	// whether the part after the range's page was given to children before the page ran
 	Cut      bool  `datastore:"cut,omitempty,noindex"`
 	Children int64 `datastore:"children,omitempty,noindex"`
-	// in the root: the number of its first children that the start recorded, and gave tasks
-	Given     int64 `datastore:"given,omitempty,noindex"`
-	Continued bool  `datastore:"continued,omitempty,noindex"` // its parent's delivery continued with it
-	// number of children with a failed entity that is retried
+	// in the root: how many of its first children the job's start has recorded, and given tasks
+	Given int64 `datastore:"given,omitempty,noindex"`
+	// whether the delivery of the parent continued with this range, so that the range has no task
+	Continued bool `datastore:"continued,omitempty,noindex"`
+	// number of the range's last children that are failed entities to retry
 	Retries int64 `datastore:"retries,omitempty,noindex"`
-	// number of children with a final failure; they are the last ones
+	// number of the range's last children that are final failures; they come after the ones to
+	// retry
 	Recorded int64 `datastore:"recorded,omitempty,noindex"`
-	// if Retries or Recorded is set: the sum of the SingleSum of those children
+	// the sum of SingleSum over the children in Retries and Recorded
 	Single []byte `datastore:"single,omitempty,noindex"`
-	// number of entities that its page came to: all in the range at that time
+	// number of entities on which the range's page ran; at that time the range had no others
 	Entities int64  `datastore:"entities,omitempty,noindex"`
-	Keys     []byte `datastore:"keys,omitempty,noindex"` // a digest of these entities' keys
-	// the digest of this record once it is done, see [Range.Digest]
+	Keys     []byte `datastore:"keys,omitempty,noindex"` // a digest of the keys of the page's entities
+	// the digest of this record when it was done, see [Range.Digest]
 	Seal      []byte `datastore:"seal,omitempty,noindex"`
 	Processed int64  `datastore:"processed,omitempty,noindex"`
-	// number of entities that its page wrote or deleted
+	// number of entities that the range's page wrote or deleted
 	Written int64 `datastore:"written,omitempty,noindex"`
 	// number of calls of a service that the function announced on its page, also in runs that had
 	// no effect
 	Calls int64 `datastore:"calls,omitempty,noindex"`
-	// how often the function ran again on entities that others had changed
+	// how often the function ran again on the range's page because others had changed an entity
 	Conflicts int64         `datastore:"conflicts,omitempty,noindex"`
-	Ran       time.Duration `datastore:"ran,omitempty,noindex"` // how long the function ran on its page
-	// how long the function takes for an entity, seen where the range was cut off; 0: unknown
-	Pace time.Duration `datastore:"pace,omitempty,noindex"`
-	// how long its page waited because the job is a background job
-	Yielded time.Duration `datastore:"yielded,omitempty,noindex"`
-	// its page was full by count, bytes or time
-	Full bool `datastore:"full,omitempty,noindex"`
-	// in the root: how many entities lack the property that the job is sharded by; negative:
+	Ran       time.Duration `datastore:"ran,omitempty,noindex"` // how long the function ran on the range's page
+	// the function's time per entity, measured on the page from which the range was cut off; 0:
 	// unknown
+	Pace time.Duration `datastore:"pace,omitempty,noindex"`
+	// how long the range's page waited because the job is a background job
+	Yielded time.Duration `datastore:"yielded,omitempty,noindex"`
+	// whether the range's page ended at a limit of count, bytes or time
+	Full bool `datastore:"full,omitempty,noindex"`
+	// in the root: how many entities lack the property in the query's ShardBy; negative: unknown
 	Unsharded int64  `datastore:"unsharded,omitempty,noindex"`
-	Counters  []byte `datastore:"counters,omitempty,noindex"` // JSON
-	Wrote     []byte `datastore:"wrote,omitempty,noindex"`    // entities that its page wrote, see [undolog.Wrote]
+	Counters  []byte `datastore:"counters,omitempty,noindex"` // the function's counters of the range's page as JSON
+	// the entities that the range's page wrote, see [undolog.Wrote]
+	Wrote []byte `datastore:"wrote,omitempty,noindex"`
 	// entities that a page of an undo did not restore, see [Range.Leave]
 	Left   []byte `datastore:"left,omitempty,noindex"`
 	LeftOf string `datastore:"left_of,omitempty"` // the job's ID if Left is set
-	// JSON: changes that a page of a rehearsal would make
-	Examples   []byte    `datastore:"examples,omitempty,noindex"`
-	ExamplesOf string    `datastore:"examples_of,omitempty"`   // the job's ID if Examples is set
-	Error      string    `datastore:"error,omitempty,noindex"` // of its single entity, if that has failed
-	Created    time.Time `datastore:"created,omitempty,noindex"`
-	Done       time.Time `datastore:"done,omitempty,noindex"`
-	// for a time-to-live policy, see mapper.Job.CleanUp
+	// JSON of the changes that a page of a rehearsal would make, see [Example]
+	Examples   []byte `datastore:"examples,omitempty,noindex"`
+	ExamplesOf string `datastore:"examples_of,omitempty"` // the job's ID if Examples is set
+	// the error of the range's single entity, if that has failed
+	Error   string    `datastore:"error,omitempty,noindex"`
+	Created time.Time `datastore:"created,omitempty,noindex"`
+	Done    time.Time `datastore:"done,omitempty,noindex"`
+	// when a time-to-live policy may delete the record, see mapper.Job.CleanUp
 	Expires time.Time `datastore:"expires,omitempty"`
 
-	Suspicion // about the function
+	Suspicion // deliveries that may have died while they ran the function
 
 	Stored  *datastore.Key `datastore:"-"` // the key under which a query found the record
-	Version int64          `datastore:"-"` // the record's version in the database; 0: unknown, see package wire
+	Version int64          `datastore:"-"` // the record's version in the database, see package wire; 0: unknown
 }
 
-// MaxPageSize is the most entities of a page: as many as one lookup may have [the limits page of
-// Datastore].
+// MaxPageSize is the greatest number of entities in a page. It is the limit of keys in one lookup
+// [the limits page of Datastore].
 const MaxPageSize = 1000
 
-// MaxDeaths is how often a process may die while it runs only the function on one entity, or only a
-// job's finalizer. See mapper.MaxDeaths.
+// MaxDeaths is how many processes may die while they run the function on a single entity and
+// nothing else. The same holds for a job's finalizer. See mapper.MaxDeaths.
 const MaxDeaths = 5
 
 // RangeID derives a range's ID from its parent's ID and its index among the children. A root's ID
@@ -143,17 +158,17 @@ func RangeID(parent string, index int64) string {
 // Hash returns a number derived from a range's ID. The numbers are evenly distributed.
 func Hash(id string) (uint64, error) { return strconv.ParseUint(id[:min(16, len(id))], 16, 64) }
 
-// RangePrefix returns the start of the names of a job's range records. First comes a hash, so
-// jobs with similar IDs are far apart. The IDs that follow are hashes, so a job's records are
-// spread, too.
+// RangePrefix returns the start of the names of a job's range records. It starts with a hash, so
+// that jobs with similar IDs are far apart in the key space. The rest of each name is a hash, too,
+// so a job's records are spread.
 func RangePrefix(job Ref) string {
 	h := sha256.Sum256([]byte(job.String()))
 	return hex.EncodeToString(h[:4]) + "." + job.String() + "."
 }
 
-// Forestalled returns a record that takes the key of a job's root. A process that is about to
-// insert the root is then refused. The record belongs to no job. It expires after 30 days, when no
-// process can still be about to insert the root.
+// Forestalled returns a record with the key of a job's root. If it is stored, a process that is
+// about to insert the root is refused. The record belongs to no job. It expires after 30 days; by
+// then no process can still be about to insert the root.
 func Forestalled(job Ref, now time.Time) (*datastore.Key, *Range) {
 	now = now.UTC().Truncate(time.Microsecond)
 	r := &Range{ID: RangeID(job.String(), 0), State: Abandoned, Created: now, Expires: now.Add(30 * 24 * time.Hour)}
@@ -185,18 +200,19 @@ func (r *Range) Piece() split.Piece {
 		Workers: r.Workers, FairShare: r.FairShare, Space: r.Space()}
 }
 
-// Space returns the space of all entities of the range; zero if it may reach into several.
+// Space returns the kind and namespace of all entities in the range. It is zero if they may have
+// several.
 func (r *Range) Space() keyspace.Space {
 	return keyspace.Space{Namespace: r.Namespace, Kind: r.Kind}
 }
 
-// In sets the space of all entities of the range.
+// In sets the kind and namespace of all entities in the range.
 func (r *Range) In(s keyspace.Space) { r.Namespace, r.Kind = s.Namespace, s.Kind }
 
-// Insert returns the mutation that creates the record.
+// Insert returns the mutation that creates the range's record.
 func (r *Range) Insert() *datastore.Mutation { return datastore.NewInsert(r.Key(), r) }
 
-// Update returns the mutation that replaces the record.
+// Update returns the mutation that overwrites the range's record.
 func (r *Range) Update() *datastore.Mutation { return datastore.NewUpdate(r.Key(), r) }
 
 // Contains reports whether a position is in the range.
@@ -207,7 +223,8 @@ func (r *Range) Contains(p *keyspace.Position) bool {
 	return (r.Start == nil || keyspace.Compare(r.Start, p) <= 0) && (r.End == nil || keyspace.Compare(p, r.End) < 0)
 }
 
-// Child returns the record of the range's next child, for a piece, and counts it.
+// Child returns the record of a new child with the piece s, and adds it to the range's number of
+// children.
 func (r *Range) Child(s split.Piece, now time.Time) *Range {
 	c := &Range{
 		Job:         r.Job,
@@ -246,9 +263,9 @@ func (r *Range) RefusalsIn(j *Job) int64 {
 	return r.Refusals
 }
 
-// Refuse records a failed attempt. The range's next task is due after the job's back-off, and not
-// before delay. It reports whether this was the last attempt: the error is final, or no attempts
-// remain. Then the caller fails the job, and a Resume gives the range all attempts again.
+// Refuse records a failed attempt. The range's next task is due after the job's back-off, and at
+// the earliest after delay. It returns true if this was the last attempt: the error is final, or no
+// attempts remain. Then the caller fails the job, and a Resume gives the range all attempts again.
 func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (last bool) {
 	r.Refusals, r.RefusedIn, r.LaterFrom = r.RefusalsIn(j)+1, j.Generation, time.Time{}
 	r.NotBefore = now.Add(max(delay, j.Backoff().Delay(r.Refusals))).UTC().Truncate(time.Microsecond)
@@ -259,13 +276,13 @@ func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (
 	return last
 }
 
-// longestOutage is how long a range waits for a service that answers "later". After that each such
-// answer is a failed attempt. So a job survives an outage of the service, and a job whose function
-// always answers "later" ends.
+// longestOutage is how long the refusals of a service count as no failed attempts
+// ([mapper.RetryAfter]). After that, each refusal is a failed attempt. So a job survives an outage
+// of the service, but a job whose calls are always refused ends.
 const longestOutage = time.Hour
 
-// Later gives the range another task after a delay, because the service that the function calls
-// refuses calls at present. It does not count as an attempt.
+// Later gives the range another task after a delay, because a service refuses the function's calls
+// at present. That does not count as an attempt.
 func (r *Range) Later(delay time.Duration, now time.Time) {
 	if r.LaterFrom.IsZero() {
 		r.LaterFrom = now.UTC().Truncate(time.Microsecond)
@@ -274,13 +291,15 @@ func (r *Range) Later(delay time.Duration, now time.Time) {
 	r.Generation++
 }
 
-// Impatient reports whether the service has answered "later" for as long as longestOutage allows.
+// Impatient reports whether the service has refused the function's calls for longer than
+// longestOutage.
 func (r *Range) Impatient(now time.Time) bool {
 	return !r.LaterFrom.IsZero() && now.Sub(r.LaterFrom) >= longestOutage
 }
 
-// Postpone gives the range another task. The task is due when the range's deaths are certain, but
-// not within ten seconds, because clocks differ. It removes the calling delivery's mark.
+// Postpone gives the range another task. The task is due when all recorded deaths of its processes
+// are certain, and not within ten seconds, because clocks differ. Postpone also removes the calling
+// delivery's crash mark.
 func (r *Range) Postpone(now time.Time) {
 	r.NotBefore = r.Certain()
 	if soon := now.Add(10 * time.Second).UTC().Truncate(time.Microsecond); soon.After(r.NotBefore) {
@@ -301,7 +320,8 @@ func (r *Range) PageLimit() int {
 	return int(r.PageSize)
 }
 
-// Expected returns the most entities that the range's page is expected to have.
+// Expected returns how many entities the range's page probably has at most: its limit, or the
+// estimate if that is less.
 func (r *Range) Expected() int {
 	if r.Estimate > 0 {
 		return int(min(int64(r.PageLimit()), r.Estimate))
@@ -309,11 +329,12 @@ func (r *Range) Expected() int {
 	return r.PageLimit()
 }
 
-// Narrow halves a page of n entities. The rest of the range is not affected.
+// Narrow limits the range's page to half of n entities, because a page of n has failed. The page
+// size for the rest of the range stays.
 func (r *Range) Narrow(n int) { r.Narrowed = int64(max(1, n/2)) }
 
-// Finish marks the range as done, and seals its record. After that only a retry of its failure
-// changes it.
+// Finish marks the range as done, and seals its record. After that, only the retry of a failed
+// entity changes the record.
 func (r *Range) Finish(now time.Time) {
 	r.State, r.Open, r.Done = Done, "", now
 	r.Calm()
@@ -321,8 +342,8 @@ func (r *Range) Finish(now time.Time) {
 	r.Seal = r.Digest()
 }
 
-// AloneChild returns the record of the next child, for a single entity. The entity has failed the
-// given number of attempts. If suspected, it may have killed its process.
+// AloneChild returns the record of a new child for a single entity, which has failed in the given
+// number of attempts. If suspected is set, the entity may have killed its process.
 func (r *Range) AloneChild(at *keyspace.Position, attempts int64, suspected bool, now time.Time) *Range {
 	child := r.Child(split.Piece{Start: at, Estimate: 1}, now)
 	if r.Kind != "" {
@@ -345,7 +366,8 @@ func (r *Range) Cause() string {
 	return fault.Cause(r.Error, r.Start.Names()...)
 }
 
-// Reopen makes the range of a failed entity pending again, with all its attempts.
+// Reopen makes the range of a failed entity pending again. The entity then has all its attempts
+// again.
 func (r *Range) Reopen(now time.Time) {
 	r.State, r.Open, r.Created, r.Done = Pending, r.Job, now, time.Time{}
 	r.Failed, r.Error = "", ""

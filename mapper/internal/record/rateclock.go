@@ -7,12 +7,12 @@ import (
 )
 
 // A RateClock records how much of a job's rate all processes together have reserved. A running job
-// with a rate limit has one for its pages, and one for the calls of its function. It has the kind
-// of drafts, so it is deleted with them when the job ends.
+// has one clock for its pages and one for its function's calls, if the rate limits these. It has
+// the kind of drafts, and is deleted with them when the job ends.
 type RateClock struct {
-	Rate []byte `datastore:"rate,noindex"` // the job's rate that the clock is for
+	Rate []byte `datastore:"rate,noindex"` // the job's rate for which the reservations were made
 
-	Until time.Time `datastore:"until,noindex"` // see pace.Clock
+	Until time.Time `datastore:"until,noindex"` // the end of the last reservation, see pace.Clock
 	At    time.Time `datastore:"at,noindex"`
 	Ahead float64   `datastore:"ahead,noindex"`
 }

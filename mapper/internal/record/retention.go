@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// Retire records that the retention of a job has started a clean-up.
+// Retire records that a clean-up was started because the job's retention is over.
 func (j *Job) Retire(now time.Time) {
 	j.Retired, j.CleanedAt = true, now.UTC().Truncate(time.Microsecond)
 }
 
-// DueAt returns when a job's retention cleans it up; zero if it does not.
+// DueAt returns when a job is cleaned up automatically. It returns the zero time if that is not
+// planned.
 func (j *Job) DueAt() time.Time {
 	if j.Retain <= 0 || j.Retired || !j.Over() || j.Ended.IsZero() {
 		return time.Time{}
@@ -20,14 +21,14 @@ func (j *Job) DueAt() time.Time {
 	return j.Ended.Add(j.Retain)
 }
 
-// Due reports whether a job's retention period is over.
+// Due reports whether the time of a job's automatic clean-up has come.
 func (j *Job) Due(now time.Time) bool {
 	at := j.DueAt()
 	return !at.IsZero() && !at.After(now)
 }
 
-// retires returns the job's entry in the index of retentions: its queue, then the time when it is
-// due. It is empty if the retention does not clean the job up, and during a clean-up.
+// retires returns the job's entry in the index of automatic clean-ups: its queue, then the time. It
+// returns "" if none is planned, or if a clean-up is under way.
 func retires(j *Job) string {
 	if at := j.DueAt(); !at.IsZero() && j.Cleaning == "" {
 		return retiring(j.Queue) + fmt.Sprintf("%016x", at.UnixMicro())
@@ -35,13 +36,14 @@ func retires(j *Job) string {
 	return ""
 }
 
-// retiring returns the start of the entries of a queue's jobs.
+// retiring returns the text with which the index entries of a queue's jobs start.
 func retiring(queue Owner) string {
 	h := sha256.Sum256([]byte(queue))
 	return hex.EncodeToString(h[:8]) + "."
 }
 
-// RetiringBounds returns the bounds of the entries of a queue's jobs that are due at a time.
+// RetiringBounds returns the bounds of the index entries of jobs in a queue whose automatic
+// clean-up is due.
 func RetiringBounds(queue Owner, now time.Time) (from, to string) {
 	return retiring(queue), retiring(queue) + fmt.Sprintf("%016x", now.UnixMicro()+1)
 }
@@ -58,8 +60,8 @@ func Days(d time.Duration) string {
 	return d.String()
 }
 
-// CleanedUp returns the error of an operation that needs the records of a job which was cleaned up,
-// or is being cleaned up.
+// CleanedUp returns an error if the records of the job's ranges were cleaned up, or are being
+// cleaned up. Operations that need these records return it.
 func (j *Job) CleanedUp() error {
 	if err := j.CheckRecords(); err != nil {
 		return err
@@ -67,7 +69,7 @@ func (j *Job) CleanedUp() error {
 	return fmt.Errorf("%w: its records are cleaned up", ErrState)
 }
 
-// CheckRecords returns an error if the job's retention has cleaned up its records.
+// CheckRecords returns an error if the job's records were cleaned up automatically.
 func (j *Job) CheckRecords() error {
 	if !j.Retired {
 		return nil

@@ -2,50 +2,52 @@ package record
 
 import "time"
 
-// A Sample is a random sample of a job's records, from which the state of the job is estimated.
+// A Sample is a random sample of the records of a job's ranges. Package estimate calculates the
+// job's numbers from it.
 type Sample struct {
-	Pages             int     // sampled records of ranges that are done, and not failures
-	Done, DoneSquares float64 // their processed entities, and the sum of the squares
-	Failed            int     // sampled failures
-	Alone             int     // of Pages, the entities that were tried alone, and have succeeded
-	Scale             float64 // number of done records for each sampled one; 1: all are sampled
+	Pages             int     // number of sampled ranges that are done, without failures
+	Done, DoneSquares float64 // entities processed in these ranges: the sum, and the sum of the squares
+	Failed            int     // number of sampled failures
+	Alone             int     // how many of Pages are single entities that were retried and have succeeded
+	Scale             float64 // how many done ranges each sampled one stands for; 1: all are sampled
 	Ends              []End
 
 	Open        []*Range // the sampled pending ranges
-	LeftScale   float64  // as Scale, of pending ranges
-	Left        float64  // entities expected in Open
-	LeftSquares float64  // the sum of the squares
-	Counted     float64  // the part of Left that was counted, not estimated
-	Gaps        float64  // number of gaps between sampled keys, from which the rest of Left was estimated
-	Blind       int      // number of ranges in Open without an estimate
+	LeftScale   float64  // how many pending ranges each one in Open stands for
+	Left        float64  // sum of the entities expected in the ranges in Open
+	LeftSquares float64  // sum of the squares of these numbers
+	Counted     float64  // the part of Left that was counted
+	Gaps        float64  // number of gaps between sampled keys, from which the other part of Left was estimated
+	Blind       int      // number of ranges in Open whose size is unknown
 
-	Census *Census // nil: the numbers of records are estimates, too
+	Census *Census // exact numbers of the job's records; nil: they are estimated, too
 }
 
-// A Census has the numbers of a job's records at one moment.
+// A Census has the exact numbers of a job's records at one moment.
 type Census struct {
 	Ranges, Open, Failed int64
 }
 
-// Done returns the number of ranges that are done, and not failures.
+// Done returns the number of ranges that are done, without failures.
 func (c Census) Done() int64 { return max(0, c.Ranges-c.Open-c.Failed) }
 
-// NewSample returns an empty sample, to which the caller adds all records.
+// NewSample returns an empty sample for a caller who adds all of a job's records.
 func NewSample() *Sample { return &Sample{Scale: 1, LeftScale: 1} }
 
-// An End is the end of a range that had entities.
+// An End describes how a sampled range ended. It is made only for ranges that had entities.
 type End struct {
 	At       time.Time
-	Began    time.Time // when its delivery started it; zero: unknown
+	Began    time.Time // when a delivery started on the range; zero: unknown
 	Entities int64
 	Ran      time.Duration // how long the function took
-	Yielded  time.Duration // how long it waited as a page of a background job
-	Alone    bool          // it was one entity that was tried alone
-	Failed   bool          // that entity has failed
-	AtOnce   bool          // it has failed at its first attempt, with its page
+	Yielded  time.Duration // how long the range's page waited because the job is a background job
+	Alone    bool          // whether the range is a single entity that was retried
+	Failed   bool          // whether that entity has failed
+	AtOnce   bool          // whether that entity has failed in its first attempt, together with others in a page
 }
 
-// Took returns how long the page took, or its function if that is all that is known.
+// Took returns how long the page took. If its start is unknown, it returns how long the function
+// ran.
 func (e End) Took() time.Duration {
 	if e.Began.IsZero() {
 		return e.Ran
@@ -53,7 +55,7 @@ func (e End) Took() time.Duration {
 	return max(e.Ran, e.At.Sub(e.Began))
 }
 
-// Add adds a range's record.
+// Add adds the record of a range to the sample.
 func (s *Sample) Add(r *Range) {
 	switch {
 	case r.State == Done:
@@ -102,14 +104,14 @@ func (s *Sample) addDone(r *Range) {
 	}
 }
 
-// CountBlind adds the number of entities in a pending range without an estimate, which was counted.
+// CountBlind adds the counted number of entities in one pending range whose size was unknown.
 func (s *Sample) CountBlind(n int64) {
 	s.Blind--
 	s.addLeft(float64(n))
 	s.Counted += float64(n)
 }
 
-// SetPending takes the numbers of pending ranges from another sample.
+// SetPending copies the numbers of pending ranges from another sample.
 func (s *Sample) SetPending(o *Sample) {
 	s.Open, s.Left, s.LeftScale, s.Counted, s.Gaps, s.Blind, s.LeftSquares = o.Open, o.Left, o.LeftScale, o.Counted,
 		o.Gaps, o.Blind, o.LeftSquares

@@ -14,23 +14,24 @@ const ScheduleKind = "ScattermapSchedule"
 // ScheduleKey returns the key of a schedule's record.
 func ScheduleKey(name string) *datastore.Key { return datastore.NameKey(ScheduleKind, name, nil) }
 
-// A Schedule is the record of a schedule. Its runs come one after the other.
+// A Schedule is the record of a schedule, which starts runs of a mapper one after the other.
 type Schedule struct {
-	Tick    time.Time `datastore:"tick,noindex"`    // the last tick that was decided
-	Outcome string    `datastore:"outcome,noindex"` // the decision, see the Tick constants
-	Run     string    `datastore:"run,noindex"`     // the ID of the last job
-	Queued  []byte    `datastore:"queued,noindex"`  // JSON: the waiting tick; empty: none waits
+	Tick    time.Time `datastore:"tick,noindex"`    // the time of the last tick on which the schedule has decided
+	Outcome string    `datastore:"outcome,noindex"` // the decision on that tick, one of the Tick constants
+	Run     string    `datastore:"run,noindex"`     // the ID of the job that the schedule started last
+	Queued  []byte    `datastore:"queued,noindex"`  // the waiting tick as JSON; empty: none waits
 	Waits   time.Time `datastore:"waits,noindex"`   // the time of the waiting tick
 
-	// Slots are the names of the slots that the waiting tick's run will take. Older builds note
-	// none.
+	// Slots are the names of the slots ([Slot]) that the waiting tick's run will take. Older builds
+	// store none.
 	Slots []string `datastore:"slots,omitempty,noindex"`
 
-	// Past is JSON: the last ticks, see [PastTick]. An older build drops it when it decides a tick.
+	// Past has the last ticks as JSON, see [PastTick]. An older build removes it when it decides on
+	// a tick.
 	Past []byte `datastore:"past,omitempty,noindex"`
 }
 
-// Decisions about a tick.
+// Outcomes of a tick, which say what the schedule has decided.
 const (
 	TickStarted = "started"
 	TickSkipped = "skipped"
@@ -38,18 +39,18 @@ const (
 	TickRefused = "refused"
 )
 
-// A PastTick is the decision about a tick. Job is the run that it started, or the job that stood in
-// its way.
+// A PastTick is what a schedule has decided on a past tick. Job is the run that the tick started,
+// or the job that prevented it.
 type PastTick struct {
 	At      time.Time `json:"at"`
 	Outcome string    `json:"outcome"`
 	Job     string    `json:"job,omitempty"`
 }
 
-// mostPast is how many ticks are remembered.
+// mostPast is how many past ticks a schedule's record has.
 const mostPast = 100
 
-// Became returns the decision about a tick, if that is known.
+// Became returns the decision on the tick of a time, if the record still has it.
 func (s *Schedule) Became(at time.Time) (past PastTick, known bool) {
 	if i := slices.IndexFunc(s.past(), func(p PastTick) bool { return p.At.Equal(at) }); i >= 0 {
 		return s.past()[i], true
@@ -57,7 +58,7 @@ func (s *Schedule) Became(at time.Time) (past PastTick, known bool) {
 	return PastTick{At: at, Outcome: s.Outcome, Job: s.Run}, at.Equal(s.Tick)
 }
 
-// past returns the remembered ticks; none if another build has stored them in another format.
+// past decodes the past ticks. It returns none if another build has stored them in another format.
 func (s *Schedule) past() (all []PastTick) {
 	if json.Unmarshal(s.Past, &all) != nil {
 		return nil
@@ -65,32 +66,32 @@ func (s *Schedule) past() (all []PastTick) {
 	return all
 }
 
-// note remembers the decision about a tick.
+// note adds the decision on a tick to the past ticks.
 func (s *Schedule) note(at time.Time, outcome, job string) {
 	all := slices.DeleteFunc(s.past(), func(p PastTick) bool { return p.At.Equal(at) })
 	all = append(all, PastTick{at.UTC(), outcome, job})
 	s.Past, _ = json.Marshal(all[max(0, len(all)-mostPast):]) // texts and valid times encode
 }
 
-// Has reports whether the tick of the given time waits.
+// Has reports whether the tick of the given time is the one that waits.
 func (s *Schedule) Has(at time.Time) bool { return len(s.Queued) > 0 && at.Equal(s.Waits) }
 
-// Start notes that a tick starts a run. An older waiting tick is skipped.
+// Start records that a tick starts a run. A waiting tick of an earlier time is skipped.
 func (s *Schedule) Start(at time.Time, run string) {
 	s.decide(at, TickStarted, run)
 	s.Run = run
 }
 
-// Skip notes that a tick starts nothing, because of a job. A waiting tick goes on waiting.
+// Skip records that a tick starts nothing, because of a job. A waiting tick goes on waiting.
 func (s *Schedule) Skip(at time.Time, job string) {
 	s.Tick, s.Outcome = at, TickSkipped
 	s.note(at, TickSkipped, job)
 }
 
-// Refuse notes that a waiting tick can't start its run.
+// Refuse records that the run of a waiting tick can't start.
 func (s *Schedule) Refuse(at time.Time) { s.decide(at, TickRefused, s.Run) }
 
-// decide notes the decision about a tick. A waiting tick that is not later is dropped.
+// decide records the decision on a tick. It removes the waiting tick, unless that is later.
 func (s *Schedule) decide(at time.Time, outcome, job string) {
 	s.note(at, outcome, job)
 	if !at.Before(s.Waits) {
@@ -102,15 +103,15 @@ func (s *Schedule) decide(at time.Time, outcome, job string) {
 	}
 }
 
-// replaced notes that the waiting tick is skipped, because a later one takes its place.
+// replaced records that the waiting tick is skipped, because a later one takes its place.
 func (s *Schedule) replaced(at time.Time, job string) {
 	if len(s.Queued) > 0 && !s.Has(at) {
 		s.note(s.Waits, TickSkipped, job)
 	}
 }
 
-// Queue notes that a tick waits for the end of a job, to start a run that takes some slots. It
-// replaces an earlier waiting tick.
+// Queue records that a tick waits for the end of a job. Its run, whose arguments are in what, will
+// take the given slots. The tick replaces an earlier waiting one.
 func (s *Schedule) Queue(at time.Time, what []byte, slots []string, job string) {
 	s.replaced(at, job)
 	s.Tick, s.Outcome, s.Queued, s.Waits, s.Slots = at, TickQueued, what, at, slots

@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// Strategy returns how the ranges of the job are cut.
+// Strategy returns the job's setting that says how ranges are cut.
 func (j *Job) Strategy() (sp split.Strategy, err error) {
 	if len(j.Splitting) == 0 {
 		return sp, nil
@@ -84,11 +84,12 @@ func (b Budget) String() string {
 	return fmt.Sprintf("$%g and %d operations", b.Dollars, b.Operations)
 }
 
-// Spend reserves a share of a running job's budget, for a process. It takes want, but at most an
-// eighth of the remaining budget, and at least need. It takes nothing if less than need remains.
-// All amounts are shares of the whole budget, in [0, 1].
+// Spend reserves a part of a running job's budget for a process, and returns it. It reserves want,
+// but at most an eighth of the remaining budget, and at least need. It reserves nothing if less
+// than need remains. All amounts are shares of the whole budget, in [0, 1].
 //
-// around is the cost of the job apart from its pages. The first reservation includes it.
+// The argument around is the cost of the job apart from its pages. The first reservation includes
+// it.
 func (j *Job) Spend(around, need, want float64) (got float64) {
 	left := leftOf(j, around)
 	if j.State != Running || need > left {
@@ -99,8 +100,8 @@ func (j *Job) Spend(around, need, want float64) (got float64) {
 	return got
 }
 
-// GiveBack returns a reserved share that was not spent. Allowance is the job's Allowance at the
-// reservation: after a renewal of the budget nothing is returned.
+// GiveBack returns a reserved share of the budget that was not spent. If the job's Allowance has
+// changed since the reservation, the budget was renewed, and GiveBack does nothing.
 func (j *Job) GiveBack(allowance int64, share float64) (changed bool) {
 	if j.Allowance != allowance || j.Over() && j.State != Failed {
 		return false
@@ -109,7 +110,8 @@ func (j *Job) GiveBack(allowance int64, share float64) (changed bool) {
 	return true
 }
 
-// leftOf returns the share of the budget that remains for pages.
+// leftOf returns the share of the budget that remains for pages. Around is the share for other
+// work.
 func leftOf(j *Job, around float64) float64 {
 	if j.Spent == 0 {
 		return 1 - around
@@ -117,7 +119,7 @@ func leftOf(j *Job, around float64) float64 {
 	return 1 - j.Spent
 }
 
-// PauseByBudget pauses a running job if less of its budget remains than its next page needs.
+// PauseByBudget pauses a running job if its remaining budget is less than its next page needs.
 func (j *Job) PauseByBudget(around, need float64, b Budget) (changed bool) {
 	if j.State != Running || need <= leftOf(j, around) {
 		return false
@@ -127,16 +129,17 @@ func (j *Job) PauseByBudget(around, need float64, b Budget) (changed bool) {
 	return true
 }
 
-// PausedByBudget is the act of a budget that pauses its job.
+// PausedByBudget is the action in the history of a job that its budget has paused.
 const PausedByBudget = "paused by its budget"
 
-// Shortage says why a job is paused by its budget: before a page that might exceed it.
+// Shortage returns a text that says how much of the budget remains, and that the next page may need
+// more.
 func (j *Job) Shortage(around, need float64, b Budget) string {
 	return fmt.Sprintf("the next page may cost up to %s, and %s is left for pages, as %s is kept for other work",
 		b.part(need), b.part(leftOf(j, around)), b.part(around))
 }
 
-// part writes a share of the budget.
+// part formats a share of the budget as an amount.
 func (b Budget) part(share float64) string {
 	switch {
 	case b.Operations == 0:
@@ -147,30 +150,31 @@ func (b Budget) part(share float64) string {
 	return fmt.Sprintf("%.2f%%", 100*share)
 }
 
-// SetBudget replaces the budget of a job. All of the new one may be spent from now on, and
-// reservations in the old one are void. An empty one is none.
+// SetBudget replaces the budget of a job. The job may spend the whole new budget from now on, and
+// reservations in the old one are void. Empty JSON removes the budget.
 func (j *Job) SetBudget(encoded []byte) {
 	j.Budget, j.Spent = encoded, 0
 	j.Allowance++
 }
 
-// AttemptSettings say how often the function is tried on an entity, or on a page that fails as a
-// whole. 0 means the default.
+// AttemptSettings say how many attempts the function has on an entity, or on a page that fails as a
+// whole, and how long the waits are. 0 means the default.
 type AttemptSettings struct {
-	Attempts     int64 `datastore:"attempts,omitempty,noindex"`
-	BackoffFirst int64 `datastore:"backoff_first,omitempty,noindex"` // nanoseconds
-	BackoffMax   int64 `datastore:"backoff_max,omitempty,noindex"`   // nanoseconds
+	Attempts int64 `datastore:"attempts,omitempty,noindex"`
+	// the wait before the second attempt, in nanoseconds
+	BackoffFirst int64 `datastore:"backoff_first,omitempty,noindex"`
+	BackoffMax   int64 `datastore:"backoff_max,omitempty,noindex"` // the longest wait, in nanoseconds
 }
 
-// DefaultBackoff says how often the function of an Update is tried on an entity: five times within
-// 85 seconds. In that time a conflict passes, or a service restarts.
+// DefaultBackoff has the default attempts of an Update: five within 85 seconds. In that time
+// conflicts pass, and a service can restart.
 var DefaultBackoff = fault.Backoff{Attempts: 5, First: time.Second, Max: 1024 * time.Second}
 
-// VisitAttempts is how often the function of a Visit is tried. The delays between ten attempts add
-// up to 74 minutes.
+// VisitAttempts is the default number of attempts of a Visit. The waits between ten attempts add up
+// to 74 minutes.
 const VisitAttempts = 10
 
-// Backoff returns the settings with their defaults.
+// Backoff returns the settings with the defaults filled in.
 func (r AttemptSettings) Backoff() fault.Backoff {
 	return fault.Backoff{
 		Attempts: cmp.Or(r.Attempts, DefaultBackoff.Attempts),

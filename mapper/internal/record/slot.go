@@ -10,12 +10,12 @@ import (
 // SlotKind is the kind of the records of slots.
 const SlotKind = "ScattermapSlot"
 
-// A Slot is a lock on a mapper and a kind. A job holds it from its start to its end, so only one
-// job of the mapper runs over the kind.
+// A Slot is a lock on a mapper and a kind. A job holds it from its start to its end, so that only
+// one job of the mapper runs over the kind.
 type Slot struct {
 	Mapper string `datastore:"mapper,noindex"`
 	Kind   string `datastore:"kind,noindex"`
-	Job    string `datastore:"job,noindex"` // the ID of the job that holds it, or held it last
+	Job    string `datastore:"job,noindex"` // the ID of the job that holds the lock, or held it last
 
 	Incarnation string `datastore:"incarnation,noindex"` // that job's incarnation
 }

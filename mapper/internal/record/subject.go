@@ -16,7 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Subject is the person or thing to be forgotten. mapper.Subject explains the fields.
+// A Subject is the person or thing whose data an erasure removes. mapper.Subject explains the
+// fields.
 type Subject struct {
 	Namespace  string
 	Everywhere bool
@@ -25,14 +26,15 @@ type Subject struct {
 	Times      []time.Time
 }
 
-// empty reports whether no text mentions the subject.
+// empty reports whether the subject is empty, so that no text mentions it.
 func (s Subject) empty() bool {
 	return s.Namespace == "" && !s.Everywhere && len(s.Words)+len(s.Numbers)+len(s.Times) == 0
 }
 
-// ownProperties are properties of our records without any value that users or operators gave. They
-// have settings, states, random numbers, and names from the program: of mappers, kinds and queues.
-// All other properties are searched, also properties that another build has written.
+// ownProperties are the properties of scattermap's records that have no value from users or
+// operators. They have settings, states, random numbers, and names from the program: of mappers,
+// kinds and queues. All other properties are searched for a subject, also those that another build
+// has written.
 var ownProperties = map[string][]string{
 	JobKind: {"mapper", "queue", "incarnation", "state", "listed", "retires", "splitting", "rate", "rate_then",
 		"budget",
@@ -44,14 +46,15 @@ var ownProperties = map[string][]string{
 	SlotKind:     {"mapper", "kind", "incarnation"},
 }
 
-// givenValues are the properties in which users gave the numbers and times. Numbers and times in
-// other properties are our bookkeeping, and are not searched.
+// givenValues are the properties that have numbers and times from users. Numbers and times in other
+// properties are bookkeeping, and are not searched for a subject.
 var givenValues = map[string][]string{
 	JobKind:   {"params"},
 	RangeKind: {"start", "end", "samples"},
 }
 
-// InRecord reports whether the properties of one of our records mention the subject. That is:
+// InRecord reports whether the properties of one of scattermap's records mention the subject. A
+// mention is one of:
 //
 //   - a key in its namespace, or with a name or an ID of it
 //   - a text with its namespace, or one of its words or numbers, as a whole word
@@ -87,8 +90,8 @@ func (s Subject) InRecord(kind string, properties []datastore.Property) bool {
 	return false
 }
 
-// inValue reports whether a value mentions the subject. If given, users gave the numbers and times
-// in it.
+// inValue reports whether a value mentions the subject. It compares numbers and times only if given
+// is set: then users gave them.
 func (s Subject) inValue(v any, given bool) bool {
 	switch v := v.(type) {
 	case string:
@@ -115,8 +118,8 @@ func (s Subject) inValue(v any, given bool) bool {
 	return false
 }
 
-// inJSON reports whether a JSON document mentions the subject in a text, or, if given, in a number
-// or a time. A document that is not JSON is searched as a text.
+// inJSON reports whether a JSON document mentions the subject in a text, or, if given is set, in a
+// number or a time. A document that is not valid JSON is searched as a text.
 //
 // In a stored path, a name starts with "n" and an ID with "i", see path in package undolog.
 func (s Subject) inJSON(document []byte, given bool) bool {
@@ -277,7 +280,7 @@ func (s Subject) InKey(k *datastore.Key) bool {
 // encodedKey matches texts that may be an encoded datastore.Key.
 var encodedKey = regexp.MustCompile(`[A-Za-z0-9_-]{10,}`)
 
-// mostCuts limits how many parts of a word are tried as an encoded key.
+// mostCuts limits how many parts of a word inEncoded tries to decode as a key.
 const mostCuts = 256
 
 // InText reports whether a text mentions the subject.
@@ -285,8 +288,8 @@ func (s Subject) InText(text string) bool {
 	return s.inPlain(text) || slices.ContainsFunc(encodedKey.FindAllString(text, -1), s.inEncoded)
 }
 
-// inEncoded reports whether a word is the encoded text of a key that mentions the subject. The text
-// may have something before and after it, separated by '-' or '_'.
+// inEncoded reports whether a word contains the encoded text of a key that mentions the subject.
+// The word may have more text before and after it, separated by '-' or '_'.
 func (s Subject) inEncoded(word string) bool {
 	var begins, ends []int
 	for i := range len(word) {
@@ -347,7 +350,7 @@ func (s Subject) isNumber(text string) bool {
 
 func (s Subject) isTime(t time.Time) bool { return slices.ContainsFunc(s.Times, t.Equal) }
 
-// hasWord reports whether a text contains a word with no letter or digit next to it.
+// hasWord reports whether a text contains word as a whole word, with no letter or digit next to it.
 func hasWord(text, word string) bool {
 	for i := 0; ; {
 		at := strings.Index(text[i:], word)

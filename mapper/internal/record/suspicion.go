@@ -30,42 +30,46 @@ import (
 // A Suspicion is the part of a record about deliveries that may have died. In a range's record
 // these are deliveries of the range; in a job's record they are deliveries that run its finalizer.
 type Suspicion struct {
-	// the delivery that left the mark; empty: there is no mark
-	Begun      string    `datastore:"begun,omitempty,noindex"`
-	BegunAt    time.Time `datastore:"begun_at,omitempty,noindex"`    // when that delivery came
-	BegunAlone bool      `datastore:"begun_alone,omitempty,noindex"` // its process did nothing else
-	// the task of the last deliveries that left a mark, or found a mark of their own task
+	// the delivery that wrote the crash mark, see [CrashMark]; empty: there is no mark
+	Begun   string    `datastore:"begun,omitempty,noindex"`
+	BegunAt time.Time `datastore:"begun_at,omitempty,noindex"` // when the delivery that may have died arrived
+	// whether that delivery's process did nothing else
+	BegunAlone bool `datastore:"begun_alone,omitempty,noindex"`
+	// the task of the latest deliveries that wrote a mark, or found a mark of their own task
 	SeenTask string `datastore:"seen_task,omitempty,noindex"`
-	// the highest attempt number of these deliveries
+	// the highest number of an attempt among these deliveries
 	SeenTry int64 `datastore:"seen_try,omitempty,noindex"`
-	// a later attempt does not prove that the mark's delivery has ended
+	// whether the delivery that wrote the mark may still run although the queue has made a later
+	// attempt
 	Doubtful bool `datastore:"doubtful,omitempty,noindex"`
-	// it must run exclusively, while its process does nothing else
+	// whether deliveries must run exclusively, while their process does nothing else
 	Solo bool `datastore:"solo,omitempty,noindex"`
 	// deliveries that seem to have died while their process did nothing else
 	Deaths []string `datastore:"deaths,omitempty,noindex"`
-	// when each death counts; until then the delivery may turn out to be alive
+	// when each death counts; until then, the delivery may turn out to be alive
 	DeathsCountAt []time.Time `datastore:"settled,omitempty,noindex"`
 }
 
-// A CrashMark is what a delivery writes into a record before it starts, see [Suspicion]. A mark
-// that is still there later may mean that the process has died.
+// A CrashMark is a note that a delivery writes into a record before it runs the function or the
+// finalizer, and removes afterwards. If it is still there later, the process may have died: see
+// [Suspicion].
 type CrashMark struct {
 	Delivery string
-	At       time.Time // when the delivery came
+	At       time.Time // when the delivery arrived
 	Task     string    // the delivery's task
-	Try      int64     // how many attempts of the task came before
-	Alone    bool      // its process does nothing else
+	Try      int64     // the number of earlier attempts of the task
+	Alone    bool      // whether the process does nothing else
 }
 
 // Suspected reports whether deliveries must run exclusively.
 func (s *Suspicion) Suspected() bool { return s.Solo || s.Begun != "" }
 
-// Begin leaves the mark of a delivery that starts. An old mark means one of two things:
+// Begin writes the crash mark m of a delivery that starts. If the record has an older mark, it
+// means one of two things:
 //
 //   - Its delivery must have ended, so its process has died. The record becomes Solo, and the new
 //     mark replaces the old one. The old mark is returned if that process did nothing else.
-//   - Its delivery may still run. The old mark stays.
+//   - Its delivery may still run. Then the old mark stays.
 func (s *Suspicion) Begin(m CrashMark, now time.Time, deadline time.Duration) (died *CrashMark) {
 	switch {
 	case s.Begun == "": // the last delivery ended in good order, or left no mark
@@ -87,8 +91,8 @@ func (s *Suspicion) Begin(m CrashMark, now time.Time, deadline time.Duration) (d
 	return died
 }
 
-// ended reports whether the delivery that left the mark must have ended, now that another one
-// starts.
+// ended reports whether the delivery that left the record's mark must have ended by now, when the
+// delivery with the mark m starts.
 //
 // The queue makes an attempt only after the previous attempt was answered, or its deadline has
 // passed. There are two exceptions: the queue may deliver one attempt twice, and a Resume may
@@ -105,18 +109,18 @@ func (s *Suspicion) ended(m CrashMark, now time.Time, deadline time.Duration) bo
 	return s.SeenTask == m.Task && s.SeenTry < m.Try && !s.Doubtful || now.Sub(s.BegunAt) > deadline
 }
 
-// noteBehind notes that a delivery has found another delivery's mark, and leaves none of its own.
-// If both are deliveries of the same attempt, one of them may still run when the queue makes its
-// next attempt. So that attempt is no proof that the mark's delivery has ended.
+// noteBehind records that the delivery with the mark m has found another delivery's mark, and left
+// that in place. If both belong to the same attempt, one of them may still run when the queue makes
+// the next attempt. So that attempt is no proof that the mark's delivery has ended.
 func (s *Suspicion) noteBehind(m CrashMark) {
 	if s.SeenTask == m.Task && s.SeenTry <= m.Try {
 		s.SeenTry, s.Doubtful = m.Try, true
 	}
 }
 
-// Die records a death: the delivery died while its process did nothing else. A delivery that may
-// have been cut off by the queue's deadline may still be alive, and about to report that. So its
-// death counts only after certainAfter.
+// Die records that a delivery died while its process did nothing else. If the queue's deadline may
+// have cut the delivery off, it may still be alive, and about to remove its mark. So its death
+// counts only after certainAfter.
 func (s *Suspicion) Die(m CrashMark, now time.Time, deadline time.Duration) {
 	settled := now
 	if now.Sub(m.At) >= deadline*9/10 { // clocks differ
@@ -125,15 +129,16 @@ func (s *Suspicion) Die(m CrashMark, now time.Time, deadline time.Duration) {
 	s.Deaths, s.DeathsCountAt = append(s.Deaths, m.Delivery), append(s.DeathsCountAt, settled)
 }
 
-// certainAfter is how long a live process may need to report that, once the database answers. It
-// tries at least every 30 seconds, see EndTime, and may wait for a lock.
+// certainAfter is how long a live process may need to remove its crash mark, once the database
+// answers. It tries at least every 30 seconds, see EndTime, and may wait for a lock.
 const certainAfter = 2 * time.Minute
 
-// Doomed reports whether there are enough deaths to condemn the function, counting those that are
-// not certain yet. The function does not run again until they are certain or taken back.
+// Doomed reports whether there are enough deaths for a final failure, including deaths that are not
+// certain yet. The function does not run again until they are certain or taken back.
 func (s *Suspicion) Doomed() bool { return len(s.Deaths) >= MaxDeaths }
 
-// Certain returns when all recorded deaths will count; zero if there are none.
+// Certain returns when the last recorded death starts to count. It returns the zero time if there
+// are no deaths.
 func (s *Suspicion) Certain() time.Time {
 	return slices.MaxFunc(append([]time.Time{{}}, s.DeathsCountAt...), time.Time.Compare)
 }
@@ -148,8 +153,9 @@ func (s *Suspicion) Died(now time.Time) (n int64) {
 	return n
 }
 
-// Alive removes the mark of a delivery that ends in good order, and its death if one was recorded.
-// It reports whether it has removed anything. A range that became Solo or was halved stays so.
+// Alive removes the crash mark of a delivery that ends without a crash, and its death if one was
+// recorded. It reports whether it has removed anything. A range that has become Solo or was halved
+// stays so.
 func (s *Suspicion) Alive(delivery string) (changed bool) {
 	if s.Begun == delivery {
 		s.Begun, changed = "", true
@@ -161,17 +167,17 @@ func (s *Suspicion) Alive(delivery string) (changed bool) {
 	return changed
 }
 
-// Calm removes the mark, and what is known of the task that left it.
+// Calm removes the crash mark, and what is known about the task that left it.
 func (s *Suspicion) Calm() {
 	s.Begun, s.BegunAt, s.BegunAlone, s.SeenTask, s.SeenTry, s.Doubtful = "", time.Time{}, false, "", 0, false
 }
 
-// EndTime returns how long a delivery tries to remove its mark.
+// EndTime returns how long a delivery tries to remove its crash mark.
 func EndTime(deadline time.Duration) time.Duration { return max(deadline, 10*time.Minute) }
 
-// Begin records that a delivery of the range starts. The previous delivery may have died while its
-// process did nothing else. Then the page is halved. If the range is a single entity, the
-// death is recorded instead.
+// Begin writes the crash mark m of a delivery that starts on the range. If the previous delivery
+// has died while its process did nothing else, the page is halved. If the range is a single entity,
+// the death is recorded instead.
 func (r *Range) Begin(m CrashMark, now time.Time, deadline time.Duration) {
 	r.Lost = false
 	r.Attempts++

@@ -7,7 +7,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// Totals are the sums over the records of a job.
+// Totals are the sums over the records of a job's ranges.
 type Totals struct {
 	Processed int64 `json:"processed"`
 	Written   int64 `json:"written,omitempty"`
@@ -17,41 +17,41 @@ type Totals struct {
 	Pages     int64 `json:"pages"`
 	FullPages int64 `json:"full_pages"`
 	Ranges    int64 `json:"ranges"`
-	Tasks     int64 `json:"tasks"` // tasks that new ranges got
+	Tasks     int64 `json:"tasks"` // number of tasks that were enqueued for new ranges
 	Pending   int64 `json:"pending"`
 	Depth     int64 `json:"depth"`
-	Unsharded int64 `json:"unsharded,omitempty"` // negative: unknown
-	Retrying  int64 `json:"-"`                   // pending ranges of failed entities that are retried
-	Expected  int64 `json:"-"`                   // entities in the pending ranges that have an estimate
+	Unsharded int64 `json:"unsharded,omitempty"` // entities that lack the property in ShardBy; negative: unknown
+	Retrying  int64 `json:"-"`                   // pending ranges that are failed entities to retry
+	Expected  int64 `json:"-"`                   // sum of the estimates of pending ranges
 
-	Sample *Sample `json:"-"` // if not nil, records are added to it
+	Sample *Sample `json:"-"` // if not nil, the sample to which records are added
 
-	// Waiting is the pending range that is due longest, of those with a task of their own.
+	// Waiting is the pending range whose task has been due longest; nil: none.
 	Waiting *Range `json:"-"`
 
-	// Counters are the mapper's counters, after all records are added up. They are empty if
-	// CountersLost.
+	// Counters are the mapper's counters. They are complete after all records are added up, and
+	// empty if CountersLost.
 	Counters     tally.Grouped[int64] `json:"counters,omitempty"`
 	CountersLost bool                 `json:"counters_lost,omitempty"`
-	Lost         error                `json:"-"` // why the counters can't be kept
+	Lost         error                `json:"-"` // why the counters can't be kept; nil: they can
 
-	// by "namespace/kind", if the query is over several spaces
+	// numbers by "namespace/kind", if the query is over several
 	Spaces map[string]SpaceTotals `json:"spaces,omitempty"`
 
 	SpacesLeftOut int `json:"spaces_left_out,omitempty"`
 }
 
-// SpaceTotals are the sums over the entities of one space.
+// SpaceTotals are the sums over the entities of one kind in one namespace.
 type SpaceTotals struct {
 	Processed int64 `json:"p"`
 	Failures  int64 `json:"f,omitempty"`
 }
 
-// Failing returns how many entities have failed, including those that are retried.
+// Failing returns the number of entities that have failed, including those that are retried.
 func (t *Totals) Failing() int64 { return t.Failures + t.Retrying }
 
-// PerEntity returns what the function has needed of the job's rate, for each entity that it
-// processed.
+// PerEntity returns what an entity uses of the job's rate: one entity, and the average numbers of
+// writes and calls.
 func (t *Totals) PerEntity() pace.Need {
 	n := float64(max(1, t.Processed))
 	return pace.Need{Entities: 1, Writes: float64(t.Written) / n, Calls: float64(t.Calls) / n}
@@ -73,8 +73,9 @@ func (j *Job) RecordedTotals() (sum Totals, err error) {
 	return sum, json.Unmarshal(text, &sum)
 }
 
-// keepBefore keeps the numbers of a job that has succeeded, for the time in which its failures are
-// retried. Names of counters and spaces are left out: they may be redacted in the totals.
+// keepBefore stores the numbers of a job that has succeeded in Before, while its failures are
+// retried. It leaves out the names of counters and spaces, because they may be redacted in the
+// totals.
 func (j *Job) keepBefore() {
 	sum, err := j.RecordedTotals()
 	if err != nil {
@@ -86,8 +87,8 @@ func (j *Job) keepBefore() {
 	}
 }
 
-// TotalsBefore returns the numbers of a job when it last succeeded, while it retries its failures
-// after that; nil: it does not. No entity that was processed then is processed again.
+// TotalsBefore returns the numbers of the job when it last succeeded, if it retries its failures
+// now. Otherwise it returns nil. Entities that were processed then are not processed again.
 func (j *Job) TotalsBefore() *Totals {
 	sum := new(Totals)
 	if json.Unmarshal(j.Before, sum) != nil {

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// UndoPrefix starts the names of mappers that undo jobs. Users' mappers can't have it.
+// UndoPrefix is the prefix of the names of mappers that undo jobs. Users' mappers can't have it.
 const UndoPrefix = "undo:"
 
 // IsUndo reports whether a mapper of that name undoes a job, or rehearses an undo.
 func IsUndo(mapper string) bool { return strings.Contains(mapper, UndoPrefix) }
 
-// Undone returns the job that j undoes, or rehearses to undo. Takes reports whether j is the undo
-// itself, which changes entities; the undone job's record names it.
+// Undone returns the job that j undoes, or of whose undo it is a rehearsal. The result takes is
+// true if j is a real undo, which changes entities; then the undone job's record has its ID.
 func (j *Job) Undone() (ref Ref, takes bool) {
 	if !IsUndo(j.Mapper) {
 		return Ref{}, false
@@ -25,14 +25,14 @@ func (j *Job) Undone() (ref Ref, takes bool) {
 	return Ref{of.Job, of.Incarnation}, strings.HasPrefix(j.Mapper, UndoPrefix)
 }
 
-// Undoes reports whether j is the undo that the record of job o names.
+// Undoes reports whether j is the undo whose ID the record of job o has.
 func Undoes(j, o *Job) bool {
 	ref, takes := j.Undone()
 	return takes && j.ID == o.Undo && ref == o.Ref()
 }
 
-// NeedsUndone reports whether an undo may still read the records of the job that it undoes: it
-// runs, is paused, or has failed and may be resumed. It can't be resumed after a clean-up.
+// NeedsUndone reports whether an undo may still read the records of the job that it undoes. It may
+// if it runs, is paused, or has failed and can be resumed. It can't be resumed after a clean-up.
 func (j *Job) NeedsUndone() bool {
 	return j.Unfinished() || j.State == Failed && j.HasRecords() == nil
 }

@@ -19,15 +19,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// The limits of a check. It looks for an entity of a kind in up to mostNamespaces namespaces, and
-// at the types of values in up to mostTyped spaces.
+// Limits of the checks of a start. A kind's entities are searched in up to mostNamespaces
+// namespaces. Types of values are checked in up to mostTyped pairs of kind and namespace.
 const (
 	mostNamespaces = 1000
 	mostTyped      = 20
 )
 
-// checkKinds returns an error if a kind of the query has no entity in any of its namespaces,
-// because the kind's name may be misspelt.
+// checkKinds returns an error if a kind of the query has no entity in any of the query's
+// namespaces: the kind's name may be misspelt.
 func (src Source) checkKinds(ctx context.Context, q query.Query) error {
 	for _, kind := range q.AllKinds() {
 		found, err := src.anyOf(ctx, q, kind)
@@ -46,8 +46,8 @@ func (src Source) checkKinds(ctx context.Context, q query.Query) error {
 	return nil
 }
 
-// anyOf reports whether a kind has an entity in one of the query's namespaces. It also reports true
-// if there are too many namespaces to look at all of them.
+// anyOf reports whether a kind has an entity in one of the query's namespaces. It also returns true
+// if there are too many namespaces to search all of them.
 func (src Source) anyOf(ctx context.Context, q query.Query, kind string) (bool, error) {
 	next := src.namespaces(ctx, q, "")
 	// Most kinds have an entity in the first namespace.
@@ -119,10 +119,10 @@ func (src Source) checkTypes(ctx context.Context, q query.Query, absent bool) er
 	return nil
 }
 
-// checkComparison checks the types of a comparison's property. An index keeps values of different
-// types apart, so the first and the last entity that pass tell them. If no entity passes, it looks
-// at the first and the last one that have a value. It reports whether any entity has the property
-// in an index.
+// checkComparison checks the types of the values of a comparison's property. An index sorts values
+// by type first, so the first and the last entity that satisfy the comparison tell the types. If no
+// entity satisfies it, checkComparison reads the first and the last one that have a value. The
+// result known is true if any entity has the property in an index.
 func (src Source) checkComparison(ctx context.Context, c query.Comparison) (known bool, err error) {
 	ends := func(of func(greatest bool) *datastore.Query, passes bool) (values []any, err error) {
 		var entities [2]*pb.Entity
@@ -170,7 +170,7 @@ func (src Source) checkComparison(ctx context.Context, c query.Comparison) (know
 	return null != nil, unserved(err)
 }
 
-// one returns the first result of a query, or nil.
+// one returns the first result of a query, or nil if there is none.
 func (src Source) one(ctx context.Context, d *datastore.Query) (*pb.Entity, error) {
 	d, err := src.At.Query(d)
 	if err != nil {

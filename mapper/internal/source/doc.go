@@ -1,4 +1,4 @@
-// Package source reads entities. A [Source] is a database as queries read it, now or as of a past
-// time. It finds, counts and samples positions, looks up entities and lists spaces. A [Stream]
-// reads the entities of a range one after the other, and can read ahead.
+// Package source reads entities from Datastore. A [Source] is a database as of now, or as of a past
+// time. It finds, counts and samples positions, looks up entities, and lists kinds and namespaces.
+// A [Stream] reads the entities of a range one after the other, and can read ahead.
 package source

@@ -21,8 +21,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// Find returns the position of the n-th entity of some scans, counted from 0, or nil if there are
-// fewer.
+// Find returns the position of the n-th entity in the results of some scans, counted from 0. It
+// returns nil if there are fewer.
 func (src Source) Find(ctx context.Context, scans []query.Scan, n int64) (found *keyspace.Position, err error) {
 	for i, s := range scans {
 		if found, err = src.First(ctx, s, n); err != nil || found != nil || i == len(scans)-1 {
@@ -37,8 +37,9 @@ func (src Source) Find(ctx context.Context, scans []query.Scan, n int64) (found 
 	return nil, nil
 }
 
-// First returns the position of the n-th entity of a scan, or nil if there are fewer. In a share of
-// the keys the position is an estimate: about n entities of the share are before it.
+// First returns the position of the n-th entity in the results of a scan, counted from 0, or nil if
+// there are fewer. In a share of the keys the position is an estimate: about n entities of the
+// share are before it.
 func (src Source) First(ctx context.Context, s query.Scan, n int64) (found *keyspace.Position, err error) {
 	s.Query = s.Query.Offset(int(s.Share.Keys(n))).Limit(1)
 	return found, src.EachIn(ctx, s, func(p *keyspace.Position) bool {
@@ -47,7 +48,7 @@ func (src Source) First(ctx context.Context, s query.Scan, n int64) (found *keys
 	})
 }
 
-// countIn returns how many entities a scan has, up to most.
+// countIn returns how many results a scan has, up to most.
 func (src Source) countIn(ctx context.Context, s query.Scan, most int64) (n int64, err error) {
 	if n, known := src.Count(ctx, []query.Scan{s}, int(most)); known {
 		return n, nil
@@ -61,9 +62,10 @@ func (src Source) countIn(ctx context.Context, s query.Scan, most int64) (n int6
 	})
 }
 
-// Sample draws up to n keys of the query by __scatter__, and sorts them. It draws fewer if they
-// take more than maxBytes. The first keys in scatter order are a random choice of all, even if they
-// are few. An empty sample says nothing about the number of entities.
+// Sample returns up to n keys of the query, sorted, which are a random sample. It returns fewer if
+// they take more than maxBytes. The keys have the property __scatter__, and the first ones in the
+// order of its values are a random choice of all, even if they are few. An empty sample says
+// nothing about the number of entities.
 func (src Source) Sample(ctx context.Context, q query.Query, n, maxBytes int) ([]*keyspace.Position, error) {
 	var sample []*keyspace.Position
 	err := src.EachIn(ctx, query.Scan{Query: q.Sample(n)}, func(p *keyspace.Position) bool {
@@ -76,7 +78,7 @@ func (src Source) Sample(ctx context.Context, q query.Query, n, maxBytes int) ([
 	return keyspace.Sort(sample), err
 }
 
-// EachIn calls f for the positions of a scan, until f returns false.
+// EachIn calls f for the positions of a scan's results, until f returns false.
 func (src Source) EachIn(ctx context.Context, s query.Scan, f func(*keyspace.Position) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -98,8 +100,8 @@ func (src Source) EachIn(ctx context.Context, s query.Scan, f func(*keyspace.Pos
 	}
 }
 
-// Count counts the entities of scans, up to a limit of most. Counts only help to cut well, so an
-// error is not returned: the number is not known then.
+// Count counts the results of scans, up to most. It returns false if the number is unknown. It
+// returns no error, because counts only help to cut well.
 func (src Source) Count(ctx context.Context, scans []query.Scan, most int) (n int64, known bool) {
 	for _, s := range scans {
 		more, known := src.CountOne(ctx, s, most-int(n))
@@ -113,7 +115,7 @@ func (src Source) Count(ctx context.Context, scans []query.Scan, most int) (n in
 	return n, true
 }
 
-// CountOne counts the entities of a scan, up to a limit of most, as Count does.
+// CountOne counts the results of one scan, up to most, as Count does.
 func (src Source) CountOne(ctx context.Context, s query.Scan, most int) (n int64, known bool) {
 	n, err := src.Counted(ctx, s, most)
 	if err != nil && status.Code(err) != codes.Unimplemented && ctx.Err() == nil {
@@ -122,8 +124,8 @@ func (src Source) CountOne(ctx context.Context, s query.Scan, most int) (n int64
 	return n, err == nil
 }
 
-// Counted counts the entities of a scan, up to most if that is not 0. In a share of the keys it is
-// an estimate.
+// Counted counts the results of a scan. If most is not 0, it stops there. In a share of the keys
+// the result is an estimate.
 func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, error) {
 	if !src.Counts() {
 		return 0, errUncounted
@@ -149,15 +151,15 @@ func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, e
 	return s.Share.Part(value.GetIntegerValue()), nil
 }
 
-// errUncounted replaces a count if the database has answered before that it can't count.
+// errUncounted is the error of a count if the database has answered earlier that it can't count.
 var errUncounted = status.Error(codes.Unimplemented, "the database does not implement aggregations")
 
-// errNoValue says that a result lacks the property by which its query is ordered. It is fatal: the
-// database breaks its own rules.
+// errNoValue says that a result lacks the property by which its query is ordered. It is fatal,
+// because the database breaks its own rules.
 var errNoValue = fault.Fatal(errors.New(
 	"the database returned an entity without the property that the query is ordered by"))
 
-// results starts to read positions, or whole entities.
+// results starts to read the results of a scan: their positions, or whole entities.
 func (src Source) results(ctx context.Context, s query.Scan, whole bool) (*datastore.Iterator, error) {
 	q, err := src.At.Query(s.Reading(whole))
 	if err != nil {
@@ -166,9 +168,9 @@ func (src Source) results(ctx context.Context, s query.Scan, whole bool) (*datas
 	return src.Client.Run(ctx, q), nil
 }
 
-// next returns the next position of the scan. If taken is not nil, it also returns the entity,
-// which was taken from the client into taken. A projection returns an entity once for each of its
-// values, so the same entity may come several times.
+// next returns the position of the next result of a scan. If taken is not nil, it also returns the
+// entity, which taken has taken from the client. A projection returns an entity once for each of
+// its values, so the same entity may come several times.
 func next(
 	s query.Scan, it *datastore.Iterator, taken *wire.Versions,
 ) (p *keyspace.Position, stamp wire.Stamp, err error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A loaded is a destination that keeps the list of properties that the client has read. A
-// PropertyList would copy the list, which is not needed: the client makes a new list for each
+// A loaded is a destination for the client that keeps the list of properties as the client has read
+// it. A PropertyList would copy the list, which is not needed: the client makes a new list for each
 // entity, and does not keep it.
 type loaded datastore.PropertyList
 
@@ -24,7 +24,7 @@ func (l *loaded) Load(properties []datastore.Property) error {
 
 func (l *loaded) Save() ([]datastore.Property, error) { return *l, nil }
 
-// Into returns n destinations that keep nothing of the entities loaded into them.
+// Into returns n destinations for the client that drop what is loaded into them.
 func Into(n int) []any {
 	dst := make([]any, n)
 	for i := range dst {
@@ -33,8 +33,8 @@ func Into(n int) []any {
 	return dst
 }
 
-// Lookup gets the entities of keys of one namespace into dst, as datastore's GetMulti does. It
-// returns which of them do not exist.
+// Lookup reads the entities with the keys, all in one namespace, into dst, as datastore's GetMulti
+// does. The result says which of them do not exist.
 //
 // The client confuses keys that have the same text, such as the ID 7 and the name "7". The same
 // happens to a name that looks like another path element. The client would return one key's entity
@@ -66,8 +66,8 @@ func Lookup(get func([]*datastore.Key, any) error, keys []*datastore.Key, dst []
 	return missing, nil
 }
 
-// Apart groups the indexes of keys so that no group has two different keys with the same text.
-// There is nearly always one group.
+// Apart returns the indexes of keys in groups, so that no group has two different keys with the
+// same text. There is nearly always one group.
 func Apart(keys []*datastore.Key) [][]int {
 	var groups [][]int
 	var texts []map[string]bool
@@ -87,12 +87,12 @@ func Apart(keys []*datastore.Key) [][]int {
 	return groups
 }
 
-// A Get looks up entities as they are stored. The first keys may be of records: the client loads
-// these into the given values, and their stamps have no entities.
+// A Get is a function that looks up entities as they are stored. The first keys may be of records:
+// the client loads these into the given values, and their stamps have no entities.
 type Get func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error)
 
-// taking returns a Get that calls a client's get. The context of that get must take entities into
-// taken.
+// taking returns a Get that calls get, a method of the client. The context of get must be made for
+// taken, so that taken gets the entities.
 func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 	return func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error) {
 		taken.Want(keys, len(records))
@@ -107,21 +107,21 @@ func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 	}
 }
 
-// errUntaken says that the connection lacks the interceptor. It is unexpected, as mapper.NewEngine
-// has checked for it.
+// errUntaken says that the client's connection lacks the interceptor. That should not happen,
+// because mapper.NewEngine checks it.
 var errUntaken = fault.Fatal(errors.New("the client was not made by mapper.NewClient, or with mapper.ClientOption: " +
 	"entities can't be read as they are stored"))
 
-// InTransaction returns a Get that reads in a transaction. The transaction's context must take
-// entities into taken.
+// InTransaction returns a Get that reads in a transaction. The transaction's context must be made
+// for taken, so that taken gets the entities.
 func InTransaction(tx *datastore.Transaction, taken *wire.Taken) Get {
 	return taking(tx.GetMulti, taken)
 }
 
-// A Reader reads the entities at some positions.
+// A Reader is a function that reads the entities at some positions.
 type Reader func(at []*keyspace.Position) ([]wire.Stamp, error)
 
-// EntityReader returns a reader of whole entities.
+// EntityReader returns a Reader that looks up whole entities by get.
 func EntityReader(get Get) Reader {
 	return func(at []*keyspace.Position) ([]wire.Stamp, error) { return get(keyspace.Keys(at)) }
 }

@@ -12,10 +12,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
-// namespaceKind is the kind of the metadata of namespaces.
+// namespaceKind is the kind of the metadata entities that Datastore has for namespaces.
 const namespaceKind = "__namespace__"
 
-// namespaceKey returns the key of a namespace's metadata. The empty namespace has an ID.
+// namespaceKey returns the key of a namespace's metadata entity. For the empty namespace it has an
+// ID.
 func namespaceKey(namespace string) *datastore.Key {
 	if namespace == "" {
 		return datastore.IDKey(namespaceKind, 1, nil)
@@ -23,7 +24,7 @@ func namespaceKey(namespace string) *datastore.Key {
 	return datastore.NameKey(namespaceKind, namespace, nil)
 }
 
-// namespaces returns an iterator over the query's namespaces, in order, starting at from.
+// namespaces returns an iterator over the query's namespaces, in order. It starts at from.
 func (src Source) namespaces(
 	ctx context.Context, q query.Query, from string,
 ) func() (namespace string, ok bool, err error) {
@@ -59,7 +60,8 @@ func (src Source) namespaces(
 	}
 }
 
-// Spaces returns an iterator over the spaces of a range of the query, in order.
+// Spaces returns an iterator over the pairs of namespace and kind in a range of the query, in
+// order.
 func (src Source) Spaces(
 	ctx context.Context, q query.Query, start, end *keyspace.Position,
 ) func() (s keyspace.Space, ok bool, err error) {

@@ -21,12 +21,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Probe sends the database each form of query that tasks will send, for one entity each. It returns
-// an error if the database can't answer, or if the answer shows a mistake in the query. It is a
-// mistake to compare values of different types. Unless empty is set, it is also a mistake if a kind
-// has no entities, or if no entity has a filtered property.
+// Probe sends the database each form of query that the job's tasks will send, for one entity each.
+// It returns an error if the database can't answer, or if the answer shows a mistake in the query.
+// It is a mistake to compare values of different types. Unless empty is set, it is also a mistake
+// if a kind has no entities, or if no entity has a filtered property.
 //
-// Probe reports whether the job is sharded by values that are times.
+// The result times is true if the values of the property in ShardBy are times.
 func (src Source) Probe(ctx context.Context, q query.Query, empty bool) (times bool, err error) {
 	err = Answered(ctx, func(ctx context.Context) error {
 		var group sync.WaitGroup
@@ -75,7 +75,8 @@ func (src Source) probe(ctx context.Context, q query.Query) (times bool, err err
 	return times, nil
 }
 
-// orWithout adds to the error of a query that needs an index how to do without one, if possible.
+// orWithout returns the error of a query that needs an index. If there is a way without the index,
+// it adds that to the text.
 func orWithout(q query.Query, needs error) error {
 	if without := q.WithoutIndex(); without != nil {
 		return fmt.Errorf("%w\nOr %w", needs, without)
@@ -83,8 +84,8 @@ func orWithout(q query.Query, needs error) error {
 	return needs
 }
 
-// probeSnapshot returns an error if a snapshot can't be read. Google's classic emulator ignores the
-// time, so it is recognized by another gap: it does not honour masks.
+// probeSnapshot returns an error if the database can't read its past. Google's classic emulator
+// ignores the time, so it is recognized by something else that it lacks: it does not honour masks.
 func (src Source) probeSnapshot(ctx context.Context) error {
 	switch modern, err := src.HonoursMasks(ctx); {
 	case err != nil:
@@ -100,7 +101,8 @@ func (src Source) probeSnapshot(ctx context.Context) error {
 	return err
 }
 
-// unserved marks an error as the user's if the database does not serve the query.
+// unserved marks an error as the user's mistake if it says that the database can't answer the
+// query.
 func unserved(err error) error {
 	if code := status.Code(err); code == codes.InvalidArgument || code == codes.Unimplemented {
 		return fmt.Errorf("%w: the database does not serve the query: %w", fault.ErrArguments, err)
@@ -108,8 +110,8 @@ func unserved(err error) error {
 	return err
 }
 
-// probeIn probes the query in one space. It returns the missing indexes together with the
-// database's error.
+// probeIn is Probe for the query in one kind and namespace. It returns the missing indexes together
+// with the database's error.
 func (src Source) probeIn(ctx context.Context, q query.Query) (times bool, missing []string, err error) {
 	if q.Plain() {
 		return false, nil, nil

@@ -15,34 +15,34 @@ import (
 )
 
 // A snapshot is the database as of a past time. It reads in read-only transactions, because the
-// client offers no other way to set the time of single calls. They lock nothing, and need not be
-// ended. A nil snapshot is the database as of now.
+// client has no other way to set the time of a call. They lock nothing, and need not be ended. A
+// nil snapshot is the database as of now.
 type snapshot struct {
-	ctx    context.Context // of the transactions, which look entities up with it
+	ctx    context.Context // the context of the transactions that look entities up
 	client *datastore.Client
 	at     time.Time
-	taken  *wire.Taken // by lookups with ctx
+	taken  *wire.Taken // receives the entities of these lookups
 
 	turn        *semaphore.Weighted // guards the fields below
 	tx          *datastore.Transaction
 	begun, used time.Time
 }
 
-// The limits after which a transaction gets no new calls: the first after its start, the second
-// after its last call. Datastore ends a transaction after 270 seconds, or after 60 seconds without
-// a call [the limits page of Datastore]. The limits are about half of that.
+// Limits after which a transaction gets no new calls: the first counts from its start, the second
+// from its last call. Datastore ends a transaction after 270 seconds, or after 60 seconds without a
+// call [the limits page of Datastore]. The limits are about half of that.
 const (
 	snapshotAge  = 2 * time.Minute
 	snapshotIdle = 30 * time.Second
 )
 
-// snapshotAt returns a snapshot for calls until ctx ends.
+// snapshotAt returns the snapshot of a time, which can be read until ctx ends.
 func snapshotAt(ctx context.Context, client *datastore.Client, at time.Time) *snapshot {
 	ctx, taken := wire.TakenBy(ctx)
 	return &snapshot{ctx: ctx, client: client, at: at, taken: taken, turn: semaphore.NewWeighted(1)}
 }
 
-// A snapshotError says that the database does not serve a snapshot, or no longer does.
+// A snapshotError says that the database can't read its past at a time, or no longer can.
 type snapshotError struct {
 	at    time.Time
 	cause error
@@ -56,7 +56,8 @@ func (e snapshotError) Error() string {
 
 func (e snapshotError) Unwrap() error { return e.cause }
 
-// transaction returns a transaction that reads the snapshot.
+// transaction returns a transaction that reads the snapshot. It makes a new one if the last one is
+// too old.
 func (s *snapshot) transaction() (*datastore.Transaction, error) {
 	if err := s.turn.Acquire(s.ctx, 1); err != nil {
 		return nil, err
@@ -77,7 +78,7 @@ func (s *snapshot) transaction() (*datastore.Transaction, error) {
 	return s.tx, nil
 }
 
-// Query returns the query changed to read the snapshot.
+// Query returns the query, changed so that it reads the snapshot.
 func (s *snapshot) Query(q *datastore.Query) (*datastore.Query, error) {
 	if s == nil {
 		return q, nil
@@ -89,8 +90,8 @@ func (s *snapshot) Query(q *datastore.Query) (*datastore.Query, error) {
 	return q.Transaction(tx), nil
 }
 
-// ended reports whether an error of a scan may only mean that the database has ended the snapshot's
-// transaction. Then the scan must start again.
+// ended reports whether the error of a scan may only mean that the database has ended the
+// snapshot's transaction. Then the caller starts the scan again.
 func (s *snapshot) ended(begun time.Time, err error) bool {
 	return s != nil && status.Code(err) == codes.InvalidArgument && time.Since(begun) > snapshotIdle
 }

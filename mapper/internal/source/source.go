@@ -17,15 +17,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// Parallel is the most calls that are made at once.
+// Parallel is the largest number of calls of the database that one caller makes at once.
 const Parallel = 16
 
-// A Source is a database as queries read it, now or as of a past time.
+// A Source reads entities from a database, as of now or as of a past time.
 type Source struct {
-	Client    *datastore.Client
-	log       *slog.Logger
-	At        *snapshot    // nil: the database as of now
-	uncounted *atomic.Bool // the database does not implement aggregations; shared by all copies of the Source
+	Client *datastore.Client
+	log    *slog.Logger
+	At     *snapshot // reads the state at a past time; nil: the source reads the present state
+	// whether the database does not implement aggregations; shared by all copies of the Source
+	uncounted *atomic.Bool
 }
 
 // New returns a source that reads the database as of now. A nil logger logs nothing.
@@ -37,13 +38,14 @@ func New(client *datastore.Client, log *slog.Logger) Source {
 }
 
 // Counts reports whether the database can count, as far as is known. A database that has answered
-// that it can't is not asked again.
+// that it can't count is not asked again.
 func (src Source) Counts() bool { return !src.uncounted.Load() }
 
-// CantCount notes that the database can't count.
+// CantCount records that the database can't count.
 func (src Source) CantCount() { src.uncounted.Store(true) }
 
-// Of returns the source for a query, until ctx ends: a snapshot, if the query has a ReadTime.
+// Of returns the source that reads the query's entities, until ctx ends. If the query has a
+// ReadTime, it reads the past.
 func (src Source) Of(ctx context.Context, q query.Query) Source {
 	if !q.ReadTime.IsZero() {
 		src.At = snapshotAt(ctx, src.Client, q.ReadTime)
@@ -74,20 +76,20 @@ func (src Source) Stored(ctx context.Context) Get {
 	return taking(src.Get(ctx), taken)
 }
 
-// Patience is how long the database may take to answer a call for which a person waits. The client
+// Patience is how long a caller waits for the database if a person waits for the caller. The client
 // would retry each call for a minute, and its error would only say that it took too long.
 const Patience = 20 * time.Second
 
-// Answered makes calls for which a person waits. If the database does not answer within Patience,
-// the error names the database.
+// Answered calls ask, for whose result a person waits. If the database does not answer within
+// Patience, it returns an error that names the database.
 func Answered(ctx context.Context, ask func(context.Context) error) error {
 	asking, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	return Unanswered(ctx, ask(asking))
 }
 
-// Unanswered adds the database's address to the error of a call that got no answer. It leaves the
-// error unchanged if the caller ended ctx.
+// Unanswered adds the database's address to the error of a call that got no answer. If the caller
+// has ended ctx, it returns the error unchanged.
 func Unanswered(ctx context.Context, err error) error {
 	code := status.Code(err)
 	if ctx.Err() != nil || code != codes.Unavailable && code != codes.DeadlineExceeded &&

@@ -23,34 +23,35 @@ import (
 // read ahead.
 type Stream struct {
 	query      query.Query
-	start, End *keyspace.Position // of the range, when the stream was made
-	Whole      bool               // it reads entities
-	Few        int                // if not 0: the limit of the first query's results
-	AtOnce     int                // the limit of each query's results
+	start, End *keyspace.Position // the start and the end of the range when the stream was made
+	Whole      bool               // whether the stream reads entities, and not only keys
+	Few        int                // if not 0, the limit of results of the first query
+	AtOnce     int                // the limit of results of each query
 
-	ctx    context.Context // of its queries
+	ctx    context.Context // the context of the stream's queries
 	cancel context.CancelFunc
 	source Source
 
 	turn    *semaphore.Weighted // guards the fields below; its holder may read
 	scans   func() (s query.Scan, ok bool, err error)
 	scan    query.Scan          // the scan that is being read
-	it      *datastore.Iterator // nil: no scan is being read
-	begun   time.Time           // when the scan started
-	limit   int                 // of the scan's results
-	results int                 // the scan's results so far
-	waited  atomic.Int64        // until the first result of the last query, a time.Duration
-	passed  atomic.Int64        // the number of positions that were dropped
+	it      *datastore.Iterator // the results of that scan; nil: no scan is being read
+	begun   time.Time           // when that scan has started
+	limit   int                 // the limit of results of that scan's query
+	results int                 // number of results of that query so far
+	waited  atomic.Int64        // the time from the last query to its first result, a time.Duration
+	passed  atomic.Int64        // number of positions that were dropped
 	last    *keyspace.Position  // the last position that was read
-	appends sync.Mutex          // held while at and stamps grow, for Read
+	appends sync.Mutex          // locked while at and stamps grow, for Read
 	at      []*keyspace.Position
-	stamps  []wire.Stamp   // if Whole: the entities at the positions, with their versions
-	taken   *wire.Versions // the entities of results to come; nil: it reads no entities
+	stamps  []wire.Stamp   // the entities at the positions with their versions, if Whole is set
+	taken   *wire.Versions // receives the entities of results; nil: the stream reads no entities
 	all     bool
-	err     error // if not nil, the stream can't be used any more
+	err     error // why the stream can't be used any more; nil: it can
 }
 
-// NewStream returns a stream of a range of a query. The caller must close it.
+// NewStream returns a stream that reads a range of a query: its keys, or whole entities. The caller
+// must close it.
 func NewStream(ctx context.Context, src Source, q query.Query, start, end *keyspace.Position, whole bool) *Stream {
 	s := &Stream{query: q, start: start, End: end, Whole: whole, AtOnce: mostAtOnce, source: src,
 		turn: semaphore.NewWeighted(1)}
@@ -59,8 +60,8 @@ func NewStream(ctx context.Context, src Source, q query.Query, start, end *keysp
 	return s
 }
 
-// mostAtOnce is the limit of a query's results. Datastore returns them in batches anyway. Google's
-// Firestore emulator returns them in one answer, and the client takes up to 4 MiB in one.
+// mostAtOnce is the largest limit of a query's results. Datastore returns them in batches anyway.
+// Google's Firestore emulator returns them in one answer, and the client takes up to 4 MiB in one.
 const mostAtOnce = 5 * query.Batch
 
 // begin starts the next scan, if there is one.
@@ -84,7 +85,7 @@ func (s *Stream) begin() error {
 	return err
 }
 
-// beginAgain continues the stream with new scans, from the last position on.
+// beginAgain makes new scans that go on after the last position.
 func (s *Stream) beginAgain() {
 	from := s.start
 	if s.last != nil {
@@ -99,9 +100,9 @@ func (s *Stream) use() (done func()) {
 	return func() { s.turn.Release(1) }
 }
 
-// Shorten ends a stream of entities where its range ends now. Other tasks read the entities after
-// that, and each entity that is read costs. A batch that has started to arrive is read to its end,
-// because it is already paid for.
+// Shorten ends a stream of entities at the new end of its range. Other tasks read the entities
+// after that, and each entity that is read costs. A batch that has started to arrive is read to its
+// end, because it is already paid for.
 func (s *Stream) Shorten(end *keyspace.Position) {
 	if !s.Whole || end == nil || s.End != nil && keyspace.Compare(s.End, end) <= 0 {
 		return
@@ -122,7 +123,7 @@ func (s *Stream) Shorten(end *keyspace.Position) {
 	}
 }
 
-// Waited returns how long the last query took until its first result; 0: unknown.
+// Waited returns the time from the last query to its first result; 0: unknown.
 func (s *Stream) Waited() time.Duration { return time.Duration(s.waited.Load()) }
 
 // Peek returns the next n positions, or the remaining ones if they are fewer. After an error, even
@@ -138,7 +139,7 @@ func (s *Stream) Peek(n int) ([]*keyspace.Position, error) {
 	return s.at[:min(n, len(s.at))], nil
 }
 
-// fill reads until n positions are known, or all.
+// fill reads until n positions are known, or all positions of the range.
 func (s *Stream) fill(n int) error {
 	for len(s.at) < n && !s.all {
 		if err := s.step(); err != nil {
@@ -148,7 +149,7 @@ func (s *Stream) fill(n int) error {
 	return nil
 }
 
-// step reads the next position, starts a scan, or ends one.
+// step reads the next position. At the end of a scan it starts the next one.
 func (s *Stream) step() error {
 	if s.it == nil {
 		return s.begin()
@@ -223,7 +224,7 @@ func (s *Stream) Known() Prefix {
 	return Prefix{At: s.at, All: s.all}
 }
 
-// Pass drops the positions before start.
+// Pass drops the positions before start, which were read.
 func (s *Stream) Pass(start *keyspace.Position) {
 	defer s.use()()
 	n, _ := slices.BinarySearchFunc(s.at, start, keyspace.Compare)
@@ -245,8 +246,8 @@ func (s *Stream) dropFirst(n int) {
 	}
 }
 
-// Read is a Reader of the entities that the stream has read. It does not wait for a goroutine that
-// reads ahead. Call it only from the goroutine that drops positions.
+// Read is a [Reader] of entities that the stream has read already. It does not wait for a goroutine
+// that reads ahead. Call it only from the goroutine that drops positions.
 func (s *Stream) Read(at []*keyspace.Position) ([]wire.Stamp, error) {
 	if len(at) == 0 {
 		return nil, nil
@@ -257,23 +258,24 @@ func (s *Stream) Read(at []*keyspace.Position) ([]wire.Stamp, error) {
 	return slices.Clone(s.stamps[n : n+len(at)]), nil
 }
 
-// Close ends the reading.
+// Close ends the reading in the background.
 func (s *Stream) Close() {
 	s.cancel()
 	s.use()()
 }
 
-// A Prefix is what is known about the first entities of a range: their positions, in order.
+// A Prefix has the known positions of a range's first entities, in order.
 type Prefix struct {
 	At  []*keyspace.Position
-	All bool // the range ends after them
+	All bool // whether the range has no further entities
 }
 
-// ErrOrder says that the database returns entities in a wrong order. It is fatal: no retry helps.
+// ErrOrder says that the database returns entities in a wrong order. It is fatal, because no retry
+// helps.
 var ErrOrder = fault.Fatal(errors.New(
 	"the database orders keys in another way than Datastore does, so ranges of keys can't be trusted"))
 
-// KeysDigest returns how many entities of a query are in a range, and the digest of their keys.
+// KeysDigest returns how many entities of a query are in a range, and a digest of their keys.
 func (src Source) KeysDigest(
 	ctx context.Context, q query.Query, start, end *keyspace.Position,
 ) (n int64, digest []byte, err error) {

@@ -7,9 +7,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// Balance moves the boundaries between counted pieces so that each worker has one fair share. A
-// piece keeps its boundaries if it was not counted to its end. Neighbours keep theirs if one of the
-// new boundaries can't be found.
+// Balance moves the boundaries between pieces whose entities were counted, so that each worker has
+// one fair share. A piece keeps its boundaries if it was not counted to its end. Neighbours keep
+// theirs if one of the new boundaries can't be found.
 func Balance(pieces []Piece, page int64, find Finder) []Piece {
 	total := int64(0)
 	for _, p := range pieces {
@@ -31,9 +31,9 @@ func Balance(pieces []Piece, page int64, find Finder) []Piece {
 	return even
 }
 
-// balanceCounted balances neighbours that were all counted; total is the number of the job's
-// entities. It looks for a boundary from the start of the piece that contains it. If the boundary
-// is too far from that start, the start becomes the boundary.
+// balanceCounted is Balance for neighbours that were all counted; total is the number of the job's
+// entities. It searches for a new boundary from the start of the piece that contains it. If the
+// boundary is too far from that start, the start becomes the boundary.
 func balanceCounted(pieces []Piece, total, page int64, find Finder) []Piece {
 	fair, whole := pieces[0].FairShare, pieces[0]
 	for _, p := range pieces[1:] {
@@ -81,12 +81,12 @@ func balanceCounted(pieces []Piece, total, page int64, find Finder) []Piece {
 	return even
 }
 
-// BalancePages is the most pages between a piece's start and a new boundary inside it. The query
+// BalancePages is how many pages a new boundary is from the start of its piece, at most. The query
 // that finds the boundary passes all keys in between, and the job's start waits for it.
 const BalancePages = 2 * nearPages
 
-// ShareLengths returns the number of entities of each piece when n entities are cut. Each piece
-// gets one fair share, or several if the job's total is more than MaxFanOut fair shares.
+// ShareLengths returns the numbers of entities of the pieces into which n entities are cut. Each
+// piece gets one fair share, or several if the job's total is more than MaxFanOut fair shares.
 //
 // Pieces have full pages. The remainder is spread over some of them, with up to a third of a page
 // and a twentieth of a piece on each. A larger remainder is spread over all. A piece with a part of
@@ -111,12 +111,12 @@ func ShareLengths(n, fair, total, page int64) []int64 {
 	return lengths
 }
 
-// leastFirst is the fewest entities of a job's first pieces, except for the last one, if there is
-// less than a page for each worker. The task of a piece reads two records and writes two.
+// leastFirst is the least number of entities in a job's first pieces, if there is less than a page
+// for each worker. Only the last piece may have fewer. A piece's task has a fixed cost: it reads
+// two records and writes two.
 const leastFirst = 50
 
-// shortLengths returns the number of entities of each piece when n entities, less than a page for
-// each worker, are cut for a number of workers.
+// shortLengths is ShareLengths for n entities that are less than a page for each worker.
 func shortLengths(n, workers, page int64) []int64 {
 	each := min(page, max((n+workers-1)/workers, leastFirst))
 	lengths := slices.Repeat([]int64{each}, int((n+each-1)/each))

@@ -10,20 +10,20 @@ import (
 
 // A CutPlan says where a piece is cut. The task that cuts it keeps the first part.
 type CutPlan struct {
-	Pieces  int64   // how many; 0 or 1: the range is not cut
-	Samples bool    // cut at samples, with the same number in each part
-	Keep    int64   // if not at samples: the number of entities in the first part
-	lengths []int64 // and in each of the other parts, except the last one
-	near    int     // the number of parts after the first one that are near; later ones are marked Far. 0: all are near
-	evenly  int     // the number of parts into which the last one is cut evenly in the key space; 0: it is not cut
-	atOnce  int     // how many boundaries are looked for at once; 0: FindParallel
-	First   bool    // the range is cut before the page is processed
+	Pieces  int64   // number of pieces; 0 or 1: the range is not cut
+	Samples bool    // whether to cut at samples, with the same number of samples in each part
+	Keep    int64   // number of entities in the first part, unless Samples is set
+	lengths []int64 // numbers of entities in the other parts, except the last one
+	near    int     // number of parts after the first one that are near; later ones are marked Far; 0: all are near
+	evenly  int     // number of equal parts of the key space into which the last part is cut; 0: it is not cut
+	atOnce  int     // how many searches for boundaries run at once; 0: FindParallel
+	First   bool    // whether the range is cut before the page is processed
 
-	Until *keyspace.Position // the end of the job's entities, if known: the end of a last part that has none
+	Until *keyspace.Position // the end of the job's last entity, if known: a last part without an end ends there
 }
 
-// A Finder finds the position of the n-th entity, counted from 0, after a position. It returns nil
-// if the range ends before that entity.
+// A Finder is a function that returns the position of the n-th entity after the position from,
+// counted from 0. It returns nil if the range ends before that entity.
 type Finder func(from *keyspace.Position, n int64) (*keyspace.Position, error)
 
 // Apply cuts a piece by the plan. The task keeps the first part.
@@ -92,7 +92,7 @@ func (c CutPlan) workersFor(s Piece, n int64) int64 {
 	return max(1, s.Workers/c.Pieces)
 }
 
-// before returns the lengths whose pieces end before the n-th entity.
+// before returns the lengths of the first pieces, as far as they end before the n-th entity.
 func before(lengths []int64, n int64) []int64 {
 	for i, length := range lengths {
 		if n -= length; n <= 0 {
@@ -102,14 +102,14 @@ func before(lengths []int64, n int64) []int64 {
 	return lengths
 }
 
-// FindParallel is how many boundaries are looked for at once. All queries start at the same place,
-// so together they pass 8.5 times as many keys as one after the other would.
+// FindParallel is how many searches for boundaries run at once. All queries start at the same
+// place, so together they pass 8.5 times as many keys as one after the other would.
 const FindParallel = 16
 
-// findAll finds the ends of consecutive pieces, up to the end of the range. If one end can't be
-// found, it returns the ends before it, and the rest of the range becomes one piece. It does the
-// same if an end does not come after the one before it, because entities were added or deleted in
-// between.
+// findAll finds the ends of consecutive pieces with the given numbers of entities, up to the end of
+// the range. If one end can't be found, it returns the ends before it, and the rest of the range
+// becomes one piece. It does the same if an end does not come after the one before it, because
+// entities were added or deleted in between.
 func findAll(find Finder, s Piece, lengths []int64) (found []*keyspace.Position, ended bool, err error) {
 	found = make([]*keyspace.Position, len(lengths))
 	errs := make([]error, len(lengths))
@@ -141,17 +141,17 @@ func findAll(find Finder, s Piece, lengths []int64) (found []*keyspace.Position,
 	}
 }
 
-// CountsPieces reports whether the root should count its pieces after it has cut them at samples.
-// It should unless there are too many entities, because samples need not be random: below ancestors
-// they come in clumps. [In Google's classic emulator, the value of __scatter__ is the XOR of the
-// hashes of all IDs of a path.]
+// CountsPieces reports whether the task of a job's first range should count its pieces after it has
+// cut them at samples. It should unless there are too many entities, because samples need not be
+// random: below ancestors they come in clumps. [In Google's classic emulator, the value of
+// __scatter__ is the XOR of the hashes of all IDs of a path.]
 func (c CutPlan) CountsPieces(s Piece) bool {
 	return c.Samples && c.Keep == 0 && s.Estimate > 0 && s.Estimate <= MostCountedPieces
 }
 
-// beyond estimates the number of entities after pieces of known lengths, from the samples: it
-// assumes as many entities for each sample as inside the pieces. left has the samples after the
-// pieces. Without samples it assumes that the rest is as long as all pieces together.
+// beyond estimates the number of entities after pieces with known numbers of entities. It assumes
+// that each sample stands for as many entities after the pieces (left) as inside them. Without
+// samples it assumes that the rest is as long as all pieces together.
 func beyond(samples, left []*keyspace.Position, lengths []int64) int64 {
 	known := int64(0)
 	for _, n := range lengths {

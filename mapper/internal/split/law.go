@@ -2,51 +2,54 @@ package split
 
 import "time"
 
-// A Load is what a task knows when it decides how much of its range to keep. It has already
-// processed some entities of the range.
+// A Load has the facts by which a task decides how much of its range to keep, after it has
+// processed some entities of it.
 type Load struct {
-	Left    int64         // the remaining entities of the range, if known exactly; otherwise an estimate
-	Here    time.Duration // the function's time for each of them
-	Full    int64         // entities on a full page of the job
-	Page    int64         // entities on the task's next page
-	Workers int64         // the job's workers
-	Query   time.Duration // the time until a query for its entities has a result
+	Left    int64         // number of remaining entities in the range, exact if known, or an estimate
+	Here    time.Duration // the function's time for one of these entities
+	Full    int64         // number of entities in a full page of the job
+	Page    int64         // number of entities in the task's next page
+	Workers int64         // number of the job's workers
+	Query   time.Duration // the time until a query for the range's entities has a result
 	Task    time.Duration // the time from the creation of a task to its delivery; 0: unknown
-	Outlook               // the job's outlook
-	Age     time.Duration // the time since the outlook was read
-	Known   time.Duration // the time since the first outlook was read
+	Outlook               // the job's remaining work
+	Age     time.Duration // the time since Outlook was read
+	Known   time.Duration // the time since the task first read an Outlook of the job
 }
 
-// The constants of the law.
+// The constants of the law of cutting, see Load.Keep.
 const (
-	// tolerance is the part of an even part by which a task may keep more while no worker is idle.
+	// tolerance is the share of an even part by which a task may keep more than that, while no
+	// worker is idle.
 	tolerance = 0.5
-	// rounding is the unit to which lengths are rounded, as a part of what the task keeps. The unit
-	// is at most a page. So rounding changes a length by at most 1/16 of what the task keeps.
+	// rounding is the unit to which numbers of entities are rounded, as a share of what the task
+	// keeps. The unit is at most a page. So rounding changes a number by at most 1/16 of what the
+	// task keeps.
 	rounding = 0.125
 	// worthOf is the least work, in time, that is given away, as a multiple of a task's cost. If
-	// two queries take longer, the least is their time: one finds where the piece starts, one reads
-	// it.
+	// two queries take longer, the least work is their time: one query finds where the piece
+	// starts, and one reads it.
 	worthOf = 2
 	// pageCalls is the cost of a page besides the function: twice the time of its calls. A query, a
 	// read and a commit take 75 ms [package bench].
 	pageCalls = 150 * time.Millisecond
 
-	// soonest is how long the function runs on a page before the page may end early.
+	// soonest is the running time of the function on a page before the page may end early.
 	soonest = 100 * time.Millisecond
-	// lookOf sets the pause between two reads of a job's open ranges. The pause is this part of the
-	// time that the job still needs, or of the time since the first read if that is less.
+	// lookOf sets the time between two reads of a job's open ranges. It is this share of the time
+	// that the job still needs, or of the time since the first read if that is less.
 	lookOf    = 0.1
-	lookEvery = 250 * time.Millisecond // the shortest such pause
+	lookEvery = 250 * time.Millisecond // the shortest time between two reads of an Outlook
 )
 
-// WorthTask is the least time of the function that is worth a task of its own. The task and its two
-// commits take about as long, unless the queue takes longer to deliver it, see [Load.cost].
+// WorthTask is the least running time of the function for which a task of its own is worth its
+// cost. The task and its two commits take about as long, unless the queue takes longer to deliver
+// it, see [Load.cost].
 const WorthTask = 200 * time.Millisecond
 
-// Keep is the law of cutting. keep is how many of its remaining entities the task keeps. It gives
-// the others to idle workers in pieces; each is the number of entities in a piece. The task keeps
-// everything if no piece is worth a task.
+// Keep decides, by the law of cutting, how many of its remaining entities the task keeps. It gives
+// the others to idle workers, in pieces of each entities. The task keeps everything if no piece is
+// worth a task.
 //
 // The job's remaining work, measured in time, is shared by all workers. If all stay busy, they end
 // together, after an even part each. So a task may keep an even part. It gives away the excess, in
@@ -77,7 +80,7 @@ func (l Load) Keep() (keep, each int64) {
 	return min(l.Left, int64(pages(mine)*page)), int64(max(1, pages(piece)) * page)
 }
 
-// Even returns the work of each worker, as a time, if all of them share the job's remaining work
+// Even returns the work of each worker, in time, if all workers share the job's remaining work
 // equally. The remaining work is at least what remains in this range.
 func (l Load) Even() time.Duration {
 	workers := max(1, l.Workers)
@@ -85,17 +88,17 @@ func (l Load) Even() time.Duration {
 	return max(rest, times(l.Left, l.Here+callsOf(l.Full))) / time.Duration(workers)
 }
 
-// cost returns what a task costs, as a time.
+// cost returns how much time a task costs besides the function.
 func (l Load) cost() time.Duration { return max(WorthTask, l.Task) }
 
-// worth returns the least work, in time, that is given away.
+// worth returns the least work, in time, that is worth a task.
 func (l Load) worth() time.Duration { return max(worthOf*l.cost(), 2*l.Query) }
 
-// callsOf returns an entity's part of the time of its page's calls.
+// callsOf returns an entity's share of the time that its page's calls take.
 func callsOf(full int64) time.Duration { return pageCalls / time.Duration(max(1, full)) }
 
-// longest bounds a job's remaining work: a hundred years of one worker. The sum of two such times
-// fits into a time.Duration.
+// longest is the upper bound of a job's remaining work: a hundred years of one worker. The sum of
+// two such times fits into a time.Duration.
 const longest = 100 * 365 * 24 * time.Hour
 
 // times returns n times a duration, but at most longest.
@@ -103,9 +106,10 @@ func times(n int64, each time.Duration) time.Duration {
 	return time.Duration(min(float64(n)*float64(each), float64(longest)))
 }
 
-// EndsPage reports whether a page ends early. ran is how long the function has run on the page, and
-// left how many of the page's entities remain. The page ends if the task would give away some of
-// these. It also ends if the task would give away later entities and a worker is idle.
+// EndsPage reports whether a page has to end early, so that idle workers can take work. The
+// function has run on the page for ran, and left entities of the page remain. The page ends if the
+// task would give away some of these. It also ends if the task would give away later entities and a
+// worker is idle.
 func (l Load) EndsPage(ran time.Duration, left int64) bool {
 	if ran < soonest || times(left, l.Here) < l.cost() {
 		return false
@@ -114,16 +118,15 @@ func (l Load) EndsPage(ran time.Duration, left int64) bool {
 	return keep < l.Left && (keep < left || l.Waiting(l.Workers))
 }
 
-// LookEvery returns how long an outlook for the job may be used before it is read again.
+// LookEvery returns how long the job's Outlook may be used before it is read again.
 func (l Load) LookEvery() time.Duration {
 	return max(lookEvery, part(lookOf, min(l.Even(), l.Known)))
 }
 
 func part(of float64, t time.Duration) time.Duration { return time.Duration(of * float64(t)) }
 
-// Give returns the plan by which a task gives away a part of its piece. dealt is how many entities
-// of the piece the task has processed, and keep how many more it keeps. Then every worker gets a
-// piece of the same length; each is the number of its entities.
+// Give returns the plan by which a task gives away a part of its piece. The task has processed
+// dealt entities of it, and keeps keep more. Then every worker gets a piece of each entities.
 //
 // After these, every piece is twice as long as the one before, because little is known about far
 // entities. If the piece was not counted, a few pieces lie after its estimated end. There are up to
@@ -148,6 +151,6 @@ func (s Piece) Give(dealt, keep, each, workers int64) CutPlan {
 // reach far.
 const beyondEstimate = 4
 
-// mostNear is the most pieces of equal length that are cut off. MaxFanOut allows 40 more. Each of
-// these is twice as long as the one before, so they reach the end of any range.
+// mostNear is the largest number of pieces of equal length that are cut off. MaxFanOut allows 40
+// more. Each of these is twice as long as the one before, so they reach the end of any range.
 const mostNear = MaxFanOut - 40

@@ -6,34 +6,35 @@ import (
 	"time"
 )
 
-// An Outlook is a job's remaining work, added up from the records of its open ranges.
+// An Outlook is a job's remaining work, added up from the records of its open ranges. A range is
+// open until it is done.
 type Outlook struct {
-	Open     int64         // the number of open ranges, estimated
-	Entities int64         // the entities in them
+	Open     int64         // estimated number of open ranges
+	Entities int64         // the estimated number of entities in the open ranges
 	Rest     time.Duration // the function's time for these entities
 }
 
-// Waiting reports whether some of the workers are idle.
+// Waiting reports whether at least one of the workers is idle.
 func (o Outlook) Waiting(workers int64) bool { return o.Open > 0 && o.Open < workers }
 
-// Unseen returns the outlook for a job before any of its work is done: every worker has one fair
-// share. each is the function's time for an entity.
+// Unseen returns the outlook for a job before any of its work is done: every worker has fairShare
+// entities, and the function takes the time each for one.
 func Unseen(fairShare, workers int64, each time.Duration) Outlook {
 	return Outlook{Open: workers, Entities: fairShare * workers, Rest: times(fairShare*workers, each)}
 }
 
-// An OpenRange is what the record of an open range says.
+// An OpenRange has the facts about an open range that its record has.
 type OpenRange struct {
-	Estimate int64         // of its entities
-	Pace     time.Duration // the function's time for an entity, measured where the range was cut off; 0: not measured
+	Estimate int64         // the estimated number of entities in the range
+	Pace     time.Duration // the function's time per entity, measured where the range was cut off; 0: unknown
 	Age      time.Duration // the time since the record was written
 }
 
-// OutlookOf estimates the outlook from a random sample of the open ranges. part is the sample's
-// share of all open ranges. each is the function's time for an entity where no pace was measured.
-// full is the number of entities on a full page.
+// OutlookOf estimates the outlook from a random sample of the open ranges, whose share of all open
+// ranges is part. The function takes the time each for an entity where no pace was measured. A full
+// page has full entities.
 //
-// Workers are assumed to be at the ranges that have been open longest. For each of these it
+// Workers are assumed to be at the ranges that have been open longest. From each of these OutlookOf
 // subtracts the entities that a worker has processed since, with the time of its pages' calls.
 func OutlookOf(some []OpenRange, part float64, workers int64, each time.Duration, full int64) Outlook {
 	slices.SortFunc(some, func(a, b OpenRange) int { return cmp.Compare(b.Age, a.Age) })

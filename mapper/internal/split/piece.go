@@ -6,26 +6,31 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A Piece is a range as this package sees it, before or after a cut.
+// A Piece is a range as this package sees it: before a cut, or as a result of one.
 type Piece struct {
-	Start, End *keyspace.Position   // nil: the start or end of the job
-	Samples    []*keyspace.Position // inside, in order
-	Estimate   int64                // the number of entities inside; 0: unknown
-	Exact      bool                 // they were counted
-	Workers    int64                // how many workers should share it; 0 means one
-	FairShare  int64                // one worker's fair share, in entities; 0: all of them
-	Space      keyspace.Space       // the space of all its entities; empty: there may be several
-	Far        bool                 // it is far from where it was cut off: the pace measured there does not apply
-	Resample   bool                 // its task surveys it as the root's task does
+	Start, End *keyspace.Position   // the positions where the piece starts and ends; nil: with the job's query
+	Samples    []*keyspace.Position // sampled keys inside the piece, in order
+	Estimate   int64                // the number of entities in the piece; 0: unknown
+	Exact      bool                 // whether Estimate was counted
+	Workers    int64                // how many workers should share the piece; 0: one
+	FairShare  int64                // how many entities one worker should get; 0: all
+	// the kind and namespace of all entities in the piece; empty: there may be several
+	Space keyspace.Space
+	// whether the piece is far from the page at which it was cut off, so that the pace there does
+	// not count for the piece
+	Far bool
+	// whether the piece's task samples and counts its entities, as the task of a job's first range
+	// does
+	Resample bool
 }
 
-// Holds reports whether the piece extends beyond a position.
+// Holds reports whether the piece ends after a position.
 func (s Piece) Holds(p *keyspace.Position) bool {
 	return s.End == nil || keyspace.Compare(p, s.End) < 0
 }
 
-// From returns the part of a piece from a position on, with its estimate. An estimate of 0 or less
-// was too low, and becomes unknown.
+// From returns the part of the piece that starts at a position and has estimate entities. If
+// estimate is 0 or less, the earlier estimate was too low, and the number becomes unknown.
 func (s Piece) From(start *keyspace.Position, estimate int64) Piece {
 	i := 0
 	for i < len(s.Samples) && keyspace.Compare(s.Samples[i], start) <= 0 {
@@ -44,15 +49,15 @@ func (s Piece) Until(end *keyspace.Position) []*keyspace.Position {
 	return slices.Clip(s.Samples[:i])
 }
 
-// Even returns how many entities a page should have, so that the piece's last page is not small.
-// The usual number is size. The result is at most twice that, and at most most.
+// Even returns the number of entities in a page, so that the piece's last page is not small.
+// Usually it is size. It is at most twice size, and at most most.
 func (s Piece) Even(size, most int64) int64 {
 	n := max(1, s.Estimate/size)
 	return max(size, min((s.Estimate+n-1)/n, 2*size, most))
 }
 
-// Counted returns the piece after its entities were counted. n is the count, and most was its
-// limit.
+// Counted returns the piece after a count of its entities. The result of the count is n, and its
+// limit was most.
 func (s Piece) Counted(n, most int64) Piece {
 	if n >= most {
 		return s
@@ -64,8 +69,8 @@ func (s Piece) Counted(n, most int64) Piece {
 	return s
 }
 
-// evenly cuts a piece whose contents are unknown into up to n pieces, by arithmetic on keys or
-// values. If until is not nil, the job's entities end there.
+// evenly cuts a piece whose contents are unknown into up to n equal parts of the key space, or of
+// the values. If until is not nil, the job's entities end there.
 func (s Piece) evenly(n int, until *keyspace.Position) (pieces []Piece) {
 	end := s.End
 	if end == nil && until != nil && until.Space() == s.Start.Space() {
@@ -86,8 +91,8 @@ func (s Piece) evenly(n int, until *keyspace.Position) (pieces []Piece) {
 	return append(pieces, s)
 }
 
-// cutAtSamples cuts a piece into n pieces with the same number of samples, or at every sample if
-// there are fewer. Each piece keeps the samples inside it, and its part of the workers.
+// cutAtSamples cuts a piece into n pieces with the same number of samples. If there are fewer
+// samples, it cuts at each. Each piece keeps the samples inside it, and its part of the workers.
 func cutAtSamples(s Piece, n int) []Piece {
 	n = min(n, len(s.Samples)+1)
 	pieces := make([]Piece, 0, n)
@@ -115,7 +120,7 @@ func cutAtSamples(s Piece, n int) []Piece {
 	return pieces
 }
 
-// AtSamples returns up to n-1 samples of a sorted sample that cut it into parts with the same
+// AtSamples returns up to n-1 of the samples, which cut the sorted list into parts with the same
 // number of samples.
 func AtSamples(sample []*keyspace.Position, n int) (at []*keyspace.Position) {
 	for _, p := range cutAtSamples(Piece{Samples: sample}, n)[1:] {
@@ -124,17 +129,18 @@ func AtSamples(sample []*keyspace.Position, n int) (at []*keyspace.Position) {
 	return at
 }
 
-// MostCountedPieces is the largest estimate of a kind whose pieces are counted after the root has
-// cut it at samples. A count costs one read for each thousand entities.
+// MostCountedPieces limits the size of kinds whose pieces are counted after they were cut at
+// samples. It is the largest estimated number of entities. A count costs one read for each thousand
+// entities.
 const MostCountedPieces = 4_000_000
 
-// MostInPiece returns the limit of each count when n pieces are counted: four times the entities of
-// a piece if all are equal. The job's start waits for the longest count, so there is a limit. A
-// piece that exceeds it can't be balanced.
+// MostInPiece returns the limit of each count when n pieces are counted: four times the number of
+// entities in a piece if all pieces are equal. The job's start waits for the longest count, so
+// there is a limit. A piece with more can't be balanced.
 func MostInPiece(n int) int64 { return 4 * MostCountedPieces / int64(n) }
 
-// WithCounts returns the pieces with the counts of their entities. Each was counted with a limit of
-// most. Each piece gets one worker for each fair share.
+// WithCounts returns the pieces with the results of their counts. The limit of each count was most.
+// Each piece gets one worker for each fair share.
 func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	pieces = slices.Clone(pieces)
 	total := int64(0)
@@ -153,8 +159,8 @@ func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	return joined(pieces, 0)
 }
 
-// joined joins neighbours that have at most short entities together. It also joins empty pieces
-// with their neighbours. Each piece gets one worker for each fair share.
+// joined joins neighbouring pieces that have at most short entities together, and empty pieces with
+// their neighbours. Each piece gets one worker for each fair share.
 func joined(pieces []Piece, short int64) (all []Piece) {
 	for _, p := range pieces {
 		if n := len(all) - 1; n >= 0 && (all[n].Estimate+p.Estimate <= short || all[n].Exact && p.Exact &&
@@ -172,17 +178,17 @@ func joined(pieces []Piece, short int64) (all []Piece) {
 	return all
 }
 
-// with joins a piece and the one after it.
+// with returns the piece joined with the one after it.
 func (s Piece) with(next Piece) Piece {
 	s.Samples = slices.Concat(s.Samples, []*keyspace.Position{next.Start}, next.Samples)
 	s.End, s.Estimate, s.Exact = next.End, s.Estimate+next.Estimate, s.Exact && next.Exact
 	return s
 }
 
-// shareCount returns how many fair shares n entities are, at least one.
+// shareCount returns the number of fair shares in n entities, at least one.
 func shareCount(n, fair int64) int64 { return max(1, (n+fair/2)/fair) }
 
-// CellsOf returns how many cells a range is cut into before the entities of each cell are counted:
+// CellsOf returns into how many cells a range is cut before the entities of each cell are counted:
 // one for every two pages. Counting then takes about as many queries as finding the boundaries
 // inside the cells. The sample was drawn with a limit of size keys, and first is the position at
 // the end of the first page.
@@ -194,14 +200,14 @@ func CellsOf(sample []*keyspace.Position, size int, first Rank) int64 {
 	return cells
 }
 
-// Cells cuts the root's range at its samples into up to n cells, for counting.
+// Cells cuts a job's first range at its samples into up to n cells, for counting.
 func Cells(s Piece, n int64) []Piece {
 	s.Estimate = MostCountedPieces
 	return cutAtSamples(s, int(min(n, int64(len(s.Samples)+1))))
 }
 
-// MostlyCounted returns the sum of all pieces' entities after they were counted. It is ok if most
-// of them are in pieces that were counted to their ends. Otherwise the kind is larger than total.
+// MostlyCounted returns the sum of the pieces' entities after a count. It returns false if most of
+// them are in pieces whose counts have reached the limit: then there are more.
 func MostlyCounted(pieces []Piece) (total int64, ok bool) {
 	counted := int64(0)
 	for _, p := range pieces {
@@ -212,12 +218,12 @@ func MostlyCounted(pieces []Piece) (total int64, ok bool) {
 	return total, 2*counted >= total
 }
 
-// MaxSampleBytes is the limit of the samples in a record. It keeps a record well below the 1 MiB of
-// an entity. The records of all children of a range stay below the 10 MiB of a transaction.
+// MaxSampleBytes is the largest size of the samples in a record. It keeps a record well below the 1
+// MiB of an entity, and the records of all children of a range below the 10 MiB of a transaction.
 const MaxSampleBytes = 64 << 10
 
-// CapSamples drops every other sample until the rest fits into limit bytes. So the rest is spread
-// as evenly as before.
+// CapSamples drops every other sample until the rest fits into limit bytes. So the remaining
+// samples are spread as evenly as before.
 func CapSamples(samples []*keyspace.Position, limit int) []*keyspace.Position {
 	for {
 		size := 0
@@ -235,7 +241,7 @@ func CapSamples(samples []*keyspace.Position, limit int) []*keyspace.Position {
 	}
 }
 
-// Ordered reports whether each piece ends after its start.
+// Ordered reports whether each piece ends after its start, as it must.
 func Ordered(pieces []Piece) bool {
 	for _, p := range pieces {
 		if p.Start != nil && p.End != nil && keyspace.Compare(p.Start, p.End) >= 0 {
@@ -245,7 +251,7 @@ func Ordered(pieces []Piece) bool {
 	return true
 }
 
-// Beyond returns the piece after the task has found more than a page of entities in it. If the
+// Beyond returns the piece after its task has found more than a page of entities in it. If the
 // estimate was at most a page, it was too low, and becomes unknown.
 func (s Piece) Beyond(page int64) Piece {
 	if s.Estimate <= page {

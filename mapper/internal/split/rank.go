@@ -7,41 +7,42 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A Rank is a position, and the number of the query's entities before it.
+// A Rank is a position with the number of the query's entities before it.
 type Rank struct {
-	At     *keyspace.Position // nil: after the last entity
+	At     *keyspace.Position // the position of the rank; nil: after the last entity
 	Before int64
 }
 
-// RankPages is the number of pages after which the root looks for a position, to get a first rank.
-// In production one entity in 128 has a sample, so about 50 samples lie before that position if all
-// of the kind were drawn. If that is too few, an aggregation counts further.
+// RankPages is the number of pages after which the task of a job's first range looks for a
+// position, to know how many entities are before it. In production one entity in 128 has a sample,
+// so about 50 samples lie before that position if all of the kind were drawn. If that is too few,
+// an aggregation counts further.
 const RankPages = 12
 
-// CountedPages is the limit, in pages, up to which the root counts its range. A range that ends
-// before the limit is not cut at samples, and boundaries after its end are not looked for.
+// CountedPages is the number of pages up to which the task of a job's first range counts the
+// entities. A shorter range is not cut at samples, and boundaries after its end are not searched.
 const CountedPages = 2 * RootPages
 
-// An aggregation counts the entities before one of the samples, the one with about refinedCount
-// entities before it, or a quarter of the count's limit if that is less. At least leastSamples
-// samples must lie before it: then an estimate is within 25% two times in three. At most
-// mostSamples may: then it is within 6%.
+// Limits of a count that improves an estimate. It counts the entities before one of the samples:
+// the one with about refinedCount entities before it, or a quarter of the count's limit if that is
+// less. At least leastSamples samples must lie before it: then an estimate is within 25% two times
+// in three. At most mostSamples may: then it is within 6%.
 const (
 	refinedCount = 1_000_000
 	leastSamples = 16
 	mostSamples  = 256
 )
 
-// MostCounted bounds such a count for a plan, and MostAwaited for a job, whose workers wait for it:
-// it takes five seconds.
+// Limits of such a count, in entities: MostCounted for a plan, and MostAwaited for a job, whose
+// workers wait about five seconds for it.
 const (
 	MostCounted = 10_000_000
 	MostAwaited = 1_000_000
 )
 
-// further returns the number of the sample, counted from 1, before which entities must be counted
-// for a good estimate of a kind's size. It returns 0 if the known ranks suffice. rough is an
-// estimate from the known ranks; 0: there is none. most is the limit of a count.
+// further returns the number of the sample, from 1, before which entities have to be counted for a
+// good estimate of a kind's size. It returns 0 if the ranks suffice. The estimate from the ranks is
+// rough (0: none), and the limit of a count is most.
 func further(sample []*keyspace.Position, ranks []Rank, rough, most int64) int {
 	last := ranks[len(ranks)-1]
 	if last.At == nil || len(sample) < leastSamples {
@@ -57,10 +58,11 @@ func further(sample []*keyspace.Position, ranks []Rank, rough, most int64) int {
 	return n
 }
 
-// EstimateBy estimates how many entities the root's range holds, from how many are before some of
-// the samples. If those counts are too small for a good estimate, EstimateBy counts the entities
-// before another sample, up to most. If that count reaches its limit, it counts before an earlier
-// sample. If even the first sample has too many before it, the range holds at least the estimate.
+// EstimateBy estimates how many entities a job's first range has, from the numbers of entities
+// before some of the samples. If those numbers are too small for a good estimate, it counts the
+// entities before another sample, up to most. If that count reaches its limit, it counts before an
+// earlier sample. If even the first sample has too many before it, the range has at least the
+// estimate.
 func EstimateBy(
 	sample []*keyspace.Position, ranks []Rank, most int64, count func(before *keyspace.Position) (n int64, known bool),
 ) int64 {
@@ -78,7 +80,7 @@ func EstimateBy(
 	return estimate
 }
 
-// EstimateFrom estimates how many entities the root's range holds. It divides the entities before
+// EstimateFrom estimates how many entities a job's first range has. It divides the entities before
 // the last rank by the samples before it, and multiplies that by the number of samples. It uses no
 // constant, because databases differ in how dense their samples are. The samples may be the first
 // part of all scatter keys, since the ratio is the same.

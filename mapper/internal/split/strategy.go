@@ -6,17 +6,17 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// The constants of splitting are ratios of pages, so they hold for any page size.
+// The constants of splitting. Most are numbers or ratios of pages, so they hold for any page size.
 const (
-	// MaxFanOut is the most children that a range is cut into. One commit holds a hundred records
-	// of up to MaxSampleBytes. A billion pages then need five levels of ranges.
+	// MaxFanOut is the largest number of children that a range is cut into. One commit holds a
+	// hundred records of up to MaxSampleBytes. A billion pages then need five levels of ranges.
 	MaxFanOut = 100
 
-	// maxFirst is the most ranges that Strategy.First may ask for. One commit records them.
+	// maxFirst is the largest value of Strategy.First, because one commit records these ranges.
 	maxFirst = 5000
 
-	// maxExact is the most pieces that a range with samples is cut into at exact boundaries. Above
-	// that it is cut at samples. Each exact boundary costs a query for one key.
+	// maxExact is the largest number of pieces into which a range with samples is cut at exact
+	// boundaries. Above that it is cut at samples. Each exact boundary costs a query for one key.
 	maxExact = 32
 
 	// FarPages is the length above which a range is cut at its samples, if it has any: finding its
@@ -40,8 +40,8 @@ const (
 	// them.
 	samplesPerSharedCut = 6
 
-	// largestSample is the most keys that the root samples, for the largest kinds. Reading them
-	// takes four seconds.
+	// largestSample is the largest number of keys that are sampled, for the largest kinds. Reading
+	// them takes four seconds.
 	largestSample = 50_000
 
 	// unknownPieces is how many pieces are cut off the start of a range of unknown size. The first
@@ -54,15 +54,17 @@ const (
 	shareParts = 20
 )
 
-// A Strategy says how a job's ranges are cut. The zero value is adaptive. The others cut as other
-// mappers do, for comparison. It is stored as JSON in the job's record.
+// A Strategy says how a job's ranges are cut. The zero value is adaptive: tasks decide from what
+// they measure. Other values cut as other mappers do, for comparison. It is stored as JSON in the
+// job's record.
 type Strategy struct {
-	First  int  `json:"first,omitempty"`   // how many ranges the kind is cut into at the start
-	FanOut int  `json:"fan_out,omitempty"` // how many ranges the rest after a page is cut into
-	Bisect bool `json:"bisect,omitempty"`  // cut evenly in the key space, not where entities are
+	First  int `json:"first,omitempty"`   // number of ranges into which the query is cut at the start
+	FanOut int `json:"fan_out,omitempty"` // number of ranges into which the rest after a page is cut
+	// whether to cut the key space into equal parts, no matter where entities are
+	Bisect bool `json:"bisect,omitempty"`
 }
 
-// Validate returns an error if a user asked for an impossible strategy.
+// Validate returns an error if the strategy is invalid.
 func (sp Strategy) Validate() error {
 	switch {
 	case sp == Strategy{}:
@@ -81,7 +83,7 @@ func (sp Strategy) Validate() error {
 // Adaptive reports whether tasks decide how to cut from what they measure.
 func (sp Strategy) Adaptive() bool { return sp.FanOut == 0 }
 
-// SampleSize returns how many keys the root samples.
+// SampleSize returns how many keys are sampled for a job's first range.
 func (sp Strategy) SampleSize(workers int64) int {
 	const fixed, least = 32, 512 // for each fixed shard, as Beam draws; and the least in all, as other mappers draw
 	switch {
@@ -96,20 +98,22 @@ func (sp Strategy) SampleSize(workers int64) int {
 	return samplesPerCut * int(min(workers, MaxFanOut))
 }
 
-// A Task is what is known about a task, besides its piece, when it decides where to cut the piece.
+// A Task has the facts about a task, besides its piece, by which it decides where to cut the piece.
 type Task struct {
-	Root    bool  // it has just surveyed the piece
-	Blind   bool  // the database can't count: finding a boundary takes as long as reading everything before it
-	Divided bool  // it has cut its piece before, and processes the part that it kept
-	Page    int64 // how many entities its pages have
+	Root bool // whether the task has just sampled and counted the piece
+	// whether the database can't count, so that finding a boundary takes as long as reading
+	// everything before it
+	Blind   bool
+	Divided bool  // whether the task has cut its piece before, and processes the part that it kept
+	Page    int64 // the number of entities in each of the task's pages
 }
 
-// MayCut reports whether the task may cut the piece by a plan. A task does so once. It does so
-// again if the piece is for several workers, or if its size is unknown.
+// MayCut reports whether the task may cut the piece before a page. A task does so once, and again
+// if the piece is for several workers or if its size is unknown.
 func (t Task) MayCut(s Piece) bool { return !t.Divided || s.Estimate == 0 || s.Workers > 1 }
 
-// Decide returns where a task cuts a piece before it processes the next page. The piece has more
-// entities than that page.
+// Decide returns the plan by which a task cuts a piece before it processes the next page. The piece
+// has more entities than that page.
 func (sp Strategy) Decide(s Piece, t Task) CutPlan {
 	root, page := t.Root, t.Page
 	switch {
@@ -139,15 +143,15 @@ func (sp Strategy) Decide(s Piece, t Task) CutPlan {
 	return atBoundaries(s, root, workers, page)
 }
 
-// Gives reports whether a task gives away the part of its piece that would make it end late, see
-// [Load.Keep].
+// Gives reports whether a task, at the end of a page, gives away the part of its piece that would
+// make it end late: see [Load.Keep].
 func (sp Strategy) Gives(t Task) bool {
 	return sp.Adaptive() && !t.Blind
 }
 
 // Counts returns the limit up to which a piece is counted before the task decides; 0: it is not
-// counted. Once a piece is counted, all of its parts but the last are full, and the last one's
-// length is known.
+// counted. After a count, all parts of the piece except the last have full pages, and the last
+// one's length is known.
 func (sp Strategy) Counts(s Piece, t Task) int64 {
 	if !sp.Adaptive() || t.Root || t.Blind || s.Exact {
 		return 0
@@ -158,8 +162,8 @@ func (sp Strategy) Counts(s Piece, t Task) int64 {
 	return FarPages * t.Page
 }
 
-// atBoundaries cuts a range into pieces of about a worker's fair share, but not more than
-// nearPages. A task looks for the boundaries between them.
+// atBoundaries cuts a range into pieces of about one worker's fair share, but at most nearPages. A
+// task searches for the boundaries between them.
 func atBoundaries(s Piece, root bool, workers, page int64) CutPlan {
 	pages := (s.Estimate + page - 1) / page
 	share := (max(s.FairShare, s.Estimate/workers) + page/2) / page // in full pages, about: see Load.Keep
@@ -178,7 +182,7 @@ func atBoundaries(s Piece, root bool, workers, page int64) CutPlan {
 	return c
 }
 
-// forFew cuts a job that has less than a page for each worker.
+// forFew cuts the range of a job that has less than a page for each worker.
 func forFew(s Piece, workers, page int64) CutPlan {
 	lengths := shortLengths(s.Estimate, workers, page)
 	n := len(lengths)
@@ -188,7 +192,8 @@ func forFew(s Piece, workers, page int64) CutPlan {
 	return CutPlan{Pieces: int64(n), Keep: lengths[0], lengths: lengths[1 : n-1], atOnce: MaxFanOut, First: true}
 }
 
-// forOne cuts a range for one worker. Most are not cut here, but by the law, see Load.Keep.
+// forOne cuts a range for one worker. Most of these are not cut here, but later by the law of
+// cutting, see Load.Keep.
 func forOne(s Piece, pages int64) CutPlan {
 	if pages <= FarPages || len(s.Samples) == 0 {
 		return CutPlan{}
@@ -196,8 +201,8 @@ func forOne(s Piece, pages int64) CutPlan {
 	return CutPlan{Pieces: min(int64(len(s.Samples)+1), MaxFanOut), Samples: true, First: true}
 }
 
-// ofUnknown cuts a range of unknown size. If it is short, some of the pieces do not come about. If
-// it is long, the rest after them is halved.
+// ofUnknown cuts a range of unknown size. If the range is short, some of the pieces are missing. If
+// it is long, the rest after the pieces is halved.
 func ofUnknown(s Piece, page int64) CutPlan {
 	each := max(1, min(s.FairShare/page/shareParts, unknownPage)) * page
 	return CutPlan{Pieces: unknownPieces + 1, Keep: each, lengths: doubling(each, unknownPieces-1), evenly: 2,
@@ -213,9 +218,9 @@ func doubling(each int64, n int) (lengths []int64) {
 	return lengths
 }
 
-// blindly plans without looking for boundaries: it cuts a range at its samples. A range for several
-// workers gets one part for each. A range for one worker is cut into four, once that turns out to
-// be worth it. Each part has two pages or more, because its last page is half empty on average.
+// blindly cuts a range at its samples, without a search for boundaries. A range for several workers
+// gets one part for each. A range for one worker is cut into four, when that is worth it. Each part
+// has two pages or more, because its last page is half empty on average.
 //
 // If a range for several workers has no samples, its task processes one page. The next key is known
 // then, and the task leaves the rest to another task.
@@ -238,7 +243,7 @@ func blindly(s Piece, workers, pages, page int64) CutPlan {
 // pages.
 const unknownPages = 8
 
-// fixed plans for the strategies of other mappers.
+// fixed returns the plan for the strategies of other mappers.
 func (sp Strategy) fixed(s Piece, root bool, page int64) CutPlan {
 	n := int64(sp.FanOut)
 	switch {
@@ -261,8 +266,8 @@ func (sp Strategy) fixed(s Piece, root bool, page int64) CutPlan {
 // FarPages, so nearly every longer range has samples.
 const gapPages = FarPages / 4
 
-// SamplesFor returns how many keys the root samples once it knows that a kind is large. For a
-// billion entities these are 25,000 keys, which takes two seconds.
+// SamplesFor returns how many keys are sampled once it is known that a kind is large. For a billion
+// entities these are 25,000 keys, which takes two seconds.
 func SamplesFor(estimate, page, workers int64) int {
 	pages, least := estimate/page, int64(0)
 	if pages > MaxFanOut*FarPages { // pieces will be cut at samples again

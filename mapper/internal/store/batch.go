@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Batches returns the query for an undo's batches whose names are in [from, to). An empty to means
-// the end, as in Records.
+// Batches returns the query for the batches of an undo whose names are in [from, to). An empty to
+// is no upper bound.
 func Batches(job record.Ref, from, to string) *datastore.Query {
 	if to == "" {
 		to = "g" // above all hexadecimal digits
@@ -22,7 +22,7 @@ func Batches(job record.Ref, from, to string) *datastore.Query {
 		FilterField("__key__", ">=", record.BatchKey(job, from)).FilterField("__key__", "<", record.BatchKey(job, to))
 }
 
-// EachBatch calls f for each batch that a query finds.
+// EachBatch calls f for the key and the record of each batch that a query finds.
 func (st Store) EachBatch(ctx context.Context, q *datastore.Query, f func(*datastore.Key, *record.Batch) error) error {
 	for it := st.client.Run(ctx, q); ; {
 		b := new(record.Batch)
@@ -39,7 +39,8 @@ func (st Store) EachBatch(ctx context.Context, q *datastore.Query, f func(*datas
 	}
 }
 
-// ExpireBatches sets when batches expire. It skips those that are deleted, or expire already.
+// ExpireBatches sets the time at which batches expire. It skips batches that are deleted, or that
+// expire already.
 func (st Store) ExpireBatches(ctx context.Context, keys []*datastore.Key, at time.Time) error {
 	return st.Transact(ctx, func(tx *datastore.Transaction) error {
 		var all []*datastore.Mutation

@@ -9,8 +9,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
-// Mutate adds an effect's mutations to a transaction, without their conditions. If one is invalid,
-// it adds none.
+// Mutate adds the mutations that a user's function has asked for to a transaction, without their
+// conditions. If one of them is invalid, it adds none.
 func Mutate(tx *datastore.Transaction, e *function.Effect) error {
 	if groups := source.Apart(e.Keys()); len(groups) > 1 {
 		// The client would drop one of two deletions, see source.Lookup.

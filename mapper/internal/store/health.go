@@ -13,19 +13,20 @@ import (
 )
 
 const (
-	healthTime = 2 * time.Second // the database must answer within this time
-	healthFor  = time.Second     // an answer counts for this time
+	healthTime = 2 * time.Second // how long a check waits for the database's answer
+	healthFor  = time.Second     // how long the result of a check is valid
 )
 
-// Health caches whether the database answers. One caller asks the database, and the others wait for
-// its answer.
+// A Health checks whether the database answers, and caches the result. Of several callers at once,
+// one asks the database, and the others wait for its result.
 type Health struct {
 	mu    sync.Mutex
 	asked time.Time
 	err   error
 }
 
-// Check reads a record that need not exist, unless the database was asked within healthFor.
+// Check reads a record from the database, and returns an error if that fails. The record need not
+// exist. If the last check is not older than healthFor, Check returns its result.
 func (h *Health) Check(ctx context.Context, client *datastore.Client) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

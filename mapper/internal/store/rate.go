@@ -14,11 +14,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// ReserveRate reserves a cost of a job's rate for some pages or calls, on the clock with that key.
-// It returns when the reservation starts, and how many reserved pages come before it.
+// ReserveRate reserves a part of a job's rate for pages or calls. The argument key is the key of
+// the rate clock, the record that has all reservations. It returns the time at which the
+// reservation starts, and how many reserved pages come before it.
 //
-// If the stored clock is for another rate, the job's rate is reserved from now on. A job that has
-// ended gets no new clock, because its end has deleted the clock.
+// If the stored clock is for an earlier rate of the job, the reservations start anew, from now on.
+// A job that has ended gets no new clock, because its end has deleted the clock.
 func (st Store) ReserveRate(
 	ctx context.Context, job *record.Job, key *datastore.Key, ask pace.Ask,
 ) (begin time.Time, q pace.Queue, err error) {
@@ -45,8 +46,8 @@ func (st Store) ReserveRate(
 	return begin, q, nil
 }
 
-// mayHaveClock returns an error if the job has ended. Otherwise it sees to it that the job's end
-// deletes its clock.
+// mayHaveClock returns an error if the job has ended. Otherwise it marks the job's record, so that
+// the end of the job deletes its rate clock.
 func mayHaveClock(tx *datastore.Transaction, job record.Ref) error {
 	j, err := GetJob(tx, job)
 	if err != nil {
@@ -62,5 +63,5 @@ func mayHaveClock(tx *datastore.Transaction, job record.Ref) error {
 	return Write(tx, j.Update())
 }
 
-// micros returns a time with the precision that Datastore stores.
+// micros rounds a time down to microseconds, the precision that Datastore stores.
 func micros(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }

@@ -50,12 +50,12 @@ func (st Store) Each(ctx context.Context, q *datastore.Query, f func(*record.Ran
 	}
 }
 
-// SlicesOfIDs is the number of slices in which a job's records are read in parallel. All IDs of a
-// slice have the same first digit.
+// SlicesOfIDs is the number of slices in which a job's range records are read in parallel. A slice
+// has all range IDs with the same first digit.
 const SlicesOfIDs = 16
 
-// SliceOfIDs returns the bounds of slice i of a job's range IDs, in [0, SlicesOfIDs), as [Records]
-// takes them.
+// SliceOfIDs returns the bounds of slice i of a job's range IDs, for [Records]. The number i is in
+// [0, SlicesOfIDs).
 func SliceOfIDs(i int64) (from, to string) {
 	if i+1 < SlicesOfIDs {
 		to = strconv.FormatInt(i+1, SlicesOfIDs)
@@ -72,7 +72,7 @@ func (st Store) EachRecord(ctx context.Context, job record.Ref, f func(*record.R
 	})
 }
 
-// inSlices calls do for each slice of a job's records, in parallel.
+// inSlices calls do for each slice of a job's range IDs, in parallel.
 func inSlices(ctx context.Context, job record.Ref, do func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range SlicesOfIDs {
@@ -84,8 +84,8 @@ func inSlices(ctx context.Context, job record.Ref, do func(ctx context.Context, 
 	return nil
 }
 
-// Marked returns the query for a job's ranges that have a mark, in the order of IDs. A mark is an
-// indexed property with the job's ID, such as "open". Only ranges after the given ID are found.
+// Marked returns the query for a job's ranges that have a mark, and whose IDs come after the given
+// one. A mark is an indexed property that has the job's ID as its value, such as "open".
 func Marked(mark string, job record.Ref, after string) *datastore.Query {
 	if after != "" {
 		after += "0" // the next ID at most, as all IDs have the same length
@@ -93,7 +93,7 @@ func Marked(mark string, job record.Ref, after string) *datastore.Query {
 	return Records(job, after, "").FilterField(mark, "=", job.ID)
 }
 
-// FirstMarked returns the first ranges with a mark after the given ID.
+// FirstMarked returns up to limit ranges with a mark whose IDs come after the given one.
 func (st Store) FirstMarked(
 	ctx context.Context, mark string, job record.Ref, after string, limit int,
 ) ([]*record.Range, error) {
@@ -128,7 +128,7 @@ func (st Store) Page(
 	return ranges, next, err
 }
 
-// HasOpen reports whether a job has an open range.
+// HasOpen reports whether a job has an open range, which is one that is not done.
 func (st Store) HasOpen(ctx context.Context, job record.Ref) (bool, error) {
 	open, err := st.client.GetAll(ctx, Marked("open", job, "").KeysOnly().Limit(1), nil)
 	if err != nil {
@@ -137,8 +137,8 @@ func (st Store) HasOpen(ctx context.Context, job record.Ref) (bool, error) {
 	return len(open) > 0, nil
 }
 
-// LookOpen returns a random sample of up to most open ranges of a job. Part is the sample's share
-// of all open ranges.
+// LookOpen returns a random sample of up to most open ranges of a job. The result part is the
+// sample's share of all open ranges, in (0, 1].
 func (st Store) LookOpen(
 	ctx context.Context, job record.Ref, most int,
 ) (some []split.OpenRange, part float64, err error) {
@@ -150,11 +150,12 @@ func (st Store) LookOpen(
 	return some, 1 / scale, err
 }
 
-// Sample returns the first of a job's records with a mark, or of all records if the mark is empty.
-// They are a random sample, because IDs are hashes. The caller must not change them, see Sharing.
+// Sample returns a random sample of a job's range records: the first ones with a mark, or of all
+// records if the mark is empty. They are random because IDs are hashes. The caller must not change
+// them, because a context of Sharing keeps them.
 //
-// Scale is the number of records for each one in the sample, estimated from the last ID. It is 1 if
-// the sample has all.
+// Scale is how many records each one in the sample stands for, estimated from the last ID. It is 1
+// if the sample has all records.
 func (st Store) Sample(
 	ctx context.Context, job record.Ref, mark string, most int,
 ) (some []*record.Range, scale float64, err error) {
@@ -178,7 +179,7 @@ func (st Store) count(ctx context.Context, q *datastore.Query) (n int64, err err
 // FailurePage is how many failures are read at a time.
 const FailurePage = 100
 
-// CountFailures counts a job's failures, up to most if that is not 0.
+// CountFailures counts a job's failures. If most is not 0, it stops at that number.
 func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n int64, err error) {
 	q := Marked("failed", job, "")
 	if most > 0 {
@@ -187,11 +188,11 @@ func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n 
 	return st.count(ctx, q)
 }
 
-// SampleSize is how many records a sample of a job has, for its status or picture. One answer of
-// Datastore has 300.
+// SampleSize is how many records are sampled to show a job's status or picture. One answer of
+// Datastore has up to 300 records.
 const SampleSize = 250
 
-// firstRecords reads a sample, see Sample.
+// firstRecords reads the records for Sample.
 func (st Store) firstRecords(ctx context.Context, job record.Ref, mark string, most int) (got sample, err error) {
 	q := Records(job, "", "")
 	if mark != "" {
@@ -217,37 +218,39 @@ func (st Store) firstRecords(ctx context.Context, job record.Ref, mark string, m
 	return got, nil
 }
 
-// Sharing returns a context in which each sample and each census is read once. A second call of
-// Sample or Census gets the same. LoadedJob gets what LoadJob has read last.
+// Sharing returns a context in which each sample and each census of a job is read from the database
+// only once. Later calls of Sample and Census return the same result. LoadedJob returns what
+// LoadJob has read last.
 func Sharing(ctx context.Context) context.Context {
 	return context.WithValue(ctx, sharedKey{}, &shared{all: make(map[any]any)})
 }
 
 type sharedKey struct{}
 
-// A sampled is the key of a sample: the arguments of [Store.Sample].
+// A sampled has the arguments of a call of [Store.Sample]. A context of [Sharing] finds the call's
+// result by them.
 type sampled struct {
 	job  record.Ref
 	mark string
 	most int
 }
 
-// A sample is the result of [Store.Sample].
+// A sample has the results of a call of [Store.Sample].
 type sample struct {
 	records []*record.Range
 	scale   float64
 }
 
-// A shared has everything that was read in a context of [Sharing].
+// A shared holds the results that calls have read in a context of [Sharing].
 type shared struct {
 	mu  sync.Mutex
-	all map[any]any // functions that return what was read, by its key
+	all map[any]any // for each key of a result, a function that returns the result
 }
 
-// A loaded is the key of a job's record, by its ID.
+// A loaded is the key in shared under which the record of the job with this ID is found.
 type loaded string
 
-// share keeps the record of a job in a context of [Sharing], for LoadedJob.
+// share keeps the record of a job in a context of [Sharing], so that LoadedJob finds it.
 func share(ctx context.Context, j *record.Job) {
 	if s, ok := ctx.Value(sharedKey{}).(*shared); ok {
 		s.mu.Lock()
@@ -256,8 +259,8 @@ func share(ctx context.Context, j *record.Job) {
 	}
 }
 
-// LoadedJob returns the record that LoadJob has read last of a job in a context of [Sharing]. If it
-// has read none, LoadedJob reads it.
+// LoadedJob returns a job's record as LoadJob has last read it in a context of [Sharing]. If it has
+// not been read there, LoadedJob reads it.
 func (st Store) LoadedJob(ctx context.Context, ref record.Ref) (*record.Job, error) {
 	if s, ok := ctx.Value(sharedKey{}).(*shared); ok {
 		s.mu.Lock()
@@ -270,8 +273,8 @@ func (st Store) LoadedJob(ctx context.Context, ref record.Ref) (*record.Job, err
 	return st.LoadJob(ctx, ref)
 }
 
-// sharedIn returns what read returns. In a context of [Sharing], only the first call for a key
-// reads, and the others wait for that.
+// sharedIn returns the result of read. In a context of [Sharing], only the first call with the same
+// key calls read; later calls wait for its result.
 func sharedIn[T any](ctx context.Context, key any, read func() (T, error)) (T, error) {
 	s, ok := ctx.Value(sharedKey{}).(*shared)
 	if !ok {
@@ -287,7 +290,7 @@ func sharedIn[T any](ctx context.Context, key any, read func() (T, error)) (T, e
 	return once()
 }
 
-// Due loads jobs of a queue whose retention period is over. The job that is due longest comes
+// Due loads up to limit jobs of a queue that are due for their automatic clean-up, the earliest
 // first.
 func (st Store) Due(ctx context.Context, queue record.Owner, now time.Time, limit int) ([]*record.Job, error) {
 	from, to := record.RetiringBounds(queue, now)

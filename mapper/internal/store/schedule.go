@@ -14,7 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Schedule reads the record of a schedule, and its last run if that has not ended.
+// Schedule reads the record of a schedule, and the job of its last run. It returns the job only if
+// that has not ended.
 func Schedule(get get, name string) (s *record.Schedule, unfinished *record.Job, err error) {
 	s = new(record.Schedule)
 	if _, err := found(get, record.ScheduleKey(name), s); err != nil || s.Run == "" {
@@ -27,15 +28,15 @@ func Schedule(get get, name string) (s *record.Schedule, unfinished *record.Job,
 	return s, run, nil
 }
 
-// runOf reads a run of a schedule. It reports false if the run was cleaned up, even if another job
-// has its ID by now.
+// runOf reads the job with the ID id, if it is a run of the schedule. It returns false if the run's
+// record was deleted, even if another job has its ID by now.
 func runOf(get get, name, id string) (run *record.Job, there bool, err error) {
 	run = &record.Job{ID: id}
 	_, err = found(get, record.JobKey(id), run)
 	return run, run.Schedule == name, err
 }
 
-// found reads an entity, and reports whether it exists.
+// found reads an entity into dst, and reports whether the entity exists.
 func found(get get, key *datastore.Key, dst any) (bool, error) {
 	err := property.IgnoreUndeclared(get(key, dst))
 	if errors.Is(err, datastore.ErrNoSuchEntity) {
@@ -44,8 +45,8 @@ func found(get get, key *datastore.Key, dst any) (bool, error) {
 	return err == nil, err
 }
 
-// takeTurn makes a job the last run of its schedule, if it is a run that had ended and goes on. It
-// fails if another run has not ended.
+// takeTurn makes a job the last run of its schedule. It is for a run that had ended and now runs
+// again. It returns an error if another run has not ended.
 func takeTurn(tx *datastore.Transaction, job *record.Job) error {
 	if job.Schedule == "" {
 		return nil
@@ -63,25 +64,26 @@ func takeTurn(tx *datastore.Transaction, job *record.Job) error {
 	return err
 }
 
-// Turns decide which run of a schedule comes next. Runs come one after the other; the schedule's
-// record has their order. A run also takes the slots of its mapper, like any job.
+// Turns decide when the runs of a schedule may start. Runs come one after the other, in the order
+// of their ticks. A run also needs the locks of its mapper on its kinds, like any job
+// ([record.Slot]).
 type Turns struct {
 	Store  Store
-	Name   string                 // of the schedule
-	RunID  func(time.Time) string // returns the job ID of a tick's run
-	Jumps  bool                   // a tick may abort the last run, and start before a waiting tick
+	Name   string                 // the schedule's name
+	RunID  func(time.Time) string // returns the ID of the job that a tick starts
+	Jumps  bool                   // whether a tick may abort the last run, and start before a waiting tick
 	Mapper string                 // the mapper of the run that a tick would start
 	Kinds  []string               // the kinds of that run; none: it takes no slots
 }
 
-// A WaitsError says why a tick can't start a run now.
+// A WaitsError says why the run of a tick can't start now.
 type WaitsError struct {
-	Became string     // the earlier decision about this tick; empty: none
-	Job    string     // with Became: the run that the tick started, or the job in its way
-	Run    record.Ref // the last run, if it has not ended
-	Held   record.Ref // another job that holds a slot of the run
-	First  bool       // an earlier tick waits, and could start its run now
-	Waits  bool       // this tick is recorded as waiting
+	Became string     // the outcome that was decided for this tick earlier; empty: none
+	Job    string     // the job that goes with Became: the tick's run, or the job that prevented it
+	Run    record.Ref // the schedule's last run, if it has not ended
+	Held   record.Ref // another job that runs the same mapper over one of the kinds
+	First  bool       // whether an earlier tick waits whose run could start now
+	Waits  bool       // whether this tick is recorded as waiting
 }
 
 func (w WaitsError) Error() string {
@@ -94,7 +96,7 @@ func (w WaitsError) Error() string {
 	return fmt.Sprintf("job %s is unfinished", w.Other())
 }
 
-// Other returns the ID of the job in the tick's way.
+// Other returns the ID of the job that prevents the tick's run.
 func (w WaitsError) Other() string {
 	if w.Held.ID != "" {
 		return w.Held.ID
@@ -102,7 +104,7 @@ func (w WaitsError) Other() string {
 	return w.Run.ID
 }
 
-// Read reads the record of the schedule.
+// Read reads the schedule's record.
 func (t Turns) Read(ctx context.Context) (*record.Schedule, error) {
 	s, _, err := Schedule(t.get(ctx), t.Name)
 	return s, err
@@ -112,7 +114,7 @@ func (t Turns) get(ctx context.Context) get {
 	return func(key *datastore.Key, dst any) error { return t.Store.client.Get(ctx, key, dst) }
 }
 
-// slots returns the names of the slots that a run takes.
+// slots returns the names of the locks that the run of a tick takes, one for each kind.
 func (t Turns) slots() (names []string) {
 	for _, key := range slotKeys(t.Mapper, t.Kinds) {
 		names = append(names, key.Name)
@@ -120,14 +122,15 @@ func (t Turns) slots() (names []string) {
 	return names
 }
 
-// May returns nil if a tick could start a run now, and a WaitsError otherwise. It decides nothing.
+// May returns nil if the run of a tick could start now, and a WaitsError otherwise. It changes
+// nothing.
 func (t Turns) May(ctx context.Context, at time.Time) error {
 	_, err := t.look(t.get(ctx), at, t.slots())
 	return err
 }
 
-// Begin records that a tick starts a run. The transaction also creates the run's job, which takes
-// its slots.
+// Begin records in a transaction that a tick starts its run, or returns a WaitsError. The same
+// transaction creates the run's job.
 func (t Turns) Begin(tx *datastore.Transaction, at time.Time, run string) error {
 	s, err := t.look(tx.Get, at, nil)
 	if err != nil {
@@ -138,8 +141,8 @@ func (t Turns) Begin(tx *datastore.Transaction, at time.Time, run string) error 
 	return err
 }
 
-// Replaces returns an error unless the given run is all that stands in a tick's way. The
-// transaction aborts that run.
+// Replaces returns nil if only the given run prevents the run of a tick, and an error otherwise. It
+// is called in the transaction that aborts the given run.
 func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref) error {
 	_, err := t.look(tx.Get, at, t.slots())
 	var waits WaitsError
@@ -152,8 +155,8 @@ func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref)
 	return fmt.Errorf("%w: it is not in the way of the tick any more", record.ErrState)
 }
 
-// look reads the record of the schedule. If a run with the given slots can't start at the tick, it
-// also returns a WaitsError.
+// look reads the schedule's record. If the run of the tick, which needs the given locks, can't
+// start now, it also returns a WaitsError.
 func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, error) {
 	s, unfinished, err := Schedule(get, t.Name)
 	if err != nil {
@@ -189,8 +192,8 @@ func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, er
 	return s, nil
 }
 
-// became returns the earlier decision about a tick that does not wait. Old ticks are forgotten:
-// then the tick was started if its run exists, and skipped otherwise.
+// became returns the outcome that was decided earlier for a tick that does not wait. The record
+// forgets old ticks: such a tick counts as started if its run exists, and as skipped otherwise.
 func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.PastTick, known bool, err error) {
 	if past, known = s.Became(at); known || !at.Before(s.Tick) {
 		return past, known, nil
@@ -206,8 +209,8 @@ func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.Pa
 	return record.PastTick{At: at, Outcome: record.TickSkipped, Job: last.Job}, true, nil
 }
 
-// heldBy returns the first running job that holds one of some slots. It ignores the job except. If
-// there is none, it returns a zero Ref.
+// heldBy returns the first running job that holds one of the given locks, and is not the job
+// except. If there is none, it returns a zero Ref.
 func heldBy(get get, slots []string, except record.Ref) (record.Ref, error) {
 	for _, name := range slots {
 		err := checkSlot(get, datastore.NameKey(record.SlotKind, name, nil), except)
@@ -222,8 +225,8 @@ func heldBy(get get, slots []string, except record.Ref) (record.Ref, error) {
 	return record.Ref{}, nil
 }
 
-// Wait makes a tick wait for the end of the job that prevents its run. It stores the encoded start
-// of the run, in the argument what. If what is empty, the tick is skipped. A tick that waits
+// Wait records that a tick waits for the end of the job that prevents its run. The argument what
+// has the encoded arguments of the run; if it is empty, the tick is skipped. A tick that waits
 // already goes on waiting. If no job prevents the run any more, Wait changes nothing.
 func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided WaitsError, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
@@ -257,7 +260,8 @@ func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided Wai
 	return decided, err
 }
 
-// Refuse records that a waiting tick can't start its run, and reports whether the tick was waiting.
+// Refuse records that the run of a waiting tick can't start. It returns false if the tick does not
+// wait.
 func (t Turns) Refuse(ctx context.Context, at time.Time) (refused bool, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		s, _, err := Schedule(tx.Get, t.Name)

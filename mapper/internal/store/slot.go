@@ -9,16 +9,16 @@ import (
 )
 
 // A HeldError says that a job can't run now, because another job runs the same mapper over one of
-// its kinds. That job holds the slot of the mapper and the kind, see [record.Slot].
+// its kinds. The other job holds the lock of the mapper and the kind: see [record.Slot].
 type HeldError struct {
-	Job    record.Ref // the other job
+	Job    record.Ref // the other job, which holds the lock
 	Mapper string
 	Kind   string
 }
 
 func (h HeldError) Error() string { return h.Unwrap().Error() }
 
-// Unwrap returns the text of the error, which wraps record.ErrState.
+// Unwrap returns record.ErrState, with a text that names the other job.
 func (h HeldError) Unwrap() error {
 	return setting.Errorf("%w: job %s runs %s over the kind %q already: pause or abort it, wait for its end, or let "+
 		"this one run beside it (StartOptions.AllowOverlap)", record.ErrState, h.Job.ID, h.Mapper, h.Kind)
@@ -27,7 +27,7 @@ func (h HeldError) Unwrap() error {
 // get reads an entity, inside or outside a transaction.
 type get = func(*datastore.Key, any) error
 
-// slotKeys returns the keys of a mapper's slots on some kinds.
+// slotKeys returns the keys of the locks of a mapper, one for each kind.
 func slotKeys(mapper string, kinds []string) (keys []*datastore.Key) {
 	for _, kind := range kinds {
 		keys = append(keys, record.SlotKey(mapper, kind))
@@ -35,7 +35,8 @@ func slotKeys(mapper string, kinds []string) (keys []*datastore.Key) {
 	return keys
 }
 
-// checkSlot returns a HeldError if a running job holds a slot, other than the job except.
+// checkSlot returns a HeldError if a running job holds the lock with the key. It ignores the job
+// except.
 func checkSlot(get get, key *datastore.Key, except record.Ref) error {
 	slot := new(record.Slot)
 	if _, err := found(get, key, slot); err != nil {
@@ -55,8 +56,8 @@ func checkSlot(get get, key *datastore.Key, except record.Ref) error {
 	return nil
 }
 
-// takeSlots gives a job that is about to run the slots of its mapper on its kinds. It fails if
-// another running job holds one of them.
+// takeSlots gives a job that is about to run the locks of its mapper on all of its kinds. It
+// returns a HeldError if another running job holds one of them.
 func takeSlots(tx *datastore.Transaction, job *record.Job) error {
 	if job.Beside {
 		return nil

@@ -20,11 +20,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Store is a database with records of jobs and ranges.
+// A Store reads and writes the records of jobs and ranges in a database.
 type Store struct {
 	client *datastore.Client
 	asked  bool
-	when   func(*datastore.Transaction) error // see When
+	when   func(*datastore.Transaction) error // a condition of UpdateJob, see When; nil: none
 }
 
 // New returns the store in a client's database.
@@ -38,14 +38,14 @@ func (st Store) Asked() Store {
 	return st
 }
 
-// When returns a store whose UpdateJob also checks a condition. It calls f in each transaction, and
-// changes nothing if f returns an error.
+// When returns a store whose UpdateJob also checks a condition. UpdateJob then calls f in its
+// transaction, and changes nothing if f returns an error.
 func When(st Store, f func(*datastore.Transaction) error) Store {
 	st.when = f
 	return st
 }
 
-// answer calls ask. For a store from Asked it sets the time limit.
+// answer calls ask. A store made by Asked limits the time of the call to 20 seconds.
 func (st Store) answer(ctx context.Context, ask func(context.Context) error) error {
 	if st.asked {
 		return source.Answered(ctx, ask)
@@ -53,14 +53,15 @@ func (st Store) answer(ctx context.Context, ask func(context.Context) error) err
 	return ask(ctx)
 }
 
-// Attempts is how often a transaction is tried that conflicts with another one. After that the task
-// fails, and the queue tries again later.
+// Attempts is how often a transaction is tried that conflicts with others. After that it fails, and
+// with it the task, which the queue delivers again later.
 const Attempts = 5
 
-// ErrNothing ends a transaction that has nothing to write.
+// ErrNothing is returned by the function of a transaction that has no change to commit. It ends the
+// transaction without an error.
 var ErrNothing = errors.New("nothing to do")
 
-// Transact runs a transaction.
+// Transact calls f in a transaction, and again if the transaction conflicts with another one.
 func (st Store) Transact(ctx context.Context, f func(*datastore.Transaction) error) error {
 	_, err := st.client.RunInTransaction(ctx, f, datastore.MaxAttempts(Attempts))
 	if errors.Is(err, ErrNothing) {
@@ -108,8 +109,8 @@ func (st Store) LoadRange(ctx context.Context, job record.Ref, id string) (*reco
 	return r, property.IgnoreUndeclared(st.client.Get(ctx, record.RangeKey(job, id), r))
 }
 
-// UpdateJob changes the record of a job, and returns the new record. If change reports no change,
-// it returns the record as read.
+// UpdateJob changes a job's record in a transaction. It calls change on the record, and returns the
+// changed record. If change returns false, nothing is written, and the record is returned as read.
 func (st Store) UpdateJob(
 	ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool, err error),
 ) (altered *record.Job, err error) {
@@ -154,15 +155,15 @@ func (st Store) UpdateJob(
 	return altered, err
 }
 
-// Replace writes the record of a job, on the condition that it still has the version of the given
-// record. An error may mean either result, as the answer may have been lost.
+// Replace writes a job's record, on the condition that the stored one still has the given record's
+// version. After an error the record may have been written, because the answer may be lost.
 func (st Store) Replace(ctx context.Context, job *record.Job) error {
 	_, err := wire.Commit(ctx, st.client,
 		[]wire.Mutation{{Mutation: job.Update(), Condition: wire.Condition{Version: job.Version}}})
 	return err
 }
 
-// ChangeOnce changes the record of a job at most once. It does not try again if the commit may have
+// ChangeOnce changes a job's record at most once. It does not try again if its commit may have
 // taken effect.
 func (st Store) ChangeOnce(ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool)) (err error) {
 	for range Attempts {
@@ -199,8 +200,9 @@ func GetJob(tx *datastore.Transaction, ref record.Ref) (*record.Job, error) {
 	return j, ref.Is(j)
 }
 
-// UpdateRange changes the record of a range, and returns the new record. If change reports no
-// change, it returns the record as read. It returns nil if the record is deleted.
+// UpdateRange changes the record of a range in a transaction. It calls change on the record, and
+// returns the changed record. If change returns false, nothing is written, and the record is
+// returned as read. It returns nil if the record is deleted.
 func (st Store) UpdateRange(
 	ctx context.Context, key *datastore.Key, change func(*record.Range) (changed bool),
 ) (r *record.Range, err error) {
@@ -222,13 +224,14 @@ func (st Store) UpdateRange(
 	return r, err
 }
 
-// Active loads the jobs that need tasks: they run, or are being cleaned up.
+// Active loads all jobs that need tasks, because they run or are being cleaned up.
 func (st Store) Active(ctx context.Context) ([]*record.Job, error) {
 	return st.jobs(ctx, datastore.NewQuery(record.JobKind).FilterField("active", "=", true))
 }
 
-// Jobs loads the jobs of a listing that were started before a place, the latest first. It does so
-// for each of some queues; an empty queue means all.
+// Jobs loads up to limit jobs of a listing, the last started first. They started before the job
+// with the place before. Only jobs of the given queues are loaded; an empty name stands for all
+// queues.
 func (st Store) Jobs(
 	ctx context.Context, queues []record.Owner, l record.Listing, before string, limit int,
 ) ([]*record.Job, error) {
@@ -250,7 +253,7 @@ func (st Store) Jobs(
 	return found[:min(len(found), limit)], nil
 }
 
-// CountJobs counts the jobs of a listing, for each of some queues; an empty queue means all.
+// CountJobs counts the jobs of a listing in the given queues. An empty name stands for all queues.
 func (st Store) CountJobs(ctx context.Context, queues []record.Owner, l record.Listing) (sum int64, err error) {
 	if st.client == nil {
 		return 0, errNoClient
@@ -317,8 +320,8 @@ func (st Store) Create(
 	return err
 }
 
-// Forestall makes the creation of a job fail that may be under way, see [record.Forestalled]. It
-// does nothing if the job exists by now, or was forestalled before.
+// Forestall makes the creation of a job fail, if it is not committed yet: see [record.Forestalled].
+// If the job exists by now, or was forestalled before, Forestall does nothing.
 func (st Store) Forestall(ctx context.Context, job record.Ref, now time.Time) error {
 	key, r := record.Forestalled(job, now)
 	_, err := st.client.Mutate(ctx, datastore.NewInsert(key, r))

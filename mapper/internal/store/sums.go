@@ -18,7 +18,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Fold returns the ledger of all records of a job.
+// Fold adds up all records of a job into a ledger.
 func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, error) {
 	d := NewDraft(job)
 	if _, err := st.AddTo(ctx, job.Ref(), d, 0, func() bool { return false }); err != nil {
@@ -28,9 +28,9 @@ func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, erro
 	return &d.Ledger, nil
 }
 
-// FoldFew returns the ledger of all records of a small job, one whose records fit into one answer
-// of the database. all is false for other jobs, and if most, the number of records that may be
-// added without a draft, is less than an answer has.
+// FoldFew adds up all records of a small job into a ledger. A job is small if its records fit into
+// one answer of the database. For other jobs FoldFew returns false, and also if most, the number of
+// records that may be added up without a draft, is less than such an answer has.
 func (st Store) FoldFew(ctx context.Context, job *record.Job, most int) (l *ledger.Ledger, all bool, err error) {
 	if most < atOnce {
 		return nil, false, nil
@@ -43,13 +43,14 @@ func (st Store) FoldFew(ctx context.Context, job *record.Job, most int) (l *ledg
 	return &d.Ledger, true, nil
 }
 
-// nowhere is the value of Draft.From for a slice whose records are all added. It is above all IDs.
+// nowhere is the value of Draft.From for a slice of IDs whose records are all added up. It is
+// greater than all IDs.
 const nowhere = "g"
 
-// atOnce is roughly the number of records in one answer of the database.
+// atOnce is about the number of records in one answer of the database.
 const atOnce = 300
 
-// NewDraft returns a draft without any records of a job.
+// NewDraft returns an empty draft, to which a job's records are to be added.
 func NewDraft(job *record.Job) *ledger.Draft {
 	d := &ledger.Draft{Epoch: job.Epoch, From: make([]string, SlicesOfIDs)}
 	for i := range d.From {
@@ -58,9 +59,9 @@ func NewDraft(job *record.Job) *ledger.Draft {
 	return d
 }
 
-// AddTo adds the next records of a job to a draft: of each slice up to most, or all if most is 0.
-// It stops earlier if enough returns true, but adds some of each slice. It reports whether the
-// draft has all records. If it fails, the draft is unchanged.
+// AddTo adds the next records of a job to a draft: up to most of each slice of IDs, or all if most
+// is 0. It stops earlier if enough returns true, but adds some records of each slice. It returns
+// true if the draft then has all records. After an error the draft is unchanged.
 func (st Store) AddTo(
 	ctx context.Context, job record.Ref, d *ledger.Draft, most int, enough func() bool,
 ) (all bool, err error) {
@@ -87,8 +88,8 @@ func (st Store) AddTo(
 	return all, nil
 }
 
-// addFirst adds the first records of a job to a draft that has none, with one query. A
-// small job needs no other. It reports whether the draft has all records.
+// addFirst adds the first records of a job to an empty draft, by one query. For a small job these
+// are all. It returns true if the draft has all records.
 func (st Store) addFirst(ctx context.Context, job record.Ref, d *ledger.Draft) (all bool, err error) {
 	n, last, sum := 0, "", ledger.Ledger{}
 	prefix := record.RangePrefix(job)
@@ -112,7 +113,8 @@ func (st Store) addFirst(ctx context.Context, job record.Ref, d *ledger.Draft) (
 	return n < atOnce, nil
 }
 
-// addSlice adds the next records of a slice, and returns where to go on.
+// addSlice adds the next records of one slice of IDs to a ledger. It returns the ID from which to
+// go on.
 func (st Store) addSlice(
 	ctx context.Context, job record.Ref, sum *ledger.Ledger, from string, slice, most int, enough func() bool,
 ) (next string, err error) {
@@ -146,7 +148,8 @@ func (st Store) addSlice(
 	return next, err
 }
 
-// LoadDraft reads the job's draft. It returns an empty draft if there is none of the job's epoch.
+// LoadDraft reads the stored draft of a job. If there is none for the job's epoch, it returns an
+// empty draft.
 func (st Store) LoadDraft(ctx context.Context, job *record.Job) (*ledger.Draft, error) {
 	return draftOf(job, func(key *datastore.Key, d *ledger.Draft) error { return st.client.Get(ctx, key, d) })
 }
@@ -163,9 +166,9 @@ func draftOf(job *record.Job, get func(*datastore.Key, *ledger.Draft) error) (*l
 	return d, nil
 }
 
-// KeepDraft stores a draft for the task that continues, if ofUse says that the job still needs it.
-// It returns the draft to continue from: this one, or a stored one with more records. It returns
-// nil if the job does not need it.
+// KeepDraft stores a draft, from which the next task goes on to add up the job's records. It does
+// so only if ofUse returns true for the job's record; otherwise it returns nil. It returns the
+// draft to go on from: the given one, or the stored one if that has more records.
 func (st Store) KeepDraft(
 	ctx context.Context, job *record.Job, d *ledger.Draft, ofUse func(*record.Job) bool,
 ) (kept *ledger.Draft, err error) {
@@ -209,8 +212,8 @@ func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 		datastore.NewDelete(record.CallClockKey(j.Ref())))
 }
 
-// SampleEnded is LiveTotals for a job that has ended without totals. If a clean-up stores totals
-// while it reads, it returns these.
+// SampleEnded is LiveTotals for a job that has ended without totals. If a clean-up stores the
+// totals meanwhile, SampleEnded returns these.
 func (st Store) SampleEnded(
 	ctx context.Context, job *record.Job,
 ) (_ *record.Job, sum record.Totals, estimated bool, err error) {
@@ -225,8 +228,8 @@ func (st Store) SampleEnded(
 	return job, sum, estimated, err
 }
 
-// SampleTotals returns totals extrapolated from a sample of a job's records. If the sample has all
-// records, they are exact, and estimated is false.
+// SampleTotals returns a job's totals, extrapolated from a sample of its records. If the sample has
+// all records, the totals are exact, and estimated is false.
 func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
 	all, estimated, err := st.sampleSum(ctx, job)
 	return all.Totals, estimated, err
@@ -242,7 +245,8 @@ func (st Store) sampleSum(ctx context.Context, job *record.Job) (sum ledger.Sum,
 	return sum, true, nil
 }
 
-// sumOf adds up a sample of a job's records with a mark. Scale is as in Sample.
+// sumOf adds up a sample of a job's records with a mark. The result scale is how many records each
+// one in the sample stands for.
 func (st Store) sumOf(ctx context.Context, job record.Ref, mark string) (sum ledger.Sum, scale float64, err error) {
 	sum.Sample = record.NewSample()
 	all, scale, err := st.Sample(ctx, job, mark, SampleSize)
@@ -254,8 +258,9 @@ func (st Store) sumOf(ctx context.Context, job record.Ref, mark string) (sum led
 	return sum, scale, err
 }
 
-// LiveTotals is SampleTotals with another sample for the pending ranges, and with the numbers of
-// records. A few pending ranges may have most of the remaining entities.
+// LiveTotals returns a job's totals like SampleTotals, but more accurately. It takes a separate
+// sample of the pending ranges, because a few of them may have most of the remaining entities. It
+// also counts the records.
 func (st Store) LiveTotals(ctx context.Context, job *record.Job) (record.Totals, bool, error) {
 	sum, scale, err := st.sumOf(ctx, job.Ref(), "")
 	sum.Close(job)
@@ -280,12 +285,13 @@ func (st Store) LiveTotals(ctx context.Context, job *record.Job) (record.Totals,
 	return sum.Totals, true, nil
 }
 
-// mostCounted is the most records of a job that a look at it counts. A count of a thousand costs a
-// read.
+// mostCounted is the largest number of a job's records that Census counts. Counting 1,000 records
+// costs one read.
 const mostCounted = 250_000
 
-// Census counts a job's records at one moment. It returns nil if the database can't count, or the
-// job has too many records. See Sharing.
+// Census counts a job's records, all at the same moment. It returns nil if the database can't
+// count, or if there are more than mostCounted records. In a context of Sharing it counts only
+// once.
 func (st Store) Census(ctx context.Context, job record.Ref) (*record.Census, error) {
 	return sharedIn(ctx, job, func() (*record.Census, error) { return st.census(ctx, job) })
 }

@@ -14,8 +14,8 @@ import (
 // two may happen. So each transaction that starts one of them, or continues an undo, reads both
 // jobs. UpdateJob and Create check this for every change of a job.
 
-// keepUndo returns an error if a change of a job would delete records that its undo needs, or give
-// the job a second undo.
+// keepUndo returns an error if a change of a job's record, from was to job, would harm the job's
+// undo. A change must not delete records that the undo needs, or give the job a second undo.
 func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 	cleans := was.Cleaning == "" && job.Cleaning != ""
 	if cleans || job.Undo != was.Undo {
@@ -40,8 +40,8 @@ func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 	return goesOn(tx, job, was.State == record.Failed)
 }
 
-// undoOf returns the undo that the record of a job names. It returns nil if there is none, even if
-// another job has its ID by now.
+// undoOf returns the job that undoes a job, according to that job's record. It returns nil if there
+// is none, even if another job has the undo's ID by now.
 func undoOf(get func(*datastore.Key, any) error, job *record.Job) (*record.Job, error) {
 	if job.Undo == "" {
 		return nil, nil
@@ -54,9 +54,9 @@ func undoOf(get func(*datastore.Key, any) error, job *record.Job) (*record.Job, 
 	return undo, err
 }
 
-// goesOn returns an error if job is an undo that may not start or continue, because it would miss
-// records of the job that it undoes. A failed undo may continue while a clean-up waits for it, see
-// HoldsBack.
+// goesOn returns an error if the job is an undo that must not start or continue, because it would
+// miss records of the job that it undoes. If failed is set, the undo has failed before: it may
+// continue while a clean-up waits for it, see HoldsBack.
 func goesOn(tx *datastore.Transaction, job *record.Job, failed bool) error {
 	ref, takes := job.Undone()
 	if ref.ID == "" {
@@ -80,22 +80,23 @@ func goesOn(tx *datastore.Transaction, job *record.Job, failed bool) error {
 	return nil
 }
 
-// HoldsBack reports whether a clean-up of a job must wait, because the job's undo needs the
-// records. Newer builds refuse such a clean-up at its start; a clean-up that an older build started
-// must wait.
+// HoldsBack reports whether a clean-up of a job must wait until the job's undo no longer needs the
+// records. Newer builds refuse such a clean-up when it starts, so only one that an older build has
+// started needs to wait.
 func (st Store) HoldsBack(ctx context.Context, job *record.Job) (bool, error) {
 	undo, err := undoOf(func(key *datastore.Key, dst any) error { return st.client.Get(ctx, key, dst) }, job)
 	return undo != nil && undo.NeedsUndone(), err
 }
 
-// errIncomplete is the error of an undo that can't know whether it undid everything.
+// errIncomplete is the error of an undo that may have missed changes, because records were deleted
+// before it read them.
 var errIncomplete = errors.New("an older build cleaned up the records of the job that it undoes meanwhile: pages " +
 	"whose records were gone are neither undone nor listed. Compare the entities; abort this job to let the clean-up " +
 	"go on")
 
-// Incomplete returns the reason why an undo that is about to succeed may have missed records of the
-// job that it undoes; nil if it has not. A clean-up marks that job's record before it deletes
-// anything.
+// Incomplete returns, as why, the reason for which an undo that is about to succeed may have missed
+// records of the job that it undoes. It returns nil if it has missed none. A clean-up marks that
+// job's record before it deletes anything.
 func Incomplete(tx *datastore.Transaction, job *record.Job) (why, err error) {
 	ref, _ := job.Undone()
 	if ref.ID == "" {

@@ -14,19 +14,19 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
-// The constants of boundaries.
+// These constants say how Boundaries cuts a query.
 const (
-	// exactSplits is the number of entities up to which no samples are used, on any database. Exact
-	// cuts then pass each key once.
+	// exactSplits is the number of entities up to which Boundaries counts and does not sample, on
+	// any database. To cut exactly, it then reads each key once.
 	exactSplits = 10_000
 
-	// samplesPerSplit is how many samples are drawn for each split, and leastSampled the least in
-	// all. The largest of 100 splits is then 1.6 times the mean [simulation]. Splits are never
-	// corrected later.
+	// samplesPerSplit is how many sampled keys are read for each part, and leastSampled how many at
+	// least in total. The largest of 100 parts is then 1.6 times the mean [simulation]. That
+	// matters because nothing corrects the parts later.
 	samplesPerSplit, leastSampled = 24, 512
 
-	// cellsPerSplit is how many cells are counted for each split if samples do not tell where the
-	// entities are.
+	// cellsPerSplit is how many cells of the key space are counted for each part, if samples do not
+	// tell where the entities are.
 	cellsPerSplit = 8
 )
 
@@ -74,7 +74,7 @@ func Boundaries(ctx context.Context, src source.Source, q query.Query, n int) ([
 	return evenly(candidates, ones[:len(candidates)+1], n), nil
 }
 
-// some returns up to n of the positions, evenly spread.
+// some returns up to n of the positions, evenly spread over the list.
 func some(all []*keyspace.Position, n int) []*keyspace.Position {
 	if len(all) <= n {
 		return all
@@ -86,8 +86,9 @@ func some(all []*keyspace.Position, n int) []*keyspace.Position {
 	return few
 }
 
-// evenly returns up to n-1 of the positions, so that the parts have about the same count. The
-// counts are of the entities before the first position, between two of them, and after the last.
+// evenly returns up to n-1 of the positions, so that the parts between them have about the same
+// number of entities. The counts are the numbers of entities before the first position, between two
+// of them, and after the last.
 func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Position) {
 	total := int64(0)
 	for _, c := range counts {
@@ -105,9 +106,10 @@ func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Po
 	return cuts
 }
 
-// exactly cuts a query at every n-th part of its entities. The counts say how many entities lie
-// before the first position, between two of them, and after the last. If one of these positions is
-// near a cut, it cuts there. A query by values is cut only at the start of a value.
+// exactly cuts a query into n parts with the same number of entities, which it counts and does not
+// estimate. The counts are the numbers of entities before the first position, between two of them,
+// and after the last. If one of these positions is near a cut, it cuts there. A query ordered by
+// values is cut only at the start of a value.
 func exactly(
 	ctx context.Context, src source.Source, q query.Query, n int, at []*keyspace.Position, counts []int64,
 ) (cuts []*keyspace.Position, err error) {
@@ -153,8 +155,8 @@ func exactly(
 	return cuts, nil
 }
 
-// CountAll counts the entities before the first position, between two of them, and after the last,
-// with several calls at the same time.
+// CountAll counts the entities before the first position, between two of them, and after the last.
+// It makes several calls at the same time.
 func CountAll(
 	ctx context.Context, src source.Source, q query.Query, at []*keyspace.Position,
 ) (counts []int64, err error) {

@@ -17,14 +17,14 @@ import (
 // A Way is one way to cut a query, and its result.
 type Way struct {
 	Name    string
-	Asked   int     // how many keys it asked for by __scatter__; -1: not said
-	Sampled int     // how many of these it got; -1: not said
-	Counts  []int64 // of the entities of each part
+	Asked   int     // number of sampled keys that this way has requested; -1: unknown
+	Sampled int     // number of sampled keys that this way has got; -1: unknown
+	Counts  []int64 // the number of entities in each part
 
 	at []*keyspace.Position
 }
 
-// Oversampling is how many keys are sampled for each part, to pick one.
+// Oversampling is how many sampled keys are read for each part. The cuts are at every 32nd of them.
 const Oversampling = 32
 
 // Compare cuts a query over keys into up to n parts in several ways, and counts the entities of
@@ -58,8 +58,8 @@ func Compare(ctx context.Context, src source.Source, q query.Query, n int) (ways
 	return ways, look.weigh(ctx, ways)
 }
 
-// lexicographic cuts the key space evenly between the first and the last key. If the database has
-// no index to find the last key, the key space has no end.
+// lexicographic returns keys that cut the key space between the first and the last key into equal
+// parts. If the database has no index to find the last key, the key space has no end.
 func (sv Survey) lexicographic(ctx context.Context, n int) ([]*keyspace.Position, error) {
 	first, err := sv.Source.Find(ctx, sv.Query.Scans(nil, nil), 0)
 	if err != nil || first == nil {
@@ -75,8 +75,8 @@ func (sv Survey) lexicographic(ctx context.Context, n int) ([]*keyspace.Position
 	return keyspace.Lexicographic(first, last, n), nil
 }
 
-// weigh counts the entities of all parts. The entities between two neighbouring cuts, of any way,
-// are counted once.
+// weigh counts the entities of all parts in all ways. Entities between two neighbouring cuts are
+// counted once, even if the cuts belong to different ways.
 func (sv Survey) weigh(ctx context.Context, ways []Way) error {
 	var all []*keyspace.Position
 	for _, w := range ways {

@@ -1,4 +1,5 @@
-// Package survey finds out how many entities a query has and where they lie. It uses samples,
-// positions of known rank, and counts. It serves the root of a job, a plan, and [Boundaries]
-// between parts of equal size. It learns about a query only by calls of its source.
+// Package survey finds out how many entities a query has and where they lie in the order of keys.
+// It uses samples, positions whose rank is known, and counts. It serves the first range of a job, a
+// plan, and [Boundaries], which cuts a query into parts of equal size. It calls the database only
+// through a source.
 package survey

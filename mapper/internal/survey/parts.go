@@ -15,11 +15,11 @@ import (
 // A Part is a part of a query.
 type Part struct {
 	Query    query.Query
-	Entities int64 // -1: unknown
+	Entities int64 // number of entities; -1: unknown
 }
 
-// Parts cuts a query into up to n parts. If count is set and the database can count, it counts the
-// entities of each part.
+// Parts cuts a query into up to n parts. If count is set and the database can count, it also counts
+// the entities of each part.
 func Parts(ctx context.Context, src source.Source, q query.Query, n int, count bool) (parts []Part, err error) {
 	if q.Times, err = src.Probe(ctx, q, true); err != nil {
 		return nil, err

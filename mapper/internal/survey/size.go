@@ -14,14 +14,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// mostPlanned is the limit up to which entities are counted.
+// mostPlanned is the largest number of entities that are counted in a kind and namespace. Larger
+// ones are estimated.
 const mostPlanned = 1_000_000
 
-// mostSpaces is the limit of spaces in which entities are counted.
+// mostSpaces is the largest number of pairs of kind and namespace in which entities are counted.
 const mostSpaces = 1000
 
-// SizeOf finds out how many entities the query of a job has, in each of its spaces. It stops at
-// limits, so that the user's plan does not have to wait long.
+// SizeOf finds out how many entities the query of a job has, in each kind and namespace. It stops
+// at limits, so that a user who waits for a plan need not wait long.
 func SizeOf(ctx context.Context, src source.Source, j *estimate.Job) (size estimate.Size, err error) {
 	var mu sync.Mutex
 	page := j.Page()
@@ -54,7 +55,7 @@ func SizeOf(ctx context.Context, src source.Source, j *estimate.Job) (size estim
 	}
 }
 
-// sizeIn finds out how many entities a query over one space has.
+// sizeIn finds out how many entities a query over one kind in one namespace has.
 func sizeIn(ctx context.Context, src source.Source, q query.Query, j *estimate.Job) (est estimate.Size, err error) {
 	look := Survey{Source: src, Query: q, Page: j.PageSize, Refine: true, Used: &est.Spent}
 	n, known := look.Count(ctx, nil, mostPlanned)

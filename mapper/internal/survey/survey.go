@@ -23,42 +23,43 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Survey finds out how large a kind is, and where its entities are.
+// A Survey finds out how many entities a range has, and where they are.
 type Survey struct {
 	Source source.Source
 	Query  query.Query
-	Start  *keyspace.Position // of the range
+	Start  *keyspace.Position // the start of the range; nil: the start of the query
 	End    *keyspace.Position
-	Space  keyspace.Space // the space of the range, if it is one of several
+	Space  keyspace.Space // the kind and namespace of the range, if the query has several
 	Page   int64
-	Refine bool           // there will be no later correction, so the estimate should be good
-	Brief  bool           // give up, with ErrLong, if the range is too large for a few rounds of short calls
-	Used   *billing.Usage // if not nil, the survey adds its usage
+	Refine bool // whether to improve the estimate by further calls, because nothing corrects it later
+	// whether to give up, with ErrLong, if the range is too large for a few rounds of short calls
+	Brief bool
+	Used  *billing.Usage // if not nil, the cost of the survey's calls is added to it
 
-	Weigh func(pieces []split.Piece) []split.Piece // if not nil, it counts the entities of each piece
+	Weigh func(pieces []split.Piece) []split.Piece // if not nil, a function that counts the entities of each piece
 
-	// Next reads the first entities of the range: a page and one more. If it is nil, nobody needs
-	// the first entities, and the survey asks only for the one after the page.
+	// Next reads the first entities of the range: one page, and one entity more. If it is nil, the
+	// survey reads only the entity after the page.
 	Next func() ([]*keyspace.Position, error)
 }
 
-// A Found is what a survey finds.
+// A Found is the result of a survey.
 type Found struct {
 	Samples  []*keyspace.Position
-	Estimate int64         // of the entities; 0: unknown
-	Exact    bool          // they were counted
-	Pieces   []split.Piece // the pieces, if they were counted to find that out
+	Estimate int64         // number of entities; 0: unknown
+	Exact    bool          // whether Estimate was counted
+	Pieces   []split.Piece // the pieces of the range, if the survey has counted them
 }
 
 // ErrLong says that a brief survey has not found out how large the range is.
 var ErrLong = errors.New("the survey takes longer")
 
-// sized is how many entities of the sample are read to estimate their size.
+// sized is how many sampled entities are read to estimate the size of entities in bytes.
 const sized = 16
 
-// Run finds out how large the range is. Its cost must be small compared with processing the range.
-// For a range of one page it asks for a sample at most. For others it makes two more calls, or
-// counts the pieces between its samples. If the database can't count, it asks only for the sample.
+// Run carries out the survey. Its cost must be small compared with processing the range. For a
+// range of one page it reads a sample at most. For others it makes two more calls, or counts the
+// pieces between its samples. If the database can't count, it only reads the sample.
 func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (found Found, err error) {
 	size := sp.SampleSize(workers)
 	if found, settled, err := sv.weighed(ctx, workers); settled || err != nil {
@@ -108,7 +109,8 @@ func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (fou
 	return found, nil
 }
 
-// ranks returns positions of known rank. If exact, the range ends at the last one.
+// ranks returns positions with the number of entities before each, as far as that is known. If
+// exact is true, the range ends at the last one.
 func (sv Survey) ranks(ctx context.Context) (ranks []split.Rank, exact bool, err error) {
 	first, err := sv.first(ctx)
 	if err != nil {
@@ -136,7 +138,7 @@ func (sv Survey) ranks(ctx context.Context) (ranks []split.Rank, exact bool, err
 	return ranks, false, nil // one rank is enough
 }
 
-// first returns the position after the first page, as a rank.
+// first returns the position after the first page, with the number of entities before it.
 func (sv Survey) first(ctx context.Context) (r split.Rank, err error) {
 	r.Before = sv.Page
 	if sv.Next == nil {
@@ -154,9 +156,9 @@ func (sv Survey) first(ctx context.Context) (r split.Rank, err error) {
 	return r, nil
 }
 
-// runSome surveys a query for which a sample of the kind says little. Either filters leave only
-// some entities, or the query is not ordered by key. Its samples are only places where ranges may
-// be cut, so the entities between them must be counted.
+// runSome surveys a query that has only some entities of a kind, or another order than keys, so
+// that a sample of the kind says little. Samples then only give places where ranges may be cut, and
+// the entities between them must be counted.
 func (sv Survey) runSome(ctx context.Context, size int) (found Found, err error) {
 	first, err := sv.first(ctx)
 	if err != nil || first.At == nil {
@@ -200,7 +202,7 @@ func (sv Survey) runSome(ctx context.Context, size int) (found Found, err error)
 	return found, nil
 }
 
-// bounds returns two positions between which all entities of the range lie; nil is no bound.
+// bounds returns two positions between which all entities of the range lie. Nil means no bound.
 func (sv Survey) bounds() (low, high *keyspace.Position) {
 	low, high = sv.Query.Bounds()
 	if sv.Start != nil && sv.Start.Space() == sv.Query.Space() && (low == nil || keyspace.Compare(low, sv.Start) < 0) {
@@ -212,7 +214,7 @@ func (sv Survey) bounds() (low, high *keyspace.Position) {
 	return low, high
 }
 
-// inside returns the part of a sample of the kind that lies inside the range and the query.
+// inside returns those positions of a sample of the kind that lie inside the range and the query.
 func (sv Survey) inside(ctx context.Context, size int) ([]*keyspace.Position, error) {
 	all, err := sv.sample(ctx, size)
 	low, high := sv.bounds()
@@ -222,7 +224,8 @@ func (sv Survey) inside(ctx context.Context, size int) ([]*keyspace.Position, er
 	}), err
 }
 
-// values returns positions that are spread evenly between the first and the last value.
+// values returns positions whose values are spread evenly between the first and the last value of
+// the property in ShardBy.
 func (sv Survey) values(ctx context.Context, size int) ([]*keyspace.Position, error) {
 	low, high := sv.bounds()
 	var err error
@@ -247,8 +250,8 @@ func (sv Survey) values(ctx context.Context, size int) ([]*keyspace.Position, er
 }
 
 // last returns the position of the last entity that the query finds, in the order of the property
-// ShardBy. If the database lacks an index for the query's filters, it returns the position of the
-// last entity of the whole kind.
+// in ShardBy. If the database lacks an index for the query's filters, it returns the last entity of
+// the whole kind.
 func (sv Survey) last(ctx context.Context) (last *keyspace.Position, err error) {
 	q := sv.Query
 	s := query.Scan{Query: q.Base().Order("-" + q.ShardBy), Property: q.ShardBy, Times: q.Times}
@@ -259,8 +262,9 @@ func (sv Survey) last(ctx context.Context) (last *keyspace.Position, err error) 
 	return sv.Source.First(ctx, s, 0)
 }
 
-// estimate estimates how many entities the kind has. It counts entities before some sample in two
-// cases: if nothing is known, or if the kind is too large to count its pieces.
+// estimate estimates how many entities the range has, from samples and from positions with a known
+// number of entities before them. It counts entities before a sample if nothing else is known, or
+// if the kind is too large to count its pieces.
 func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, known []split.Rank) int64 {
 	if rough := split.EstimateFrom(samples, known); rough > 0 && rough <= split.MostCountedPieces && !sv.Refine {
 		return rough
@@ -275,7 +279,7 @@ func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, kno
 }
 
 // EntitySize returns the mean size of entities in bytes; 0: unknown. It reads some entities of the
-// sample. If the query is sharded by a property, it reads the first entities instead.
+// sample, or the first entities if the query has ShardBy.
 func (sv Survey) EntitySize(ctx context.Context, sample []*keyspace.Position) (int64, error) {
 	var stored []wire.Stamp
 	var err error
@@ -305,12 +309,12 @@ func (sv Survey) EntitySize(ctx context.Context, sample []*keyspace.Position) (i
 	return max(1, bytes/int64(len(stored))), nil
 }
 
-// mostUnsharded is the limit of spaces in which Unsharded counts. A job over more spaces does not
-// wait for that.
+// mostUnsharded is the largest number of pairs of kind and namespace in which Unsharded counts. A
+// job over more does not wait for that.
 const mostUnsharded = 100
 
-// Unsharded returns how many entities of the query lack the property that the job is sharded by. It
-// is negative if that is unknown. If the query has filters on that property, it is 0.
+// Unsharded returns how many entities of the query lack the property in ShardBy. It returns a
+// negative number if that is unknown, and 0 if the query has filters on that property.
 func (sv Survey) Unsharded(ctx context.Context) int64 {
 	if sv.Query.ShardBy == "" || len(sv.Query.Others()) < len(sv.Query.Filters) {
 		return 0
@@ -357,7 +361,8 @@ func (sv Survey) sample(ctx context.Context, n int) ([]*keyspace.Position, error
 	return sample, nil
 }
 
-// Count counts the entities of the range before a position, up to a limit of most.
+// Count counts the entities of the range before a position, up to most. It returns false if the
+// number is unknown.
 func (sv Survey) Count(ctx context.Context, before *keyspace.Position, most int) (n int64, known bool) {
 	if before == nil {
 		before = sv.End

@@ -9,13 +9,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// mostCells is how many cells are counted if a sample does not say how large the query is.
+// mostCells is how many cells of the key space are counted if a sample does not tell how many
+// entities the query has.
 const mostCells = 128
 
-// weighed surveys a range in two rounds of calls. First it reads the first page and one answer of
-// the sample, then it counts the cells between samples. The calls of a round run at the same time.
-// The survey is not settled without samples, or if most of the range is in cells that exceed the
-// limit of their counts.
+// weighed surveys a range in two rounds of calls. In the first round it reads the first page and a
+// part of the sample. In the second it counts the entities between samples. The calls of a round
+// run at the same time. The result settled is false without samples, or if most of the range lies
+// where the counts reach their limit.
 func (sv Survey) weighed(ctx context.Context, workers int64) (found Found, settled bool, err error) {
 	if sv.Weigh == nil || !sv.Source.Counts() || workers < 2 {
 		return found, false, nil

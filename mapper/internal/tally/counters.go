@@ -12,27 +12,27 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
-// The limits of a job's counters. A job may have a count, a sum, a minimum and a maximum for each
-// of this number of groups.
+// Limits of a job's counters. A job may have a count, a sum, a minimum and a maximum under each of
+// groups names.
 const (
 	groups          = 10_000
 	maxCounters     = 4 * groups
-	maxCounterName  = 100     // bytes
-	maxCounterBytes = 4 << 20 // of all names and numbers together, as JSON
+	maxCounterName  = 100     // the maximum length of a counter's name, in bytes
+	maxCounterBytes = 4 << 20 // the maximum size of all names and numbers together as JSON, in bytes
 
-	// MaxStored is the most bytes of the counters in the record of a job, which also holds other
-	// results within 1 MiB. It is checked once all counters are added up.
+	// MaxStored is the largest size of the counters in the record of a job, in bytes. The record
+	// has up to 1 MiB, and other contents. The limit is checked when all counters are added up.
 	MaxStored = 640 << 10
-	// MaxInPage is the most bytes of the counters in the record of a page, as JSON.
+	// MaxInPage is the largest size of the counters in the record of a page, as JSON in bytes.
 	MaxInPage = 512 << 10
 )
 
 // A Counters adds up counters by name. The result does not depend on the order of the additions. If
-// there are too many counters it keeps none of them, and Values returns an error.
+// there are too many counters, it drops all, and Values returns an error.
 type Counters struct {
 	sums  map[string]Sum
-	bytes int  // the most bytes that they take as JSON
-	over  bool // there are more than a job can have
+	bytes int  // the largest size of the counters as JSON
+	over  bool // whether there are more counters than a job may have
 }
 
 // Err says that a job's counters can't be kept. The error is the same for a page, for a process and
@@ -40,14 +40,14 @@ type Counters struct {
 var Err = fault.Fatal(errors.New("its counters can't be kept"))
 
 var (
-	// ErrTooMany says that there are more counters than a job can have.
+	// ErrTooMany says that a job has more counters than it may have.
 	ErrTooMany = fmt.Errorf("%w: the function counts under more names than the %d that a job can have, or they take "+
 		"more than %d KiB, compressed; a resume goes on without counters. Count under fewer names, such as one for "+
 		"many values; or have the function put what each entity adds as an entity of its own, and add those up by an "+
 		"aggregation "+
 		"query",
 		Err, maxCounters, MaxStored>>10)
-	// ErrLarge says that a counter's sum is too large.
+	// ErrLarge says that a counter's sum does not fit into an int64.
 	ErrLarge = fmt.Errorf("%w: one of them adds up to more than an int64 holds; a resume goes on without counters", Err)
 )
 
@@ -63,7 +63,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Add adds n to the counter of a name.
+// Add adds n to the counter with a name.
 func (t *Counters) Add(name string, n int64) { t.addWide(name, Sum{n >> 63, uint64(n)}) }
 
 func (t *Counters) addWide(name string, n Sum) {
@@ -93,25 +93,26 @@ func (t *Counters) addWide(name string, n Sum) {
 	}
 }
 
-// The prefixes of counters that are not sums.
+// Prefixes of the names of counters that are not sums.
 const (
 	least = "min("
 	most  = "max("
 )
 
-// Min returns the name of the counter for the least number under a name.
+// Min returns the name of the counter for the least number that was counted under a name.
 func Min(name string) string { return least + name + ")" }
 
-// Max returns the name of the counter for the greatest number under a name.
+// Max returns the name of the counter for the greatest number that was counted under a name.
 func Max(name string) string { return most + name + ")" }
 
-// Would returns the name of the counter to which a rehearsal adds in place of doing something.
+// Would returns the name of the counter that a rehearsal raises in place of an effect, which what
+// describes.
 func Would(what string) string {
 	const longest = 100 - len("would()")
 	return "would(" + strings.ToValidUTF8(what[:min(len(what), longest)], "") + ")"
 }
 
-// IsSum reports whether the numbers under a name are added up.
+// IsSum reports whether a counter with this name is a sum, and no minimum or maximum.
 func IsSum(name string) bool {
 	return !strings.HasPrefix(name, least) && !strings.HasPrefix(name, most)
 }
@@ -130,16 +131,16 @@ func greater(a, b Sum) Sum {
 	return a
 }
 
-// Drop drops all counters, and notes that there were too many.
+// Drop removes all counters, and records that there were too many.
 func (t *Counters) Drop() { *t = Counters{over: true} }
 
 // Empty reports whether nothing was counted.
 func (t *Counters) Empty() bool { return len(t.sums) == 0 && !t.over }
 
-// TooMany reports whether there were more counters than a job can have.
+// TooMany reports whether there were more counters than a job may have.
 func (t *Counters) TooMany() bool { return t.over }
 
-// Merge adds the counters of another tally.
+// Merge adds the counters of another Counters.
 func (t *Counters) Merge(o Counters) {
 	if o.over {
 		t.Drop()
@@ -149,7 +150,7 @@ func (t *Counters) Merge(o Counters) {
 	}
 }
 
-// Encode returns the counters in the form of a page's record, or nil if there are none.
+// Encode returns the counters in the form of a page's record. It returns nil if there are none.
 func (t *Counters) Encode() ([]byte, error) {
 	values, err := t.Values()
 	if err != nil || len(values) == 0 {
@@ -162,7 +163,7 @@ func (t *Counters) Encode() ([]byte, error) {
 	return text, err
 }
 
-// Values returns the sums, or an error if they can't be kept.
+// Values returns the values of the counters, or an error if they can't be kept.
 func (t *Counters) Values() (map[string]int64, error) {
 	if t.over {
 		return nil, ErrTooMany
@@ -180,14 +181,14 @@ func (t *Counters) Values() (map[string]int64, error) {
 	return all, nil
 }
 
-// counterBytes returns the most bytes that a counter takes as JSON.
+// counterBytes returns the largest size of a counter as JSON.
 func counterBytes(name string) int {
 	const number = len(`:-9223372036854775808,`)
 	quoted, _ := json.Marshal(name) // a string always encodes
 	return len(quoted) + number
 }
 
-// A Sum is an integer of 128 bits, which no number of counts overflows.
+// A Sum is an integer of 128 bits, so that no sum of counts overflows.
 type Sum struct {
 	hi int64
 	lo uint64
@@ -199,7 +200,7 @@ func (a Sum) Plus(b Sum) Sum {
 	return Sum{a.hi + b.hi + int64(carry), lo}
 }
 
-// SumOf returns the sum that was encoded by Bytes.
+// SumOf decodes a Sum that Bytes has encoded.
 func SumOf(b []byte) Sum {
 	return Sum{int64(binary.BigEndian.Uint64(b)), binary.BigEndian.Uint64(b[8:])}
 }

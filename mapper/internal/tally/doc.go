@@ -1,3 +1,3 @@
-// Package tally adds up counters exactly, in any order and in any parts. A page, a process and a
-// job have the same limit of counters.
+// Package tally adds up a job's counters exactly, in any order and in any parts. A page, a process
+// and a job have the same limit of counters.
 package tally

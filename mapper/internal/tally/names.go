@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// Names counts different names: exactly up to 1,000, and above that within about 3%. It keeps only
-// the smallest hashes, since the smaller these are, the more names there are. So its size is
-// limited, and the count does not depend on the order of the names or on how they are divided. It
-// is stored as JSON.
-type Names []uint64 // sorted
+// Names estimates how many different names were added: exactly up to 1,000, and above that within
+// about 3%. It keeps only the smallest hashes: the smaller these are, the more names there are. So
+// its size is limited, and the result does not depend on the order of the names or on how they are
+// divided. It is stored as JSON.
+type Names []uint64 // the smallest hashes, sorted
 
-// maxNames is up to how many names are counted exactly.
+// maxNames is the number of names up to which Names is exact.
 const maxNames = 1000
 
-// Add counts a name, unless it was counted before.
+// Add adds a name. A name that was added before changes nothing.
 func (n *Names) Add(name string) {
 	h := sha256.Sum256([]byte(name))
 	n.add(binary.BigEndian.Uint64(h[:]))
@@ -30,7 +30,7 @@ func (n *Names) add(hash uint64) {
 	*n = (*n)[:min(len(*n), maxNames)]
 }
 
-// Merge adds the names of another count.
+// Merge adds the names of another Names.
 func (n *Names) Merge(o Names) {
 	for _, hash := range o {
 		n.add(hash)

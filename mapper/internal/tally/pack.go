@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// plainBytes is the most bytes of a text that is stored uncompressed.
+// plainBytes is the size in bytes up to which a text is stored uncompressed.
 const plainBytes = 512 << 10
 
-// packed is the first byte of a compressed text. No JSON starts with it.
+// packed is the first byte of a compressed text. No JSON text starts with it.
 const packed = 0
 
 // Pack returns a JSON text in its stored form: compressed if it is large.
@@ -35,7 +35,7 @@ func Compress(text []byte) []byte {
 	return b.Bytes()
 }
 
-// Unpack returns the text that Pack or Compress has stored.
+// Unpack returns the text whose stored form Pack or Compress has returned.
 func Unpack(stored []byte) ([]byte, error) {
 	if len(stored) == 0 || stored[0] != packed {
 		return stored, nil
@@ -47,15 +47,16 @@ func Unpack(stored []byte) ([]byte, error) {
 	return text, nil
 }
 
-// A Grouped is a map from the names of counters. Its JSON has names next to each other that end
-// alike, such as "cents/AT" and "min(cents/AT)". So it compresses well.
+// A Grouped is a map by names of counters. Its JSON is in an order that compresses well: names that
+// end alike are next to each other, such as "cents/AT" and "min(cents/AT)".
 type Grouped[V any] map[string]V
 
-// few is the most counters that are stored in the old form. Earlier versions allowed no more, and
-// can read it.
+// few is the number of counters up to which the JSON has the old form, which earlier versions can
+// read.
 const few = 10_000
 
-// MarshalJSON returns the JSON of the map. A small map is in the order of names.
+// MarshalJSON returns the map as a JSON object. A map of up to few names is ordered by name, and a
+// larger one by the ends of the names.
 func (g Grouped[V]) MarshalJSON() ([]byte, error) {
 	if len(g) <= few {
 		return json.Marshal(map[string]V(g))

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// storedCounters is the stored form of a [Counters], from which another process continues.
+// storedCounters is the stored form of a [Counters], to which another process goes on adding.
 type storedCounters struct {
 	Sums Grouped[Sum] `json:"sums,omitempty"`
 	Over bool         `json:"over,omitempty"`
@@ -27,7 +27,7 @@ func (t Counters) MarshalJSON() ([]byte, error) {
 	}{short})
 }
 
-// UnmarshalJSON reads stored counters.
+// UnmarshalJSON reads the stored form of counters.
 func (t *Counters) UnmarshalJSON(data []byte) error {
 	var stored storedCounters
 	if err := json.Unmarshal(data, &stored); err != nil {
@@ -45,7 +45,7 @@ func (a Sum) MarshalText() ([]byte, error) {
 	return base64.RawStdEncoding.AppendEncode(nil, a.Bytes()), nil
 }
 
-// A decimal is a sum that is stored in decimal digits if it fits into an int64.
+// A decimal is a Sum whose stored form is in decimal digits, if the sum fits into an int64.
 type decimal Sum
 
 // MarshalText returns the sum in its stored form.

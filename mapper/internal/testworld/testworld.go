@@ -1,5 +1,6 @@
-// Package testworld is for tests of packages that act on whole jobs. It has an embedded database
-// with a small kind, a queue, and the jobs whose tasks the queue delivers. Only tests import it.
+// Package testworld has a small world for tests of packages that act on whole jobs. It consists of
+// an embedded database with a small kind, a queue, and a process that runs the tasks of jobs. Only
+// tests import it.
 package testworld
 
 import (
@@ -47,22 +48,23 @@ type World struct {
 	Queue    *tasks.Queue
 	Jobs     *lifecycle.Jobs
 
-	// Range runs the tasks of ranges.
+	// Range runs the tasks of ranges; the test sets it.
 	Range func(context.Context, tasks.Delivery) error
 
 	mu         sync.Mutex
 	ended      bool
-	intercept  grpc.UnaryServerInterceptor // nil: none
+	intercept  grpc.UnaryServerInterceptor // sees the calls of Datastore and Cloud Tasks; nil: nothing does
 	deliveries sync.WaitGroup
 }
 
-// A Thing is the struct of the kind's entities.
+// A Thing is an entity of the kind K.
 type Thing struct{ N int64 }
 
-// Key returns the key of an entity.
+// Key returns the key of the entity with an ID.
 func Key(id int64) *datastore.Key { return datastore.IDKey("K", id, nil) }
 
-// New returns a world with n entities and a process with some mappers. Each entity's N is its ID.
+// New returns a world whose database has n entities, and whose process has the given mappers. Each
+// entity's N is its ID.
 func New(t *testing.T, n int64, mappers ...*function.Definition) *World {
 	t.Helper()
 	w := &World{T: t}
@@ -109,7 +111,7 @@ func New(t *testing.T, n int64, mappers ...*function.Definition) *World {
 	return w
 }
 
-// end waits until the current deliveries have ended. No more start.
+// end waits until the deliveries under way have ended, and prevents further ones.
 func (w *World) end() {
 	w.mu.Lock()
 	w.ended = true
@@ -117,8 +119,8 @@ func (w *World) end() {
 	w.deliveries.Wait()
 }
 
-// Change changes something that later deliveries use, by a call of change. First it waits until all
-// current deliveries are blocked.
+// Change calls change, which changes something that later deliveries use. Before, it waits until
+// all deliveries under way are blocked.
 func (w *World) Change(change func()) {
 	synctest.Wait()
 	w.mu.Lock()
@@ -126,7 +128,7 @@ func (w *World) Change(change func()) {
 	change()
 }
 
-// Intercept sets the interceptor of the calls of Datastore and Cloud Tasks; nil: none.
+// Intercept sets the interceptor of the calls of Datastore and Cloud Tasks; nil removes it.
 func (w *World) Intercept(intercept grpc.UnaryServerInterceptor) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -174,7 +176,7 @@ func (w *World) NewJob(id, mapper string) *record.Job {
 	return j
 }
 
-// Begin starts a job.
+// Begin starts the job of a record that NewJob has returned.
 func (w *World) Begin(j *record.Job) {
 	w.Helper()
 	if _, err := w.Jobs.Start(w.Context(), j, nil, record.First{}, nil); err != nil {
@@ -206,7 +208,7 @@ func (w *World) Records(j *record.Job) map[string]*record.Range {
 	return all
 }
 
-// N returns N of an entity, or -1 if the entity does not exist.
+// N returns the N of the entity with an ID, or -1 if the entity does not exist.
 func (w *World) N(id int64) int64 {
 	w.Helper()
 	var is Thing
@@ -220,14 +222,14 @@ func (w *World) N(id int64) int64 {
 	return is.N
 }
 
-// A Call is one call of a function for an entity. The function may change N.
+// A Call is one call of a mapper's function for an entity. The function may change N.
 type Call struct {
 	context.Context
 	*function.Attempt
 	ID, N int64
 }
 
-// Mapper returns a mapper with a function.
+// Mapper returns a mapper that calls fn for each entity.
 func Mapper(name string, mode function.Mode, fn func(c *Call) error) *function.Definition {
 	return &function.Definition{Name: name, Mode: mode, Prepare: func(json.RawMessage, bool) (function.Func, error) {
 		return func(ctx context.Context, j function.Job, key *datastore.Key, e *pb.Entity) (_ *function.Effect,

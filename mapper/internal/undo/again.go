@@ -18,8 +18,8 @@ import (
 // page finds an entity that is there again. It restores the state before its own deletion, over the
 // write of this undo and over nobody else's.
 
-// lookAgain marks entities that the commit deleted and this undo put back, if no later page of the
-// job deleted them again.
+// lookAgain looks at entities that the commit c deleted and that exist again because this undo has
+// restored them. It marks them as restored, unless a later page of the job has deleted them again.
 func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*entity) error {
 	p := past{u}
 	p.history = u.undoes
@@ -67,7 +67,7 @@ func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*enti
 	return nil
 }
 
-// pagesOf returns the records of the pages that a page of the undo takes back.
+// pagesOf returns the records of the pages that the page of the undo takes back.
 func (u undoer) pagesOf(ctx context.Context, of *record.Range) (pages []closer, err error) {
 	prefix := record.RangePrefix(u.undone())
 	first := prefix + "0" // as in Records

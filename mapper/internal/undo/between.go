@@ -13,7 +13,7 @@ import (
 // put and deleted it again after the page. An undo looks at two times: the end of the job, and the
 // middle between that and now. It looks up all such entities of a page together.
 
-// moments returns the times at which to look, between a commit and now.
+// moments returns the times at which lookBetween looks at the past, between a commit and now.
 func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
 	job, err := u.load(ctx)
 	if err != nil {
@@ -41,8 +41,9 @@ func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
 	return looks, nil
 }
 
-// lookBetween marks entities as changed that the commit deleted, that are not there now, but that
-// were there in between.
+// lookBetween marks entities as changed that others have put and deleted again since the commit c.
+// The commit has deleted such an entity, and it does not exist now, but it existed at one of the
+// moments in between.
 func (u undoer) lookBetween(ctx context.Context, c commit, all []*entity) error {
 	absent := make(map[string]*entity)
 	var keys []*datastore.Key

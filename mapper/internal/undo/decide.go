@@ -2,18 +2,19 @@ package undo
 
 import pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
-// A step says what an undo does with an entity.
+// A step is the decision of an undo about an entity.
 type step int
 
 const (
-	nothing step = iota // leave it: the commit did not write it, or it is as before the commit
-	undone              // restore its state before the commit: it is as the commit left it
-	changed             // look closer: another page, this undo or somebody else changed it since
+	nothing step = iota // leave the entity: the commit did not write it, or it has its state from before the commit
+	undone              // restore the state before the commit: nobody has changed the entity after the commit
+	changed             // look closer: another page, this undo or somebody else has changed the entity since
 )
 
-// decide returns the step for an entity that a commit may have written. The commit is given by its
-// version; before and now are the entity before it and now, nil if it was not there. With returns
-// the entity as the commit left it, and is called only if needed.
+// decide returns the step for an entity that a commit may have written. The argument commit is the
+// commit's version. The states of the entity before the commit and now are before and now; nil if
+// it did not exist. The function with returns its state just after the commit, and is called only
+// if needed.
 func decide(commit int64, before, now *pb.EntityResult, with func() *pb.EntityResult) step {
 	switch {
 	case now.GetVersion() == commit:

@@ -47,29 +47,31 @@ const (
 )
 
 const (
-	maxWrites = 1000 // writes of one entity by the job, one after the other
-	maxOpen   = 5000 // ranges that were open when an entity was written
-	maxLooks  = 100  // reads of an entity's past, to find one write
+	maxWrites = 1000 // how many writes of one entity by the job are followed back
+	maxOpen   = 5000 // how many ranges may have been open when an entity was written
+	maxLooks  = 100  // how often the past of an entity is read to find one write
 )
 
-// whyOften is the reason if more than maxWrites pages wrote the entity.
+// whyOften is the reason not to restore an entity that more than maxWrites pages have written.
 var whyOften = fmt.Sprintf("more than %d pages of the job wrote it, one after the other: the undo does not search "+
 	"further back", maxWrites)
 
 // skew is the largest expected difference between the clocks of a process and of the database.
 const skew = 2 * time.Minute
 
-// A history caches when a job wrote.
+// A history caches when the job that is undone, or the undo, has written, so that the past is read
+// once.
 type history struct {
-	turn *semaphore.Weighted // for the fields up to closers
+	turn *semaphore.Weighted // guards the fields up to closers
 	job  *record.Job         // the job that is undone
-	// when its record was written, by the database's clock, or a little earlier; zero: not read yet
+	// when the job's record was first written, by the database's clock, or a little earlier; zero:
+	// unknown
 	begun   time.Time
-	kept    bool // the state at that time can be read
+	kept    bool // whether the database still serves the state before the job's writes
 	closers map[time.Time]*closers
 
-	mu       sync.Mutex           // for restores
-	restores map[string]restoring // by the entity's key
+	mu       sync.Mutex           // guards restores
+	restores map[string]restoring // the latest restores of entities, by the entity's key
 }
 
 func newHistory() *history {
@@ -77,18 +79,18 @@ func newHistory() *history {
 		restores: make(map[string]restoring)}
 }
 
-// A past finds out when the job wrote an entity.
+// A past reads Datastore's past states to find out when the job has written an entity.
 type past struct{ undoer }
 
-// A restoring is a page whose undo restores an entity, and the restored state.
+// A restoring records which page's undo restores an entity, and to which state.
 type restoring struct {
 	page  string
 	image *pb.Entity
 }
 
-// taken reports whether another page's undo, in this delivery, already restores the same state of
-// an entity. That happens if several pages deleted the entity, and nothing tells which was the
-// last: the undo of each would restore it, and a commit may write it only once.
+// taken reports whether the undo of another page, in the same delivery, restores the entity to the
+// same state already. That happens if several pages have deleted the entity and it is unknown which
+// was the last. The undo of each would restore it, and a commit may write it only once.
 func (h *history) taken(key *datastore.Key, page string, image *pb.Entity) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -100,23 +102,22 @@ func (h *history) taken(key *datastore.Key, page string, image *pb.Entity) bool 
 	return false
 }
 
-// A closers has the ranges of the job that were closed at a time: their records became done in a
-// commit of that time.
+// A closers has the ranges of the job whose records became done in a commit at a given time.
 type closers struct {
 	turn *semaphore.Weighted
 	read bool
 	all  []closer
-	why  string // why they are not known; empty: they are
+	why  string // why the ranges are unknown; empty: they are known
 }
 
-// A closer is a range that a commit closed, as its record is now.
+// A closer is a range whose page committed at a given time, with its present record.
 type closer struct {
 	*record.Range
 	at    time.Time // when the record was last changed
 	wrote *undolog.Wrote
 }
 
-// load returns the record of the job that is undone, and reads it once.
+// load returns the record of the job that is undone. It reads it from the database once.
 func (u past) load(ctx context.Context) (*record.Job, error) {
 	h := u.history
 	if err := h.turn.Acquire(ctx, 1); err != nil {
@@ -136,7 +137,7 @@ func (u past) load(ctx context.Context) (*record.Job, error) {
 	return h.job, nil
 }
 
-// beforeJob reports whether a time is before all writes of the job.
+// beforeJob reports whether a time is before all commits of the job.
 func (u past) beforeJob(ctx context.Context, t time.Time) (bool, error) {
 	job, err := u.load(ctx)
 	if err != nil {
@@ -149,9 +150,9 @@ func (u past) beforeJob(ctx context.Context, t time.Time) (bool, error) {
 	return !t.After(begun), err
 }
 
-// begun returns when the job's record was written. It follows the record of the job's root back to
-// its first write. If that can't be read any more, it returns the start according to the starting
-// process, minus skew.
+// begun returns when the job's record was first written. To find that, it follows the record of the
+// job's root back to its first write. If the database no longer serves that past, it returns the
+// start time that the starting process has recorded, minus skew.
 func (u past) begun(ctx context.Context, job *record.Job) (time.Time, error) {
 	h := u.history
 	if err := h.turn.Acquire(ctx, 1); err != nil {
@@ -195,7 +196,8 @@ func (u past) at(ctx context.Context, key *datastore.Key, at time.Time) (*pb.Ent
 	return found.Of(key), nil
 }
 
-// wrote reports whether the job wrote an entity at a time. If it can't tell, why says the reason.
+// wrote reports whether the job has written an entity at the time at. If that is unknown, why is
+// the reason.
 func (u past) wrote(ctx context.Context, key *datastore.Key, at time.Time) (wrote bool, why string, err error) {
 	if before, err := u.beforeJob(ctx, at); err != nil || before {
 		return false, "", err
@@ -212,8 +214,8 @@ func (u past) wrote(ctx context.Context, key *datastore.Key, at time.Time) (wrot
 	return false, c.why, nil
 }
 
-// closersOf returns the job's ranges that were closed at a time. The first caller reads them; the
-// others wait for that.
+// closersOf returns the ranges whose pages committed at the time at. The first caller reads them
+// from the database; later callers get its result.
 func (u past) closersOf(ctx context.Context, at time.Time) (*closers, error) {
 	h := u.history
 	if err := h.turn.Acquire(ctx, 1); err != nil {
@@ -239,7 +241,8 @@ func (u past) closersOf(ctx context.Context, at time.Time) (*closers, error) {
 	return c, err
 }
 
-// closedAt reads the job's ranges that were closed at a time. If it can't, why says the reason.
+// closedAt reads the ranges whose pages committed at the time at. If that is not possible, why is
+// the reason.
 func (u past) closedAt(ctx context.Context, at time.Time) (all []closer, why string, err error) {
 	before, err := u.openAt(ctx, at.Add(-time.Microsecond))
 	var with []*datastore.Key
@@ -276,7 +279,7 @@ func (u past) closedAt(ctx context.Context, at time.Time) (all []closer, why str
 	return all, "", nil
 }
 
-// openAt returns the keys of the ranges that were open at a time, at most maxOpen+1.
+// openAt returns the keys of the records of ranges that were open at the time at, up to maxOpen+1.
 func (u past) openAt(ctx context.Context, at time.Time) ([]*datastore.Key, error) {
 	q := store.Marked("open", u.undone(), "").KeysOnly().Limit(maxOpen + 1)
 	q, err := u.source.Of(ctx, query.Query{ReadTime: at}).At.Query(q)
@@ -286,8 +289,8 @@ func (u past) openAt(ctx context.Context, at time.Time) ([]*datastore.Key, error
 	return u.client.GetAll(ctx, q, nil)
 }
 
-// has reports whether the commit that closed the range at a time wrote an entity. If unsure it
-// returns true: then at worst the undo restores no state.
+// has reports whether the range's page, which committed at the time at, wrote an entity. If that is
+// unknown, it returns true: then the undo may leave the entity, but restores nothing wrong.
 func (c closer) has(key *datastore.Key, at time.Time, sharded bool) bool {
 	switch {
 	case !c.at.Equal(at): // somebody changed the record later: treat it as a write of the job

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// ID returns the default ID of a job's undo: "undo-" and the job's ID. If another job has this ID,
-// or an aborted undo has it, a part of the incarnation and a number follow.
+// ID returns the default ID of a job's undo: "undo-" and the job's ID. If that ID is taken by
+// another job or an aborted undo, a part of the incarnation and a number are added.
 func ID(ctx context.Context, st store.Store, job *record.Job, params json.RawMessage) (string, error) {
 	const prefix, most, tries = "undo-", 100, 20
 	id := prefix + job.ID

@@ -13,21 +13,21 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// minute returns the last whole minute before the commit. After an hour the database serves only
-// whole minutes.
+// minute returns the last whole minute before the commit. After an hour, the database serves only
+// whole minutes of the past.
 func (c commit) minute() time.Time { return c.before().Truncate(time.Minute) }
 
-// whyWhich is the reason if it is unknown whether the page wrote the entity: a minute before, the
-// query found other entities than the page had.
+// whyWhich is the reason not to restore an entity if it is unknown whether the page wrote it. At
+// the last whole minute before the commit, the query found other entities than the page had.
 const whyWhich = "perhaps the page wrote it: others have put or deleted entities within the minute before, " +
 	"and after an hour only whole minutes are kept"
 
-// exactly is for how long the database surely serves every microsecond of the past.
+// exactly is how far back the database certainly serves every microsecond of the past.
 const exactly = time.Hour - time.Minute
 
-// undoByMinute decides what becomes of the entities that a commit wrote, from their states at the
-// last whole minute before it. It restores those that nobody changed after that minute, and lists
-// the rest as left.
+// undoByMinute decides what happens to the entities that a commit wrote, from their states at the
+// last whole minute before it. It returns the entities to restore, which nobody changed between
+// that minute and the commit. It lists the others as not restored.
 func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
 	w, minute := c.wrote, c.minute()
 	own, err := u.ownOf(ctx, r, c, minute)
@@ -72,8 +72,8 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 	return all, nil
 }
 
-// known returns the keys of the entities whose state just before the page is known: nobody changed
-// them after the whole minute before it. It lists the rest as left.
+// known returns the keys of entities whose states just before the page's commit are known, because
+// nobody changed them after the last whole minute. It lists the others as not restored.
 func known(o *outcome, w *undolog.Wrote, own owned, minute time.Time) (keys []*datastore.Key) {
 	sure, unfound := own.sure(w), own.unfound(w)
 	switch {

@@ -22,8 +22,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A change restores an entity: it becomes image, or is deleted if image is nil. It takes effect
-// only if the entity still has the version; 0: if it is not there.
+// A change is the restoration of an entity: it gets the state image, or is deleted if image is nil.
+// It takes effect only if the entity still has the given version; version 0 means that it must not
+// exist.
 type change struct {
 	key     *datastore.Key
 	image   *pb.Entity
@@ -32,21 +33,22 @@ type change struct {
 
 func (c change) size() int { return proto.Size(c.image) + keyspace.KeySize(c.key) }
 
-// An outcome collects the results of an attempt on a page of the undo.
+// An outcome collects what one attempt on a page of the undo restores and does not restore.
 type outcome struct {
 	job  function.Job
 	page string // the ID of the range whose page is undone
 
-	changing          map[string]bool // entities that change, by key
-	changes           []change        // changes for the commit of the undo's page
-	restored, removed int64           // by batches of this attempt and of earlier ones
-	batches           map[string]bool // names of the batches that are counted
-	done              map[string]bool // entities in these batches, by key
+	changing map[string]bool // keys of the entities that are changed
+	changes  []change        // changes for the commit of the undo's page
+	// numbers of entities restored and removed by batches, of this attempt and earlier ones
+	restored, removed int64
+	batches           map[string]bool // the names of the batches that are included in the numbers
+	done              map[string]bool // keys of the entities in these batches
 
-	left []undolog.Left // entities that are not restored, and why
+	left []undolog.Left // entities that are not restored, each with the reason
 	kept int64          // how many entities are not restored
-	// how many entities had nothing to take back: they are as before the job, or the write changed
-	// nothing
+	// number of entities with nothing to restore: they have their state from before the job, or the
+	// write changed nothing
 	already int64
 }
 
@@ -55,13 +57,13 @@ func newOutcome(j function.Job, page string) *outcome {
 		changing: make(map[string]bool)}
 }
 
-// leave notes that n entities are not restored.
+// leave adds n entities that are not restored, for the reason why. The key is nil if it is unknown.
 func (o *outcome) leave(key *datastore.Key, n int64, why string) {
 	o.left = append(o.left, undolog.Left{Key: key, Why: why})
 	o.kept += n
 }
 
-// ask passes the changes and the entities that are left on to the page's commit.
+// ask gives the changes, and the entities that are not restored, to the commit of the undo's page.
 func (o *outcome) ask(a *function.Attempt) {
 	restored, removed := o.restored, o.removed
 	for _, c := range o.changes {
@@ -87,8 +89,8 @@ func (o *outcome) ask(a *function.Attempt) {
 	}
 }
 
-// smaller returns an image without properties. A rehearsal only counts writes, so it needs no more.
-// Nil stays nil.
+// smaller returns an image without its properties, or nil for nil. A rehearsal only counts writes,
+// so it does not need the properties.
 func smaller(image *pb.Entity) *pb.Entity {
 	if image == nil {
 		return nil
@@ -96,20 +98,22 @@ func smaller(image *pb.Entity) *pb.Entity {
 	return &pb.Entity{Key: image.Key}
 }
 
-// together is the most bytes of images that the commit of an undo's page takes. A commit may have
-// 10 MiB.
+// together is the largest size of the images that the commit of an undo's page takes, in bytes. A
+// commit may have 10 MiB.
 const together = 4 << 20
 
-// batchAttempts is how often a page is tried if a batch meets another commit.
+// batchAttempts is how often a page of the undo is tried if one of its batches conflicts with
+// another commit.
 const batchAttempts = 3
 
-// maxBatch is the most entities of a batch.
+// maxBatch is the largest number of entities in a batch.
 const maxBatch = 500
 
-// errMoved says that a batch may not be committed, because an entity has changed since it was read.
+// errMoved says that a batch must not be committed, because one of its entities has changed since
+// it was read.
 var errMoved = errors.New("an entity was changed while its page was undone")
 
-// commitApart commits in batches what the commit of the undo's page has no room for.
+// commitApart commits the changes for which the commit of the undo's page has no room, in batches.
 func (u undoer) commitApart(ctx context.Context, o *outcome) error {
 	size := 0
 	for _, c := range o.changes {
@@ -132,8 +136,8 @@ func (u undoer) commitApart(ctx context.Context, o *outcome) error {
 	return nil
 }
 
-// commitBatch commits one batch. It fails if one of the entities has changed, or if the undo has
-// ended: then another job may already undo it.
+// commitBatch commits one batch of changes. It returns an error if one of the entities has changed,
+// or if the undo has ended: then another job may undo it already.
 func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) error {
 	keys := make([]*datastore.Key, len(some))
 	var restored, removed int64
@@ -179,7 +183,7 @@ func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) erro
 	return nil
 }
 
-// count counts a committed batch, once.
+// count adds the numbers of a committed batch to the outcome, unless they are included already.
 func (o *outcome) count(key *datastore.Key, b *record.Batch, keys []*datastore.Key) {
 	if o.batches[key.Name] {
 		return
@@ -191,9 +195,9 @@ func (o *outcome) count(key *datastore.Key, b *record.Batch, keys []*datastore.K
 	}
 }
 
-// readBatches counts the batches that earlier attempts on the page have committed. A batch that
-// another attempt commits later changes an entity that this attempt has read. So either that batch
-// or this attempt's change takes effect, not both.
+// readBatches adds the numbers of batches that earlier attempts on the page have committed. If an
+// attempt commits a batch later, that changes an entity that this attempt has read. So either that
+// batch or this attempt's change takes effect, not both.
 func (u undoer) readBatches(ctx context.Context, o *outcome) error {
 	if o.job.Rehearses {
 		return nil
@@ -209,8 +213,8 @@ func (u undoer) readBatches(ctx context.Context, o *outcome) error {
 	})
 }
 
-// batchesOf returns the batches of an undo that is undone itself, as commits. It finds them by the
-// pages that the undo's range r was over. The state of r does not matter: its page may have
+// batchesOf returns the batches of an undo that is undone itself, as commits. The undo's range r
+// tells for which pages there may be batches. The state of r does not matter: its page may have
 // committed batches before it failed or was abandoned. Ranges of single entities have no batches.
 func (u undoer) batchesOf(ctx context.Context, r *record.Range) (all []commit, err error) {
 	if u.query.Kind != record.RangeKind || r.Alone {
@@ -237,9 +241,10 @@ func (u undoer) batchesOf(ctx context.Context, r *record.Range) (all []commit, e
 	return slices.Clip(all), err
 }
 
-// pageNames returns the ID of the page at which an undo's range starts or ends. These IDs follow
-// the prefix in the names of records. If at is nil, it returns byDefault. A range that was cut in
-// the middle of the key space may end outside all pages.
+// pageNames returns the ID of the page at which an undo's range starts or ends. The position at is
+// in the key space of range records, whose names have the prefix before the ID. If at is nil,
+// pageNames returns byDefault. If at is outside all pages, because a range was cut in the middle of
+// the key space, it returns a text below or above all IDs.
 func pageNames(prefix string, at *keyspace.Position, byDefault string) string {
 	if at == nil {
 		return byDefault

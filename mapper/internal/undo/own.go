@@ -15,16 +15,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// An owned is what the job's query finds in a page's range at a time.
+// An owned is the result of the job's query over a page's range, as of a time in the past.
 type owned struct {
-	keys  []*datastore.Key // of entities that the page may have written
+	keys  []*datastore.Key // keys of entities that the page may have written
 	found int64            // number of entities found, written or not
-	same  bool             // they are exactly the page's entities
+	same  bool             // whether the query found exactly the entities that the page had
 }
 
-// ownOf returns the page's own entities that its commit wrote. It runs the job's query as of a
-// time, because the record has only hashes of the keys. The digest in the record tells whether the
-// query found exactly the page's entities.
+// ownOf returns which of the page's own entities its commit wrote. The record has only hashes of
+// the keys, so ownOf runs the job's query as of the time at. The digest in the record tells whether
+// the query finds exactly the page's entities.
 func (u undoer) ownOf(ctx context.Context, r *record.Range, c commit, at time.Time) (own owned, err error) {
 	switch {
 	case !c.wrote.Own.Any():
@@ -49,13 +49,12 @@ func (u undoer) ownOf(ctx context.Context, r *record.Range, c commit, at time.Ti
 	return own, nil
 }
 
-// sure reports whether the page certainly wrote each of the keys.
+// sure reports whether the page has certainly written each of the keys.
 func (own owned) sure(w *undolog.Wrote) bool { return own.same || !w.Own.All }
 
-// unfound returns a lower bound for the number of the page's own entities that it wrote and that
-// the query did not find. If the page wrote all its entities and the query finds others, it is
-// unknown which of them are the page's. Versions don't tell: a write that changes nothing leaves
-// the version as before.
+// unfound returns how many of its own entities the page has at least written that the query did not
+// find. If the page wrote all its entities and the query finds others, it is unknown which ones are
+// the page's. Versions don't tell: a write that changes nothing keeps the version.
 func (own owned) unfound(w *undolog.Wrote) int64 {
 	switch {
 	case own.sure(w):

@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
-// settle decides about entities that other pages of the job, or somebody else, may have written
-// before or after the commit.
+// settle decides about entities that other pages of the job, or somebody else, may have written as
+// well, before or after the commit c.
 func settle(ctx context.Context, u past, c commit, all []*entity) error {
 	some, first, last, err := unsettled(ctx, u, all)
 	if len(some) == 0 {
@@ -59,8 +59,8 @@ func settle(ctx context.Context, u past, c commit, all []*entity) error {
 	return group.Wait()
 }
 
-// unsettled returns the entities that may have other writes, and the keys to look up at two times:
-// at the start of the job, and after its end.
+// unsettled returns the entities that may have other writes than the commit's. It also returns keys
+// to look up at two times: at the start of the job (first), and after its end (last).
 func unsettled(ctx context.Context, u past, all []*entity) (some []*entity, first, last []*datastore.Key, err error) {
 	for _, e := range all {
 		before, err := u.beforeJob(ctx, timeOf(e.before))
@@ -79,8 +79,8 @@ func unsettled(ctx context.Context, u past, all []*entity) (some []*entity, firs
 	return some, first, last, nil
 }
 
-// settlingOf returns a settling between the times in which the job may have written: from its
-// start, or from the oldest time that can surely be read, to its end.
+// settlingOf returns a settling for the time in which the job may have written: from its start, or
+// from the oldest time that the database certainly serves, to its end.
 func settlingOf(u past, c commit, job *record.Job, begun time.Time) settling {
 	s := settling{past: u, c: c, from: begun, until: time.Now()}
 	if !u.history.kept {
@@ -92,8 +92,8 @@ func settlingOf(u past, c commit, job *record.Job, begun time.Time) settling {
 	return s
 }
 
-// unkept leaves the entities unrestored if the error says that the database no longer serves their
-// past.
+// unkept marks all entities as not restored if err says that the database no longer serves their
+// past. Any other error is returned.
 func unkept(err error, all []*entity) error {
 	if !fault.IsFatal(err) {
 		return err
@@ -104,16 +104,16 @@ func unkept(err error, all []*entity) error {
 	return nil
 }
 
-// A settling decides to which state the undo restores entities that a commit wrote. It looks at
-// their past.
+// A settling finds out to which state the undo restores entities that a commit wrote, from their
+// past states.
 type settling struct {
 	past
 	c           commit
-	from, until time.Time // the job wrote between these, as far as that can be read
+	from, until time.Time // the span in which the job may have written, as far as the database serves it
 }
 
-// goBack sets what an entity becomes: its state before the first write of the job. If somebody else
-// wrote it between two writes of the job, it becomes his state.
+// goBack sets the state that an entity gets: its state before the job's first write. If somebody
+// else wrote it between two writes of the job, it is the state that he wrote.
 func (s settling) goBack(ctx context.Context, e *entity) error {
 	image, why, err := s.first(ctx, e.key, s.c.at, e.before)
 	if fault.IsFatal(err) {
@@ -123,8 +123,8 @@ func (s settling) goBack(ctx context.Context, e *entity) error {
 	return err
 }
 
-// first follows an entity's writes back from a write of the job at a time, with the state before
-// it. It returns the state before the first write of the job.
+// first returns the state of an entity before the job's first write. It starts at a write of the
+// job at the time at, with the state before it, and follows the writes back.
 func (s settling) first(
 	ctx context.Context, key *datastore.Key, at time.Time, before *pb.EntityResult,
 ) (image *pb.EntityResult, why string, err error) {
@@ -150,9 +150,10 @@ func (s settling) first(
 	return nil, whyOften, nil
 }
 
-// lastDeletion returns when an entity was last deleted before a time, at which it is not there. It
-// must have been there at the start of the job. An entity that came and went in between is noticed
-// only if one of the looks meets it. If none is found, deleted is at.
+// lastDeletion returns when an entity was last deleted before the time at, when it does not exist.
+// The entity must have existed at the start of the job. If it was put and deleted in between, that
+// is noticed only if one of the reads of the past finds it. If no deletion is found, lastDeletion
+// returns at.
 func (s settling) lastDeletion(
 	ctx context.Context, key *datastore.Key, at time.Time,
 ) (deleted time.Time, found bool, err error) {
@@ -177,8 +178,8 @@ func (s settling) lastDeletion(
 	return deleted, true, nil
 }
 
-// deletion returns when an entity was deleted between two times: at the first it was there, and at
-// the second it was gone.
+// deletion returns when an entity was deleted. At the time there it existed, and at the time gone
+// it did not.
 func (s settling) deletion(ctx context.Context, key *datastore.Key, there, gone time.Time) (time.Time, error) {
 	for gone.Sub(there) > time.Microsecond {
 		middle := there.Add(gone.Sub(there) / 2).Truncate(time.Microsecond)
@@ -195,9 +196,9 @@ func (s settling) deletion(ctx context.Context, key *datastore.Key, there, gone 
 	return gone, nil
 }
 
-// between returns a time between two others at which an entity was there, though it was not there
-// at both; zero if no look finds one. The looks are dense near both ends, where others who write
-// beside a page would be, and become ever wider apart.
+// between returns a time between two others at which an entity existed, though it did not exist at
+// both. It returns the zero time if no read of the past finds one. The reads are dense near both
+// ends, where clients who write at the same time as a page would be, and get wider apart.
 func (s settling) between(ctx context.Context, key *datastore.Key, from, to time.Time) (at time.Time, err error) {
 	for away := time.Millisecond; away < to.Sub(from); away *= 4 {
 		for _, at := range []time.Time{to.Add(-away), from.Add(away)} {
@@ -209,8 +210,8 @@ func (s settling) between(ctx context.Context, key *datastore.Key, from, to time
 	return time.Time{}, nil
 }
 
-// lookFurther decides about an entity that was written again after the commit. Then is its state
-// after the end of the job.
+// lookFurther decides about an entity that was written again after the commit. The argument then is
+// its state after the end of the job.
 func (s settling) lookFurther(ctx context.Context, e *entity, then *pb.EntityResult) error {
 	next, found, err := s.next(ctx, e, then)
 	if found {
@@ -237,8 +238,8 @@ func same(a, b *pb.EntityResult) bool {
 	return a == nil && b == nil || a != nil && b != nil && pbvalue.SameEntity(a.Entity, b.Entity)
 }
 
-// next returns when an entity was first written after the commit, if the job had not ended by then.
-// It searches the past between the commit and a time at which the entity was different.
+// next returns when an entity was first written after the commit, if that was before the job's end.
+// It searches the past between the commit and a time at which the entity had the state then.
 func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (at time.Time, found bool, err error) {
 	left := func(is *pb.EntityResult) bool { // it is unchanged since the commit
 		return e.deleted && is == nil || is.GetVersion() == s.c.version
@@ -279,9 +280,9 @@ func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (a
 	return at, false, nil
 }
 
-// leadsBack reports whether the search back from a later write of the entity arrives at this
-// commit. It always does, unless the commit deleted the entity: a deletion leaves nothing to
-// follow.
+// leadsBack reports whether the search back from a later write of the entity, at the time from,
+// arrives at this commit. It always does, unless the commit deleted the entity: then there is
+// nothing to follow.
 func (s settling) leadsBack(ctx context.Context, e *entity, from time.Time) (bool, error) {
 	if !e.deleted {
 		return true, nil

@@ -28,8 +28,8 @@ import (
 // Is reports whether a mapper of that name undoes jobs, or rehearses an undo.
 func Is(name string) bool { return record.IsUndo(name) }
 
-// Name returns the name of the mapper that undoes the jobs of a mapper. An undo is undone by its
-// own mapper.
+// Name returns the name of the mapper that undoes the jobs of a mapper. For the mapper of an undo
+// it returns the same name.
 func Name(mapper string) string {
 	if Is(mapper) {
 		return mapper
@@ -37,24 +37,25 @@ func Name(mapper string) string {
 	return record.UndoPrefix + mapper
 }
 
-// PageSize is the default page size of an undo: how many pages of up to 1,000 entities one of its
-// pages takes back. A commit has at most 10 MiB, and the record needs room for their keys.
+// PageSize is the default page size of an undo: the number of the job's pages, each with up to
+// 1,000 entities, that one commit takes back. A commit has at most 10 MiB, and the record needs
+// room for their keys.
 const PageSize = 4
 
 // Params are the parameters of an undo: they name the job that is undone.
 type Params struct {
 	Job         string          `json:"job"`
 	Incarnation string          `json:"incarnation"`
-	Query       json.RawMessage `json:"query"` // of that job
+	Query       json.RawMessage `json:"query"` // the query of the job that is undone
 	Times       bool            `json:"times,omitempty"`
 }
 
-// Of returns the parameters of a job's undo.
+// Of returns the parameters of the undo of job j.
 func Of(j *record.Job) Params {
 	return Params{j.ID, j.Incarnation, json.RawMessage(j.Query), j.Times}
 }
 
-// Records returns the query of a job's undo. It is over the records of the job's ranges.
+// Records returns the query of the undo of job j: the records of the job's ranges.
 func Records(j *record.Job) query.Query {
 	prefix := record.RangePrefix(j.Ref())
 	return query.Query{
@@ -65,8 +66,9 @@ func Records(j *record.Job) query.Query {
 	}
 }
 
-// Mapper returns the mapper that undoes the jobs of another mapper. The client must note versions.
-// most is the most bytes of images in a commit; if it is 0, the constant together is.
+// Mapper returns the mapper that undoes the jobs of another mapper. The client must be made with
+// mapper.ClientOption. The value of most is the largest size of the images in a commit, in bytes;
+// if it is 0, the constant together counts.
 func Mapper(
 	of *function.Definition, client *datastore.Client, log *slog.Logger, most *atomic.Int64,
 ) *function.Definition {
@@ -106,8 +108,8 @@ func Mapper(
 	}
 }
 
-// Check returns an error if a job can't be undone. The database must report versions, and must
-// still serve the state before the job's first commit.
+// Check returns an error if a job can't be undone: if the database returns no versions, or no
+// longer serves the state before the job's first commit.
 func Check(ctx context.Context, client *datastore.Client, job *record.Job) error {
 	u := undoer{client: client, source: source.New(client, nil)}
 	r, stored, err := u.record(ctx, record.RangeKey(job.Ref(), job.Root()))
@@ -124,23 +126,23 @@ func Check(ctx context.Context, client *datastore.Client, job *record.Job) error
 	return err
 }
 
-// An undoer undoes pages of a job.
+// An undoer undoes the pages of a job.
 type undoer struct {
 	client  *datastore.Client
 	source  source.Source
 	params  Params
 	query   query.Query
-	most    int      // most bytes of images in a commit
-	history *history // of the job that is undone
-	undoes  *history // of the undo itself
+	most    int      // the largest size of the images in a commit, in bytes
+	history *history // when the job that is undone has written
+	undoes  *history // when the undo itself has written
 }
 
-// undone returns the job that is undone.
+// undone returns the ID and incarnation of the job that is undone.
 func (u undoer) undone() record.Ref {
 	return record.Ref{ID: u.params.Job, Incarnation: u.params.Incarnation}
 }
 
-// Errors of pages that can't be undone.
+// Errors of the undo's pages, which say why a page of the job can't be undone.
 var (
 	errGone       = errors.New("the page's record is gone: its job was cleaned up meanwhile")
 	errOld        = errors.New("an older build has done the page, and did not record what it wrote")
@@ -151,7 +153,8 @@ var (
 		"or the database no longer has the state before it")
 )
 
-// page undoes a page: it takes back everything that the page's commits wrote.
+// page undoes the page with the given record key: it takes back everything that the page's commits
+// wrote.
 func (u undoer) page(ctx context.Context, a *function.Attempt, j function.Job, key *datastore.Key) error {
 	r, stored, err := u.record(ctx, key)
 	if err != nil {
@@ -170,8 +173,7 @@ func (u undoer) page(ctx context.Context, a *function.Attempt, j function.Job, k
 	}
 }
 
-// commits undoes the commits of a page: its batches, if it is a page of an undo, and its own
-// commit.
+// commits undoes the commits of a page: its own commit, and its batches if the job is an undo.
 func (u undoer) commits(ctx context.Context, o *outcome, r *record.Range, stored *pb.EntityResult) error {
 	all, err := u.batchesOf(ctx, r)
 	if err != nil {
@@ -200,26 +202,26 @@ func (u undoer) commits(ctx context.Context, o *outcome, r *record.Range, stored
 	return nil
 }
 
-// A commit is a commit of the job that is undone: of a page or of a batch.
+// A commit is a commit of a page or of a batch, by the job that is undone.
 type commit struct {
 	version int64
 	at      time.Time
-	record  *datastore.Key // the record that it wrote
+	record  *datastore.Key // the key of the record that the commit wrote
 	wrote   *undolog.Wrote
 }
 
-// before returns the last microsecond before the commit.
+// before returns the time just before the commit, to the microsecond.
 func (c commit) before() time.Time { return c.at.Add(-time.Microsecond) }
 
-// unlike reports whether the commit's record was done already just before the commit. Then it was
-// not this commit that ended the page: somebody has changed the record since.
+// unlike reports whether the page was done already just before this commit, according to the page's
+// record. Then another commit has ended the page, and somebody has changed the record since.
 func (c commit) unlike(before *wire.Results) bool {
 	was := before.Of(c.record)
 	return was != nil && was.GetEntity().GetProperties()["state"].GetStringValue() != string(record.Pending)
 }
 
-// undo undoes a commit, from the states just before it. If it is too old for that, it uses the last
-// whole minute before it.
+// undo undoes a commit. It reads the states just before the commit, or at the last whole minute
+// before it if the commit is too old.
 func (u undoer) undo(ctx context.Context, o *outcome, r *record.Range, c commit) error {
 	all, err := u.undoExactly(ctx, o, r, c)
 	if fault.IsFatal(err) && time.Since(c.at) > exactly {
@@ -231,12 +233,13 @@ func (u undoer) undo(ctx context.Context, o *outcome, r *record.Range, c commit)
 	return u.take(ctx, o, all)
 }
 
-// whyUnfound is the reason for entities that the query no longer found just before the commit.
+// whyUnfound is the reason not to restore entities that the job's query no longer found just before
+// the commit.
 const whyUnfound = "just before its commit, the job's query no longer found %d entities of the page: others had " +
 	"changed or deleted them"
 
-// undoExactly decides what becomes of the entities that a commit wrote, from the states just before
-// it.
+// undoExactly decides what happens to the entities that a commit wrote, from their states just
+// before the commit. It returns these entities.
 func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
 	own, err := u.ownOf(ctx, r, c, c.before())
 	if err != nil {
@@ -287,7 +290,7 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 	return all, nil
 }
 
-// record reads the record of a page, and its version.
+// record reads the record of a page. It returns it decoded, and as stored with its version.
 func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, *pb.EntityResult, error) {
 	ctx, results := wire.Reading(ctx)
 	r := new(record.Range)
@@ -306,24 +309,28 @@ func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, 
 	return r, stored, nil
 }
 
-// An entity is one that a commit wrote, with its states and what the undo does with it.
+// An entity is one that a commit wrote, with its states at several times and the undo's decision
+// about it.
 type entity struct {
-	key         *datastore.Key
-	before, now *pb.EntityResult // just before the commit, and now; nil: it is not there
-	deleted     bool             // by the commit
-	changed     bool             // after the commit
-	shown       *pb.EntityResult // of a deleted entity: a state in which it was seen later
-	again       bool             // it is there again because the undo of an earlier page restored it
+	key *datastore.Key
+	// the entity's states just before the commit, and now; nil: the entity does not exist
+	before, now *pb.EntityResult
+	deleted     bool             // whether the commit deleted the entity
+	changed     bool             // whether the entity was changed after the commit
+	shown       *pb.EntityResult // for a deleted entity, a state in which it was seen later
+	// whether the entity exists again because the undo of an earlier page has restored it
+	again bool
 
-	becomes *pb.Entity // what it becomes; nil: it is deleted
-	why     string     // why it is not restored; empty: it is
-	passed  bool       // nothing remains to be done, or listed: the undo of another page does that
-	already bool       // nothing remains to be done, or listed: it is as before the job
+	becomes *pb.Entity // the state to restore; nil: it is deleted
+	why     string     // why the entity is not restored; empty: it is
+	passed  bool       // whether this page's undo leaves the entity to another page's, which restores or lists it
+	already bool       // whether the undo leaves the entity, because it has its state from before the job
 }
 
 // look returns the entities that a commit wrote, with their states before it and now. It omits
-// entities that the commit did not write or did not change, and those that an earlier attempt has
-// restored. The page's own keys come first. With returns an entity as the commit left it.
+// entities that the commit did not change, and entities that an earlier attempt has restored. The
+// page's own entities come first. The function with returns an entity's state just after the
+// commit.
 func (u undoer) look(
 	ctx context.Context, o *outcome, keys []*datastore.Key, before *wire.Results, c commit, own owned,
 	with func(*datastore.Key) (*pb.EntityResult, error),
@@ -367,7 +374,7 @@ func (u undoer) look(
 	return all, nil
 }
 
-// take adds the decided entities to the outcome: as changes, or as left.
+// take adds entities, which are decided, to the outcome: as changes, or as not restored.
 func (u undoer) take(ctx context.Context, o *outcome, all []*entity) error {
 	for _, e := range all {
 		switch {
@@ -387,7 +394,7 @@ func (u undoer) take(ctx context.Context, o *outcome, all []*entity) error {
 	return u.commitApart(ctx, o)
 }
 
-// lookup reads entities as of a time. A zero time means now.
+// lookup reads entities as of the time at. A zero time means now.
 func (u undoer) lookup(ctx context.Context, keys []*datastore.Key, at time.Time) (*wire.Results, error) {
 	ctx, results := wire.Reading(ctx)
 	get := u.source.Of(ctx, query.Query{ReadTime: at}).Get(ctx)
@@ -401,7 +408,7 @@ func (u undoer) lookup(ctx context.Context, keys []*datastore.Key, at time.Time)
 	return results, nil
 }
 
-// bySpace groups keys by namespace, because a lookup is in one.
+// bySpace groups keys by namespace, because one lookup can't read several namespaces.
 func bySpace(keys []*datastore.Key) map[string][]*datastore.Key {
 	all := make(map[string][]*datastore.Key)
 	for _, key := range keys {

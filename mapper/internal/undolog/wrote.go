@@ -15,29 +15,30 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Wrote says which entities the commit of a page wrote. An undo reads it.
+// A Wrote says which entities the commit of a page wrote. An undo of the job reads it.
 //
-// The page's own entities need only hashes of their keys: the undo finds them by the job's query.
-// All entities that the commit changed have the same version as the record with this Wrote. An
-// entity keeps its old version if the commit wrote what was there.
+// For the page's own entities it has only hashes of keys, because the undo finds the entities by
+// the job's query. All entities that the commit changed have the same version as the record with
+// this Wrote. An entity keeps its old version if the commit wrote what was stored already.
 type Wrote struct {
-	Own     Keys      // own entities that were written,
-	Written int64     // how many they are,
-	Gone    Keys      // which of them were deleted,
-	Fresh   Keys      // and which may have been changed by somebody else after Settled
+	Own     Keys      // the page's own entities that were written
+	Written int64     // number of entities in Own
+	Gone    Keys      // entities in Own that were deleted
+	Fresh   Keys      // entities in Own that somebody else may have changed after Settled
 	Settled time.Time // two minutes before the commit, by the clock of its process
 
 	Others []*datastore.Key // other entities that the function put or deleted
-	Lost   int64            // how many more of them there was no room for
+	Lost   int64            // number of further entities for which Others has no room
 }
 
-// Keys are keys of a page's entities: all of them, or those with the given hashes.
+// Keys stand for keys of a page's entities: all of them, or those with the given hashes.
 type Keys struct {
 	All    bool   `json:"all,omitempty"`
 	Hashes []byte `json:"hashes,omitempty"`
 }
 
-// KeysOf returns the Keys for some keys of a page. If all, these are all of the page.
+// KeysOf returns the Keys for some keys of a page. The argument all says that these are all keys of
+// the page.
 func KeysOf(keys []*datastore.Key, all bool) (k Keys) {
 	if all && len(keys) > 0 {
 		return Keys{All: true}
@@ -48,7 +49,7 @@ func KeysOf(keys []*datastore.Key, all bool) (k Keys) {
 	return k
 }
 
-// Has reports whether a key of the page is among them.
+// Has reports whether a key is included. The key must be of an entity of the page.
 func (k Keys) Has(key *datastore.Key) bool {
 	if k.All {
 		return true
@@ -62,21 +63,21 @@ func (k Keys) Has(key *datastore.Key) bool {
 	return false
 }
 
-// Any reports whether there are any.
+// Any reports whether any key is included.
 func (k Keys) Any() bool { return k.All || len(k.Hashes) > 0 }
 
-// A Left is an entity that an undo did not restore, and why.
+// A Left is an entity that an undo did not restore, with the reason.
 type Left struct {
 	Key *datastore.Key
 	Why string
 }
 
-// MaxKeys is the most bytes of compressed keys in a record. A clean-up writes fifty records in one
-// commit, which may have 10 MiB.
+// MaxKeys is the largest size of the compressed keys in a record, in bytes. A clean-up writes fifty
+// records in one commit, which may have 10 MiB.
 const MaxKeys = 80 << 10
 
-// hashBytes is the size of the hash by which the entities of a page are told apart. Once in four
-// billion, an entity that was not written passes for one that was.
+// hashBytes is the size of the hash that identifies an entity among the entities of its page. Once
+// in four billion, an entity that was not written counts as written.
 const hashBytes = 4
 
 func keyHash(key *datastore.Key) []byte {
@@ -84,7 +85,7 @@ func keyHash(key *datastore.Key) []byte {
 	return h[:hashBytes]
 }
 
-// storedWrote is the JSON of a Wrote.
+// storedWrote is the stored JSON form of a Wrote.
 type storedWrote struct {
 	Own     Keys       `json:"own,omitzero"`
 	Written int64      `json:"written,omitempty"`
@@ -95,7 +96,8 @@ type storedWrote struct {
 	Lost    int64      `json:"lost,omitempty"`
 }
 
-// Encode returns what is stored. It drops some of the other keys if they don't fit.
+// Encode returns the stored form of a Wrote. If Others does not fit, it leaves out some of them and
+// counts them in Lost.
 func (w *Wrote) Encode() []byte {
 	s := storedWrote{w.Own, w.Written, w.Gone, w.Fresh, w.Settled.UnixMicro(), paths(w.Others), w.Lost}
 	return compressed(&s, func() bool {
@@ -105,7 +107,8 @@ func (w *Wrote) Encode() []byte {
 	})
 }
 
-// Decode returns what Encode has encoded. Older builds stored nothing; for that it returns nil.
+// Decode returns the Wrote whose stored form is given. It returns nil for records of older builds,
+// which have none.
 func Decode(stored []byte) (*Wrote, error) {
 	if len(stored) == 0 {
 		return nil, nil
@@ -121,7 +124,7 @@ func Decode(stored []byte) (*Wrote, error) {
 	return w, err
 }
 
-// storedLeft is the JSON of the entities that a page of an undo did not restore.
+// storedLeft is the stored JSON form of the entities that a page of an undo did not restore.
 type storedLeft struct {
 	All  []storedLeaf `json:"all"`
 	Lost int64        `json:"lost,omitempty"`
@@ -132,8 +135,8 @@ type storedLeaf struct {
 	Why string   `json:"why"`
 }
 
-// EncodeLeft returns what is stored of the entities that a page of an undo did not restore. It
-// drops some of them if they don't fit.
+// EncodeLeft returns the stored form of the entities that a page of an undo did not restore. If
+// they do not fit, it leaves out some.
 func EncodeLeft(all []Left) []byte {
 	var s storedLeft
 	for _, l := range all {
@@ -146,7 +149,7 @@ func EncodeLeft(all []Left) []byte {
 	})
 }
 
-// DecodeLeft returns what EncodeLeft has encoded, and how many entities it dropped.
+// DecodeLeft returns the entities whose stored form is given, and how many EncodeLeft has left out.
 func DecodeLeft(stored []byte) (all []Left, lost int64, err error) {
 	var s storedLeft
 	if err := decode(stored, &s); err != nil {
@@ -164,9 +167,9 @@ func DecodeLeft(stored []byte) (all []Left, lost int64, err error) {
 	return all, s.Lost, nil
 }
 
-// compressed returns the compressed JSON of v, which has a list. As long as the result has more
-// than MaxKeys bytes, it makes the list shorter. halve drops half of the list, and reports whether
-// there was anything to drop.
+// compressed returns the compressed JSON of v, which contains a list. While the result has more
+// than MaxKeys bytes, it calls halve, which drops half of the list and reports whether there was
+// anything to drop.
 func compressed(v any, halve func() bool) []byte {
 	for {
 		text, err := json.Marshal(v)
@@ -191,8 +194,8 @@ func decode(stored []byte, v any) error {
 	return json.Unmarshal(text, v)
 }
 
-// path returns a key as texts: its namespace, then the kind and the name or ID of each element,
-// starting at the root. A name has the prefix "n", and an ID the prefix "i".
+// path returns a key as a list of texts: its namespace, then the kind and the name or ID of each
+// element, from the root on. A name has the prefix "n", and an ID the prefix "i".
 func path(key *datastore.Key) []string {
 	if key == nil {
 		return nil

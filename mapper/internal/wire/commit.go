@@ -15,24 +15,25 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// A Condition says which version a mutation's entity must still have. It may also replace the
-// entity that the mutation writes.
+// A Condition says which version the entity of a mutation must still have. It may also have the
+// entity to write, in place of the client's.
 type Condition struct {
 	Version int64      // the version that the entity must have; 0: any
-	Writes  *pb.Entity // what is written byte for byte, in place of what the client would send; nil: the client's
-	Free    bool       // the mutation has no condition: the entity may or may not exist, at any version
+	Writes  *pb.Entity // the entity to write, byte for byte; nil: the client sends its own
+	Free    bool       // whether there is no condition: the entity may have any version, or not exist
 
-	Mask *pb.PropertyMask // which properties are written; nil: the client's mask
+	Mask *pb.PropertyMask // the properties that are written; nil: the client's mask
 }
 
-// Unsent returns a placeholder for the client to send when a condition replaces the entity. If it
-// were ever sent, every database would refuse it, so nothing would be written.
+// Unsent returns a value for the client to put if a Condition has the entity to write. It is
+// replaced before it is sent. If it were ever sent, every database would refuse it, so nothing
+// would be written.
 func Unsent() *datastore.PropertyList {
 	return &datastore.PropertyList{{Name: "__unsent__"}}
 }
 
-// on returns a copy of a mutation with the condition. The client keeps the original, and a later
-// commit may send it with another condition.
+// on returns a copy of a mutation to which the condition is added. The client keeps the original,
+// and a later commit may send it with another condition.
 func (c Condition) on(m *pb.Mutation) *pb.Mutation {
 	on := &pb.Mutation{
 		Operation: m.Operation, PropertyMask: cmp.Or(c.Mask, m.PropertyMask), PropertyTransforms: m.PropertyTransforms,
@@ -55,19 +56,20 @@ func (c Condition) on(m *pb.Mutation) *pb.Mutation {
 	return on
 }
 
-// A Mutation is one mutation of a commit. It may have a condition.
+// A Mutation is one mutation of a commit, which may have a condition.
 type Mutation struct {
-	*datastore.Mutation // nil: a deletion
-	// Deletes is the key to delete. It replaces the client's deletion, because the client would
-	// send only one for two keys with the same text.
+	*datastore.Mutation // the client's mutation; nil: the entity is deleted
+	// Deletes is the key to delete, in place of a deletion by the client. The client would send
+	// only one deletion for two keys with the same text.
 	Deletes *datastore.Key
 	Condition
 }
 
-// errConditions says that the client's request does not match the mutations that it was given.
+// errConditions says that the client's request does not have the mutations that the client was
+// given.
 var errConditions = errors.New("the client sends other mutations than it was given")
 
-// Put returns the mutations that are given to the client: all except deletions.
+// Put returns the mutations to give to the client: all except deletions.
 func Put(all []Mutation) []*datastore.Mutation {
 	put := make([]*datastore.Mutation, 0, len(all))
 	for _, m := range all {
@@ -78,23 +80,23 @@ func Put(all []Mutation) []*datastore.Mutation {
 	return put
 }
 
-// Commit commits all of the mutations, or none if one of their conditions no longer holds. It
-// returns the new versions of the entities. An error may mean either result, as the answer may have
-// been lost.
+// Commit commits all of the mutations, or none if one of their conditions does not hold. It returns
+// the new versions of the entities. After an error the commit may have taken effect, because the
+// answer may be lost.
 //
-// The client's connection must have the interceptor; it has, if versions were noted. Without it,
-// the client would commit each mutation that it can, without conditions.
+// The client's connection must have the interceptor; it has, if it returned versions before.
+// Without it, the client would commit each mutation that it can, without conditions.
 func Commit(ctx context.Context, client *datastore.Client, all []Mutation) (*Versions, error) {
 	v := &Versions{sends: all, alone: true}
 	_, err := client.Mutate(intercept.With(ctx, v), Put(all)...)
 	return v, err
 }
 
-// Send sets the mutations that the transaction's next commit sends. They replace the client's own
-// mutations, which must be those that [Put] returns.
+// Send sets the mutations that the transaction's next commit sends. They replace the mutations that
+// the client was given, which must be the result of [Put].
 func (v *Versions) Send(all []Mutation) { v.sends, v.sent = all, false }
 
-// Request replaces the mutations in a commit's request.
+// Request replaces the client's mutations in a commit's request.
 func (v *Versions) Request(req any) error {
 	r, ok := req.(*pb.CommitRequest)
 	if !ok || v.sends == nil {
@@ -130,9 +132,9 @@ func (v *Versions) Request(req any) error {
 	return nil
 }
 
-// Refused returns the error that the client gets. A condition also fails if its entity exists or is
-// missing against expectation. The database has other codes for that, so Refused replaces them by
-// ABORTED, the code for another version.
+// Refused returns the error of a commit for the client. If a condition fails because its entity
+// exists or is missing, the database has other codes than for a wrong version. Refused replaces all
+// of these by ABORTED.
 func (v *Versions) Refused(err error) error {
 	conditional := false
 	for _, m := range v.sends {

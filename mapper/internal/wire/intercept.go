@@ -12,29 +12,29 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// Versions collects the stamps of the results of queries, one after the other. After a commit it
-// has the stamps of the commit's mutations. Only the goroutine that makes the calls may use it.
+// A Versions collects the stamps of the results of queries, in their order. After a commit it has
+// the stamps of the commit's mutations. Only the goroutine that makes the calls may use it.
 type Versions struct {
 	Of []Stamp
 
-	takes bool  // it keeps the entities of queries, and the client gets only their keys
-	Taken Taken // the same for the entities of lookups that want them
+	takes bool  // whether to keep the entities of queries, and give the client only their keys
+	Taken Taken // the wanted entities of lookups, which are kept as well
 
-	sends []Mutation // the mutations that the next commit sends; nil: the client's
-	alone bool       // the commit is not a transaction's
-	sent  bool       // the request was already replaced
+	sends []Mutation // the mutations that the next commit sends; nil: the client's own
+	alone bool       // whether the commit is not part of a transaction
+	sent  bool       // whether a request was replaced already
 }
 
-// A Stamp is an entity that was read, with its version and time.
+// A Stamp is an entity as it was read, with its version and the time of its last write.
 type Stamp struct {
-	Version int64 // 0: unknown
-	At      int64 // when it was written, in microseconds after 1970; 0: unknown
+	Version int64 // the version; 0: unknown
+	At      int64 // time of the last write, in microseconds after 1970; 0: unknown
 
-	Entity *pb.Entity // nil: it was not read, or does not exist
-	Gone   bool       // it does not exist
+	Entity *pb.Entity // the entity; nil: it was not read, or does not exist
+	Gone   bool       // whether the entity does not exist
 }
 
-// stampOf returns the stamp of a result, with an entity.
+// stampOf returns the stamp of the result r. The entity in it is e.
 func stampOf(r *pb.EntityResult, e *pb.Entity) Stamp {
 	s := Stamp{Version: r.GetVersion(), Entity: e}
 	if t := r.GetUpdateTime(); t.IsValid() {
@@ -43,8 +43,8 @@ func stampOf(r *pb.EntityResult, e *pb.Entity) Stamp {
 	return s
 }
 
-// Same reports whether an entity is unchanged, as far as is known: by its version or, if the
-// database gives none, by its contents.
+// Same reports whether the entity is unchanged in a later stamp. It compares the versions or, if
+// the database returns none, the contents.
 func (s Stamp) Same(now Stamp) bool {
 	switch {
 	case s.Gone != now.Gone:
@@ -57,21 +57,21 @@ func (s Stamp) Same(now Stamp) bool {
 	return s.Entity != nil && pbvalue.SameEntity(s.Entity, now.Entity)
 }
 
-// Noting returns a context whose calls note versions.
+// Noting returns a context whose calls record the versions of entities in the returned Versions.
 func Noting(ctx context.Context) (context.Context, *Versions) {
 	v := new(Versions)
 	return intercept.With(ctx, v), v
 }
 
-// Taking is like [Noting], but also takes the entities of queries from the client. The client gets
-// only their keys, so it does not convert properties that nobody reads.
+// Taking is like [Noting], but the returned Versions also keeps the entities of queries. The client
+// gets only their keys, so it does not convert properties that nobody reads.
 func Taking(ctx context.Context) (context.Context, *Versions) {
 	ctx, v := Noting(ctx)
 	v.takes = true
 	return ctx, v
 }
 
-// Answer notes the contents of an answer.
+// Answer records the stamps in an answer of the database, and takes wanted entities from it.
 func (v *Versions) Answer(resp any) {
 	switch resp := resp.(type) {
 	case *pb.RunQueryResponse:
@@ -93,7 +93,8 @@ func (v *Versions) Answer(resp any) {
 	}
 }
 
-// narrow reduces an answer to the results of the mutations that were given to the client.
+// narrow removes results from a commit's answer, except those for the mutations that the client was
+// given.
 func (v *Versions) narrow(resp *pb.CommitResponse) {
 	if len(v.sends) != len(resp.MutationResults) {
 		return
@@ -107,7 +108,7 @@ func (v *Versions) narrow(resp *pb.CommitResponse) {
 	resp.MutationResults = given
 }
 
-// take returns a result's entity, and leaves one with only its key in the result.
+// take returns a result's entity, and replaces it in the result by an entity that has only its key.
 func take(r *pb.EntityResult) *pb.Entity {
 	e := r.GetEntity()
 	if e.Properties == nil { // so that a stamp's entity always has properties
@@ -126,28 +127,29 @@ func (v *Versions) Last(n int) int64 {
 	return v.Of[len(v.Of)-n].Version
 }
 
-// Taken collects entities that lookups take from the client, which gets only their keys. Several
-// goroutines may look up the same entities.
+// A Taken collects entities of lookups. The client gets only their keys. Several goroutines may
+// look up the same entities.
 type Taken struct {
 	mu  sync.Mutex
-	all map[string]*taken // by key
+	all map[string]*taken // the wanted entities, by key
 }
 
 type taken struct {
-	wanted int  // how many lookups still want it
-	stays  bool // with the client: only the stamp is wanted
+	wanted int  // number of lookups that still want the entity
+	stays  bool // whether the client gets the entity, too, and only the stamp is kept
 	stamp  Stamp
 }
 
-// TakenBy returns a context whose lookups take the entities that [Taken.Want] asks for.
+// TakenBy returns a context whose lookups put the entities that [Taken.Want] names into the
+// returned Taken.
 func TakenBy(ctx context.Context) (context.Context, *Taken) {
 	t := new(Taken)
 	return intercept.With(ctx, t), t
 }
 
-// Want asks lookups to take the entities of keys from the client, so that it gets only their keys.
-// Of the first stay entities only the versions are taken, and the client gets them, too. A call of
-// [Taken.Take] must follow.
+// Want makes the Taken keep the entities with these keys in the next lookups, so that the client
+// gets only their keys. Of the first stay entities it keeps only the versions, and the client gets
+// the entities. Call [Taken.Take] after the lookup.
 func (t *Taken) Want(keys []*datastore.Key, stay int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,7 +165,7 @@ func (t *Taken) Want(keys []*datastore.Key, stay int) {
 	}
 }
 
-// Take returns what lookups have found of the wanted entities, and forgets it.
+// Take returns the wanted entities that lookups have found, and removes them from the Taken.
 func (t *Taken) Take(keys []*datastore.Key) []Stamp {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -182,7 +184,7 @@ func (t *Taken) Take(keys []*datastore.Key) []Stamp {
 	return stamps
 }
 
-// Request leaves a request unchanged.
+// Request does nothing: it implements an interface of the interceptor.
 func (t *Taken) Request(any) error { return nil }
 
 // Refused returns the error unchanged.
@@ -206,25 +208,25 @@ func (t *Taken) Answer(resp any) {
 	}
 }
 
-// Results collects what calls have read, in the protocol's form.
+// A Results collects the entities that calls have read, in the protocol's form.
 type Results struct {
 	mu  sync.Mutex
-	all map[string]*pb.EntityResult // by key
+	all map[string]*pb.EntityResult // the results, by key
 }
 
-// Reading returns a context whose queries and lookups note their results.
+// Reading returns a context whose queries and lookups record their results in the returned Results.
 func Reading(ctx context.Context) (context.Context, *Results) {
 	r := &Results{all: make(map[string]*pb.EntityResult)}
 	return intercept.With(ctx, r), r
 }
 
-// Request leaves a request unchanged.
+// Request does nothing: it implements an interface of the interceptor.
 func (r *Results) Request(any) error { return nil }
 
 // Refused returns the error unchanged.
 func (r *Results) Refused(err error) error { return err }
 
-// Answer notes the results of an answer.
+// Answer records the entities in an answer of the database.
 func (r *Results) Answer(resp any) {
 	var results []*pb.EntityResult
 	switch resp := resp.(type) {
@@ -240,7 +242,7 @@ func (r *Results) Answer(resp any) {
 	}
 }
 
-// Of returns the result that was read for a key, or nil.
+// Of returns the result that was read for a key, or nil if none was.
 func (r *Results) Of(key *datastore.Key) *pb.EntityResult {
 	r.mu.Lock()
 	defer r.mu.Unlock()
