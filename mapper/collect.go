@@ -52,9 +52,9 @@ func (p *Page[R]) AwaitCalls(ctx context.Context, n int) error { return p.attemp
 
 // OnRollback adds a function that removes what the page's function wrote elsewhere. It is called if
 // the page is not committed, because the page failed or another delivery has committed it. If there
-// are several such functions, the last one is called first. None is called if the process dies, or
-// if the page's function takes too long. To find all leftovers, look for names that no commit has
-// recorded.
+// are several such functions, the last one is called first. Together they have 30 s. If one panics,
+// the others are called, and the log says so. None is called if the process dies, or if the page's
+// function takes too long. To find all leftovers, look for names that no commit has recorded.
 func (p *Page[R]) OnRollback(f func(context.Context)) { p.attempt.OnLost(f) }
 
 // VisitPages defines a mapper that writes records elsewhere, a page at a time: a file, a batch of

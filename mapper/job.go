@@ -137,9 +137,10 @@ type StartOptions struct {
 	AllowOverlap bool `json:"allow_overlap,omitempty"`
 
 	// AllowEmpty lets a job start even if a kind has no entities, or if no entity has the property
-	// of a filter in an index. By default that is an [ErrInvalidArgument], because the name may be
-	// mistyped. The start checks kinds in up to 1,000 of the query's namespaces, and properties in
-	// up to 20. It does not check whether any entity matches the filters.
+	// of a filter or of [Query].ShardBy in an index. By default that is an [ErrInvalidArgument],
+	// because the name may be mistyped. The start checks kinds in up to 1,000 of the query's
+	// namespaces, and properties in up to 20. It does not check whether any entity matches the
+	// filters.
 	AllowEmpty bool `json:"allow_empty,omitempty"`
 
 	// Queue is the queue of the job: the name of one of the engine's queues, or the last part of

@@ -69,8 +69,8 @@ type NoParams struct{}
 //     calls have failed, and these are more than 5% of them. The same holds for the whole job's
 //     entities so far.
 //
-// The job also fails if the database refuses the writes of more than 10 entities, and these are
-// more than 5% of the job's entities so far.
+// The job also fails if the database refuses to write an entity, and too many entities have failed
+// before. Too many are more than 10, and more than 5% of the job's entities so far.
 //
 // T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver. A struct needs
 // only the fields that the function uses, with their usual tags. A PropertyLoadSaver declares the

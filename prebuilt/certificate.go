@@ -12,6 +12,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -188,7 +189,7 @@ func (o EraseOptions) lookForTenant(ctx context.Context, e *mapper.Engine, q map
 	}
 	for _, namespace := range namespaces {
 		for _, kind := range c.Kinds {
-			left := datastore.NewQuery(kind).Namespace(namespace).FilterField(p.Property, "=", p.Value.V)
+			left := datastore.NewQuery(kind).Namespace(namespace).FilterField(names.Field(p.Property), "=", p.Value.V)
 			found, err := e.Client().GetAll(ctx, left.KeysOnly().Limit(1), nil)
 			if err != nil {
 				return fmt.Errorf("look for what is left in the kind %q: %w", kind, err)

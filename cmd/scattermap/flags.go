@@ -30,11 +30,13 @@ func naming(parts []string) error {
 var jsonName = regexp.MustCompile(`"[a-z]+(?:[._][a-z]+)+"`)
 
 // partsOf returns an error with the text of an answer, in which inFlags can replace settings'
-// names. It finds the names by their form, because older services do not mark them.
+// names. It finds the names by their form, because older services do not mark them. After "params:"
+// come the names of the mapper's parameters, which stay.
 func partsOf(text string) error {
 	var parts []string
 	from := 0
-	for _, at := range jsonName.FindAllStringIndex(text, -1) {
+	settings, _, _ := strings.Cut(text, "params: ")
+	for _, at := range jsonName.FindAllStringIndex(settings, -1) {
 		parts = append(parts, text[from:at[0]], text[at[0]+1:at[1]-1])
 		from = at[1]
 	}

@@ -70,6 +70,8 @@ func TestOlderService(t *testing.T) {
 		`{"error": "\"page_size\" and \"rate.entities\" of \"kind\": \"page_time_ns\""}`: `--page-size and --rate of ` +
 			`"kind": "page_time_ns" of the jobs API`,
 		`{"error": "as it is"}`: "as it is", "no JSON": "no JSON",
+		`{"error": "bad arguments: params: \"from\" and \"to\" are both \"page_size\""}`: `bad arguments: params: ` +
+			`"from" and "to" are both "page_size"`,
 		`{"error": "x", "error_parts": ["", "kind", " \"page_size\""]}`: `--kind "page_size"`,
 	} {
 		if got := inFlags(c, refusalOf([]byte(text))).Error(); got != want {

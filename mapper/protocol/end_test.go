@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -645,6 +646,46 @@ func TestCollectFails(t *testing.T) {
 				}
 				if status != nil && !strings.Contains(status.Error, "no disk") {
 					t.Errorf("the error is %q", status.Error)
+				}
+			})
+		})
+	}
+}
+
+// TestRollbackFails lets functions of OnRollback panic, hang and end their goroutine. The job ends as
+// it would without them, and the other functions are called.
+func TestRollbackFails(t *testing.T) {
+	t.Parallel()
+	testflag.Sequential(t)
+	for name, rollback := range map[string]func(){
+		"by a panic":       func() { panic("no disk") },
+		"by a hang":        func() { time.Sleep(time.Hour) },
+		"by its goroutine": runtime.Goexit,
+		"not at all":       func() {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var called atomic.Int64
+			m := mapper.VisitPages("collect", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) (int64,
+				error) {
+				return e.Value.N, nil
+			}, func(_ context.Context, p *mapper.Page[int64], _ mapper.NoParams) error {
+				p.OnRollback(func(context.Context) { called.Add(1) })
+				p.OnRollback(func(context.Context) { rollback() })
+				return errors.New("the function fails")
+			})
+			mappertest.Run(t, []mapper.AnyMapper{m}, nil, func(t *testing.T, w *mappertest.Env) {
+				putLeaves(t, w.Client)
+				job, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				status, err := job.Wait(t.Context())
+				if err != nil || status.State != mapper.StateFailed ||
+					!strings.Contains(status.Error, "the function fails") {
+					t.Errorf("status %+v, %v", status, err)
+				}
+				if others := name == "by a panic" || name == "not at all"; others && called.Load() == 0 {
+					t.Error("the other function was not called")
 				}
 			})
 		})

@@ -774,3 +774,76 @@ func TestBugs(t *testing.T) {
 		})
 	}
 }
+
+// A wrongError is an error whose methods panic if its pointer is nil.
+type wrongError struct{ text string }
+
+func (e *wrongError) Error() string { return e.text }
+
+// TestNilErrors has functions that return a nil pointer as an error, by mistake. Such an error is
+// not nil, and its method panics. The entities are failures, and every job ends.
+func TestNilErrors(t *testing.T) {
+	t.Parallel()
+	wrong := func(key *datastore.Key) error {
+		var err *wrongError
+		if key != nil && key.Name != "user-0000003" {
+			return nil
+		}
+		return err
+	}
+	update := mapper.Update("update", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
+		return wrong(e.Key)
+	})
+	wrapped := mapper.Update("wrapped", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
+		if err := wrong(e.Key); err != nil {
+			return mapper.RetryAfter(mapper.Permanent(err), time.Second)
+		}
+		return nil
+	})
+	visit := mapper.Visit("visit", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
+		return wrong(e.Key)
+	})
+	type batch = []*mapper.Entity[account]
+	returned := mapper.UpdateBatches("returned", 10, func(_ context.Context, b batch, _ mapper.NoParams) error {
+		for _, e := range b {
+			if err := wrong(e.Key); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	fails := mapper.VisitBatches("fails", 10, func(_ context.Context, b batch, _ mapper.NoParams) error {
+		for _, e := range b {
+			e.Fail(wrong(e.Key))
+		}
+		return nil
+	})
+	type one = *mapper.Entity[account]
+	pages := mapper.VisitPages("pages", func(_ context.Context, e one, _ mapper.NoParams) (int, error) {
+		return 1, wrong(e.Key)
+	}, func(context.Context, *mapper.Page[int], mapper.NoParams) error { return nil })
+	overPage := mapper.VisitPages("over-page", func(context.Context, one, mapper.NoParams) (int, error) {
+		return 1, nil
+	}, func(context.Context, *mapper.Page[int], mapper.NoParams) error { return wrong(nil) })
+	for _, m := range []*mapper.Mapper[mapper.NoParams]{update, wrapped, visit, returned, fails, pages, overPage} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, setting{}, m)
+			w.putAccounts(names(30))
+			s := over(w, m, nil)
+			const want = "panic: runtime error: invalid memory address or nil pointer dereference"
+			if m == overPage {
+				if s.State != mapper.StateFailed || !strings.Contains(s.Error, want) {
+					t.Errorf("%s: status %+v", m.Name(), s)
+				}
+				return
+			}
+			if s.State != mapper.StateSucceededWithFailures || s.Failures != 1 || s.Processed != 29 {
+				t.Errorf("%s: status %+v", m.Name(), s)
+			}
+			failures, _, err := w.engine.Job(s.ID).FailuresPage(t.Context(), "")
+			if err != nil || len(failures) != 1 || !strings.Contains(failures[0].Error, want) {
+				t.Errorf("%s: failures %+v, %v", m.Name(), failures, err)
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,9 +15,11 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/emulator/google"
+	"github.com/scattermap/scattermap/internal/anyentity"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
 // A session is an entity that jobs delete when it is old.
@@ -387,6 +390,73 @@ func TestMistypedKind(t *testing.T) {
 				continue
 			}
 			w.wait(job)
+		}
+	})
+}
+
+// TestOddNamesOfFilters has filters and shards by properties whose names the Go client would read
+// in another way: with signs, quotes and spaces. Each entity also has the properties that such a
+// reading finds.
+func TestOddNamesOfFilters(t *testing.T) {
+	t.Parallel()
+	visit := mapper.Visit("visit", func(context.Context, *mapper.Entity[struct{}], mapper.NoParams) error {
+		return nil
+	})
+	remove := mapper.Update("remove", func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.NoParams) error {
+		e.Delete(e.Key)
+		return nil
+	})
+	names := slices.Concat(anyentity.Names, []string{"n", "-n", "+n", " n", "n ", "`n`", `"n"`, "-", "+", "`", `"`,
+		"- n", "n =", "n >"})
+	names = slices.DeleteFunc(names, func(n string) bool { return strings.Contains(n, ".") }) // a path
+	mappertest.Run(t, []mapper.AnyMapper{visit, remove}, nil, func(t *testing.T, w *mappertest.Env) {
+		for i, name := range names {
+			kind := fmt.Sprint("Odd", i)
+			var keys []*datastore.Key
+			var all []datastore.PropertyList
+			for n := range int64(40) {
+				list := datastore.PropertyList{{Name: name, Value: n}}
+				for _, other := range []string{"n", "q"} {
+					if other != name {
+						list = append(list, datastore.Property{Name: other, Value: 1000 - n})
+					}
+				}
+				keys, all = append(keys, datastore.IDKey(kind, n+1, nil)), append(all, list)
+			}
+			if _, err := w.Client.PutMulti(t.Context(), keys, all); err != nil {
+				t.Fatal(err)
+			}
+			below := []mapper.Filter{mapper.Where(name, "<", int64(10))}
+			for _, c := range []struct {
+				m    *mapper.Mapper[mapper.NoParams]
+				q    mapper.Query
+				want int64
+			}{
+				{visit, mapper.Query{Filters: []mapper.Filter{mapper.Where(name, "=", int64(7))}}, 1},
+				{visit, mapper.Query{Filters: below}, 10},
+				{visit, mapper.Query{ShardBy: name}, 40},
+				{visit, mapper.Query{ShardBy: name, Filters: below}, 10},
+				{remove, mapper.Query{KeysOnly: true, Filters: below}, 10},
+				{visit, mapper.Query{ShardBy: name}, 30},
+			} {
+				c.q.Kind = kind
+				d, err := c.q.DatastoreQuery()
+				if err != nil {
+					t.Fatalf("%q: %v", name, err)
+				}
+				if n, err := w.Client.Count(t.Context(), d); err != nil || int64(n) != c.want {
+					t.Errorf("%q: %d of %+v, %v, want %d", name, n, c.q, err, c.want)
+				}
+				job, err := c.m.Start(t.Context(), w.Engine, c.q, mapper.NoParams{}, &mapper.StartOptions{PageSize: 7})
+				if err != nil {
+					t.Errorf("%q: %+v: %v", name, c.q, err)
+					continue
+				}
+				s, err := job.Wait(t.Context())
+				if err != nil || s.State != mapper.StateSucceeded || s.Processed != c.want {
+					t.Errorf("%q: %+v: status %+v, %v, want %d", name, c.q, s, err, c.want)
+				}
+			}
 		}
 	})
 }

@@ -571,6 +571,12 @@ func (p *byPointer) Validate() error {
 	return nil
 }
 
+// unreadable is a type of parameters whose methods panic.
+type unreadable struct{ N int }
+
+func (unreadable) MarshalJSON() ([]byte, error) { panic("it can't be written") }
+func (*unreadable) UnmarshalJSON([]byte) error  { panic("it can't be read") }
+
 // TestValidate checks that the parameters' Validate method is called before a job starts in any
 // way: by value, by name, as a rehearsal, by a schedule, and for a plan. A refused start leaves no
 // record.
@@ -583,8 +589,11 @@ func TestValidate(t *testing.T) {
 		return 0, nil
 	},
 		func(context.Context, *mapper.Page[int], *byPointer) error { return nil })
+	panicking := mapper.Visit("panicking", func(context.Context, *mapper.Entity[account], unreadable) error {
+		return nil
+	})
 	schedule := mapper.NewSchedule("hourly", add, mapper.OverlapQueue)
-	mappertest.Run(t, []mapper.AnyMapper{add, text, pointed}, &mappertest.Options{
+	mappertest.Run(t, []mapper.AnyMapper{add, text, pointed, panicking}, &mappertest.Options{
 		Schedules: []mapper.AnySchedule{schedule},
 	}, func(t *testing.T, w *mappertest.Env) {
 		key := datastore.NameKey("Account", "a", nil)
@@ -610,6 +619,10 @@ func TestValidate(t *testing.T) {
 		refused("a panic", err, "it can't be looked at")
 		_, err = pointed.Start(t.Context(), w.Engine, q, &byPointer{}, nil)
 		refused("a pointer", err, `"text" is missing`)
+		_, err = panicking.Start(t.Context(), w.Engine, q, unreadable{}, nil)
+		refused("a panic of MarshalJSON", err, "it can't be written")
+		_, err = w.Engine.StartByName(t.Context(), "panicking", q, json.RawMessage(`{"N": 1}`), nil)
+		refused("a panic of UnmarshalJSON", err, "it can't be read")
 		for _, c := range [][3]string{
 			{"add", `{}`, `"amount" is 0`}, {"add", `{"amount": null}`, `"amount" is null`}, {"add",
 				`{"amount": 1, "amount": 2}`, "twice"}, {"add", `{"amount": 1, "x": 2}`, `"x"`},

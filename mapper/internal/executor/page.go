@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
@@ -34,7 +35,7 @@ func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(tim
 // commit never takes effect. If the function fails, the whole page is retried.
 func (d *delivery) collect(ctx context.Context, o *page.Results) (lose func(), err error) {
 	a := function.NewAttempt(d.job.Ref(), function.Update, nil)
-	lose = func() { a.Lose(context.WithoutCancel(ctx)) }
+	lose = func() { d.lose(ctx, a) }
 	if d.functions.OverPage == nil || len(o.Collected) == 0 {
 		return lose, nil
 	}
@@ -81,4 +82,24 @@ func (d *delivery) collect(ctx context.Context, o *page.Results) (lose func(), e
 	o.Page = *effect
 	o.Counters.Merge(effect.Counters)
 	return lose, nil
+}
+
+// lose calls the functions that an attempt has registered for its rollback. No reader counts their
+// leftovers, so the delivery goes on if they panic, end their goroutine or take too long.
+func (d *delivery) lose(ctx context.Context, a *function.Attempt) {
+	ctx = context.WithoutCancel(ctx)
+	var failed error
+	err := function.Calls(ctx, function.MaxInTransaction, &d.x.Gate.Strays, func(r *function.Runner) {
+		var said error
+		if r.Call(func(ctx context.Context) { said = a.Lose(ctx) }) {
+			failed = said
+		}
+	})
+	if err == nil {
+		err = failed
+	}
+	if err != nil { // its text may quote an entity
+		d.x.Log.LogAttrs(ctx, slog.LevelWarn, "a function of OnRollback failed", slog.String("job", d.job.ID),
+			slog.String("mapper", d.job.Mapper), slog.String("kind", fault.Kind(err)))
+	}
 }

@@ -57,6 +57,11 @@ func Kind(err error, names ...string) string {
 	return kind(err) + " (cause " + Digest(Cause(Text(err), names...)) + ")"
 }
 
+// Read calls the methods of an error that this package calls. If one of them panics, so does Read.
+func Read(err error) {
+	_, _ = Text(err), kind(err)
+}
+
 func kind(err error) string {
 	var k interface{ Kind() string }
 	switch {

@@ -380,15 +380,22 @@ func (a *Attempt) OnLost(f func(context.Context)) {
 	})
 }
 
-// Lose calls the functions added by OnLost, the last one first.
-func (a *Attempt) Lose(ctx context.Context) {
+// Lose calls the functions added by OnLost, the last one first. If some of them panic, it calls the
+// others, and returns the first panic as an error.
+func (a *Attempt) Lose(ctx context.Context) (failed error) {
 	for _, f := range slices.Backward(a.lost) {
-		f(ctx)
+		failed = cmp.Or(failed, func() (err error) {
+			defer Recovered(&err)
+			f(ctx)
+			return nil
+		}())
 	}
+	return failed
 }
 
 // Fail makes the attempt fail with an error. If it is called several times, the first error counts.
 func (a *Attempt) Fail(err error) {
+	err = readable(err)
 	a.do(func() error {
 		a.failed = cmp.Or(a.failed, err)
 		return nil
@@ -434,11 +441,34 @@ func RunBatch(attempts []*Attempt, fn func() error) error {
 	return fn()
 }
 
-// Recovered turns a panic of the user's code into an error. Call it by defer.
+// Recovered turns a panic of the user's code into an error. Call it by defer. Methods of an error
+// that the code returns are the user's code, too, so it calls them here.
 func Recovered(err *error) {
 	if r := recover(); r != nil {
-		*err = fault.Panicked(fmt.Sprintf("panic: %v%s", r, panicked(debug.Stack())))
+		*err = panicOf(r)
+		return
 	}
+	*err = readable(*err)
+}
+
+// readable returns an error whose methods can be called. A method of err may panic, as Error does
+// for a nil pointer that was returned as an error. That panic is then the result.
+func readable(err error) (is error) {
+	if err == nil {
+		return nil
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			is = panicOf(r)
+		}
+	}()
+	fault.Read(err)
+	return err
+}
+
+// panicOf returns the error of a panic. Call it in the function that recovers.
+func panicOf(r any) error {
+	return fault.Panicked(fmt.Sprintf("panic: %v%s", r, panicked(debug.Stack())))
 }
 
 // panicked returns a text that says where a panic comes from: the first frames of its stack, short

@@ -11,8 +11,10 @@ import (
 	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
-// EncodeParams returns the JSON of parameters for a job's record.
-func EncodeParams(params any) (json.RawMessage, error) {
+// EncodeParams returns the JSON of parameters for a job's record. A panic of their methods becomes
+// an error.
+func EncodeParams(params any) (_ json.RawMessage, err error) {
+	defer Recovered(&err)
 	encoded, err := json.Marshal(params)
 	switch {
 	case err != nil:
@@ -30,8 +32,10 @@ func EncodeParams(params any) (json.RawMessage, error) {
 const maxParams = 256 << 10
 
 // DecodeParams decodes the parameters in a job's record. A field that the Go type does not have is
-// an error, because the caller who set it expects an effect.
-func DecodeParams(encoded json.RawMessage, params any) error {
+// an error, because the caller who set it expects an effect. A panic of the parameters' methods
+// becomes an error.
+func DecodeParams(encoded json.RawMessage, params any) (err error) {
+	defer Recovered(&err)
 	d := json.NewDecoder(bytes.NewReader(encoded))
 	d.DisallowUnknownFields()
 	switch err := d.Decode(params); {
@@ -50,8 +54,9 @@ func DecodeParams(encoded json.RawMessage, params any) error {
 
 // ReadParams decodes and checks the parameters of a job that is about to start. It is strict: if a
 // part of the input would be ignored or changed, it returns an error. It also calls the parameters'
-// Validate method, if they have one.
-func ReadParams[P any](encoded json.RawMessage, params *P) error {
+// Validate method, if they have one. A panic of their methods becomes an error.
+func ReadParams[P any](encoded json.RawMessage, params *P) (err error) {
+	defer Recovered(&err)
 	if string(bytes.TrimSpace(encoded)) == "null" {
 		return errNull
 	}

@@ -315,7 +315,7 @@ func (q Query) Base() *datastore.Query {
 		d = d.Ancestor(q.Ancestor)
 	}
 	for _, f := range q.Others() {
-		d = d.FilterField(f.Property, f.Op, f.Value)
+		d = d.FilterField(names.Field(f.Property), f.Op, f.Value)
 	}
 	return d
 }

@@ -6,6 +6,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
@@ -64,7 +65,8 @@ func withKeys(d *datastore.Query, start, end *keyspace.Position) *datastore.Quer
 
 // byValue orders the results by the property in ShardBy, then by key.
 func (q Query) byValue(d *datastore.Query) *datastore.Query {
-	if d = d.Order(q.ShardBy); q.ranged() { // otherwise the property of the inequality would come before the key
+	d = d.Order(names.Field(q.ShardBy))
+	if q.ranged() { // otherwise the property of the inequality would come before the key
 		d = d.Order("__key__")
 	}
 	return d
@@ -72,7 +74,7 @@ func (q Query) byValue(d *datastore.Query) *datastore.Query {
 
 func (q Query) scansOfValues(start, end *keyspace.Position) (scans []Scan) {
 	one := func(v any, start, end *keyspace.Position) Scan {
-		d := q.Base().FilterField(q.ShardBy, "=", v).Order("__key__")
+		d := q.Base().FilterField(names.Field(q.ShardBy), "=", v).Order("__key__")
 		return Scan{Query: withKeys(d, start, end), Property: q.ShardBy, Fixed: true, Value: v, Share: q.Share}
 	}
 	valued := func(p *keyspace.Position) bool { return p != nil && p.Valued }
@@ -83,12 +85,12 @@ func (q Query) scansOfValues(start, end *keyspace.Position) (scans []Scan) {
 	switch {
 	case valued(start) && start.Key != nil:
 		scans = append(scans, one(start.Value, start, nil))
-		d = d.FilterField(q.ShardBy, ">", start.Value)
+		d = d.FilterField(names.Field(q.ShardBy), ">", start.Value)
 	case valued(start):
-		d = d.FilterField(q.ShardBy, ">=", start.Value)
+		d = d.FilterField(names.Field(q.ShardBy), ">=", start.Value)
 	}
 	if valued(end) {
-		d = d.FilterField(q.ShardBy, "<", end.Value)
+		d = d.FilterField(names.Field(q.ShardBy), "<", end.Value)
 	}
 	scans = append(scans, Scan{Query: d, Property: q.ShardBy, Times: q.Times, Share: q.Share})
 	if valued(end) && end.Key != nil {
@@ -154,7 +156,7 @@ func (q Query) Datastore() (*datastore.Query, error) {
 	} else {
 		for _, f := range q.Filters {
 			if f.Property == q.ShardBy {
-				d = d.FilterField(f.Property, f.Op, f.Value)
+				d = d.FilterField(names.Field(f.Property), f.Op, f.Value)
 			}
 		}
 		d = q.byValue(d)

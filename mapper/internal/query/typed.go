@@ -8,6 +8,7 @@ import (
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
@@ -46,6 +47,12 @@ func (q Query) Comparisons() (all []Comparison) {
 	return all
 }
 
+// AnySharded returns the query for the key of an entity with the property of ShardBy, for a query
+// over one space.
+func (q Query) AnySharded() *datastore.Query {
+	return Query{Kind: q.Kind, Namespace: q.Namespace}.Base().Order(names.Field(q.ShardBy)).KeysOnly().Limit(1)
+}
+
 // Ranges reports whether all filters of the comparison are inequalities.
 func (c Comparison) Ranges() bool {
 	return !slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.ranges() })
@@ -56,23 +63,23 @@ func (c Comparison) Ranges() bool {
 func (c Comparison) Passing(greatest bool) *datastore.Query {
 	d := c.ordered(greatest)
 	for _, f := range c.filters {
-		d = d.FilterField(f.Property, f.Op, f.Value)
+		d = d.FilterField(names.Field(f.Property), f.Op, f.Value)
 	}
 	return d
 }
 
 // Stored returns the query for the entity with the least or the greatest value that is not null.
 func (c Comparison) Stored(greatest bool) *datastore.Query {
-	return c.ordered(greatest).FilterField(c.Property, ">", nil)
+	return c.ordered(greatest).FilterField(names.Field(c.Property), ">", nil)
 }
 
 // Null returns the query for an entity with the value null.
 func (c Comparison) Null() *datastore.Query {
-	return c.space.Base().FilterField(c.Property, "=", nil).Limit(1)
+	return c.space.Base().FilterField(names.Field(c.Property), "=", nil).Limit(1)
 }
 
 func (c Comparison) ordered(descending bool) *datastore.Query {
-	order := c.Property
+	order := names.Field(c.Property)
 	if descending {
 		order = "-" + order
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -78,9 +79,14 @@ func (src Source) anyOf(ctx context.Context, q query.Query, kind string) (bool, 
 }
 
 // checkTypes returns an error if a property's values have other types than the value that the query
-// compares them with. Unless absent is set, it also returns an error if no entity has the property.
+// compares them with. Unless absent is set, it also returns an error if no entity has the property,
+// or the one by which the job is sharded.
 func (src Source) checkTypes(ctx context.Context, q query.Query, absent bool) error {
-	if len(q.Filters) == 0 {
+	// A filter by the property of ShardBy, if there is one, decides how it is checked.
+	sharded := !absent && q.ShardBy != "" && !slices.ContainsFunc(q.Filters, func(f query.Filter) bool {
+		return f.Property == q.ShardBy
+	})
+	if len(q.Filters) == 0 && !sharded {
 		return nil
 	}
 	group, gctx := errgroup.WithContext(ctx)
@@ -88,6 +94,11 @@ func (src Source) checkTypes(ctx context.Context, q query.Query, absent bool) er
 	next := src.Spaces(ctx, q, nil, nil)
 	var mu sync.Mutex
 	there, all := make(map[string]bool), false // whether each property exists, and all spaces were seen
+	note := func(property string, known bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		there[property] = there[property] || known
+	}
 	for range mostTyped {
 		s, ok, err := next()
 		if err != nil {
@@ -99,10 +110,15 @@ func (src Source) checkTypes(ctx context.Context, q query.Query, absent bool) er
 		for _, c := range q.In(s).Comparisons() {
 			group.Go(func() error {
 				known, err := src.checkComparison(gctx, c)
-				mu.Lock()
-				there[c.Property] = there[c.Property] || known
-				mu.Unlock()
+				note(c.Property, known)
 				return err
+			})
+		}
+		if sharded {
+			group.Go(func() error {
+				e, err := src.one(gctx, q.In(s).AnySharded())
+				note(q.ShardBy, e != nil)
+				return unserved(err)
 			})
 		}
 	}
@@ -110,7 +126,13 @@ func (src Source) checkTypes(ctx context.Context, q query.Query, absent bool) er
 		return err
 	}
 	for property, known := range there {
-		if !known {
+		switch {
+		case known:
+		case sharded && property == q.ShardBy:
+			return setting.Errorf("%w: Query.ShardBy: no entity has an indexed property %q, so the job would process "+
+				"none: if its name is right, it is indexed, and there may be none, set StartOptions.AllowEmpty",
+				fault.ErrArguments, property)
+		default:
 			return setting.Errorf("%w: Query.Filters: no entity has an indexed property %q, so a filter by it finds "+
 				"none: if its name is right, it is indexed, and there may be none, set StartOptions.AllowEmpty",
 				fault.ErrArguments, property)

@@ -24,7 +24,7 @@ import (
 // Probe sends the database each form of query that the job's tasks will send, for one entity each.
 // It returns an error if the database can't answer, or if the answer shows a mistake in the query.
 // It is a mistake to compare values of different types. Unless empty is set, it is also a mistake
-// if a kind has no entities, or if no entity has a filtered property.
+// if a kind has no entities, or if no entity has a filtered property or the property of ShardBy.
 //
 // The result times is true if the values of the property in ShardBy are times.
 func (src Source) Probe(ctx context.Context, q query.Query, empty bool) (times bool, err error) {

@@ -51,6 +51,13 @@ func TestProbe(t *testing.T) {
 			want: "- kind: K\n  properties:\n  - name: \"n\"\n  - name: t"},
 		{name: "by times", q: in(query.Query{ShardBy: "t"}), times: true},
 		{name: "by numbers", q: in(query.Query{ShardBy: "n"})},
+		{name: "by values that are not there", q: in(query.Query{ShardBy: "m"}),
+			want: `Query.ShardBy: no entity has an indexed property "m"`},
+		{name: "by values that may not be there", q: in(query.Query{ShardBy: "m"}), empty: true},
+		{name: "by values in one of several namespaces",
+			q: query.Query{Kind: "K", Namespaces: []string{"b", "c"}, ShardBy: "n"}},
+		{name: "by values in no namespace", q: query.Query{Kind: "K", AllNamespaces: true, ShardBy: "m"},
+			want: `no entity has an indexed property "m"`},
 		{name: "as it was", q: in(query.Query{ReadTime: noon}), want: "can't be read as it was"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

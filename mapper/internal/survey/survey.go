@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/source"
@@ -254,11 +255,11 @@ func (sv Survey) values(ctx context.Context, size int) ([]*keyspace.Position, er
 // the whole kind.
 func (sv Survey) last(ctx context.Context) (last *keyspace.Position, err error) {
 	q := sv.Query
-	s := query.Scan{Query: q.Base().Order("-" + q.ShardBy), Property: q.ShardBy, Times: q.Times}
+	s := query.Scan{Query: q.Base().Order("-" + names.Field(q.ShardBy)), Property: q.ShardBy, Times: q.Times}
 	if last, err = sv.Source.First(ctx, s, 0); status.Code(err) != codes.FailedPrecondition {
 		return last, err
 	}
-	s.Query = datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("-" + q.ShardBy)
+	s.Query = datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("-" + names.Field(q.ShardBy))
 	return sv.Source.First(ctx, s, 0)
 }
 
