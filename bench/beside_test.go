@@ -93,6 +93,9 @@ var besideRows = []besideRow{
 	{name: "1000 entities, wait elsewhere", n: 1000, queue: 40, workers: 10, atOnce: 1, update: true, elsewhere: true},
 	{name: "20000 entities of 1ms, 8 workers", n: 20_000, queue: 8, workers: 8, atOnce: 1, update: true,
 		need: need{takes: time.Millisecond}},
+	{name: "20000 entities, 8 workers", n: 20_000, queue: 8, workers: 8, atOnce: 1, update: true},
+	{name: "100000 entities, 8 workers", n: 100_000, queue: 8, workers: 8, atOnce: 1, update: true},
+	{name: "100000 entities, 32 workers", n: 100_000, queue: 32, workers: 32, atOnce: 1, update: true},
 }
 
 // BenchmarkBesideLoop compares jobs with programs that promise nothing, in virtual time with the

@@ -78,6 +78,11 @@ func describe(method string, req any) string {
 			method += " " + k.Name
 		}
 	case *datastorepb.LookupRequest:
+		kinds := make(map[string]bool)
+		for _, k := range r.GetKeys() {
+			kinds[k.GetPath()[len(k.GetPath())-1].GetKind()] = true
+		}
+		method += " " + strings.Join(slices.Sorted(maps.Keys(kinds)), " ")
 		if len(r.GetReadOptions().GetTransaction()) > 0 {
 			method += " in a transaction"
 		}

@@ -29,6 +29,7 @@ var (
 	pageSize     = flag.Int("page", 500, "the most entities a page")
 	filterFlag   = flag.String("filters", "none", "filters, with commas between them: none, 1%, last-5%")
 	modeFlag     = flag.String("mode", "update", "update or visit")
+	callsFlag    = flag.Bool("calls", false, "print the calls of each job to the Datastore, by purpose")
 )
 
 // A row is the result of one job.
@@ -317,6 +318,7 @@ func makespan(t *testing.T, mode string, s shape, c cost, f filter, st strategy,
 	}
 	before, delivered := w.emulator.Usage(), w.delivered.Load()
 	w.network.on.Store(true)
+	w.calls.reset()
 	begun := time.Now()
 	job, err := m.Start(t.Context(), w.processes[0], query, mapper.NoParams{}, &mapper.StartOptions{
 		ID: "bench", PageSize: *pageSize, ExpectedWorkers: workers, Splitting: st.splitting(workers),
@@ -324,6 +326,9 @@ func makespan(t *testing.T, mode string, s shape, c cost, f filter, st strategy,
 	w.must(err)
 	status, used := w.await(job)
 	used = used.Sub(before)
+	if *callsFlag {
+		t.Logf("\n%v", &w.calls)
+	}
 	w.check(job, status, keys, items, f.matches != nil, updates)
 	best := ideal(times, *pageSize, workers)
 	took := status.Ended.Sub(begun) + perCommit // the record has the time at which the last commit starts

@@ -151,13 +151,11 @@ type try struct {
 // guarded returns the entities that must be unchanged at the commit. If all is false, it returns
 // only those that the step does not write, because no mutation can carry their condition.
 func (t *try) guarded(all bool) (guards []page.Guard) {
-	if t.guards == nil {
-		return nil
+	if t.guards != nil {
+		guards = t.guards()
 	}
-	for _, g := range t.guards() {
-		if all || g.Free {
-			guards = append(guards, g)
-		}
+	if !all {
+		guards = slices.DeleteFunc(guards, func(g page.Guard) bool { return !g.Free })
 	}
 	return guards
 }
@@ -171,7 +169,7 @@ func (t *try) send(ctx context.Context, locks bool) (guards []page.Guard, err er
 	switch {
 	case t.d.record.Version == 0 || locks || slices.ContainsFunc(guards, unversioned):
 		return nil, t.inTransaction(ctx, true)
-	case len(t.guarded(false)) > 0:
+	case slices.ContainsFunc(guards, func(g page.Guard) bool { return g.Free }):
 		err = t.inTransaction(ctx, false)
 		return t.guarded(true), err
 	}

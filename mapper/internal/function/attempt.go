@@ -348,7 +348,7 @@ func (a *Attempt) Leave(key *datastore.Key, why string) {
 // Save saves the attempt's own entity. If the database supports property masks and a mask can name
 // the changed properties, it sends only these, and otherwise the whole entity.
 func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
-	m, saved := datastore.NewUpdate(a.key, wire.Unsent()), whole
+	on := wire.Condition{Writes: whole, Free: true}
 	if masks && len(changed) > 0 && property.Maskable(changed) {
 		// The commit need not send properties that the mask does not name.
 		some := &pb.Entity{Key: whole.GetKey(), Properties: make(map[string]*pb.Value, len(changed))}
@@ -357,10 +357,14 @@ func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 				some.Properties[name] = v
 			}
 		}
-		m, whole = m.WithPropertyMask(changed...), some
+		on.Writes, on.Mask = some, &pb.PropertyMask{Paths: changed}
 	}
-	a.add(m, mutation{Key: a.key, Changed: changed, Whole: saved, On: wire.Condition{Writes: whole, Free: true}})
+	a.add(unsentUpdate, mutation{Key: a.key, Changed: changed, Whole: whole, On: on})
 }
+
+// unsentUpdate is the placeholder of each update that a condition replaces, see wire.Unsent. One
+// serves all updates, because making one takes about as long as loading an entity.
+var unsentUpdate = datastore.NewUpdate(datastore.NameKey("__unsent__", "update", nil), wire.Unsent())
 
 // add adds a mutation. It replaces an earlier mutation of the same entity.
 func (a *Attempt) add(m *datastore.Mutation, added mutation) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -351,12 +352,13 @@ func TestSave(t *testing.T) {
 		changed []string
 		masks   bool
 		want    int // number of properties sent
+		named   int // number of properties in the mask
 	}{
-		{"what has changed", []string{"N"}, true, 1},
-		{"what has gone is named, and not sent", []string{"N", "Gone"}, true, 1},
-		{"nothing has changed", nil, true, 2},
-		{"the database has no masks", []string{"N"}, false, 2},
-		{"a mask can't name it", []string{"a.b"}, true, 2},
+		{"what has changed", []string{"N"}, true, 1, 1},
+		{"what has gone is named, and not sent", []string{"N", "Gone"}, true, 1, 2},
+		{"nothing has changed", nil, true, 2, 0},
+		{"the database has no masks", []string{"N"}, false, 2, 0},
+		{"a mask can't name it", []string{"a.b"}, true, 2, 0},
 	} {
 		a := NewAttempt(record.Ref{ID: "j"}, Update, self)
 		a.Save(whole, c.changed, c.masks)
@@ -367,6 +369,9 @@ func TestSave(t *testing.T) {
 		m := e.Mutations[0]
 		if got := len(m.On.Writes.Properties); got != c.want || !m.On.Free || m.Whole != whole {
 			t.Errorf("%s: %d properties, want %d; on %+v", c.name, got, c.want, m.On)
+		}
+		if got := m.On.Mask.GetPaths(); len(got) != c.named || len(got) > 0 && !slices.Equal(got, c.changed) {
+			t.Errorf("%s: the mask names %v, want %d", c.name, got, c.named)
 		}
 	}
 }

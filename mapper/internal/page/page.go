@@ -108,7 +108,7 @@ const tellEvery = 200 * time.Millisecond
 // bytes is reached. It always handles at least one entity.
 func (p *Page) Run(ctx context.Context) (*Results, error) {
 	p.calls = new(callers)
-	o := &Results{late: p.Late, visits: p.Mode != function.Update}
+	o := &Results{late: p.Late, visits: p.Mode != function.Update, results: make([]result, 0, len(p.At))}
 	begun := time.Now()
 	for first := true; first || o.Reached < len(p.At); first = false {
 		size := p.Paces.Get(p.Job.Ref()).Chunk(len(p.At) - o.Reached)

@@ -144,22 +144,19 @@ type Guard struct {
 // it inserts, or overwrites after reading them. If an entity's result writes anything, everything
 // that its call has read is guarded, too.
 func (o *Results) Guards() (all []Guard) {
-	written := make(map[string]bool) // by earlier entities, which have the guard
+	if o.visits {
+		return nil
+	}
 	for i := range o.results {
-		if i > 0 && !o.visits {
-			for _, name := range o.results[i-1].writes() {
-				written[name] = true
-			}
-		}
 		r := &o.results[i]
-		if o.visits || r.effect == nil {
+		if r.effect == nil {
 			continue
 		}
 		own := false
 		for _, m := range r.effect.Mutations {
 			switch {
 			case m.Inserts:
-				if !written[m.Key.Encode()] {
+				if o.writer(i, m.Key.Encode()) < 0 { // otherwise an earlier entity has the guard
 					all = append(all, Guard{Key: m.Key, Was: wire.Stamp{Gone: true}, of: i})
 				}
 			case m.Key.Equal(r.at.Key) && (m.On == (wire.Condition{}) || m.On.Free):

@@ -92,6 +92,13 @@ func TestCommits(t *testing.T) {
 				c.InsertStored(keyOf(9), entityOf(9, 5))
 			}
 		}, want: "put 9", relies: "no 9, 1@1 read"},
+		{name: "an insert under the key of one that the page deletes", fn: func(c *call) {
+			if c.id == 1 {
+				c.Delete(keyOf(1))
+			} else {
+				c.InsertStored(keyOf(1), entityOf(1, 5))
+			}
+		}, want: "delete 1@1, put 1", relies: "1@1, 2@1 read"},
 		{name: "what an undo restores is as it has seen it", fn: func(c *call) {
 			if c.id == 1 {
 				c.Restore(keyOf(7), entityOf(7, 5), 4)

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,8 @@ type Condition struct {
 	Version int64      // the version that the entity must have; 0: any
 	Writes  *pb.Entity // the entity to write, byte for byte; nil: the client sends its own
 	Free    bool       // whether there is no condition: the entity may have any version, or not exist
+
+	Mask *pb.PropertyMask // the properties that are written; nil: the client's mask
 }
 
 // Unsent returns a value for the client to put if a Condition has the entity to write. It is
@@ -33,7 +36,7 @@ func Unsent() *datastore.PropertyList {
 // and a later commit may send it with another condition.
 func (c Condition) on(m *pb.Mutation) *pb.Mutation {
 	on := &pb.Mutation{
-		Operation: m.Operation, PropertyMask: m.PropertyMask, PropertyTransforms: m.PropertyTransforms,
+		Operation: m.Operation, PropertyMask: cmp.Or(c.Mask, m.PropertyMask), PropertyTransforms: m.PropertyTransforms,
 	}
 	if c.Version != 0 {
 		on.ConflictDetectionStrategy = &pb.Mutation_BaseVersion{BaseVersion: c.Version}

@@ -130,6 +130,25 @@ func TestByteForByte(t *testing.T) {
 	})
 }
 
+// TestMask checks that only the properties of the mask are written.
+func TestMask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := newDatabase(t)
+		db.put(t, key(1), 1)
+		if _, err := Commit(t.Context(), db.Client, []Mutation{{Mutation: datastore.NewUpdate(key(2), Unsent()),
+			Condition: Condition{Writes: sends(1, 5), Mask: &pb.PropertyMask{Paths: []string{"N"}}}}}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, v := Taking(t.Context())
+		if _, err := db.GetAll(ctx, datastore.NewQuery("K"), new([]datastore.PropertyList)); err != nil {
+			t.Fatal(err)
+		}
+		if is := v.Of[0].Entity.Properties; len(v.Of) != 1 || len(is) != 1 || is["N"].GetIntegerValue() != 5 {
+			t.Errorf("%v is stored", v.Of)
+		}
+	})
+}
+
 // TestDeletionsApart deletes two entities whose keys have the same text. The client alone would
 // send one deletion.
 func TestDeletionsApart(t *testing.T) {
