@@ -60,8 +60,8 @@ func (v *Verifier) advise(err error, token string, now time.Time) error {
 
 // Claimed returns the e-mail address in a request's token, or its subject if it has none. It does
 // not verify the token. It is only for a Cloud Run service that requires authentication: Cloud Run
-// verifies the token and removes its signature. Make sure that no request reaches the service past
-// Cloud Run: anybody can write such a token.
+// verifies the token and removes its signature. Make sure that every request reaches the service
+// through Cloud Run: otherwise anybody can send a made-up token.
 //
 // If the token still has a signature, or there is no token, nobody has verified it. The error is
 // then [ErrUnauthenticated].

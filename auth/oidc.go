@@ -82,8 +82,8 @@ func NewOIDC(audience string, accounts []string, keysURL string) (*Verifier, err
 	return newVerifier(oidc, audience, accounts, keysURL)
 }
 
-// AnyAccount as the only account of [NewIAP] makes it accept every account that Identity-Aware
-// Proxy lets through.
+// AnyAccount makes [NewIAP] accept every account that Identity-Aware Proxy lets through. It must be
+// the only account in the list.
 const AnyAccount = "*"
 
 // NewIAP returns a verifier of assertions, the tokens by which Identity-Aware Proxy says who sent a
@@ -182,7 +182,8 @@ func Account(ctx context.Context) string {
 
 // Require returns a handler that passes on the requests that the verifier accepts. [Account]
 // returns their account. It answers other requests with 401 or 403, and logs the errors. The answer
-// says only that the token is invalid, with its [Advice], or that it is of another account.
+// says only that the token belongs to another account, or that it is invalid. To the latter it adds
+// the [Advice].
 func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		account, err := v.Authenticate(r)

@@ -34,7 +34,7 @@
 //	                            verify, clean-up
 //
 // Forms post to ./act with do, one or more id, and a reason. Abort, undo, move, verify and clean-up
-// also need confirmed=yes. A retry takes a cause, or its hash as "of". Rate takes rate, writes,
+// also need confirmed=yes. A retry takes cause, or "of" with a hash. Rate takes rate, writes,
 // calls, ramp=on and for; an absent limit is no limit. Clean-up takes failures=on and record=on. An
 // undo takes rehearsal=on. The form that starts a job posts its fields to ./start, with do=plan or
 // do=start. A request that a browser sends from another site is refused.
@@ -46,9 +46,10 @@
 //
 //	./         {"jobs": [{"id", "mapper", "queue", "state", "error", "why", "created", "ended",
 //	           "counted", "processed", "failures", "dollars", "progress"}], "next", "searched",
-//	           "counts": {STATE: N}}: fields of mapper.JobInfo. For jobs that have not succeeded they
-//	           are fields of mapper.Status; "progress" and "why" are present until a job has ended.
-//	           "counts" counts the jobs of all pages, whatever their state and name
+//	           "counts": {STATE: N}}: fields of mapper.JobInfo. For a job that has not
+//	           succeeded, the values are from its mapper.Status; "progress" and "why" are
+//	           present until a job has ended. "counts" counts the jobs of all
+//	           pages, whatever their state and name
 //	./job      {"status", "causes", "history", "ranges", "estimated", "series", "levels", "pages",
 //	           "kept"}: status is mapper.Status, and ranges are picture.Picture.Ranges with bounds
 //	           as texts; for series, levels and pages see package picture; kept is false if the
@@ -59,7 +60,8 @@
 //	./examples {"examples": [{"key", "what", "properties": [{"name", "before", "after"}]}]}
 //	./left     {"left": [{"key", "why"}], "next"}
 //	./replay   {"times": [...], "frames": ["..."], "ranges"}: a letter for each range in each frame:
-//	           u for uncut, p for pending, r for running, d for done, s for slow and f for failed
+//	           u for not cut off, p for pending, r for running, d for done, s for slow and
+//	           f for failed
 //	./start    {"mappers": [{"name", "visit", "description", "fields": [{"name", "kind",
 //	           "optional", "required"}]}]}: the field NAME is posted as p.NAME; posted, {"plan"}
 //	           (mapper.Estimate) or {"id"}

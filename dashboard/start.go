@@ -127,6 +127,21 @@ type entered struct {
 	each    time.Duration // how long the function takes for an entity
 }
 
+// whole returns the number in an input, or 0 if the input is empty. The number can't be 0, which
+// would mean the default.
+func whole(q url.Values, name string) (int, error) {
+	n, err := number(q, name)
+	switch {
+	case err != nil:
+		return 0, err
+	case n != float64(int(n)):
+		return 0, operator.BadRequest(fmt.Sprintf("%s is %v, it has to be a whole number", labelOf(name), n))
+	case n == 0 && q.Get(name) != "":
+		return 0, operator.BadRequest(fmt.Sprintf("%s is 0: leave it empty for the default", labelOf(name)))
+	}
+	return int(n), nil
+}
+
 // read parses the form's inputs, which are in q.
 func (f *form) read(q url.Values) (in entered, err error) {
 	in.mapper = f.Chosen.Name
@@ -171,14 +186,7 @@ func (f *form) read(q url.Values) (in entered, err error) {
 	}
 	for name, to := range map[string]*int{"page_size": &in.options.PageSize, "workers": &in.options.ExpectedWorkers,
 		"failure_limit": &in.options.FailureLimit, "concurrency": &in.options.Concurrency} {
-		n, err := number(q, name)
-		if err == nil && n != float64(int(n)) {
-			err = operator.BadRequest(fmt.Sprintf("%s is %v, it has to be a whole number", labelOf(name), n))
-		}
-		if err == nil && n == 0 && q.Get(name) != "" { // it would mean the default
-			err = operator.BadRequest(fmt.Sprintf("%s is 0: leave it empty for the default", labelOf(name)))
-		}
-		*to = int(n)
+		*to, err = whole(q, name)
 		note(err)
 	}
 	for name, to := range map[string]*float64{"rate": &in.options.Rate.EntitiesPerSecond,

@@ -34,9 +34,9 @@ type Usage = billing.Usage
 
 // Options are the settings of an [Emulator]. The zero value has all defaults.
 type Options struct {
-	// ScatterOneIn is the number of entities for each entity with the property __scatter__, in [1,
-	// 65536]. Clients sample the keys of a kind by this property. Google's classic emulator has 2.
-	// Defaults to 128, as in production.
+	// ScatterOneIn gives one entity in this number, on average, the property __scatter__. It is in
+	// [1, 65536]. Clients sample the keys of a kind by this property. Google's classic emulator has
+	// 2. Defaults to 128, as in production.
 	ScatterOneIn int
 
 	// QueryBatchSize is how many results one call of a query returns at most. A client calls again

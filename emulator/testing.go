@@ -1,6 +1,6 @@
 package emulator
 
-// TB is the part of a *testing.T that [ForTest] uses, also in package google.
+// TB is the part of a *testing.T that [ForTest] uses. The ForTest of package google uses it, too.
 type TB interface {
 	Helper()
 	Cleanup(func())

@@ -16,7 +16,7 @@ const (
 	// Uncompressed is no compression.
 	Uncompressed Compression = ""
 	// Gzip compresses text in gzip members, one for each part, as RFC 1952 allows. It compresses
-	// blocks of Avro and pages of Parquet with its DEFLATE.
+	// blocks of Avro and pages of Parquet with DEFLATE, the algorithm of gzip.
 	Gzip Compression = "gzip"
 	// Zstd compresses text in Zstandard frames, one for each part, as RFC 8878 allows. It also
 	// compresses blocks of Avro and pages of Parquet.

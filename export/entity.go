@@ -18,8 +18,8 @@ import (
 // An Entity is a whole stored entity. Its JSON is the entity of Datastore's REST API
 // (https://cloud.google.com/datastore/docs/reference/data/rest/v1/Entity), which names the type of
 // each value. So everything survives a round trip: keys, times, blobs, geographical points,
-// embedded entities, lists, nulls, meanings, and index flags. Only the project and database are
-// left out of its key, and of references to the same database.
+// embedded entities, lists, nulls, meanings, and index flags. Its key, and references to the same
+// database, lack only the project and the database.
 type Entity struct {
 	Key        *datastore.Key
 	Properties datastore.PropertyList // the properties as the Go client loads them

@@ -146,8 +146,8 @@ func (x *Export[P]) checkNames(s stage, files int) error {
 				"is the manifest's", name, i)
 		}
 		if path := s.place().path(name); len(path) > longestPath {
-			return fmt.Errorf("the names of files get too long: with the folder %q and its run, that of file %d has %d "+
-				"bytes, and buckets take up to %d", s.Folder, i, len(path), longestPath)
+			return fmt.Errorf("the names of files get too long: with the folder %q and its run, that of file %d has "+
+				"%d bytes, and buckets take up to %d", s.Folder, i, len(path), longestPath)
 		}
 		if other, there := seen[name]; there {
 			return fmt.Errorf("Options.Name returns %q for both file %d and file %d", name, other, i)

@@ -41,8 +41,8 @@
 //   - 404 if no job has the ID,
 //   - 409 if the job is in the wrong state, belongs to another queue, was started by a newer build,
 //     or has this ID with other arguments,
-//   - 500 if the service failed: {"error", "request"} says why as far as that is safe, and the
-//     log has a line with the request's ID.
+//   - 500 if the service failed: {"error", "request"}. The error has only causes that callers may
+//     see. The log has the whole error, in a line with the same "request".
 //
 // An unknown number is -1 in every answer.
 package jobsapi

@@ -129,8 +129,8 @@ func (j *Job) checkCause(ctx context.Context, cause string) error {
 //
 // The undo can be paused, resumed, retried and verified like any job, as long as Datastore keeps
 // the past. The numbers in its Status count pages of the first job. A page that can't be undone is
-// a failure. Status.Counters counts entities: "restored", "removed", "left" for those that stay, and
-// "already" for those with nothing to undo, because others have put them back, or because the write
+// a failure. Status.Counters counts entities as "restored", "removed", "left" if they stay, and
+// "already" if there was nothing to undo. Then others have put the entity back, or the write
 // changed nothing. A nil o has all defaults.
 //
 // Datastore keeps old states of entities for one hour. With point-in-time recovery it keeps the
@@ -139,8 +139,8 @@ func (j *Job) checkCause(ctx context.Context, cause string) error {
 //
 //   - entities that somebody changed within two minutes before the commit of their page
 //   - entities that the function put or deleted besides its own
-//   - entities that a page deleted, or that others have changed since, if others put or deleted
-//     entities of that page within the minute before its commit
+//   - entities that a page deleted, and entities of a page that others have changed since. Both
+//     stay only if others put or deleted entities of the page within the minute before its commit
 //
 // An undo relies on two facts from Google's documentation: all entities of a commit get the same
 // version, and the past is kept in whole minutes. Both were tested on the embedded Datastore. The

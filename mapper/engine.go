@@ -388,8 +388,8 @@ func (e *Engine) ReviveJobs(ctx context.Context) error {
 //
 // The handler answers new deliveries with 421, so that the queue repeats them at other processes.
 // Deliveries under way end after their current entity. They commit a shorter page, and enqueue new
-// tasks for the rest. None of this counts as an attempt or a crash. The process returns the budget
-// that it has reserved to the jobs.
+// tasks for the rest. None of this counts as an attempt or a crash. The process gives the jobs back
+// the budget that it has reserved.
 //
 // Drain returns when all deliveries have ended, or with an error when ctx is done. A drained engine
 // takes no more deliveries, but it can still start and follow jobs.

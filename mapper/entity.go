@@ -130,8 +130,8 @@ func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() 
 // StartOptions.EntityTimeout.
 //
 // There are two exceptions. A run that announces more calls than the rate can give fails its
-// entity: see [Rate]. If other calls of the job use up the rate for an hour, a run that has made
-// some of its calls counts as a failed attempt.
+// entity: see [Rate]. If other calls of the job have used up the rate for an hour, the next run
+// that must stop between its calls counts as a failed attempt.
 func (e *Entity[T]) AwaitCall(ctx context.Context) error { return e.attempt.AwaitCalls(ctx, 1) }
 
 // AwaitCalls is [Entity.AwaitCall] for n calls, which the function may make at once. The next call

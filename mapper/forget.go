@@ -80,8 +80,8 @@ func HashID(salt, id string) string { return record.Salted(salt, id) }
 //   - a waiting tick of a [Schedule]
 //   - a record that can't be read, or that would still mention the subject
 //
-// Schedules keep the outcomes of their ticks. Forget removes from them each job's ID that mentions
-// the subject.
+// Schedules keep the outcomes of their ticks, with IDs of jobs. If such an ID mentions the subject,
+// Forget removes it.
 //
 // Forget reads all records. That takes about a minute for a million, and must fit into the time of
 // the function of [Mapper.Forget].

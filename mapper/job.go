@@ -55,8 +55,8 @@ const (
 	// PhaseGivingWay means that a background job mostly waits, so that the database stays fast for
 	// other clients: see [StartOptions].Background.
 	PhaseGivingWay Phase = "giving way"
-	// PhaseSlowed means that the function, or what it calls, has become slow: the job's workers are
-	// busy, but process less than a fifth as many entities a second as before.
+	// PhaseSlowed means that the function, or what it calls, has become slow. The job's workers are
+	// busy, but the job has less than a fifth of its earlier speed.
 	PhaseSlowed Phase = "slowed"
 	// PhaseRetrying means that all remaining entities and pages have failed before, and wait for
 	// their next attempts.
@@ -162,7 +162,7 @@ type StartOptions struct {
 	PageTime time.Duration `json:"page_time_ns,omitempty"`
 
 	// ExpectedWorkers is the number of tasks for which the job makes its first split, in [1, 5000].
-	// It should be how many of its tasks can run at once. It is not a limit: the queue's
+	// Set it to the number of the job's tasks that can run at once. It is not a limit: the queue's
 	// max-concurrent-dispatches limits the tasks. Defaults to that setting, or to 100 if the caller
 	// lacks the permission cloudtasks.queues.get.
 	ExpectedWorkers int `json:"expected_workers,omitempty"`
@@ -176,9 +176,9 @@ type StartOptions struct {
 
 	// Background makes the job give way to other clients of the database. About once a second, each
 	// process measures how long the lookup of a key takes. While it takes longer than without the
-	// job's load, the process runs fewer pages at once. At the least it runs one page at a time,
-	// during a quarter of the time. To measure without the job's load, no page starts in the first
-	// four seconds of each minute.
+	// job's load, the process runs fewer pages at once. At its slowest it runs one page at a time,
+	// and none for three quarters of the time. To measure without the job's load, no page starts in
+	// the first four seconds of each minute.
 	//
 	// Use it for jobs of minutes or hours beside production traffic. A job starts with one page at
 	// a time, and takes up to half a minute to find its speed. Each lookup is billed as a read,

@@ -65,9 +65,8 @@ type NoParams struct{}
 //
 //   - More than 10 entities of the page have failed, and these are more than 5% of
 //     [StartOptions].PageSize.
-//   - More than half of the page has failed. In addition, more than 10 of the process's latest
-//     calls have failed, and these are more than 5% of them. The same holds for the whole job's
-//     entities so far.
+//   - More than half of the page has failed. In addition, there are more than 10 failures, and more
+//     than 5%, both among the process's latest calls and among the whole job's entities so far.
 //
 // The job also fails if the database refuses to write an entity, and too many entities have failed
 // before. Too many are more than 10, and more than 5% of the job's entities so far.

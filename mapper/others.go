@@ -106,8 +106,8 @@ func (e *Entity[T]) InsertStored(key *datastore.Key, entity *pb.Entity) {
 //
 // The argument reads is a function that returns the keys of the entities that fn will read. It may
 // use e.Key and e.Value, and must not write. The page first calls it for all of its entities, and
-// then reads all keys in one call of the database. If keys are missing, or if the function panics,
-// fn reads them from the database.
+// then reads all keys in one call of the database. If reads leaves out a key or panics, fn reads
+// the entities from the database.
 func UpdateReading[T, P any](
 	name string, reads func(e *Entity[T], params P) []*datastore.Key,
 	fn func(ctx context.Context, e *Entity[T], params P) error,

@@ -7,9 +7,9 @@ import "github.com/scattermap/scattermap/mapper/internal/pace"
 // exceed its rate to catch up, by up to one second's work.
 //
 // Before each page, a process reserves time for the page in a record that all processes share. That
-// takes one transaction for all pages that wait in this process. A page's number of entities is
-// limited so that the page waits up to 20 s, even if all workers wait. So with a low rate and many
-// workers, pages are small.
+// takes one transaction for all pages that wait in this process. A page gets few enough entities
+// that it waits at most about 20 s, even if all workers wait. So with a low rate and many workers,
+// pages are small.
 //
 // Calls that the function announces are reserved in the same way, at the moment when the function
 // announces them. One run of the function may announce as many calls as the rate allows in half of
@@ -41,9 +41,10 @@ type Rate struct {
 // no limit. If both limits are set, the job pauses at the first one that it reaches.
 //
 // The cost of a page is estimated from earlier pages. So a job may exceed the budget if its
-// function suddenly puts much more. The job also pauses a little early, because it reserves some
-// thousand reads for other work, and each process reserves the cost of its next pages. If a process
-// dies, its reservation is lost. The cost of the job's start does not count. An undo has no budget.
+// function suddenly puts much more. The job also pauses a little early. It keeps back 1,000 reads,
+// and up to 30 times the page size, for other work. Each process also reserves the cost of its next
+// pages. If a process dies, its reservation is lost. The cost of the job's start does not count. An
+// undo has no budget.
 type Budget struct {
 	// the limit in dollars, at the prices of [EngineOptions].Prices
 	Dollars float64 `json:"dollars,omitempty"`

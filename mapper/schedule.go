@@ -99,8 +99,8 @@ type AnySchedule interface {
 type TickResult struct {
 	Outcome TickOutcome `json:"outcome"`
 	// Job is the job that the tick has started. If it has started none, Job is the job that
-	// prevented that, or the last run. If an erasure has removed that job's ID, Job.ID is a hash of
-	// it.
+	// prevented the run. If a later tick was called first, Job is that tick's job. If an erasure
+	// has removed that job's ID, Job.ID is a hash of it.
 	Job *Job `json:"job"`
 }
 

@@ -9,14 +9,14 @@ type Splitting struct {
 	// all of them.
 	First int `json:"first,omitempty"`
 
-	// FanOut is into how many ranges a task cuts the rest of its range after a page, in [1, 100].
-	// With 1 the rest is not cut: each of the first ranges is processed page after page, as with
-	// static sharding. Set First and FanOut together.
+	// FanOut is the number of ranges into which a task cuts the rest of its range after a page, in
+	// [1, 100]. With 1 the rest is not cut: each of the first ranges is processed page after page,
+	// as with static sharding. Set First and FanOut together.
 	FanOut int `json:"fan_out,omitempty"`
 
-	// With Bisect, the FanOut ranges into which a task cuts its rest are equal parts of the key
-	// space, no matter where entities are. In a job with ShardBy they are equal intervals of
-	// values. First must be 1, and FanOut at least 2.
+	// Bisect makes these FanOut ranges equal parts of the key space, no matter where entities are.
+	// In a job with ShardBy they are equal intervals of values. First must be 1, and FanOut at
+	// least 2.
 	Bisect bool `json:"bisect,omitempty"`
 }
 

@@ -81,8 +81,8 @@ type Status struct {
 
 	// processed entities that an [Update] has changed or deleted
 	Written int64 `json:"written"`
-	// calls that the function has announced by [Entity.AwaitCall], for committed pages, also in
-	// runs that had to be repeated; calls of lost deliveries are missing
+	// calls that the function has announced by [Entity.AwaitCall] for committed pages. Repeated
+	// runs count, and calls of lost deliveries are missing
 	Calls int64 `json:"calls"`
 	// how often the function of an [Update] ran again because others had changed an entity
 	Conflicts int64            `json:"conflicts"`

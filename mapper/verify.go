@@ -31,8 +31,8 @@ type Proof struct {
 	Problems []string `json:"problems,omitempty"` // descriptions of up to 20 problems
 
 	// With [VerifyOptions].Entities, Compared is the number of ranges whose keys were compared with
-	// the keys that their page processed. Different is the number of ranges whose keys differ from
-	// those, and Differences describes up to 20 of them. Differences are normal if entities were
+	// the keys that their page processed. Different is the number of ranges for which the two
+	// differ, and Differences describes up to 20 of them. Differences are normal if entities were
 	// put or deleted since, or no longer satisfy the query.
 	Compared    int      `json:"compared,omitempty"`
 	Different   int      `json:"different,omitempty"`

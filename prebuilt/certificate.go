@@ -29,9 +29,9 @@ import (
 //
 //   - The job processed all entities of Kinds, and deleted all that had the value, indexed or not.
 //   - New queries for the value found no entity of Kinds.
-//   - No record of scattermap contained keys that a job had kept, or the value if it is a text, an
-//     integer, a time, a key or bytes. Records are not searched for a bool or a float; use
-//     [EraseParams].Words for these.
+//   - No record of scattermap still contained keys of entities that other jobs had processed. None
+//     contained the value, if it is a text, an integer, a time, a key or bytes. Records are not
+//     searched for a bool or a float; use [EraseParams].Words for these.
 //
 // One case is not covered: others put an entity after the job has passed its key, and its value is
 // not indexed. Nothing finds such an entity.
@@ -65,7 +65,7 @@ type Certificate struct {
 	Outside []string `json:"outside"`
 }
 
-// A Tenant is all entities that have a value in a property.
+// A Tenant is all entities that have the Value in the Property.
 type Tenant struct {
 	Property   string   `json:"property"`
 	Value      Value    `json:"value"`

@@ -23,7 +23,7 @@
 // filter. "set", "rename" and "drop" change only properties of the entity itself. If a name leads
 // into an embedded entity, they record a failure.
 //
-// [Erase] makes a mapper that erases a namespace, or a tenant: all entities that have a value in a
-// property. It also removes the tenant from the records of all jobs, and signs a certificate.
+// [Erase] makes a mapper that erases a namespace, or a tenant: all entities with a given value in a
+// given property. It also removes the tenant from the records of all jobs, and signs a certificate.
 // [Mappers] does not contain it, because it needs a key and a place for certificates.
 package prebuilt

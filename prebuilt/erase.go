@@ -71,8 +71,8 @@ type EraseParams struct {
 // removes them from the records of other jobs, and stores a signed [Certificate] under the name
 // "JOB.certificate.json". Start it by [mapper.Engine.StartByName].
 //
-// To erase a namespace, the query must have this namespace and nothing else. The job covers its
-// kinds at the start, at most 500. The empty namespace is refused.
+// To erase a namespace, the query must have this namespace and nothing else. The job covers the
+// kinds that the namespace has when the job starts, at most 500. The empty namespace is refused.
 //
 // To erase a tenant, set [EraseParams].Property and Value. The query may name kinds and namespaces;
 // the default is all. The job reads all their entities, because no query finds values that are not

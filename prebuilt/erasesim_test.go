@@ -104,7 +104,8 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.AnyMapper, intercept g
 	f.faults.Pause()
 	var handlers []http.Handler
 	var running sync.WaitGroup
-	e := emulator.ForTest(t, &emulator.Options{Faults: f.faults, Seed: seed, Retention: 48 * time.Hour, Interceptor: intercept,
+	e := emulator.ForTest(t, &emulator.Options{
+		Faults: f.faults, Seed: seed, Retention: 48 * time.Hour, Interceptor: intercept,
 		Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			running.Add(1)
 			defer running.Done()
@@ -458,6 +459,19 @@ func (s *simulation) tickBeside() {
 	}
 }
 
+// leave starts and pauses a job beside an erasure, as an operator who then forgets it.
+func (s *simulation) leave(id string) {
+	var beside *mapper.Job
+	err := s.insist(func(ctx context.Context) (err error) {
+		beside, err = s.all[2].StartByName(ctx, "touch", mapper.Query{Kind: "Account", AllNamespaces: true},
+			[]byte("{}"), &mapper.StartOptions{ID: id, PageSize: 3, AllowOverlap: true})
+		return err
+	})
+	if err == nil {
+		s.give(beside.Pause)
+	}
+}
+
 // erase repeats the erasure until it succeeds, and aborts jobs that prevent it.
 func (s *simulation) erase() {
 	q, params := mapper.Query{Namespace: "acme"}, `{"words": ["alice"]}` // which reasons say
@@ -493,16 +507,8 @@ func (s *simulation) erase() {
 			}
 		}
 		job, err := start(id)
-		if err == nil && s.chance(0.5) { // an operator starts an erasure and leaves it
-			var beside *mapper.Job
-			started := s.insist(func(ctx context.Context) (err error) {
-				beside, err = s.all[2].StartByName(ctx, "touch", mapper.Query{Kind: "Account", AllNamespaces: true},
-					[]byte("{}"), &mapper.StartOptions{ID: fmt.Sprint("paused-", i), PageSize: 3, AllowOverlap: true})
-				return err
-			})
-			if started == nil {
-				s.give(beside.Pause)
-			}
+		if err == nil && s.chance(0.5) {
+			s.leave(fmt.Sprint("paused-", i))
 		}
 		if err != nil {
 			if strings.Contains(err.Error(), "has no entities") {

@@ -13,7 +13,7 @@ import (
 )
 
 // ServiceLimits describe the service that runs the tasks of a queue. A field that is 0 is unknown.
-// Queues that is 0 means one.
+// If Queues is 0, the service has one queue.
 type ServiceLimits struct {
 	MaxInstances int           // Cloud Run's --max-instances
 	Concurrency  int           // requests that an instance takes at once: --concurrency
@@ -25,9 +25,9 @@ type ServiceLimits struct {
 func (s ServiceLimits) atOnce() int { return s.MaxInstances * s.Concurrency }
 
 // ForTasks returns how many tasks all queues of the service together should deliver at once, or 0
-// if that is unknown. It is nine tenths of the requests that the service takes at once, and at
-// least one less than all. The remaining requests are for operators, who must be able to pause a
-// job under load. If the service takes only one request at once, ForTasks returns 1.
+// if that is unknown. It keeps a tenth of the requests that the service takes at once, and at least
+// one, for operators. They must be able to pause a job under load. The rest is for tasks. If the
+// service takes only one request at once, ForTasks returns 1.
 func (s ServiceLimits) ForTasks() int {
 	n := s.atOnce()
 	return max(min(n, 1), n-max(1, (n+operatorsShare-1)/operatorsShare))

@@ -63,8 +63,8 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "allow a kind without entities")
 }
 
-// check sets the query according to the flags. If kind is set, it returns an error for a query
-// without a kind.
+// check sets the query according to the flags. If the argument kind is true, the query must have a
+// kind, and otherwise check returns an error.
 func (f *jobFlags) check(kind bool) error {
 	if kind && f.query.Kind == "" {
 		return usageError(errors.New("--kind is empty: name the kind of the entities"))

@@ -17,9 +17,9 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 )
 
-// exports reports whether the service exports traces or metrics. Variables of OpenTelemetry for one
-// of the two decide, or the variable with the collector's address for both. The exporters read the
-// address themselves.
+// exports reports whether the service exports traces or metrics. The service exports them if their
+// own variable of OpenTelemetry, or the one for both, has the collector's address, unless a
+// variable switches them off. The exporters read the address themselves.
 func (e *environment) exports(what, collector string) bool {
 	own := strings.ToUpper(what)
 	endpoint := "OTEL_EXPORTER_OTLP_" + own + "_ENDPOINT"

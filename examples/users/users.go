@@ -93,8 +93,8 @@ func (t *tally) add(u User, of order) {
 }
 
 // checkUsers reads the users back, and returns an error unless they fit the job's counters and
-// their state before. The job must have checked each active user in the order once, and no other
-// user.
+// their state before. The job must have checked once each active user that has the order's
+// property, and no other user.
 func checkUsers(ctx context.Context, client *datastore.Client, s *mapper.Status, want tally, of order) error {
 	var users []User
 	if _, err := client.GetAll(ctx, datastore.NewQuery("User"), &users); err != nil {

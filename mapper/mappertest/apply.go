@@ -78,8 +78,8 @@ type Put struct {
 // The entity's key has the kind "Entity" and the name "test"; [ApplyKey] takes another key. Apply
 // calls t.Fatalf if the mapper or the entity is nil, or if the entity can't be saved or loaded.
 //
-// Entity.Get has no database and returns an error, and of a mapper.VisitPages only the first
-// function runs. Use [Run] to test these.
+// Entity.Get has no database and returns an error. If the mapper is a mapper.VisitPages, only its
+// first function runs. Use [Run] to test these.
 func Apply[P any](t TB, m *mapper.Mapper[P], entity any, params P) Result {
 	t.Helper()
 	return ApplyKey(t, m, datastore.NameKey("Entity", "test", nil), entity, params)
@@ -93,7 +93,7 @@ func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, 
 
 // ApplyContext is [ApplyKey] for a function that uses its context. With the context of
 // [Env.WithEngine], [mapper.EngineFromContext] returns an engine, so that the function can start
-// jobs and read other entities; without one it returns nil.
+// jobs and read other entities. With any other context it returns nil.
 func ApplyContext[P any](
 	ctx context.Context, t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, params P,
 ) Result {

@@ -30,7 +30,7 @@ type Options struct {
 	// Defaults to false: reads go back one hour.
 	PointInTimeRecovery bool
 
-	// Schedules are schedules of the engine, besides Engine's own.
+	// Schedules are further schedules of the engine. It also has the schedules in Engine.Schedules.
 	Schedules []mapper.AnySchedule
 
 	// Engine are the options of the engine, such as OnStateChange, Retain and Prices. Mappers are

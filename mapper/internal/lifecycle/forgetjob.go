@@ -195,7 +195,8 @@ func (f Forgetter) of(queue record.Owner) *Jobs {
 	return f.Jobs
 }
 
-// note adds the IDs of jobs that it has cleaned up to the record of the job that forgets.
+// note records the IDs of jobs that the forgetting job has cleaned up, in the record of the
+// forgetting job.
 func (f Forgetter) note(ctx context.Context, ids []string) error {
 	_, err := f.Store.UpdateJob(ctx, f.For, func(j *record.Job) (bool, error) {
 		c, err := j.DecodeClosing()

@@ -90,8 +90,8 @@ func (b *Background) Limit() float64 {
 	return b.limit
 }
 
-// Slots returns the limit as a number n of slots for pages, and a rest. After each page its slot
-// stays unused for rest times the page's time.
+// Slots converts the limit into n slots for pages, and a factor rest. After a page its slot stays
+// unused for a while: rest multiplied by the page's time.
 func (b *Background) Slots() (n int, rest float64) {
 	up := math.Ceil(b.Limit())
 	return int(up), up/b.Limit() - 1

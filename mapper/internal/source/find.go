@@ -168,9 +168,9 @@ func (src Source) results(ctx context.Context, s query.Scan, whole bool) (*datas
 	return src.Client.Run(ctx, q), nil
 }
 
-// next returns the position of the next result of a scan. If taken is not nil, it also returns the
-// entity, which taken has taken from the client. A projection returns an entity once for each of
-// its values, so the same entity may come several times.
+// next returns the position of the next result of a scan. If taken is not nil, next also removes
+// the result's stamp from taken, and returns it: it has the entity. A projection returns an entity
+// once for each of its values, so the same entity may come several times.
 func next(
 	s query.Scan, it *datastore.Iterator, taken *wire.Versions,
 ) (p *keyspace.Position, stamp wire.Stamp, err error) {

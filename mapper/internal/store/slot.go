@@ -56,7 +56,7 @@ func checkSlot(get get, key *datastore.Key, except record.Ref) error {
 	return nil
 }
 
-// takeSlots gives a job that is about to run the locks of its mapper on all of its kinds. It
+// takeSlots takes the locks of the job's mapper on all of the job's kinds, before the job runs. It
 // returns a HeldError if another running job holds one of them.
 func takeSlots(tx *datastore.Transaction, job *record.Job) error {
 	if job.Beside {
