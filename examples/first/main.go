@@ -33,7 +33,7 @@ type Account struct{ Balance int64 }
 // Credit has the parameters of a job.
 type Credit struct{ Amount int64 }
 
-// AddCredit is a mapper that adds an amount to the balance of each account, exactly once.
+// AddCredit adds an amount to the balance of each account, exactly once.
 var AddCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.Entity[Account], p Credit) error {
 	a.Value.Balance += p.Amount
 	a.Count("credited", 1) // a counter of the job, exact as the balances are

@@ -36,7 +36,7 @@ type recipe struct {
 func simulateRecipe(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 44))
 	r := &recipe{undoSimulation: &undoSimulation{rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...),
-		n: 10 + rng.IntN(200)}}
+		n: 10 + rng.IntN(200), ended: make(map[string]time.Time)}}
 	all := []mapper.AnyMapper{NameClubs, MergeCards, MoveUsers, MoveTeams, MovePlayers}
 	r.faults.Pause()
 	r.world = newWorld(t, setting{

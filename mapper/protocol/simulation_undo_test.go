@@ -790,7 +790,10 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 
 func simulateTransfers(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 40))
-	s := &undoSimulation{rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...), n: 20 + rng.IntN(300)}
+	s := &undoSimulation{
+		rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...), n: 20 + rng.IntN(300),
+		ended: make(map[string]time.Time),
+	}
 	reads := func(e *mapper.Entity[purse], _ mapper.NoParams) []*datastore.Key {
 		h := moves(e.Key)
 		return []*datastore.Key{potKey(h % 3), slipKey(h % 20), purseKey((h / 7) % s.n)}[:h%4]
