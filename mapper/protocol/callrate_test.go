@@ -275,6 +275,7 @@ func TestCallRateOfBatches(t *testing.T) {
 // TestCallsTooManyForOneRun has functions over batches and pages need more calls than the rate
 // gives in a delivery. They get fewer entities.
 func TestCallsTooManyForOneRun(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	const n, rate, each = 1200, 2, 3
 	made := new(atomic.Int64)
@@ -334,6 +335,7 @@ func TestCallsTooManyForOneRun(t *testing.T) {
 // TestCallsContended has so many functions make calls at once that none has all its calls within a
 // delivery. They wait for each other, and the job ends.
 func TestCallsContended(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	const n, rate, each = 60, 1, 60
 	synctest.Test(t, func(t *testing.T) {

@@ -255,6 +255,7 @@ func visitShared(t *testing.T) int64 {
 
 // TestPlanManyNamespaces checks that a plan looks at 1,000 namespaces at most, and says so.
 func TestPlanManyNamespaces(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	m := mapper.Visit("m", func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })
 	mappertest.Run(t, []mapper.AnyMapper{m}, nil, func(t *testing.T, w *mappertest.Env) {

@@ -141,6 +141,7 @@ func TestReadTime(t *testing.T) {
 // an error that says so. A job whose read time is too old at its start, or in the future, fails
 // too.
 func TestReadTimeGone(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var r readout

@@ -102,6 +102,7 @@ func TestSplits(t *testing.T) {
 
 // TestSplitsOfMany splits a kind at sampled keys, with few reads.
 func TestSplitsOfMany(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	n := 20_000
 	if testing.Short() {
@@ -352,6 +353,7 @@ func TestCompareSplits(t *testing.T) {
 // TestLexicographic compares cuts of a few numeric IDs beside many names. Half of the lexicographic
 // shards are for the few IDs. Samples cut better, the larger the better.
 func TestLexicographic(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const ids, named, n = 3, 11_000, 8

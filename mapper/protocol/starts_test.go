@@ -146,6 +146,7 @@ func TestStartRevivesTheRoot(t *testing.T) {
 // with the ID gives them their tasks. If the database can't tell how large the kind is, the root's
 // task cuts it.
 func TestStartCuts(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	const n, workers = 4000, 4
 	lost := status.Error(codes.PermissionDenied, "lost")

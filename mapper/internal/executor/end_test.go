@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -202,14 +203,14 @@ func TestLooksOnce(t *testing.T) {
 		}, func(w *testworld.World, x *Executor) {
 			take(w)
 			d := loaded(w, x, w.NewJob("j", "m"))
-			looks, reads := 0, 0
+			var looks, reads atomic.Int64
 			w.Intercept(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
 				error) {
 				if q, ok := req.(*pb.RunQueryRequest); ok {
 					if q.GetQuery().GetKind()[0].GetName() == "K" {
-						reads++
+						reads.Add(1)
 					} else {
-						looks++
+						looks.Add(1)
 					}
 				}
 				return handler(ctx, req)
@@ -217,8 +218,8 @@ func TestLooksOnce(t *testing.T) {
 			err := x.Deliver(w.Context(), tasks.Delivery{Body: body.TaskOf(d.record, d.job).Body})
 			w.Intercept(nil)
 			synctest.Wait()
-			if err != nil || fails != (looks == 0) || reads > 6 {
-				w.Errorf("%v; fails %v: it looks %d times, and reads %d times", err, fails, looks, reads)
+			if err != nil || fails != (looks.Load() == 0) || reads.Load() > 6 {
+				w.Errorf("%v; fails %v: it looks %d times, and reads %d times", err, fails, looks.Load(), reads.Load())
 			}
 		})
 	}
