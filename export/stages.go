@@ -146,7 +146,7 @@ func (x *Export[P]) checkNames(s stage, files int) error {
 				"is the manifest's", name, i)
 		}
 		if path := s.place().path(name); len(path) > longestPath {
-			return fmt.Errorf("the names of files get too long: with the folder %q and its run, that of file %d has "+
+			return fmt.Errorf("the names of files get too long: with the folder %q and its run, file %d has a name of "+
 				"%d bytes, and buckets take up to %d", s.Folder, i, len(path), longestPath)
 		}
 		if other, there := seen[name]; there {

@@ -164,7 +164,7 @@ func simulateRing(t *testing.T, seed uint64) {
 	for _, runs := range r.jobs.runs {
 		again += len(runs) - 1
 	}
-	t.Logf("%d jobs, of which %d were cleaned up, and %d more of the same IDs, %d ticks; %d processes died, %d were "+
+	t.Logf("%d jobs (%d cleaned up), and %d more of the same IDs, %d ticks; %d processes died, %d were "+
 		"stopped; went wrong: %v", len(r.jobs.last), len(r.erased), again, len(r.ticks), r.fleet.deaths(),
 		r.fleet.stops.count, r.faults.Counts())
 }

@@ -74,7 +74,7 @@ func (d *delivery) oneOf(n int) bool {
 	return err != nil || hash%uint64(max(1, n)) == 0
 }
 
-// tolerable returns an error if so many entities of a page fail that the function is probably at
+// tolerable returns an error if a page has too many failures: the function is then probably at
 // fault. It judges a full page alone, and a smaller one together with this process's last calls and
 // the job's totals.
 //

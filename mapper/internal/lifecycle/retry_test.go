@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
 
@@ -78,15 +79,21 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// TestAbandonOpen abandons some of a job's open ranges. It names one that remains.
-func TestAbandonOpen(t *testing.T) {
-	e := emulator.ForTest(t, nil)
+// jobsOn returns the jobs of an embedded database, and a client of it.
+func jobsOn(t *testing.T, e *emulator.Emulator) (*Jobs, *datastore.Client) {
+	t.Helper()
 	client, err := e.DatastoreClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	js := &Jobs{Store: store.New(client)}
+	return &Jobs{Store: store.New(client)}, client
+}
+
+// TestAbandonOpen abandons some of a job's open ranges. It names one that remains.
+func TestAbandonOpen(t *testing.T) {
+	e := emulator.ForTest(t, nil)
+	js, client := jobsOn(t, e)
 	job := record.Job{ID: "j", Incarnation: "0123456789abcdef01234567"}
 	for i := range int64(sweepRanges + 1) {
 		r := job.RootRange()
@@ -118,12 +125,7 @@ func TestAbandonDamaged(t *testing.T) {
 		}
 		return handler(ctx, req)
 	}})
-	client, err := e.DatastoreClient(t.Context(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	js := &Jobs{Store: store.New(client)}
+	js, client := jobsOn(t, e)
 	job := record.Job{ID: "j", Incarnation: "0123456789abcdef01234567"}
 	for i, state := range []record.RangeState{record.Done, record.Pending, record.Abandoned} {
 		r := job.RootRange()
