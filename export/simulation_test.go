@@ -73,6 +73,9 @@ type simulation struct {
 
 type stallKey struct{}
 
+// longestStall is how long an operator's process may stop.
+const longestStall = 12 * time.Hour
+
 func simulate(t *testing.T, seed uint64) {
 	s := &simulation{seed: seed, store: testbucket.New(), rng: rand.New(rand.NewPCG(seed, 1)), calm: true,
 		promised: make(map[string]*export.Manifest), ids: make(map[string]bool),
@@ -129,7 +132,7 @@ func (s *simulation) call(c *testbucket.Call) error {
 	wait := time.Duration(s.random() * float64(20*time.Millisecond))
 	switch dice := s.random(); {
 	case dice < s.stalled && c.Value(stallKey{}) != nil: // an operator's process stops for a while
-		wait = time.Duration(s.random() * float64(12*time.Hour))
+		wait = time.Duration(s.random() * float64(longestStall))
 	case dice < s.slow:
 		wait = time.Duration(s.random() * s.random() * float64(time.Minute))
 	}
@@ -296,10 +299,11 @@ func (s *simulation) operate(rng *rand.Rand, until time.Time) {
 	for time.Now().Before(until) {
 		time.Sleep(time.Duration(rng.ExpFloat64() * float64(pause)))
 		id := fmt.Sprint("export-", rng.IntN(3), "-", int(time.Until(until)/time.Hour))
-		ctx, cancel := context.WithCancel(context.WithValue(s.Context(), stallKey{}, true))
-		if rng.IntN(4) == 0 { // the operator gives up, or the process ends
-			ctx, cancel = context.WithTimeout(ctx, time.Duration(rng.Float64()*float64(time.Minute)))
+		patience := longestStall + time.Hour // a paused job may never go on
+		if rng.IntN(4) == 0 {                // the operator gives up, or the process ends
+			patience = time.Duration(rng.Float64() * float64(time.Minute))
 		}
+		ctx, cancel := context.WithTimeout(context.WithValue(s.Context(), stallKey{}, true), patience)
 		s.act(ctx, rng, id)
 		cancel()
 	}
