@@ -67,7 +67,8 @@ const (
 // is resumed or retried, it becomes the schedule's last run. That is refused with [ErrWrongState]
 // while another run is unfinished.
 //
-// If you deploy another overlap, a tick that already waits keeps waiting.
+// If you deploy another overlap, a tick that already waits keeps waiting. If you deploy another
+// mapper, such a tick is refused, because its query and parameters were not meant for that mapper.
 type Schedule[P any] struct {
 	name    string
 	mapper  *Mapper[P]
@@ -75,7 +76,10 @@ type Schedule[P any] struct {
 }
 
 // NewSchedule defines a schedule. Its name has 1 to 70 letters, digits, '-' and '_', and is part of
-// the IDs of its jobs. List the schedule in [EngineOptions].Schedules: [NewEngine] then checks it,
+// the IDs of its jobs. All services on a database share these names. A tick of a schedule whose last
+// run is in a queue that the engine does not have is refused with [ErrWrongQueue].
+//
+// List the schedule in [EngineOptions].Schedules: [NewEngine] then checks it,
 // and the engine starts the runs of waiting ticks. An engine that does not list the schedule
 // accepts its ticks only with [OverlapSkip].
 func NewSchedule[P any](name string, m *Mapper[P], overlap Overlap) *Schedule[P] {
@@ -203,6 +207,7 @@ type tick struct {
 // A storedTick is the stored form of a tick that waits.
 type storedTick struct {
 	tick
+	Mapper  string      `json:"mapper,omitempty"` // the tick's mapper; older builds store none
 	Options tickOptions `json:"options"`
 }
 
@@ -231,7 +236,8 @@ func (o tickOptions) current() StartOptions {
 // turns returns the store's access to the record of this schedule. If start is not nil, it is the
 // start of the run, and its mapper and kinds tell which other jobs prevent the run.
 func (s *Schedule[P]) turns(e *Engine, start *starting) store.Turns {
-	t := store.Turns{Store: store.New(e.client), Name: s.name, RunID: s.JobID, Jumps: s.overlap == OverlapReplace}
+	t := store.Turns{Store: store.New(e.client), Name: s.name, RunID: s.JobID, Jumps: s.overlap == OverlapReplace,
+		Queues: e.queues.owners()}
 	if start != nil && !start.opts.AllowOverlap {
 		t.Mapper, t.Kinds = start.def.Name, start.query.AllKinds()
 	}
@@ -286,6 +292,7 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 			}
 			continue
 		}
+		t.Options.Queue = start.on.queue.Name() // so that no other service starts its run
 		decided, err := s.wait(ctx, turns, t)
 		if err != nil {
 			return nil, err
@@ -322,7 +329,7 @@ func (s *Schedule[P]) makeWay(ctx context.Context, e *Engine, turns store.Turns,
 func (s *Schedule[P]) wait(ctx context.Context, turns store.Turns, t tick) (decided store.WaitsError, err error) {
 	var what []byte
 	if s.overlap != OverlapSkip {
-		if what, err = json.Marshal(storedTick{t, newOptions(t.Options)}); err != nil {
+		if what, err = json.Marshal(storedTick{t, s.mapper.def.Name, newOptions(t.Options)}); err != nil {
 			return decided, err
 		}
 	}
@@ -376,8 +383,8 @@ var hopeless = []error{ErrInvalidArgument, ErrIDTaken, ErrWrongQueue, errTaken}
 // their process, and in [Engine.ReviveJobs]. So you need it only after another process has ended a
 // job.
 //
-// If the run's arguments are refused, or its ID belongs to another job, the tick's outcome is
-// [TickRefused], and the log says why.
+// If the run's arguments are refused, its ID belongs to another job, or the schedule has another
+// mapper by now, the tick's outcome is [TickRefused], and the log says why.
 func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	fail := func(err error) error { return fmt.Errorf("mapper: advance schedule %q: %w", s.name, err) }
 	if e == nil || e.client == nil {
@@ -398,9 +405,11 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	t := stored.tick
 	t.At, t.Options = t.At.UTC(), stored.Options.current()
 	if _, err := e.queues.forStart(&s.mapper.def, &t.Options); err != nil {
-		return fail(err) // another engine may have the queue
+		return fail(fmt.Errorf("%w: %w", ErrWrongQueue, err)) // another engine may have the queue
 	}
-	_, err = s.tick(apart(ctx), e, t)
+	if err = s.of(stored.Mapper); err == nil {
+		_, err = s.tick(apart(ctx), e, t)
+	}
 	if why := err; slices.ContainsFunc(hopeless, func(e error) bool { return errors.Is(why, e) }) {
 		var refused bool
 		if refused, err = turns.Refuse(ctx, t.At); refused {
@@ -412,6 +421,16 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 		return fail(err)
 	}
 	return nil
+}
+
+// of returns an error if a waiting tick was called for another mapper than the schedule has now. The
+// tick's query and parameters were not meant for this one.
+func (s *Schedule[P]) of(mapper string) error {
+	if mapper == "" || mapper == s.mapper.def.Name {
+		return nil
+	}
+	return fmt.Errorf("%w: the tick was called for the mapper %q, and the schedule now has %q", ErrInvalidArgument,
+		mapper, s.mapper.def.Name)
 }
 
 // apart returns a context in which [EngineFromContext] finds no engine. A task that ends a job may

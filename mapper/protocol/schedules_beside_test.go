@@ -484,3 +484,107 @@ func TestSlotsOfAllKinds(t *testing.T) {
 		w.must(err)
 	})
 }
+
+// TestScheduleOfTwoServices checks that two services on a database can't share a schedule, even if
+// both call theirs by the same name. The second one gets an error, and changes nothing: neither an
+// outcome nor a tick of the first one that waits.
+func TestScheduleOfTwoServices(t *testing.T) {
+	t.Parallel()
+	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
+		t.Run(string(overlap), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, overlap)
+				w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit}, s)
+				other, theirs := w.second(addCredit, steadyCredit), mapper.NewSchedule("nightly", addCredit, overlap)
+				bridge.Tick(other.engine, "nightly")
+				keys := names(100)
+				w.putAccounts(keys)
+				w.putOthers(10)
+				meddle := func(want error) {
+					t.Helper()
+					for n := range 4 {
+						_, err := theirs.Tick(t.Context(), other.engine, minute(n), mapper.Query{Kind: "Other"}, credit{5}, nil)
+						if !errors.Is(err, want) {
+							t.Errorf("tick %d of the other service: %v, want %v", n, err, want)
+						}
+					}
+					if err := theirs.Advance(t.Context(), other.engine); err != nil && !errors.Is(err, mapper.ErrWrongQueue) {
+						t.Errorf("the other service advances: %v", err)
+					}
+				}
+				first := w.tickOver(s, minute(1), "Account")
+				w.wantTick(first, mapper.TickStarted, s.JobID(minute(1)))
+				meddle(mapper.ErrWrongQueue)
+				second := w.tickOver(s, minute(2), "Account")
+				meddle(mapper.ErrWrongQueue)
+				time.Sleep(time.Hour)
+				meddle(mapper.ErrWrongQueue)
+				credited := int64(2)
+				if overlap == mapper.OverlapSkip {
+					w.wantTick(second, mapper.TickSkipped, first.Job.ID)
+					credited = 1
+				}
+				if overlap != mapper.OverlapReplace { // which aborts the first run, at any page
+					w.wantBalances(keys, credited)
+				}
+				last := w.tickOver(s, minute(3), "Account")
+				w.wantTick(last, mapper.TickStarted, s.JobID(minute(3)))
+				w.must(other.engine.Job(last.Job.ID).Move(t.Context())) // the schedule goes with its last run
+				meddle(nil)
+			})
+		})
+	}
+}
+
+// TestWaitingTickStaysInItsService checks that a waiting tick is left alone by a service that lacks
+// its queue, also if the schedule had no run yet.
+func TestWaitingTickStaysInItsService(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapQueue)
+		w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit})
+		bridge.Tick(w.engine, "nightly") // nothing advances it
+		other, theirs := w.second(addCredit), mapper.NewSchedule("nightly", addCredit, mapper.OverlapQueue)
+		bridge.Tick(other.engine, "nightly")
+		keys := names(100)
+		w.putAccounts(keys)
+		job, err := w.byHand("by-hand", "Account")
+		w.must(err)
+		w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickQueued, "by-hand")
+		w.wait(job)
+		if err := theirs.Advance(t.Context(), other.engine); !errors.Is(err, mapper.ErrWrongQueue) {
+			t.Errorf("the other service advances: %v, want %v", err, mapper.ErrWrongQueue)
+		}
+		w.must(s.Advance(t.Context(), w.engine))
+		w.wait(w.engine.Job(s.JobID(minute(1))))
+		w.wantBalances(keys, 2)
+	})
+}
+
+// TestWaitingTickOfAnotherMapper deploys a schedule with another mapper while a tick waits. The
+// other mapper does not run over the tick's query, and later ticks start their runs.
+func TestWaitingTickOfAnotherMapper(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log logged
+		all := []mapper.AnyMapper{steadyCredit, addCredit}
+		w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapQueue)
+		w.advancing(t.Output(), all, s)
+		keys := names(100)
+		w.putAccounts(keys)
+		first := w.tickOver(s, minute(1), "Account")
+		w.tickOver(s, minute(2), "Account")
+		deployed := mapper.NewSchedule("nightly", addCredit, mapper.OverlapQueue)
+		w.advancing(&log, all, deployed)
+		w.wait(first.Job)
+		time.Sleep(time.Minute)
+		w.must(w.engine.ReviveJobs(t.Context()))
+		w.wantTick(w.tickOver(deployed, minute(2), "Account"), mapper.TickRefused, first.Job.ID)
+		if !strings.Contains(log.String(), `the tick was called for the mapper \"steady-credit\"`) {
+			t.Errorf("the log does not say why: %s", log.String())
+		}
+		w.wantBalances(keys, 1)
+		w.wait(w.tickOver(deployed, minute(3), "Account").Job)
+		w.wantBalances(keys, 2)
+	})
+}

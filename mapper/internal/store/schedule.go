@@ -10,6 +10,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -17,12 +18,22 @@ import (
 // Schedule reads the record of a schedule, and the job of its last run. It returns the job only if
 // that has not ended.
 func Schedule(get get, name string) (s *record.Schedule, unfinished *record.Job, err error) {
+	s, run, err := lastRun(get, name)
+	if err != nil || run == nil || !run.Unfinished() {
+		return s, nil, err
+	}
+	return s, run, nil
+}
+
+// lastRun reads the record of a schedule, and the job of its last run. The job is nil if it was
+// deleted, or if there was no run.
+func lastRun(get get, name string) (s *record.Schedule, run *record.Job, err error) {
 	s = new(record.Schedule)
 	if _, err := found(get, record.ScheduleKey(name), s); err != nil || s.Run == "" {
 		return s, nil, err
 	}
 	run, there, err := runOf(get, name, s.Run)
-	if err != nil || !there || !run.Unfinished() {
+	if err != nil || !there {
 		return s, nil, err
 	}
 	return s, run, nil
@@ -72,6 +83,7 @@ type Turns struct {
 	Name   string                 // the schedule's name
 	RunID  func(time.Time) string // returns the ID of the job that a tick starts
 	Jumps  bool                   // whether a tick may abort the last run, and start before a waiting tick
+	Queues []record.Owner         // the caller's queues; the schedule belongs to the queue of its last run
 	Mapper string                 // the mapper of the run that a tick would start
 	Kinds  []string               // the kinds of that run; none: it takes no slots
 }
@@ -155,10 +167,22 @@ func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref)
 	return fmt.Errorf("%w: it is not in the way of the tick any more", record.ErrState)
 }
 
+// own reads the schedule's record and the job of its last run. It returns an error if the job is in
+// a queue that the caller does not have: another service has a schedule of the same name.
+func (t Turns) own(get get) (*record.Schedule, *record.Job, error) {
+	s, run, err := lastRun(get, t.Name)
+	if err != nil || run == nil || run.Queue == "" || slices.Contains(t.Queues, run.Queue) {
+		return s, run, err
+	}
+	return nil, nil, setting.Errorf("%w: the schedule's last run %s is in %s. If another service has a schedule of "+
+		"this name, choose another name; if the queue was replaced, Job.Move would move the run", record.ErrOtherQueue,
+		run.ID, run.Queue)
+}
+
 // look reads the schedule's record. If the run of the tick, which needs the given locks, can't
 // start now, it also returns a WaitsError.
 func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, error) {
-	s, unfinished, err := Schedule(get, t.Name)
+	s, run, err := t.own(get)
 	if err != nil {
 		return nil, err
 	}
@@ -172,8 +196,9 @@ func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, er
 			return s, WaitsError{Became: past.Outcome, Job: past.Job}
 		}
 	}
-	if unfinished != nil {
-		w.Run = unfinished.Ref()
+	running := run != nil && run.Unfinished()
+	if running {
+		w.Run = run.Ref()
 	} else if len(s.Queued) > 0 && !s.Has(at) && !t.Jumps {
 		var held record.Ref
 		if held, err = heldBy(get, s.Slots, w.Run); err != nil {
@@ -181,7 +206,7 @@ func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, er
 		}
 		w.First = held.ID == ""
 	}
-	if unfinished == nil || t.Jumps {
+	if !running || t.Jumps {
 		if w.Held, err = heldBy(get, slots, w.Run); err != nil {
 			return nil, err
 		}
@@ -264,7 +289,7 @@ func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided Wai
 // wait.
 func (t Turns) Refuse(ctx context.Context, at time.Time) (refused bool, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
-		s, _, err := Schedule(tx.Get, t.Name)
+		s, _, err := t.own(tx.Get)
 		if err != nil {
 			return err
 		}
