@@ -1,7 +1,6 @@
 package mapper
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -214,8 +213,11 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	err := checkRetain("the retention", d)
 	switch {
-	case err != nil || d == 0:
-		err = fmt.Errorf("%w: %w", ErrInvalidArgument, cmp.Or(err, checkRetain("the retention", 1)))
+	case err != nil:
+		err = fmt.Errorf("%w: %w", ErrInvalidArgument, err)
+	case d == 0:
+		err = setting.Errorf("%w: the retention is 0: it has to be at least %v, or RetainAlways", ErrInvalidArgument,
+			MinRetain)
 	default:
 		err = j.control(ctx).Retain(ctx, j.ref(), max(0, d))
 	}

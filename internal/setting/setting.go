@@ -9,8 +9,10 @@ package setting
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -29,6 +31,20 @@ func Find(format string) []string { return name.FindAllString(format, -1) }
 // the ones of fmt.Errorf.
 func Errorf(format string, args ...any) error {
 	return &about{fmt.Errorf(format, args...), format, args}
+}
+
+// Up returns a number for an error that names the least value of a setting. It has three digits, and
+// is rounded up: the value that the error names is then accepted.
+func Up(least float64) string {
+	round := func(x float64) float64 {
+		x, _ = strconv.ParseFloat(strconv.FormatFloat(x, 'e', 2, 64), 64) // its own text
+		return x
+	}
+	up := round(least)
+	if up < least {
+		up = round(up + math.Pow(10, math.Floor(math.Log10(up))-2))
+	}
+	return strconv.FormatFloat(up, 'f', -1, 64)
 }
 
 // Renamed returns an error with the settings of one type replaced by the same fields of another

@@ -3,6 +3,9 @@ package setting_test
 import (
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -39,5 +42,25 @@ func TestIn(t *testing.T) {
 				t.Errorf("it says %q, want %q", got, want)
 			}
 		})
+	}
+}
+
+// TestUp checks that a least value is rounded up, to the next number of three digits.
+func TestUp(t *testing.T) {
+	for least, want := range map[float64]string{
+		0.5: "0.5", 0.3: "0.3", 1.0 / 3: "0.334", 0.000_621_01: "0.000622", 0.999_1: "1", 999.1: "1000", 12_345: "12400",
+		0: "0", 1e-9: "0.000000001",
+	} {
+		if got := setting.Up(least); got != want {
+			t.Errorf("%v is rounded up to %s, want %s", least, got, want)
+		}
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 10_000 {
+		least := math.Exp(40*rng.Float64() - 20)
+		got, err := strconv.ParseFloat(setting.Up(least), 64)
+		if err != nil || got < least || got > 1.011*least {
+			t.Fatalf("%v is rounded up to %v, %v", least, got, err)
+		}
 	}
 }

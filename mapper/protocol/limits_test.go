@@ -7,6 +7,7 @@ import (
 	"math"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -731,6 +732,46 @@ func TestBudgetIsGivenBack(t *testing.T) {
 					t.Errorf("%.3f of the budget is spent, and %.3f if the job is left alone", spent, alone)
 				}
 			})
+		})
+	}
+}
+
+// TestLeastIsEnough starts jobs with too low rates and budgets. The error names the least value, and
+// a start with this value is not refused.
+func TestLeastIsEnough(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile(`at least \$?([0-9.]+)`)
+	for i := range 40 {
+		queue := int32(1 + 7*i)
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, setting{queue: few(queue)}, addCredit)
+			w.putAccounts(names(1))
+			for name, o := range map[string]func(float64) mapper.StartOptions{
+				"entities": func(n float64) mapper.StartOptions {
+					return mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: n}}
+				},
+				"writes": func(n float64) mapper.StartOptions {
+					return mapper.StartOptions{Rate: mapper.Rate{WritesPerSecond: n}}
+				},
+				"dollars": func(n float64) mapper.StartOptions {
+					return mapper.StartOptions{Budget: mapper.Budget{Dollars: n}, PageSize: 1 + i}
+				},
+			} {
+				start := func(n float64) error {
+					settings := o(n)
+					_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, &settings)
+					return err
+				}
+				err := start(1e-7)
+				if !errors.Is(err, mapper.ErrInvalidArgument) {
+					t.Fatalf("%s of 1e-7: %v", name, err)
+				}
+				least, _ := strconv.ParseFloat(named.FindStringSubmatch(err.Error())[1], 64)
+				if err := start(least); err != nil {
+					t.Errorf("%s of %v: %v", name, least, err)
+				}
+				time.Sleep(time.Hour)
+			}
 		})
 	}
 }

@@ -49,7 +49,7 @@ func Suffices(budget record.Budget, page, tasks int, writes float64, prices bill
 	u = billing.Usage{Reads: u.Reads + int64(3*n) + 4, Writes: int64(n*writes) + 1 + pace.RecordWrites, TaskOps: 4}
 	is = budget.Dollars >= 0 && !math.IsInf(budget.Dollars, 1) && budget.Operations >= 0 &&
 		estimate.Share(budget, u, prices) <= 1
-	return is, fmt.Sprintf("$%.4f and %d operations", prices.Dollars(u), u.Reads+u.Writes+u.TaskOps)
+	return is, fmt.Sprintf("$%v and %d operations", setting.Up(prices.Dollars(u)), u.Reads+u.Writes+u.TaskOps)
 }
 
 // A purse is the part of a job's budget that this process has reserved and not spent yet. The

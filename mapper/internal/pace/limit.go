@@ -192,19 +192,21 @@ func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most t
 func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration) error {
 	wait := WaitWithin(deadline)
 	slowest := float64(workers) / wait.Seconds()
+	slowest *= 1 - 1e-9 // 0.3 is enough where the product of floats is a little more
 	each := Need{Entities: 1, Writes: 1 + RecordWrites, Calls: 1}.times(slowest).parts()
 	for i, n := range r.set().parts() {
 		switch field := name + "." + fields[i]; {
 		case !(n >= 0) || math.IsInf(n, 1):
 			return setting.Errorf("%s has to be at least 0, it is %v", field, n)
 		case n > 0 && n < each[i]:
-			return setting.Errorf("%s has to be at least %.3g a second for %d workers, as each waits for up to %v; "+
-				"it is %v: raise it, or %s", field, each[i], workers, wait, n, fewer(n*float64(workers)/each[i]))
+			return setting.Errorf("%s has to be at least %v a second for %d workers, as each waits for up to %v; "+
+				"it is %v: raise it, or %s", field, setting.Up(each[i]), workers, wait, n,
+				fewer(n*float64(workers)/each[i]))
 		}
 	}
 	if least := each[1]; r.Ramp && rampFirst < least {
 		return setting.Errorf("%s begins with %d a second, which is too little for %d workers, as each waits for up "+
-			"to %v: it has to be at least %.3g; %s", name+".Ramp", rampFirst, workers, wait, least,
+			"to %v: it has to be at least %v; %s", name+".Ramp", rampFirst, workers, wait, setting.Up(least),
 			fewer(rampFirst*float64(workers)/least))
 	}
 	return nil
