@@ -18,10 +18,14 @@ func NewClient(ctx context.Context, project string, opts ...option.ClientOption)
 	return NewClientWithDatabase(ctx, project, datastore.DefaultDatabaseID, opts...)
 }
 
-// NewClientWithDatabase is [NewClient] for another database.
+// NewClientWithDatabase is [NewClient] for another database. Like gcloud, it also takes "(default)"
+// for the default database, which the Datastore API refuses.
 func NewClientWithDatabase(
 	ctx context.Context, project, database string, opts ...option.ClientOption,
 ) (*datastore.Client, error) {
+	if database == "(default)" {
+		database = datastore.DefaultDatabaseID
+	}
 	return datastore.NewClientWithDatabase(ctx, project, database,
 		append(opts[:len(opts):len(opts)], ClientOption())...)
 }

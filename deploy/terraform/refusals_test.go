@@ -711,7 +711,10 @@ func TestVariables(t *testing.T) {
 		"They have to be e-mail":           {"alarm_emails": `["ann"]`},
 		"It has to be like 012345":         {"budget": "10", "billing_account": `"mine"`},
 		"It has to be a whole number":      {"budget": "1.5", "billing_account": `"012345-6789AB-CDEF01"`},
-		"or empty":                         {"database_project": `"My Data"`},
+		"such as my-project-123, or empty": {"database_project": `"My Data"`},
+		"for the database (default)":       {"database": `"(default)"`},
+		"a whole number in [1, 1000]":      {"instances": "2.5"},
+		"whole number in [1, 1000]":        {"concurrency": "12.5"},
 	} {
 		if p := planOf(t, variables); len(p.refused) != 1 || !strings.Contains(p.refused[0], want) {
 			t.Errorf("%v: refused are %q, want %q", variables, p.refused, want)

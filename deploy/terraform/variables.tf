@@ -38,6 +38,11 @@ variable "database" {
   description = "The ID of the database, in Datastore mode. Empty: the default database."
   type        = string
   default     = ""
+
+  validation {
+    condition     = var.database == "" || can(regex("^[a-z][a-z0-9-]{2,61}[a-z0-9]$", var.database))
+    error_message = "It has to be a database's ID, such as jobs, or empty for the database (default)."
+  }
 }
 
 variable "database_project" {
@@ -68,8 +73,8 @@ variable "instances" {
   default     = 10
 
   validation {
-    condition     = var.instances >= 1 && var.instances <= 1000
-    error_message = "It has to be in [1, 1000]."
+    condition     = var.instances >= 1 && var.instances <= 1000 && floor(var.instances) == var.instances
+    error_message = "It has to be a whole number in [1, 1000]."
   }
 }
 
@@ -79,8 +84,8 @@ variable "concurrency" {
   default     = 20
 
   validation {
-    condition     = var.concurrency >= 1 && var.concurrency <= 1000
-    error_message = "It has to be in [1, 1000]."
+    condition     = var.concurrency >= 1 && var.concurrency <= 1000 && floor(var.concurrency) == var.concurrency
+    error_message = "It has to be a whole number in [1, 1000]."
   }
 }
 

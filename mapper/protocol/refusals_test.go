@@ -419,6 +419,28 @@ func TestNewRefusesPlainClients(t *testing.T) {
 	}
 }
 
+// TestDefaultDatabaseByName opens the default database by the name that gcloud gives it.
+func TestDefaultDatabaseByName(t *testing.T) {
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
+	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
+	key, found := names(1)[0], new(account)
+	for _, database := range []string{"", "(default)"} {
+		client, err := mapper.NewClientWithDatabase(t.Context(), "test", database)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		if database == "" {
+			if _, err := client.Put(t.Context(), key, &account{Balance: 7}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := client.Get(t.Context(), key, found); err != nil || found.Balance != 7 {
+			t.Errorf("the database %q: %+v, %v", database, found, err)
+		}
+	}
+}
+
 // A denial refuses one call that is made with its context, as if the account lacked a role.
 // Concurrent calls come in any order, so it counts the calls of one method.
 type denial struct {
