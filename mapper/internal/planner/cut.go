@@ -93,8 +93,8 @@ func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int
 	return pieces, err
 }
 
-// task returns the facts about this task by which package split decides cuts. Set root for the
-// job's first range.
+// task returns the facts about this task by which package split decides cuts. Set root for a range
+// that this task samples and counts, such as the job's first one.
 func (p *Planner) task(root bool) split.Task {
 	return split.Task{Root: root, Blind: !p.Source.Counts(), Divided: p.divided, Page: p.pageToCut()}
 }
