@@ -234,7 +234,7 @@ func (p *Planner) Forget() {
 	}
 }
 
-// GoOn sets the range for the next call of Plan to r: what remains of the previous range.
+// GoOn sets the range for the next call of Plan to r, the remaining part of the previous range.
 func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 	p.job, p.record = job, r
 	p.divided = r.Workers <= 1 && !p.unsought
