@@ -93,8 +93,8 @@ func (c CutPlan) workersFor(s Piece, n int64) int64 {
 	return max(1, s.Workers/c.Pieces)
 }
 
-// before returns those of the lengths whose pieces, one after the other, end before the n-th
-// entity.
+// before returns the first lengths, as far as their pieces, one after the other, end before the
+// n-th entity.
 func before(lengths []int64, n int64) []int64 {
 	for i, length := range lengths {
 		if n -= length; n <= 0 {
