@@ -46,7 +46,7 @@ var quantities = [...]string{"entities", "writes", "calls"}
 // fields are the names of the fields of mapper.Rate for these amounts.
 var fields = [...]setting.Name{"EntitiesPerSecond", "WritesPerSecond", "CallsPerSecond"}
 
-// set returns the rates that the user has set, without those of a ramp.
+// set returns the rates that the user has set. It ignores the rates of a ramp.
 func (r Limit) set() Need { return Need{r.EntitiesPerSecond, r.WritesPerSecond, r.CallsPerSecond} }
 
 // These constants are the ramp of Datastore's best practices: "500/50/5".
