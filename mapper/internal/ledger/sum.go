@@ -150,8 +150,8 @@ func (s *Sum) Scale(factor float64) {
 	}
 }
 
-// SetPending replaces the numbers of pending ranges by those of another sum, whose sample has more
-// of these ranges.
+// SetPending copies the numbers of pending ranges from another sum, whose sample has more pending
+// ranges.
 func (s *Sum) SetPending(o *Sum) {
 	s.Pending, s.Retrying, s.Expected, s.Waiting = o.Pending, o.Retrying, o.Expected, o.Waiting
 	s.Sample.SetPending(o.Sample)
