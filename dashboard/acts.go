@@ -184,7 +184,7 @@ func undoes(ctx context.Context, j *mapper.Job, q url.Values) (*mapper.Job, erro
 	return j.Undo(ctx, &mapper.UndoOptions{DryRun: true, ID: operator.NewID("undo-"+j.ID[:min(len(j.ID), 60)], true)})
 }
 
-// A question is the page that asks before an action is carried out.
+// A question is the data of the page that asks for a confirmation before an action on jobs.
 type question struct {
 	Do      string    `json:"do"`
 	Jobs    []string  `json:"jobs"`
@@ -219,7 +219,7 @@ func order(q url.Values) (v verb, ids []string, err error) {
 	return verbs[i], ids, nil
 }
 
-// ask answers with the page that asks before an action.
+// ask returns the page that asks for a confirmation before an action.
 func (s *server) ask(r *http.Request, q url.Values) (*answer, error) {
 	v, ids, err := order(q)
 	if err != nil {
@@ -283,7 +283,7 @@ type refusal struct {
 	Error string `json:"error"`
 }
 
-// A result is the outcome of an action on one or several jobs.
+// A result says on which jobs an action has succeeded, and on which it has failed.
 type result struct {
 	Done   []string  `json:"done"`
 	Failed []refusal `json:"failed"`
@@ -291,8 +291,9 @@ type result struct {
 	Verb verb `json:"-"`
 }
 
-// act carries out an action. If the action needs a confirmation that the request lacks, it answers
-// with the question, or with an error in JSON.
+// act carries out an action on jobs, and returns the page with its result. If the action needs a
+// confirmation that the request lacks, act changes nothing. It then returns the page that asks for
+// it, or an error if the request wants JSON.
 func (s *server) act(r *http.Request, q url.Values) (*answer, error) {
 	v, ids, err := order(q)
 	if err != nil {
@@ -331,7 +332,7 @@ func (s *server) act(r *http.Request, q url.Values) (*answer, error) {
 	return a, nil
 }
 
-// actOn carries out an action on one job.
+// actOn carries out an action on one job, and returns the page to show after it.
 func (s *server) actOn(ctx context.Context, v verb, id string, q url.Values) (*answer, error) {
 	job, to := s.engine.Job(id), backTo([]string{id})
 	var err error
@@ -355,14 +356,15 @@ func (s *server) actOn(ctx context.Context, v verb, id string, q url.Values) (*a
 		body: result{Done: []string{id}, Failed: []refusal{}, Verb: v}}, nil
 }
 
-// A proven is the page that shows the proof of a job.
+// A proven is the data of the page that shows the proof of a job: whether its records show that
+// each entity was processed once.
 type proven struct {
 	Proof *mapper.Proof `json:"proof"`
 
 	Job string `json:"-"`
 }
 
-// verify answers with the proof of a job.
+// verify checks the proof of a job, and returns the page that shows it.
 func (s *server) verify(ctx context.Context, id string) (*answer, error) {
 	proof, err := s.engine.Job(id).Verify(ctx, nil)
 	if err != nil {

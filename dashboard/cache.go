@@ -38,7 +38,7 @@ func shared[T any](ctx context.Context, c *cache, key string, load func(context.
 	return kept(ctx, c, key, freshness, load)
 }
 
-// kept is shared, for data that stays in the cache for the time fresh.
+// kept does the same as shared, but the data stays in the cache for the time fresh.
 func kept[T any](
 	ctx context.Context, c *cache, key string, fresh time.Duration, load func(context.Context) (T, error),
 ) (T, error) {

@@ -22,7 +22,8 @@ const (
 	markWidth   = 3
 )
 
-// A strip is a picture of a job's key space, with a slot for each range.
+// A strip is a picture of a job's key space as one row of rectangles. Each rectangle stands for a
+// range.
 type strip struct {
 	Width, Height int
 	Slots         []slot
@@ -31,7 +32,7 @@ type strip struct {
 	Says          string // a description of the strip in words
 }
 
-// A slot is the rectangle of a range on a strip.
+// A slot is the rectangle of one range on a strip.
 type slot struct {
 	X, Y, W, H string
 	Class      string

@@ -15,14 +15,14 @@ type example struct {
 	Properties []mapper.ExampleProperty `json:"properties,omitempty"`
 }
 
-// An exampled is the page that shows examples of a rehearsal.
+// An exampled is the data of the page that shows examples of a rehearsal's changes.
 type exampled struct {
 	Examples []example `json:"examples"`
 
 	Job string `json:"-"`
 }
 
-// examples answers with the page that shows some changes which a rehearsed job would make.
+// examples returns the page that shows some changes which a rehearsed job would make.
 func (s *server) examples(r *http.Request, q url.Values) (*answer, error) {
 	id, err := id(q, "id")
 	if err != nil {

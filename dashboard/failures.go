@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// A failing is the page that lists a job's failures.
+// A failing is the data of the page that lists a job's failures.
 type failing struct {
 	Failures []failed `json:"failures"`
 	Causes   []cause  `json:"causes"`
@@ -23,7 +23,7 @@ type failing struct {
 	Retry bool   `json:"-"` // whether the job allows a retry
 }
 
-// failures answers with the page of a job's failures.
+// failures returns the page that lists a job's failures.
 func (s *server) failures(r *http.Request, q url.Values) (*answer, error) {
 	id, err := id(q, "id")
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// A view is the page of a job.
+// A view is the data of a job's page.
 type view struct {
 	Status    status                `json:"status"`
 	Causes    []cause               `json:"causes"`
@@ -88,7 +88,7 @@ func (s *server) look(ctx context.Context, id string) (look, error) {
 	})
 }
 
-// job answers with the page of a job.
+// job returns the page of a job.
 func (s *server) job(r *http.Request, q url.Values) (*answer, error) {
 	id, err := id(q, "id")
 	if err != nil {

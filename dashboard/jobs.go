@@ -21,7 +21,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// A row is a job in the list of jobs.
+// A row is the line of a job in the list of jobs.
 type row struct {
 	mapper.JobInfo
 	Phase    mapper.Phase     `json:"phase,omitempty"` // the job's phase; empty if the job has ended
@@ -31,7 +31,7 @@ type row struct {
 	Strip    *miniStrip       `json:"-"`                  // the job's strip; nil: nothing is known about it
 }
 
-// A list is the page that lists jobs.
+// A list is the data of the page that lists jobs.
 type list struct {
 	Jobs     []row  `json:"jobs"`
 	Next     string `json:"next,omitempty"`
@@ -167,7 +167,7 @@ var states = []mapper.State{mapper.StateRunning, mapper.StatePaused, mapper.Stat
 	mapper.StateSucceededWithFailures,
 	mapper.StateFailed, mapper.StateAborted}
 
-// jobs answers with the list of jobs.
+// jobs returns the page that lists jobs.
 func (s *server) jobs(r *http.Request, q url.Values) (*answer, error) {
 	f, err := s.filterOf(q)
 	if err != nil {

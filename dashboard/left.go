@@ -5,13 +5,13 @@ import (
 	"net/url"
 )
 
-// A leaving is an entity that an undo has not restored. Its texts are redacted.
+// A leaving is an entity that an undo did not restore, and why. Its texts are redacted.
 type leaving struct {
 	Key string `json:"key,omitempty"`
 	Why string `json:"why"`
 }
 
-// A leavings is the page that lists entities which an undo has not restored.
+// A leavings is the data of the page that lists the entities which an undo did not restore.
 type leavings struct {
 	Left []leaving `json:"left"`
 	Next string    `json:"next,omitempty"`
@@ -20,7 +20,7 @@ type leavings struct {
 	More string `json:"-"`
 }
 
-// left answers with the page that lists entities which an undo has not restored.
+// left returns the page that lists the entities which an undo did not restore.
 func (s *server) left(r *http.Request, q url.Values) (*answer, error) {
 	id, err := id(q, "id")
 	if err != nil {

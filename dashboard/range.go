@@ -9,7 +9,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// A detail is the page that shows a range.
+// A detail is the data of the page that shows one range.
 type detail struct {
 	Job   string   `json:"job"`
 	Range oneRange `json:"range"`
@@ -28,7 +28,7 @@ type oneRange struct {
 	Counters  json.RawMessage `json:"counters,omitempty"`
 }
 
-// aRange answers with the page of a range.
+// aRange returns the page of one range.
 func (s *server) aRange(r *http.Request, q url.Values) (*answer, error) {
 	job, err := id(q, "job")
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // frames is the number of pictures that a replay shows.
 const frames = 30
 
-// A replayed is the page with a job's replay.
+// A replayed is the data of the page with a job's replay: pictures of its ranges at several times.
 type replayed struct {
 	Times  []time.Time `json:"times"`
 	Frames []string    `json:"frames"` // a string for each frame, with a letter for each range
@@ -40,7 +40,8 @@ type replayed struct {
 var letters = map[picture.State]byte{picture.Uncut: 'u', picture.Pending: 'p', picture.Running: 'r', picture.Done: 'd',
 	picture.Slow: 's', picture.Failed: 'f'}
 
-// unfold returns a string for each of the times, with a letter for the state of each range.
+// unfold returns one string for each of the times. A string has a letter for each range, which
+// stands for the range's state at that time.
 func unfold(p *picture.Picture, times []time.Time) (all []string) {
 	for _, t := range times {
 		var b strings.Builder
@@ -52,7 +53,7 @@ func unfold(p *picture.Picture, times []time.Time) (all []string) {
 	return all
 }
 
-// replay answers with the page of a job's replay.
+// replay returns the page with a job's replay.
 func (s *server) replay(r *http.Request, q url.Values) (*answer, error) {
 	id, err := id(q, "id")
 	if err != nil {

@@ -48,8 +48,8 @@ func TestIn(t *testing.T) {
 // TestUp checks that a least value is rounded up, to the next number of three digits.
 func TestUp(t *testing.T) {
 	for least, want := range map[float64]string{
-		0.5: "0.5", 0.3: "0.3", 1.0 / 3: "0.334", 0.000_621_01: "0.000622", 0.999_1: "1", 999.1: "1000", 12_345: "12400",
-		0: "0", 1e-9: "0.000000001",
+		0.5: "0.5", 0.3: "0.3", 1.0 / 3: "0.334", 0.000_621_01: "0.000622", 0.999_1: "1",
+		999.1: "1000", 12_345: "12400", 0: "0", 1e-9: "0.000000001",
 	} {
 		if got := setting.Up(least); got != want {
 			t.Errorf("%v is rounded up to %s, want %s", least, got, want)

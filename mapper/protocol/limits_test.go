@@ -759,7 +759,8 @@ func TestLeastIsEnough(t *testing.T) {
 			} {
 				start := func(n float64) error {
 					settings := o(n)
-					_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, &settings)
+					_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1},
+						&settings)
 					return err
 				}
 				err := start(1e-7)

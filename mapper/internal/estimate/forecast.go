@@ -27,7 +27,7 @@ type Job struct {
 	Parallel  int // how many tasks are enqueued at the same time
 }
 
-// A Size is the number of a query's entities, as found by counts and samples.
+// A Size is how many entities a job's query has, as found by counts and samples.
 type Size struct {
 	Entities          int64
 	Exact, LowerBound bool
@@ -49,7 +49,8 @@ type Forecast struct {
 	Spent   billing.Usage
 }
 
-// Page returns how many entities a page of the job has.
+// Page returns the number of entities in a full page of the job. A page is the entities that one
+// commit processes.
 func (j *Job) Page() int64 {
 	page := max(1, min(j.PageSize, int64(j.PageTime/j.PerEntity)))
 	if j.Rate.OfPages() != (pace.Limit{}) {
@@ -83,8 +84,8 @@ func (j *Job) pageOf(entities int64) int64 {
 // simulated.
 const mostModelled = 1_000_000
 
-// expect fills in everything that follows from the number of entities. A page has page entities,
-// and there are at least least pages.
+// expect fills in everything in the forecast that follows from its number of entities. A page has
+// page entities, and the job has at least least pages.
 func (est *Forecast) expect(ctx context.Context, j *Job, page, least int64) error {
 	times := UsualTimes(j.Parallel)
 	times.Page += time.Duration(page) * j.PerEntity

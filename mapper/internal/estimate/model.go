@@ -23,7 +23,8 @@ type VirtualKind struct {
 	Key func(rank int64) *datastore.Key // returns the key with a rank, which is its place in the order of keys
 }
 
-// SequentialKey returns the key with a rank, in a kind with the IDs 1, 2, 3 and so on.
+// SequentialKey returns the key with the given rank in a kind with the IDs 1, 2, 3 and so on. The
+// first key has the rank 0.
 func SequentialKey(rank int64) *datastore.Key { return datastore.IDKey("K", rank+1, nil) }
 
 // begin returns the number of entities before the start of a range. A nil position is the start of
@@ -152,7 +153,7 @@ func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times 
 	return m, ctx.Err()
 }
 
-// reading returns the time of reading a number of keys.
+// reading returns how long a query takes to read this number of keys.
 func (m *Model) reading(keys int) time.Duration {
 	return time.Duration(keys/query.Batch+1)*m.times.Query + time.Duration(keys)*m.times.Key
 }
@@ -259,7 +260,7 @@ func (m *Model) balanced(s split.Piece, pieces []split.Piece, end int64, at *tim
 	return split.Balance(m.weighed, m.page, m.find(end))
 }
 
-// longest returns the number of entities in the longest piece.
+// longest returns the number of entities in the longest of the pieces.
 func longest(pieces []split.Piece) int64 {
 	most := int64(0)
 	for _, p := range pieces {
@@ -268,8 +269,8 @@ func longest(pieces []split.Piece) int64 {
 	return most
 }
 
-// weigh counts the entities of all pieces, as with calls at the same time, and adds the time of
-// that to at.
+// weigh counts the entities of all pieces, and returns the pieces with these numbers. It adds the
+// time of concurrent count calls to at.
 func (m *Model) weigh(workers int64, pieces []split.Piece, at *time.Duration) []split.Piece {
 	counts, most, longest := make([]int64, len(pieces)), split.MostInPiece(len(pieces)), int64(0)
 	for i, p := range pieces {

@@ -30,8 +30,8 @@ const (
 	Over           Phase = "ended"
 )
 
-// dependsOnOthers reports whether it is unknown when the job goes on, or when it is as fast again
-// as before.
+// dependsOnOthers reports whether something outside the job stops it or slows it down in this
+// phase. Then it is unknown when the job goes on, or gets as fast as before.
 func (p Phase) dependsOnOthers() bool {
 	return p == Queued || p == Stuck || p == Slowed || p == GivingWay
 }
@@ -167,7 +167,8 @@ func (l Look) runsSince() time.Time {
 	return l.Job.Created
 }
 
-// shared reports whether the job's tasks wait because other jobs use the queue, too.
+// shared reports whether the job's tasks have to wait because other jobs have tasks in the same
+// queue.
 func (q Queue) shared() bool { return q.Waits && q.Others > 0 }
 
 // idle returns how long ago the last page was done.
@@ -179,7 +180,7 @@ func (l Look) idle() time.Duration {
 	return l.Now.Sub(from)
 }
 
-// says returns a text that says why a task waits in the queue.
+// says returns a text for people, which says why a task waits in the queue.
 func (q Queue) says() string {
 	name := q.Name[strings.LastIndex(q.Name, "/")+1:]
 	switch {

@@ -111,7 +111,8 @@ func Dollars(j *record.Job, sum record.Totals, q query.Query, prices billing.Pri
 	return prices.Dollars(used)
 }
 
-// Share returns which share of a budget the usage takes at the given prices, 1 for all of it.
+// Share returns which part of a budget the usage takes at the given prices, 1 for all of it. If the
+// budget limits both dollars and operations, the result is the larger part.
 func Share(b record.Budget, u billing.Usage, prices billing.Prices) (share float64) {
 	if b.Dollars > 0 {
 		share = prices.Dollars(u) / b.Dollars
@@ -178,8 +179,8 @@ func failuresIn(s *record.Sample) Number {
 	return around(n*s.Scale, deviations*s.Scale*math.Sqrt(max(1, n)), n)
 }
 
-// around returns a Number with the given error on both sides. It is not less than seen, a number
-// that was counted.
+// around returns a Number that may be wrong by off on both sides. Its lower bound is at least seen,
+// a number that was counted.
 func around(about, off, seen float64) Number {
 	return Number{int64(about + 0.5), int64(max(seen, about-off) + 0.5), int64(math.Ceil(about + off))}
 }
@@ -214,7 +215,7 @@ func (l Look) remaining(s *record.Sample) Number {
 	return r
 }
 
-// fractions sets the share of the job's entities that is done.
+// fractions sets the part of the job's entities that is done, with its bounds.
 func (s *State) fractions() {
 	part := func(done, left int64) float64 {
 		switch {

@@ -15,7 +15,7 @@ type Shown struct {
 	counted recent.Map[string, int64] // counted numbers of entities, by range
 }
 
-// A seen has the estimates of a job that were shown last, and the least upper bound of its total so
+// A seen has what was last shown of a job. It also has the least upper bound of the job's total so
 // far, or Unknown.
 type seen struct {
 	State
@@ -48,8 +48,8 @@ func (sh *Shown) Latest(job string, s State) State {
 	return s
 }
 
-// after returns the state with no less progress than an earlier one. The highest possible total is
-// most, or Unknown.
+// after returns the state s, changed so that it shows no less progress than the earlier state last.
+// The job's total is at most most, or Unknown.
 func (s State) after(last State, most int64) State {
 	p, r := s.Processed, s.Remaining
 	if p.Min != p.Max {

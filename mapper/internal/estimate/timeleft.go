@@ -50,7 +50,7 @@ func (s *State) timeLeft(l Look) {
 // ending is about how long a job takes after its last page.
 const ending = time.Second
 
-// A span is an estimated time with its bounds.
+// A span is an estimated length of time, with its lower and upper bound.
 type span struct {
 	least, about, most time.Duration
 
@@ -60,8 +60,8 @@ type span struct {
 // margin is the factor by which the remaining entities may take more or less time than estimated.
 const margin = 1.7
 
-// working returns how long the remaining entities take. It returns false if that is unknown,
-// because no page is done.
+// working returns how long the workers need for the remaining entities. It returns false if that is
+// unknown, because no page is done yet.
 func (l Look) working(remaining Number, s *record.Sample) (w span, known bool) {
 	due := 0
 	for _, r := range s.Open {
@@ -137,7 +137,7 @@ func (l Look) mostEntities() float64 {
 	return limit.Entities(l.Totals.PerEntity(), l.Now.Sub(l.Job.RampBegan()))
 }
 
-// perEntity returns how long a task works on an entity, on average; 0: unknown.
+// perEntity returns the mean time that a task needs for an entity. It returns 0 if that is unknown.
 func perEntity(s *record.Sample) time.Duration {
 	took, n := time.Duration(0), int64(0)
 	for _, e := range s.Ends {

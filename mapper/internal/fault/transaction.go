@@ -32,8 +32,8 @@ func AsCommitRefusal(err error) error {
 	return err
 }
 
-// Refused reports whether an error is a rejection by the function or the database, which a retry
-// alone does not help. All other errors are temporary.
+// Refused reports whether the function or the database has rejected the work, so that a retry alone
+// does not help. All other errors are temporary.
 func Refused(err error) bool {
 	var r Refusal
 	if errors.As(err, &r) {

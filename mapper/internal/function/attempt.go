@@ -27,8 +27,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// An Attempt collects what one run of the function asks for, besides the change of its own entity.
-// After the function has returned, it refuses further calls.
+// An Attempt is one run of the user's function on one entity. It collects what the function asks
+// for besides the change of its own entity: counters, writes of other entities, errors. After the
+// function has returned, it refuses further calls.
 type Attempt struct {
 	job    record.Ref
 	mode   Mode
@@ -47,15 +48,15 @@ type Attempt struct {
 	Resaved bool // whether the function has called Resave
 }
 
-// NewAttempt returns an attempt of a job on the entity with a key.
+// NewAttempt returns an attempt for one run of the function on the entity with this key.
 func NewAttempt(job record.Ref, m Mode, key *datastore.Key) *Attempt {
 	return &Attempt{job: job, mode: m, key: key}
 }
 
-// Among sets the source of other entities that the attempt can read.
+// Among sets how the attempt reads other entities.
 func (a *Attempt) Among(o Others) { a.others = o }
 
-// Announce sets where the attempt announces its calls of a service.
+// Announce sets the Announced that records which calls of services the function announces.
 func (a *Attempt) Announce(c *Announced) { a.calls = c }
 
 // Job returns a string that identifies the attempt's job.
@@ -98,7 +99,8 @@ func (a *Attempt) count(name, counter string, n int64) {
 	})
 }
 
-// Collect adds a value that the function over the whole page gets.
+// Collect adds a value to those that the page's second function gets. That function runs once for
+// the whole page.
 func (a *Attempt) Collect(v any) {
 	a.do(func() error {
 		a.effect.Collected = append(a.effect.Collected, v)
@@ -189,8 +191,8 @@ func (a *Attempt) absent(key *datastore.Key) error {
 	return fmt.Errorf("%v inserts %v, which is there", a.key, key)
 }
 
-// declared returns a function that makes the mutation for a Go value. The value is saved as the
-// client's Put saves it.
+// declared returns a function that makes the mutation which saves the Go value src, in the same
+// form as the client's Put.
 func declared(key *datastore.Key, src any) func() (mutation, error) {
 	return func() (mutation, error) {
 		properties, err := property.Save(src)
@@ -366,7 +368,8 @@ func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 // serves all updates, because making one takes about as long as loading an entity.
 var unsentUpdate = datastore.NewUpdate(datastore.NameKey("__unsent__", "update", nil), wire.Unsent())
 
-// add adds a mutation. It replaces an earlier mutation of the same entity.
+// add adds a mutation to the attempt. If the attempt already has a mutation of the same entity, the
+// new one replaces it.
 func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 	added.Mutation = m
 	added.bytes = keyspace.KeySize(added.Key) + keyspace.PropertiesSize(added.Properties) + keyspace.EntitySize(
@@ -385,7 +388,8 @@ func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 	a.effect.Mutations = append(a.effect.Mutations, added)
 }
 
-// OnLost adds a function that is called if the attempt's effect is never committed.
+// OnLost adds a function for the case that the attempt's changes are never committed. Lose calls it
+// then.
 func (a *Attempt) OnLost(f func(context.Context)) {
 	a.do(func() error {
 		a.lost = append(a.lost, f)
@@ -422,14 +426,17 @@ func (a *Attempt) Failed() error {
 	return a.failed
 }
 
-// Misused returns the error of the first call that the function must not make, or nil.
+// Misused returns an error if the function has made a call that it must not make: the error of the
+// first such call. Otherwise it returns nil.
 func (a *Attempt) Misused() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.err
 }
 
-// Run runs the function, and closes the attempt, even if the function panics or ends its goroutine.
+// Run runs fn, which calls the user's function, and then closes the attempt. It closes the attempt
+// even if fn panics or ends its goroutine. Run returns the error of fn, or else the error from
+// Misused.
 func (a *Attempt) Run(fn func() error) error {
 	defer a.close()
 	if err := fn(); err != nil {
@@ -479,7 +486,8 @@ func readable(err error) (is error) {
 	return err
 }
 
-// panicOf returns the error of a panic. Call it in the function that recovers.
+// panicOf returns an error for the recovered value r of a panic. Call it in the function that
+// recovers.
 func panicOf(r any) error {
 	return fault.Panicked(fmt.Sprintf("panic: %v%s", r, panicked(debug.Stack())))
 }

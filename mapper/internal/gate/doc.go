@@ -1,3 +1,3 @@
-// Package gate lets the tasks of a process run at the same time, or one of them exclusively. If the
-// process dies while a task runs exclusively, that task is the cause.
+// Package gate admits tasks to a process, many at a time or one alone. A task suspected of killing
+// its process runs alone. If the process then dies, that task is the cause.
 package gate

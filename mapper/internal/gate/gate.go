@@ -76,8 +76,8 @@ func (g *Gate) Enter(ctx context.Context, exclusive bool) (Place, error) {
 // ErrDraining says that the process is about to end and accepts no more tasks.
 var ErrDraining = errors.New("this process is about to end, and leaves its tasks to other processes")
 
-// Admit lets a delivery into the process. While the process drains, it returns ErrDraining. The
-// delivery must call leave when it ends.
+// Admit lets a delivery of a task into the process. The delivery must call leave when it ends.
+// While the process drains, that is, before it ends, Admit returns ErrDraining.
 func (g *Gate) Admit() (leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -134,7 +134,7 @@ func (g *Gate) Wanted() <-chan struct{} {
 	return g.wanted
 }
 
-// want adds n to the number of exclusive tasks that wait.
+// want adds n to the number of waiting tasks that must run alone.
 func (g *Gate) want(n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

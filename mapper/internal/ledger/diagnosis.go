@@ -67,7 +67,8 @@ func newDiagnosis(job *record.Job) *diagnosis {
 	return d
 }
 
-// choose chooses the buckets whose records the second reading looks at.
+// choose picks some buckets whose sums are not 0. The second reading looks only at records in these
+// buckets.
 func (d *diagnosis) choose(job *record.Job) {
 	d.ids.choose()
 	d.bounds.choose()
@@ -149,8 +150,9 @@ func (d *diagnosis) report(l *Ledger) {
 	}
 }
 
-// A balance adds up hashes of things in buckets. A thing's hash is added when the thing comes, and
-// subtracted when it goes. If everything that has come has also gone, each bucket is 0.
+// A balance checks that things come and go equally often. It adds a thing's hash to a bucket when
+// the thing comes, and subtracts the hash when it goes. If everything that came has gone, each
+// bucket is 0.
 type balance struct {
 	buckets [1 << 16]uint64
 	wrong   []uint16 // numbers of some buckets that are not 0

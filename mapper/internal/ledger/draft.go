@@ -33,8 +33,8 @@ func DraftKey(job record.Ref) *datastore.Key {
 	return datastore.NameKey(record.DraftKind, record.RangePrefix(job)+"draft", nil)
 }
 
-// Further returns the one of two drafts of an epoch that has more records. Its Link becomes the
-// higher one of both, so that no two tasks have the same name.
+// Further returns the draft that covers more records, of two drafts of the same epoch. It raises
+// its Link to the higher Link of both, so that no two tasks get the same name.
 func (d *Draft) Further(o *Draft) *Draft {
 	link := max(d.Link, o.Link)
 	if o.Ledger.Ranges > d.Ledger.Ranges {

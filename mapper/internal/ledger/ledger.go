@@ -210,8 +210,8 @@ func (l *Ledger) Close(j *record.Job) {
 // errRecords says that a job's records do not prove that it is complete.
 var errRecords = errors.New("its records do not add up, so nothing proves that every entity was processed once")
 
-// Err returns an error with the first problem and the number of problems. It returns nil if there
-// are none.
+// Err returns an error with the first problem that the ledger has found, and the number of
+// problems. It returns nil if there are none.
 func (l *Ledger) Err() error {
 	if len(l.Problems) == 0 {
 		return nil

@@ -127,8 +127,8 @@ func (s *Sum) checkStored() {
 	}
 }
 
-// Scale extrapolates the sum over a sample of records to all records. Each record of the sample
-// stands for factor records.
+// Scale multiplies a sum over a sample of records, so that it estimates the sum over all records.
+// Each record of the sample stands for factor records.
 func (s *Sum) Scale(factor float64) {
 	if s.Sample != nil {
 		s.Sample.Scale, s.Sample.LeftScale = factor, factor
@@ -150,8 +150,8 @@ func (s *Sum) Scale(factor float64) {
 	}
 }
 
-// SetPending copies the numbers of pending ranges from another sum, which has a larger sample of
-// these ranges.
+// SetPending copies the numbers of pending ranges from another sum, whose sample has more pending
+// ranges.
 func (s *Sum) SetPending(o *Sum) {
 	s.Pending, s.Retrying, s.Expected, s.Waiting = o.Pending, o.Retrying, o.Expected, o.Waiting
 	s.Sample.SetPending(o.Sample)

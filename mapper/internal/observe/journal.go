@@ -158,7 +158,8 @@ func (ob *Observer) Undelivered(ctx context.Context, job *record.Job, complaint 
 	}
 }
 
-// Flush logs how many lines were left out in minutes that are over, if no later line has said so.
+// Flush logs how many lines were left out by [Limited] in past minutes, unless a later line has
+// said so.
 func (ob *Observer) Flush(ctx context.Context) { ob.flush(ctx, time.Now()) }
 
 // flush is Flush at the time now.
@@ -171,7 +172,7 @@ func (ob *Observer) flush(ctx context.Context, now time.Time) {
 	}
 }
 
-// Noted logs a change of a job that leaves its state as before, such as a change of its rate.
+// Noted logs a change of a job that keeps its state, such as a new rate limit.
 func (ob *Observer) Noted(ctx context.Context, job *record.Job, cause string) {
 	ob.Log.LogAttrs(ctx, slog.LevelInfo, "job changed",
 		attrs(Change{Job: job, From: job.State, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()})...)

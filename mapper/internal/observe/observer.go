@@ -103,8 +103,8 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Observer, 
 	return ob, errors.Join(append(failed, err)...)
 }
 
-// Has sets the metric of a mapper's tasks in flight to 0. So the metric exists before the first
-// task, and its absence means that metrics do not arrive.
+// Has sets the number of a mapper's running tasks to 0. The metric then exists before the first
+// task, so a missing metric means that metrics do not arrive.
 func (ob *Observer) Has(ctx context.Context, mapper string) {
 	ob.inFlight.Add(ctx, 0, metric.WithAttributes(mapperKey.String(mapper)))
 }

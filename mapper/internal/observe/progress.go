@@ -49,7 +49,7 @@ func (p *progress) at(job, mapper string, now time.Time) *lately {
 	return l
 }
 
-// committed records that a job committed a page now.
+// committed records that a job has committed a page at the time now.
 func (p *progress) committed(job, mapper string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +71,7 @@ func (p *progress) running(job, mapper string, epoch int64, last, now time.Time)
 	}
 }
 
-// ended records that a job no longer runs, since the given epoch.
+// ended records that a job stopped running in the given epoch.
 func (p *progress) ended(job, mapper string, epoch int64, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -54,7 +54,7 @@ type braking struct {
 	released  time.Time // until when the brake does not adjust the rate
 }
 
-// A gap is a turn that a call has given back because it does not start.
+// A gap is the turn of a call that was allowed to start but did not. Another call may use it.
 type gap struct{ turn, charge float64 }
 
 // A window has the numbers of calls in a short span of time.
@@ -65,7 +65,7 @@ type window struct {
 	answers                 // answers to calls that started after the last cut
 }
 
-// answers has the numbers of a service's answers.
+// answers counts the calls of a service: all calls, and those that it refused.
 type answers struct{ asked, refused float64 }
 
 // share returns the share of refused calls.
@@ -79,8 +79,8 @@ func (a answers) tooMany() bool {
 	return a.refused > most*a.asked+math.Sqrt(most*a.asked)
 }
 
-// Calls has numbers of runs of the function: all, the failed ones, and the busy ones, which have
-// failed and may succeed in another attempt.
+// Calls counts runs of the mapper's function: all runs, the failed ones, and the busy ones. A busy
+// run has failed, but may succeed in another attempt.
 type Calls struct{ All, Failed, Busy int }
 
 func (c Calls) plus(more Calls) Calls {
@@ -218,7 +218,7 @@ func (b *Brake) Leave(p Pass) {
 	}
 }
 
-// Cancel records the end of a run that says nothing about the service.
+// Cancel records the end of a run whose result says nothing about the service.
 func (b *Brake) Cancel(p Pass) {
 	b.mu.Lock()
 	b.inside--
@@ -281,7 +281,8 @@ func (b *Brake) Done(now time.Time, p Pass, e End) {
 	}
 }
 
-// ends reports whether the current window is over.
+// ends reports whether the current window is over. The brake decides about its rate at the end of
+// each window.
 func (b *Brake) ends(took time.Duration) bool {
 	return took >= earlyTime && b.now.refused > 10 && b.now.tooMany() ||
 		took >= windowTime && b.now.calls >= windowCalls || took >= windowLong && b.now.calls > 0
@@ -357,7 +358,8 @@ func (b *Brake) lookVain(calls, accepted float64) {
 	}
 }
 
-// binds reports whether the brake's rate is the reason why there are not more calls a second.
+// binds reports whether the brake's rate is what limits calls, in calls a second. Without it there
+// would be more.
 func (b *braking) binds(calls float64) bool { return b.rate > 0 && calls >= 0.6*b.rate }
 
 // growth returns the factor by which the rate grows after windows at the limit. Growth is slow

@@ -6,16 +6,17 @@ import "time"
 // credit, a worker that comes a moment too late would lower the rate.
 const Credit = time.Second
 
-// A Clock records how much of a job's rate is reserved. The rate is reserved as time: a page that
-// uses the whole rate for 2 s starts 2 s before the next one.
+// A Clock records up to which time a job's rate is reserved. Each reservation has the whole rate
+// for a span of time. For example, a page that uses the rate for 2 s starts 2 s before the next
+// page.
 type Clock struct {
 	Until time.Time // the end of the last reservation
 	At    time.Time // time of the last reservation
 	Ahead float64   // about the number of pages that had not started at that time
 }
 
-// A Queue describes the pages that have reserved the rate before a given page: how long they take,
-// and about how many they are.
+// A Queue describes the pages that have reserved the rate before a given page: how long they use
+// the rate, and about how many pages they are.
 type Queue struct {
 	Wait  time.Duration
 	Pages float64

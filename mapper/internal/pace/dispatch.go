@@ -17,7 +17,7 @@ type Dispatch struct {
 	now, before fastest
 }
 
-// A fastest is the shortest time of deliveries in a span of time.
+// A fastest is the shortest delivery in a span of time.
 type fastest struct {
 	since time.Time
 	n     int

@@ -19,8 +19,8 @@ type Limit struct {
 	Ramp              bool    `json:"ramp,omitempty"`
 }
 
-// A Need has the amounts of a job's rate that some work uses: entities, writes and calls. The rates
-// of a limit have this type, too.
+// A Need says how many entities, writes and calls some work has. As a rate, it says how many of
+// each a job may have in a second.
 type Need struct{ Entities, Writes, Calls float64 }
 
 // times returns the need multiplied by a factor.
@@ -46,7 +46,7 @@ var quantities = [...]string{"entities", "writes", "calls"}
 // fields are the names of the fields of mapper.Rate for these amounts.
 var fields = [...]setting.Name{"EntitiesPerSecond", "WritesPerSecond", "CallsPerSecond"}
 
-// set returns the limit's rates without the ramp.
+// set returns the rates that the user has set. It ignores the rates of a ramp.
 func (r Limit) set() Need { return Need{r.EntitiesPerSecond, r.WritesPerSecond, r.CallsPerSecond} }
 
 // These constants are the ramp of Datastore's best practices: "500/50/5".
@@ -145,7 +145,7 @@ func (r Limit) Entities(each Need, since time.Duration) float64 {
 // does not know yet how many writes the function makes for an entity.
 const FirstPaced = 10
 
-// WritesLimited reports whether writes are limited.
+// WritesLimited reports whether the job's writes are limited, by a rate or by a ramp.
 func (r Limit) WritesLimited() bool { return r.WritesPerSecond > 0 || r.Ramp }
 
 // RecordWrites is the number of records that the commit of a page writes.

@@ -34,7 +34,8 @@ func NewMeter() *Meter {
 	return m
 }
 
-// Ran records how often a run of the function has waited for its calls.
+// Ran records that a run of the mapper's function has ended, and how often it has waited for the
+// rate of calls.
 func (m *Meter) Ran(waits int64) {
 	const weight = 0.1
 	m.mu.Lock()
@@ -67,8 +68,8 @@ type Grant struct {
 // Spacing returns the time between the starts of the page's entities, by the rate.
 func (g Grant) Spacing() time.Duration { return g.Cost / time.Duration(max(1, g.N)) }
 
-// Of reports whether the grant is for the given limit. If the job's limit has changed, a page needs
-// a new grant.
+// Of reports whether the grant is for this limit, given as a text. If the job's limit has changed
+// since, the page needs a new grant.
 func (g Grant) Of(rate string) bool { return g.N > 0 && g.rate == rate }
 
 // A Request describes a page that waits for the rate.
@@ -92,7 +93,7 @@ func (r Limit) PageCost(n int, each float64, since, most time.Duration) Cost {
 	}
 }
 
-// CallCost returns the cost of n calls, which wait for at most the given time.
+// CallCost returns the cost of n calls. They wait for the rate for at most the time most.
 func (r Limit) CallCost(n int, most time.Duration) Cost {
 	return func(q Queue) (int, time.Duration) {
 		if q.Wait > most {
@@ -209,7 +210,8 @@ func (m *Meter) Settle(g Grant, cost time.Duration) {
 	}
 }
 
-// after returns the index of the first reserved part that starts at the given time or later.
+// after returns the index of the first reserved span of time that starts at the given time or
+// later.
 func (m *Meter) after(at time.Time) int {
 	i := slices.IndexFunc(m.free, func(p part) bool { return !p.begin.Before(at) })
 	if i < 0 {

@@ -25,7 +25,8 @@ const (
 	firstRead = 100
 )
 
-// Chunk returns how many of a page's remaining entities to read at once.
+// Chunk returns how many entities the page should read at once. The page has rest more entities to
+// read.
 func (p Throughput) Chunk(rest int) int { return min(rest, p.In(readBytes)) }
 
 // In returns how many entities probably fit into the given bytes, at least one.
@@ -43,7 +44,8 @@ func (p Throughput) In(bytes int64) int {
 // Each returns the function's mean time for an entity; 0: unknown.
 func (p Throughput) Each() time.Duration { return p.Spent / time.Duration(max(1, p.Entities)) }
 
-// Fit reports whether n entities are known to be small enough to be read at once.
+// Fit reports whether n entities fit into memory at once, by their known or expected size. It
+// returns false if the size is unknown.
 func (p Throughput) Fit(n int) bool { return p.Entities+p.expected > 0 && p.Chunk(n) == n }
 
 // A Book has the Throughput of each job in a process, with the job's brake and meters. The zero
@@ -57,7 +59,7 @@ type Book[Job comparable] struct {
 	job recent.Map[Job, *page]
 }
 
-// A page is the entry of a book for one job.
+// A page is the entry of a Book for one job. It is not a page of entities.
 type page struct {
 	Throughput
 	brake Brake

@@ -17,9 +17,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/survey"
 )
 
-// unsuspected cuts a range whose page has killed its process. It cuts after a page of the job's
-// usual size. The entity at fault is before the cut, because the range's page is at most that
-// large. So the part after the cut is not suspected. It returns nil if nothing comes after the
+// unsuspected cuts a range whose last page killed its process. It cuts after one page of the job's
+// usual size. The killed page was at most that large, so the entity at fault lies before the cut.
+// The part after the cut is not suspected. unsuspected returns nil if the range ends with that
 // page.
 func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, error), err error) {
 	size := int(p.job.PageSize)
@@ -32,13 +32,13 @@ func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, erro
 	return func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }, nil
 }
 
-// A prefix is a function that returns the known positions of a range's first entities. They help to
-// search the n-th entity from the range's start, or else from another position. The function may
-// wait until they are read.
+// A prefix is a function that returns the positions of a range's first entities, as far as they
+// were read. A search for the n-th entity can then start at the last of them. If start is true, n
+// counts from the start of the range. The function may wait for reads under way.
 type prefix func(n int64, start bool) source.Prefix
 
-// planCut decides where the range is cut. It also prepares the search for boundaries that are not
-// among the keys read so far.
+// planCut sets plan.Pieces if the range should be cut, and decides where. Boundaries that are not
+// among the keys read so far have to be searched; planCut prepares that search.
 func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root bool, size int, known prefix) {
 	t := p.task(root)
 	c := p.Strategy.Decide(s, t)
@@ -55,9 +55,10 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 	p.later(ctx, plan, c, s, t, known)
 }
 
-// Load describes the task's remaining work, after it has processed the first dealt entities of the
-// plan's page. The function takes the time each for an entity. The result ok is false if the task
-// can't give away any of the remaining entities.
+// Load returns what split.Load.Keep needs to decide how many entities the task gives away. It
+// counts what remains after the first dealt entities of the plan's page. The mapper's function
+// takes the time each for one of these entities. The result ok is false if the task can't give any
+// of them away.
 func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
 	l = split.Load{Left: plan.Rest().Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize,
 		Workers: p.job.Workers}
@@ -68,8 +69,9 @@ func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, 
 		!p.record.Solo && (!p.Query.Many() || p.record.Kind != "")
 }
 
-// Rest returns the range as a piece for one worker, for a page that started before the range was
-// cut. If the page is the range's last one, the number of the piece's entities is exact.
+// Rest returns the plan's range as a piece for one worker. Use it for a page that started before
+// the range was cut. The number of entities is exact if the page is the range's last one; otherwise
+// it is the estimate from the time of the plan.
 func (p Plan) Rest() split.Piece {
 	s := p.Range
 	s.Workers = 1
@@ -79,8 +81,9 @@ func (p Plan) Rest() split.Piece {
 	return s
 }
 
-// Give cuts the rest of the range after the first dealt entities of the plan's page. The task keeps
-// the first keep entities of the rest, and gives the others away in pieces of each entities.
+// Give cuts what remains of the range after the first dealt entities of the plan's page. Its first
+// piece, of keep entities, stays with this task. The other pieces have each entities and become new
+// tasks. It returns all pieces, in order.
 func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int64) ([]split.Piece, error) {
 	s := plan.Rest()
 	pieces, err := s.Give(int64(dealt), keep, each, p.job.Workers).Apply(s, p.finder(ctx, s, plan.known))
@@ -90,7 +93,8 @@ func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int
 	return pieces, err
 }
 
-// task returns what the planner knows about the task, in the form of package split.
+// task returns the facts about this task by which package split decides cuts. Set root for a range
+// that this task samples and counts, such as the job's first one.
 func (p *Planner) task(root bool) split.Task {
 	return split.Task{Root: root, Blind: !p.Source.Counts(), Divided: p.divided, Page: p.pageToCut()}
 }
@@ -99,7 +103,8 @@ func (p *Planner) task(root bool) split.Task {
 // its process.
 func (p *Planner) mustNotCut() bool { return p.whole == p.record.ID || p.record.Solo }
 
-// count counts the range if that helps to cut it.
+// count counts the range's entities, unless split decides without the number, and stores the result
+// in s. It reports whether the number in s is exact.
 func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted bool) {
 	t := p.task(root)
 	if p.mustNotCut() || !t.MayCut(*s) {
@@ -123,7 +128,7 @@ func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted
 	return s.Exact
 }
 
-// survey samples the keys of the range, and estimates how many entities it has.
+// survey samples the keys of the range and estimates how many entities it has. It stores both in s.
 func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	s.Workers = p.job.Workers
 	if p.Strategy.SampleSize(s.Workers) == 0 {
@@ -159,16 +164,18 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	return nil
 }
 
-// inBackground starts f in a goroutine. The returned function waits for its result.
+// inBackground starts f in a goroutine, and returns a function that waits for f and returns its
+// result.
 func inBackground[T any](f func() T) func() T {
 	result := make(chan T, 1)
 	go func() { result <- f() }()
 	return sync.OnceValue(func() T { return <-result })
 }
 
-// later carries out a plan of cuts in the background. It starts at once if the range is cut before
-// its page. Otherwise Plan.Progress starts it. Plan.Pieces waits for the result. The goroutine uses
-// only values that do not change in the meantime.
+// later carries out the cut c of the piece s in the background, and sets plan.Pieces to a function
+// that waits for the pieces. If the range is cut before its page, the search for boundaries starts
+// at once; otherwise Plan.Progress starts it. The goroutine uses only values that do not change in
+// the meantime.
 func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s split.Piece, t split.Task, known prefix) {
 	var pieces []split.Piece
 	var err error
@@ -211,8 +218,8 @@ func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s spli
 	}
 }
 
-// weigh counts the entities of all pieces, with calls at the same time. If the database can't
-// count, the pieces stay unchanged.
+// weigh counts the entities of each piece, with concurrent calls, and returns the pieces with these
+// numbers. If the database can't count, it returns them unchanged.
 func (p *Planner) weigh(
 	ctx context.Context, local query.Query, workers, page int64, pieces []split.Piece,
 ) []split.Piece {
@@ -236,8 +243,8 @@ func (p *Planner) weigh(
 	return split.WithCounts(pieces, counts, most, workers)
 }
 
-// finder returns a split.Finder for a range. It answers from the range's first entities if they are
-// known, and otherwise asks the database.
+// finder returns a function that finds the n-th entity of a range, see split.Finder. It answers
+// from the positions in known if it can, and otherwise queries the database.
 func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split.Finder {
 	local := p.local
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
@@ -257,11 +264,12 @@ func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split
 	}
 }
 
-// ErrCut says that a range was cut into pieces that are not in order, which is a bug in scattermap.
+// ErrCut says that the pieces of a cut are not in order, which is a bug in scattermap.
 var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a bug in " +
 	"scattermap, please report it"))
 
-// EntitySize returns the mean size of an entity in bytes, if the range was surveyed; 0: unknown.
+// EntitySize returns the mean size of an entity in bytes. It returns 0 if that is unknown, because
+// the planner has not surveyed the range.
 func (p *Planner) EntitySize() int64 {
 	if p.entitySize == nil {
 		return 0
@@ -269,7 +277,9 @@ func (p *Planner) EntitySize() int64 {
 	return p.entitySize()
 }
 
-// AwaitCounts waits for the counts of the job's first range that run in the background.
+// AwaitCounts waits for two numbers about the job's first range: the mean size of an entity, and
+// how many entities lack the property in ShardBy. If this planner has not counted the latter,
+// AwaitCounts does.
 func (p *Planner) AwaitCounts(ctx context.Context) {
 	if p.unsharded == nil { // an earlier delivery has cut the range
 		look := survey.Survey{Source: p.Source, Query: p.Query}
@@ -279,8 +289,8 @@ func (p *Planner) AwaitCounts(ctx context.Context) {
 	p.EntitySize()
 }
 
-// Unsharded returns how many entities lack the property in ShardBy. AwaitCounts must have returned
-// before. It is negative if unknown.
+// Unsharded returns how many entities of the query lack the property in ShardBy, so the job does
+// not process them. Call AwaitCounts first. A negative number means unknown.
 func (p *Planner) Unsharded() int64 {
 	if p.unsharded == nil {
 		return 0

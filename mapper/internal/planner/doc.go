@@ -1,3 +1,4 @@
-// Package planner plans the next page of a delivery. It reads the keys of a range, and decides
-// which entities form the page, and where the range is cut.
+// Package planner plans a task's next page: the entities that one commit processes. It reads the
+// keys of the task's range, decides which entities form the page, and where the range is cut so
+// that other workers can take parts of it.
 package planner

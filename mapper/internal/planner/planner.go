@@ -40,20 +40,21 @@ type Planner struct {
 	whole    string         // the ID of the range that must not be cut
 	listed   string         // the ID of the range that must not be cut between kinds and namespaces again
 
-	// Results of a survey of the range, such as the one of a job's first range. They are nil if
-	// this delivery has made none.
+	// Results of a survey, which samples and counts the range's entities. They are nil if this
+	// planner has not surveyed the range.
 	entitySize func() int64
 	unsharded  func() int64  // how many entities lack the property in ShardBy, see record.Range
 	weighed    []split.Piece // the range's pieces, if their entities were counted before the cut
 }
 
-// A Plan is the next page of a range, and where the range is cut.
+// A Plan says which entities form the next page of a range, and into which pieces the range is cut.
 type Plan struct {
 	At   []*keyspace.Position // the page's entities, in the order of the read
 	Next *keyspace.Position   // the first entity of the range after the page; nil: the page is the last
 
-	// Pieces returns the pieces into which the range is cut. It is nil if the range is not cut. The
-	// first piece starts with the page, and stays with the range. The others become its children.
+	// Pieces returns the pieces into which the range is cut. It waits until their boundaries are
+	// found. Pieces is nil if the range is not cut. The first piece starts with the page, and this
+	// task goes on with it. Each of the others becomes a new range with its own task.
 	Pieces func() ([]split.Piece, error)
 	First  bool // whether the range is cut before the page is processed
 
@@ -69,12 +70,12 @@ func (p *Plan) Shorten(n int) {
 	}
 }
 
-// Progress returns a callback for each entity of the page. The callback gets how long the mapper's
-// function has run on the page, and whether half of the page is done. At half it calls halfway,
-// unless that is nil.
+// Progress returns a callback to call after each entity of the page. Its argument ran is how long
+// the mapper's function has run on the page so far. Its argument half says that half of the page is
+// done. The callback then calls halfway, unless that is nil.
 //
-// If the range is to be cut for workers that will be idle, the callback also starts the search for
-// boundaries. It does so once the mapper's function has run long enough to make a cut worthwhile.
+// If the range is to be cut, the callback also starts the search for boundaries, unless that has
+// started before. It waits until ran is worthSeeking, because shorter work is not worth a cut.
 func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
 	return func(ran time.Duration, half bool) {
 		if p.seek != nil && ran >= worthSeeking {
@@ -147,8 +148,9 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	return found, err
 }
 
-// peek starts to read the next n positions. The function ready waits for them. The function known
-// also waits, and returns all positions that are known from the range's start on.
+// peek starts to read the next n positions of the range. The returned function ready waits for
+// them. The returned function known also waits, and returns all positions read so far, from the
+// start of the range.
 func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known func() source.Prefix) {
 	keys := p.keys
 	ready = keys.PeekLater(n)
@@ -160,7 +162,7 @@ func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known
 	})
 }
 
-// planRest decides where the range is cut after its next page.
+// planRest decides where the range is cut after the page in found, and stores the cut in found.
 func (p *Planner) planRest(ctx context.Context, found *Plan, s split.Piece, root bool, size int,
 	known func(int64, bool) source.Prefix,
 ) (err error) {
@@ -181,7 +183,8 @@ func (p *Planner) planRest(ctx context.Context, found *Plan, s split.Piece, root
 	return nil
 }
 
-// stream returns the stream that reads the range, and makes it if there is none.
+// stream returns the planner's open stream of the range's keys or entities. It opens one if there
+// is none.
 func (p *Planner) stream(ctx context.Context) *source.Stream {
 	r := p.record
 	s := source.NewStream(ctx, p.Source, p.Query, r.Start, r.End, p.readsWhole())
@@ -197,12 +200,13 @@ func (p *Planner) stream(ctx context.Context) *source.Stream {
 // answerBytes limits the bytes of entities in one answer to a query. The client takes up to 4 MiB.
 const answerBytes = 2 << 20
 
-// ReadOn reads the next page in the background, while the caller processes the current page. If the
-// planner reads keys, it starts at once. It reads no keys if the next page will read entities.
+// ReadOn reads the next page in the background, while the caller processes the current one. If the
+// stream reads keys, it starts at once, and returns nil. If the next page will be read as whole
+// entities, it reads no keys.
 //
-// If the planner reads entities, ReadOn returns a function halfway, which starts the reading. Call
-// it after half of the current page. An entity costs more than a key. If the function slows down,
-// the rest of the range may go to other tasks, which would read its entities a second time.
+// If the stream reads whole entities, ReadOn returns a function that starts the reading. Call it
+// after half of the current page. The delay avoids useless reads: if the mapper's function becomes
+// slow, other tasks may get the rest of the range, and read its entities again.
 func (p *Planner) ReadOn() (halfway func()) {
 	keys, n := p.keys, int(min(2*p.record.PageSize, max(p.record.Estimate, p.record.PageSize))+1)
 	switch {
@@ -223,14 +227,14 @@ func (p *Planner) dropKeys() {
 // KeepWhole prevents further cuts of the current range.
 func (p *Planner) KeepWhole() { p.whole = p.record.ID }
 
-// Forget drops the entities that were read ahead, because they may be outdated.
+// Forget drops the entities that were read in advance. The caller does so if they may be outdated.
 func (p *Planner) Forget() {
 	if p.keys != nil && p.keys.Whole {
 		p.dropKeys()
 	}
 }
 
-// GoOn makes the planner plan for r, the remaining part of its range.
+// GoOn sets the range for the next call of Plan to r, the remaining part of the previous range.
 func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 	p.job, p.record = job, r
 	p.divided = r.Workers <= 1 && !p.unsought
@@ -250,17 +254,20 @@ func (p *Planner) Close() {
 	}
 }
 
-// readsWhole reports whether the stream should read entities in place of keys. It should if
-// entities are known to be small and the job does not read only keys. There are two more
-// exceptions. If the property in ShardBy is a list, an entity does not tell for which of its values
-// it was found. In a share of the keys, most entities would be read without use.
+// readsWhole reports whether the planner reads whole entities, and not only their keys. It does so
+// if entities are known to be small. There are three exceptions:
+//   - The job reads only keys.
+//   - The query has ShardBy. If that property is a list, an entity does not tell for which of its
+//     values it was found.
+//   - The job processes a share of all keys. Most entities would be read without use.
 func (p *Planner) readsWhole() bool {
 	return p.Query.ShardBy == "" && p.Query.Share.All() && !p.Query.KeysOnly &&
 		p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)
 }
 
-// ahead returns the stream's next positions that are still in the range, which may have become
-// shorter since they were read. It checks their order. It drops the stream after an error.
+// ahead takes the result of a read, found and err, and returns the positions that are still in the
+// range. The range may have been cut since the read started. If err is not nil, ahead drops the
+// stream. It also returns an error if the positions are not in order.
 func (p *Planner) ahead(found []*keyspace.Position, err error) ([]*keyspace.Position, error) {
 	if err != nil {
 		p.dropKeys()
@@ -291,8 +298,8 @@ func (p *Planner) checkOrder(found []*keyspace.Position) error {
 	return nil
 }
 
-// Reader returns a reader of the page's entities, which looks them up by get. If the job reads only
-// keys, the reader returns empty stamps.
+// Reader returns a reader that looks up the page's entities with get. If the job reads only keys,
+// it returns empty stamps: entities without contents and versions.
 func (p *Planner) Reader(get source.Get) source.Reader {
 	if !p.Query.Unread(p.Mode == function.Update) {
 		return source.EntityReader(get)
@@ -300,8 +307,8 @@ func (p *Planner) Reader(get source.Get) source.Reader {
 	return func(at []*keyspace.Position) ([]wire.Stamp, error) { return make([]wire.Stamp, len(at)), nil }
 }
 
-// ReaderAhead returns a reader of the page's entities, which takes entities that the planner has
-// read already.
+// ReaderAhead returns a reader of the page's entities. If the planner has read whole entities, the
+// reader returns these; otherwise it looks them up.
 func (p *Planner) ReaderAhead(ctx context.Context) source.Reader {
 	if p.keys != nil && p.keys.Whole {
 		return p.keys.Read

@@ -8,10 +8,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// planSpaces plans a range whose entities may have several kinds and namespaces, called spaces. It
-// cuts the range between spaces, or processes one space after the other. If the result settled is
-// true, the plan is final: the range is cut, or the rest of a space is one page. Otherwise the
-// range is now in one space, and the caller plans it like any other.
+// planSpaces plans a range that may have entities of several spaces. A space is one kind in one
+// namespace. Either it cuts the range between spaces, or the task processes one space after the
+// other.
+//
+// If the result settled is true, found is the final plan: the range is cut, or what remains of a
+// space is one page. Otherwise the next page is in one space, and the caller plans it like any
+// other.
 func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (found Plan, settled bool, err error) {
 	r := p.record
 	if r.Kind != "" && !root {
@@ -60,8 +63,8 @@ func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 	return Plan{First: true, Pieces: func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }}, true, nil
 }
 
-// listSpaces cuts a range between its kinds and namespaces, once. It returns no pieces if the range
-// should not be cut there.
+// listSpaces lists the kinds and namespaces of a range, and cuts the range between them. It does
+// that once for a range. It returns no pieces if the range should not be cut there.
 func (p *Planner) listSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
 	r := p.record
 	if r.Solo || r.Kind != "" || p.listed == r.ID || p.divided && s.Workers <= 1 {
@@ -74,11 +77,11 @@ func (p *Planner) listSpaces(ctx context.Context, s split.Piece) (pieces []split
 	return p.cutSpaces(ctx, s)
 }
 
-// mostSpaces is the largest number of pairs of kind and namespace that a task lists at once.
+// mostSpaces is the largest number of spaces (a kind in a namespace) that one task lists.
 const mostSpaces = 10_000
 
-// cutSpaces cuts a range between kinds and namespaces, so that each piece has about the same number
-// of them.
+// cutSpaces cuts a range between its spaces, so that each piece has about the same number of
+// spaces.
 func (p *Planner) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
 	var all []keyspace.Space
 	next := p.Source.Spaces(ctx, p.Query, s.Start, s.End)

@@ -100,7 +100,8 @@ func (q Query) checkReads(updates bool) error {
 	return nil
 }
 
-// WithShare returns the filters of the query. The share is one of them.
+// WithShare returns the query's filters. If the query has a share of all keys, it adds a filter
+// that stands for the share.
 func (q Query) WithShare() []Filter {
 	if q.Share.All() {
 		return q.Filters
@@ -219,8 +220,8 @@ func (q Query) checkFilters() error {
 	return nil
 }
 
-// Bounds returns the positions between which all entities lie: from low on, and before high. A nil
-// position is no bound.
+// Bounds returns two positions between which all entities of the query lie. The position low is the
+// first possible one, and high comes after the last. A nil position means no bound.
 func (q Query) Bounds() (low, high *keyspace.Position) {
 	if q.Start != nil {
 		low = keyspace.At(q.Start)

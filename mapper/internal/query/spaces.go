@@ -66,8 +66,8 @@ func (q Query) Foreign() error {
 	return nil
 }
 
-// named returns the namespaces that the query names. A query over all namespaces names none; then
-// the result has only the default namespace.
+// named returns the namespaces that the query names. If it names none, the result has only the
+// default namespace, even for a query over all namespaces.
 func named(q Query) []string {
 	if len(q.Namespaces) > 0 {
 		return q.Namespaces

@@ -47,8 +47,8 @@ func (q Query) Comparisons() (all []Comparison) {
 	return all
 }
 
-// AnySharded returns the query for the key of an entity with the property of ShardBy, for a query
-// over one space.
+// AnySharded returns a query for the key of any entity that has the property in ShardBy. The query
+// q must be over one kind in one namespace.
 func (q Query) AnySharded() *datastore.Query {
 	return Query{Kind: q.Kind, Namespace: q.Namespace}.Base().Order(names.Field(q.ShardBy)).KeysOnly().Limit(1)
 }
@@ -103,8 +103,8 @@ func (c Comparison) ValueOf(e *pb.Entity, passes, greatest bool) (any, bool) {
 	return values[0], true
 }
 
-// CheckPassing returns an error if a stored value that satisfies the comparison has another type
-// than the values in the query.
+// CheckPassing returns an error if passing, a stored value that satisfies the comparison, has a
+// different type from the values in the query.
 func (c Comparison) CheckPassing(passing any) error {
 	for _, f := range c.filters {
 		if f.Value == nil || value.Type(f.Value) == value.Type(passing) {

@@ -25,7 +25,7 @@ const (
 // A History has the last 100 acts on a job, the oldest one first, as JSON of at most 64 KiB.
 type History []byte
 
-// NoteEnd adds to a job's history that it has ended, with the error if it failed.
+// NoteEnd adds to the job's history that the job has ended. If it failed, the entry has the error.
 func (j *Job) NoteEnd() {
 	j.History = j.History.With(Act{At: j.Ended, What: string(j.State), Why: j.Error, To: j.State})
 }

@@ -14,8 +14,9 @@ type Cause struct {
 	Example   *Range
 }
 
-// Causes groups failures by the texts of their errors, the most frequent text first. The job has
-// all failures in total. If that is more than len(failed), the counts are extrapolated.
+// Causes groups failed entities by the texts of their errors. It returns the largest group first.
+// The argument all is the job's total number of failures. If failed is only a sample of them, the
+// sizes of the groups are extrapolated.
 func Causes(failed []*Range, all int64) (causes []Cause) {
 	at := make(map[string]int)
 	for _, r := range failed {

@@ -16,8 +16,9 @@ var ErrOtherArguments = errors.New("a job of this ID has other arguments")
 
 func refuse(j *Job) error { return fmt.Errorf("%w: it is %q", ErrState, j.State) }
 
-// refuseCleaned returns an error if an operation can't go on because of missing or protected
-// records: a clean-up deletes the job's ranges, or another job undoes this one.
+// refuseCleaned returns an error if the job's records prevent an operation. There are two cases:
+//   - A clean-up deletes the records of the job's ranges, so they are missing.
+//   - Another job undoes this one and needs its records unchanged.
 func (j *Job) refuseCleaned() error {
 	if err := j.HasRecords(); err != nil {
 		return err
@@ -31,7 +32,7 @@ func (j *Job) refuseCleaned() error {
 // Over reports whether the job has ended. Resume and Retry can make an ended job run again.
 func (j *Job) Over() bool { return j.State != Running && j.State != Paused }
 
-// Pause pauses a running job: its tasks start no more pages.
+// Pause pauses a running job: its tasks start no further pages, but pages under way may still end.
 func (j *Job) Pause() (changed bool, err error) {
 	switch j.State {
 	case Paused:
@@ -80,9 +81,10 @@ func (j *Job) Abort(now time.Time) (changed bool, err error) {
 	}
 }
 
-// Resume makes a paused or failed job run again, or gives a running job new tasks. If a failure
-// limit has paused the job, it may have as many further failures as at first. The argument failed
-// is the present number of failures.
+// Resume makes a paused or failed job run again. A running job gets new tasks. If a failure limit
+// has paused the job, Resume raises the limit: the job may have as many further failures as at
+// first. If the budget has paused it, Resume gives it a full budget again. The argument failed is
+// the present number of failures.
 func (j *Job) Resume(failed int64, now time.Time) error {
 	switch j.State {
 	case Running, Paused, Failed:
@@ -109,9 +111,9 @@ type Selection struct {
 	Failed int64  // the number of the job's failures
 }
 
-// Retry makes a job run to process its failures again. A chain of tasks then reopens the selected
-// failures; EndRetry ends that. If only one cause is retried, the failure limit rises by the other
-// failures.
+// Retry makes the job run again, to process its selected failures once more. A chain of tasks then
+// reopens these failures, and EndRetry records the end of that. If the retry is only for failures
+// of one cause, the job's failure limit rises by the number of the others.
 func (j *Job) Retry(s Selection, now time.Time) error {
 	if err := j.refuseCleaned(); err != nil {
 		return err
@@ -136,8 +138,8 @@ func (j *Job) Retry(s Selection, now time.Time) error {
 // of a paused job continues in a new epoch, after Resume.
 func (j *Job) Retries(epoch int64) bool { return j.State == Running && j.Retrying && j.Epoch == epoch }
 
-// EndRetry records that all selected failures are reopened, and starts a new epoch, in which the
-// sweep enqueues their tasks.
+// EndRetry records that all selected failures are reopened, and starts a new epoch of the job. The
+// sweep, which enqueues missing tasks, then enqueues the tasks of the reopened failures.
 func (j *Job) EndRetry(epoch int64) (changed bool) {
 	if !j.Retries(epoch) {
 		return false
@@ -165,15 +167,15 @@ func (j *Job) CleanUp(how string) (changed bool, err error) {
 	return true, nil
 }
 
-// MayEnd reports whether a job may end. Its records were added up in the given epoch; if the job
-// has a later one, new ranges have appeared since.
+// MayEnd reports whether the job may end, after its records were added up in the given epoch. The
+// job must run, without a retry or a clean-up under way. If it has a later epoch, new ranges have
+// appeared since, so the sum is outdated.
 func (j *Job) MayEnd(epoch int64) bool {
 	return j.State == Running && !j.Retrying && j.Epoch == epoch && j.Cleaning == ""
 }
 
-// Forestall raises a job's epoch to the given one, if that is the next. Another process may be
-// about to commit the end of the old epoch: that commit is then refused, because the record has
-// changed.
+// Forestall raises the job's epoch to the given one, if that is the next epoch. So it prevents the
+// end of the job by another process: that commit requires an unchanged record.
 func (j *Job) Forestall(epoch int64) (changed bool) {
 	if j.Epoch+1 != epoch {
 		return false
@@ -185,8 +187,8 @@ func (j *Job) Forestall(epoch int64) (changed bool) {
 	return true
 }
 
-// Fail ends a job as failed. If countersLost, the reason is that its counters are too large to
-// keep.
+// Fail ends the job as failed, for the given reason. Set countersLost if the reason is that the
+// counters became too large to keep.
 func (j *Job) Fail(reason string, countersLost bool, now time.Time) {
 	j.CountersLost, j.Trouble = countersLost, ""
 	j.State, j.Error, j.Ended = Failed, reason, now.UTC().Truncate(time.Microsecond)
@@ -222,8 +224,8 @@ func (j *Job) BeginFinalizer(epoch int64, m CrashMark, now time.Time, deadline t
 
 const waitsForBuild = "its tasks wait for a build that has the mapper "
 
-// NeedsBuild sets or clears the job's error which says that its tasks wait for a build with its
-// mapper. It does not replace another error.
+// NeedsBuild sets or clears an error of the job, which says that its tasks wait for a build of the
+// program that has its mapper. It does not replace another error.
 func (j *Job) NeedsBuild(missing bool) (changed bool) {
 	text := ""
 	if missing {

@@ -85,7 +85,7 @@ func (d *Digest) path(k *datastore.Key) {
 	d.integer(k.ID)
 }
 
-// Position writes a position.
+// Position adds a position to the digest.
 func (d *Digest) Position(p *keyspace.Position) {
 	d.flag(p != nil)
 	if p == nil {

@@ -156,8 +156,8 @@ func (j *Job) RedactValues() (changed bool, err error) {
 	return true, sum.RecordIn(j)
 }
 
-// ComesAnywhere reports whether a job may read entities or scattermap's records in any namespace.
-// An undo may, because its query is over records of ranges.
+// ComesAnywhere reports whether the job may read data in any namespace. An undo may, because its
+// query is over records of ranges. So may a job whose query can't be decoded.
 func (j *Job) ComesAnywhere() bool {
 	var q struct {
 		Kind string `json:"kind"`

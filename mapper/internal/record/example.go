@@ -28,7 +28,8 @@ type ExampleProperty struct {
 // PageExamples is how many examples of each page a rehearsal keeps.
 const PageExamples = 2
 
-// Exemplify stores examples of what a rehearsal's page would change, if they fit into the record.
+// Exemplify stores examples of what a page would change, in the record of a rehearsal's range. It
+// stores none if they do not fit.
 func (r *Range) Exemplify(all []Example) {
 	if len(all) == 0 {
 		return

@@ -2,14 +2,15 @@ package record
 
 import "github.com/scattermap/scattermap/mapper/internal/split"
 
-// A First says how the start of a job cuts the root, which is the job's first range. The zero value
-// cuts nothing: the root's task then does that.
+// A First says into which ranges the start of a job cuts the root, the range of the whole query.
+// The zero value does not cut it. The root's task then does that.
 type First struct {
 	Pieces     []split.Piece // the root's own piece, then the pieces of its first children
 	EntitySize int64         // average size of an entity in bytes; 0: unknown
 }
 
-// Ranges returns the first ranges of a new job: the root, and its first children.
+// Ranges returns the ranges with which a new job starts: the root, and the children that are cut
+// off it.
 func (f First) Ranges(j *Job) (root *Range, children []*Range) {
 	root = j.RootRange()
 	if len(f.Pieces) == 0 {

@@ -223,7 +223,8 @@ func (j *Job) RampBegan() time.Time {
 	return j.RampFrom
 }
 
-// AtOnce returns how many of the job's tasks may run at the same time, as far as known.
+// AtOnce returns how many of the job's tasks may run at the same time. If the queue's limit is
+// known, it counts too: the result is the larger number.
 func (j *Job) AtOnce() int64 { return max(j.Workers, j.Concurrent) }
 
 // goOn makes the job run again, in a new epoch and with a new generation, so that its tasks get new
@@ -247,8 +248,8 @@ func (j *Job) goOn(now time.Time) {
 	j.Epoch++
 }
 
-// Succeed ends the job with its totals. The caller then sets Finalizes if the mapper has a
-// finalizer.
+// Succeed ends the job as succeeded, and stores its totals. If the mapper has a finalizer, the
+// caller must also set Finalizes.
 func (j *Job) Succeed(sum Totals, now time.Time) error {
 	j.Finalizes, j.Before = false, nil
 	j.Suspicion = Suspicion{}
@@ -259,8 +260,8 @@ func (j *Job) Succeed(sum Totals, now time.Time) error {
 	return sum.RecordIn(j)
 }
 
-// EndsAtOnce reports whether a job that has no open range can end in one commit, which requires the
-// record's version. An undo can't: it also looks at the job that it undoes.
+// EndsAtOnce reports whether the job can end in a single conditional write of its record, once no
+// range is open. An undo can't, because its end also reads the job that it undoes.
 func (j *Job) EndsAtOnce() bool {
 	ref, _ := j.Undone()
 	return j.Version != 0 && j.State == Running && !j.Retrying && !j.Drafted && len(j.Closing) == 0 && ref.ID == ""

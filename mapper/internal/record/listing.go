@@ -24,7 +24,7 @@ type Listing struct {
 	From, Before time.Time // selects jobs that started in the interval [From, Before); zero: no bound
 }
 
-// prefix returns the text with which all entries of the listing start. No other listing has it.
+// prefix returns the text, a hash and a dot, with which all index entries of this listing start.
 func (l Listing) prefix() string {
 	h := sha256.New()
 	for _, part := range []string{string(l.Queue), string(l.State), l.Mapper} {
@@ -46,8 +46,8 @@ func (l Listing) Bounds(before string) (from, to string) {
 	return l.prefix() + from, l.prefix() + to
 }
 
-// instant returns the text with which the places of all jobs start that started at a time, to the
-// microsecond.
+// instant returns a time, to the microsecond, as a text. The texts sort like the times. The place
+// of a job starts with the text of its start time.
 func instant(t time.Time) string { return fmt.Sprintf("%016x", max(0, t.UnixMicro())) }
 
 // Place returns the job's place in the order of start times. It is unique, because it contains the
@@ -59,7 +59,8 @@ var place = regexp.MustCompile(`^[0-9a-f]{16}\.[A-Za-z0-9_-]{1,100}$`)
 // ValidPlace reports whether a text can be the place of a job.
 func ValidPlace(s string) bool { return place.MatchString(s) }
 
-// listed returns the index entries of the job, one for each listing that contains it.
+// listed returns the job's values of the indexed property "listed": one for each listing that
+// contains the job.
 func listed(j *Job) (all []string) {
 	for _, queue := range slices.Compact([]Owner{"", j.Queue}) {
 		for _, state := range []JobState{"", j.State} {

@@ -56,7 +56,7 @@ type Failure struct {
 // Last reports whether the failure is final, if most attempts are allowed.
 func (f Failure) Last(most int64) bool { return f.Permanent || f.Attempts >= most }
 
-// A Follow says what the delivery does after it has committed its page.
+// A Follow says what the delivery must do after the commit of its page.
 type Follow struct {
 	Next   *Range               // the child range that the delivery continues with; nil: none
 	Waits  map[string]time.Time // when children with a retried entity are due, by the children's IDs
@@ -114,8 +114,8 @@ func (r *Range) Leave(all []undolog.Left) {
 	}
 }
 
-// reached returns the last entity that the page has processed. If there is none, it returns the
-// first entity of the rest, or nil if the range is empty.
+// reached returns the last position that the page has processed. If the page has processed nothing,
+// it returns the first position after it. It returns nil if the range is empty.
 func (o *Outcome) reached() *keyspace.Position {
 	if n := len(o.Done); n > 0 {
 		return o.Done[n-1]
@@ -123,9 +123,9 @@ func (o *Outcome) reached() *keyspace.Position {
 	return o.Next
 }
 
-// Divide cuts the range: it keeps the first piece, and returns new children for the others, with
-// the given page size. If many is set, the query is over several kinds or namespaces, and the range
-// gets the space of its piece.
+// Divide cuts the range into the given pieces. The range keeps the first piece, and Divide returns
+// new ranges for the others, its children. They have the given page size. Set many if the query is
+// over several kinds or namespaces. The range then gets the kind and namespace of its piece.
 func (r *Range) Divide(pieces []split.Piece, pageSize int64, many bool, now time.Time) []*Range {
 	children := make([]*Range, 0, len(pieces)-1)
 	for _, s := range pieces[1:] {

@@ -51,9 +51,9 @@ func (o Owner) Move(j *Job) (changed bool) {
 	return true
 }
 
-// Forestall makes other processes fail that are about to move the job to this owner: it changes the
-// job's record, which their commits require unchanged. It does nothing if the job has this owner
-// already.
+// Forestall prevents other processes from moving the job to this owner. It changes the job's
+// record, and their commits require an unchanged record. If the job already has this owner,
+// Forestall does nothing.
 func (o Owner) Forestall(j *Job) (changed bool) {
 	if j.Queue.Is(string(o)) == nil {
 		return false

@@ -72,7 +72,7 @@ type Range struct {
 	// PageSize
 	Narrowed int64 `datastore:"narrowed,omitempty,noindex"`
 	Attempts int64 `datastore:"attempts,omitempty,noindex"` // number of deliveries after the first one
-	// number of attempts that the function or the database made fail
+	// number of failed attempts, because of an error of the function or the database
 	Refusals int64 `datastore:"refusals,omitempty,noindex"`
 	// since when the service that the function calls has refused calls; zero: it accepts them
 	LaterFrom time.Time `datastore:"later_from,omitempty,noindex"`
@@ -186,7 +186,7 @@ func (r *Range) Ref() Ref { return Ref{r.Job, r.Incarnation} }
 // Key returns the key of the record.
 func (r *Range) Key() *datastore.Key { return RangeKey(r.Ref(), r.ID) }
 
-// Due returns when the task of a pending range is due.
+// Due returns the earliest time at which the task of a pending range should run.
 func (r *Range) Due() time.Time {
 	if r.NotBefore.After(r.Created) {
 		return r.NotBefore
@@ -215,7 +215,7 @@ func (r *Range) Insert() *datastore.Mutation { return datastore.NewInsert(r.Key(
 // Update returns the mutation that overwrites the range's record.
 func (r *Range) Update() *datastore.Mutation { return datastore.NewUpdate(r.Key(), r) }
 
-// Contains reports whether a position is in the range.
+// Contains reports whether a position lies in the range: not before its start, and before its end.
 func (r *Range) Contains(p *keyspace.Position) bool {
 	if r.Alone {
 		return p.Equal(r.Start)
@@ -255,7 +255,7 @@ func (r *Range) Child(s split.Piece, now time.Time) *Range {
 	return c
 }
 
-// RefusalsIn returns how many attempts have failed since the job was last resumed.
+// RefusalsIn returns how many attempts on the range have failed since the job was last resumed.
 func (r *Range) RefusalsIn(j *Job) int64 {
 	if r.RefusedIn != j.Generation {
 		return 0
@@ -263,9 +263,11 @@ func (r *Range) RefusalsIn(j *Job) int64 {
 	return r.Refusals
 }
 
-// Refuse records a failed attempt. The range's next task is due after the job's back-off, and at
-// the earliest after delay. It returns true if this was the last attempt: the error is final, or no
-// attempts remain. Then the caller fails the job, and a Resume gives the range all attempts again.
+// Refuse records a failed attempt on the range. The next task is due after the job's back-off, and
+// not before delay. Set final if another attempt can't help.
+//
+// Refuse returns true if this was the last attempt: final is set, or no attempts remain. The caller
+// then fails the job. A Resume of the job gives the range all its attempts again.
 func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (last bool) {
 	r.Refusals, r.RefusedIn, r.LaterFrom = r.RefusalsIn(j)+1, j.Generation, time.Time{}
 	r.NotBefore = now.Add(max(delay, j.Backoff().Delay(r.Refusals))).UTC().Truncate(time.Microsecond)
@@ -309,7 +311,7 @@ func (r *Range) Postpone(now time.Time) {
 	r.Calm()
 }
 
-// PageLimit returns the most entities that the range's page may have.
+// PageLimit returns how many entities the range's page may have at most.
 func (r *Range) PageLimit() int {
 	switch {
 	case r.Alone:

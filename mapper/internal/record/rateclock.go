@@ -6,9 +6,10 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A RateClock records how much of a job's rate all processes together have reserved. A running job
-// has one clock for its pages and one for its function's calls, if the rate limits these. It has
-// the kind of drafts, and is deleted with them when the job ends.
+// A RateClock records how much of a job's rate its processes have reserved so far. It is a record
+// that they all share. A running job with a rate limit has one clock for its pages. If the limit
+// has a rate of calls, it has another one for the calls of its function. The clocks are deleted
+// when the job ends. They have the kind of drafts.
 type RateClock struct {
 	Rate []byte `datastore:"rate,noindex"` // the job's rate for which the reservations were made
 

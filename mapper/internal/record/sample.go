@@ -104,14 +104,15 @@ func (s *Sample) addDone(r *Range) {
 	}
 }
 
-// CountBlind adds the counted number of entities in one pending range whose size was unknown.
+// CountBlind adds n entities to the sample, as the counted size of one pending range whose size was
+// unknown.
 func (s *Sample) CountBlind(n int64) {
 	s.Blind--
 	s.addLeft(float64(n))
 	s.Counted += float64(n)
 }
 
-// SetPending copies the numbers of pending ranges from another sample.
+// SetPending replaces the sample's numbers of pending ranges by the numbers in o, another sample.
 func (s *Sample) SetPending(o *Sample) {
 	s.Open, s.Left, s.LeftScale, s.Counted, s.Gaps, s.Blind, s.LeftSquares = o.Open, o.Left, o.LeftScale, o.Counted,
 		o.Gaps, o.Blind, o.LeftSquares

@@ -14,7 +14,8 @@ const ScheduleKind = "ScattermapSchedule"
 // ScheduleKey returns the key of a schedule's record.
 func ScheduleKey(name string) *datastore.Key { return datastore.NameKey(ScheduleKind, name, nil) }
 
-// A Schedule is the record of a schedule, which starts runs of a mapper one after the other.
+// A Schedule is the record of a schedule. A schedule starts runs of a mapper, one after the other.
+// The time at which a run should start is called a tick.
 type Schedule struct {
 	Tick    time.Time `datastore:"tick,noindex"`    // the time of the last tick on which the schedule has decided
 	Outcome string    `datastore:"outcome,noindex"` // the decision on that tick, one of the Tick constants
@@ -50,7 +51,8 @@ type PastTick struct {
 // mostPast is how many past ticks a schedule's record has.
 const mostPast = 100
 
-// Became returns the decision on the tick of a time, if the record still has it.
+// Became returns what the schedule has decided on the tick of the given time. The result known is
+// false if the record no longer has the decision.
 func (s *Schedule) Became(at time.Time) (past PastTick, known bool) {
 	if i := slices.IndexFunc(s.past(), func(p PastTick) bool { return p.At.Equal(at) }); i >= 0 {
 		return s.past()[i], true
@@ -82,7 +84,8 @@ func (s *Schedule) Start(at time.Time, run string) {
 	s.Run = run
 }
 
-// Skip records that a tick starts nothing, because of a job. A waiting tick goes on waiting.
+// Skip records that a tick starts no run, because the given job prevents it. If another tick waits,
+// it goes on waiting.
 func (s *Schedule) Skip(at time.Time, job string) {
 	s.Tick, s.Outcome = at, TickSkipped
 	s.note(at, TickSkipped, job)
@@ -91,7 +94,8 @@ func (s *Schedule) Skip(at time.Time, job string) {
 // Refuse records that the run of a waiting tick can't start.
 func (s *Schedule) Refuse(at time.Time) { s.decide(at, TickRefused, s.Run) }
 
-// decide records the decision on a tick. It removes the waiting tick, unless that is later.
+// decide records the decision on a tick. It also removes the waiting tick, unless the waiting tick
+// is later than this one.
 func (s *Schedule) decide(at time.Time, outcome, job string) {
 	s.note(at, outcome, job)
 	if !at.Before(s.Waits) {

@@ -84,9 +84,9 @@ func (b Budget) String() string {
 	return fmt.Sprintf("$%g and %d operations", b.Dollars, b.Operations)
 }
 
-// Spend reserves a part of a running job's budget for a process, and returns it. It reserves want,
-// but at most an eighth of the remaining budget, and at least need. It reserves nothing if less
-// than need remains. All amounts are shares of the whole budget, in [0, 1].
+// Spend reserves a part of a running job's budget for the next pages of a process, and returns that
+// part. It reserves want, but at least need, and at most an eighth of the remaining budget. If less
+// than need remains, it reserves nothing. All amounts are shares of the whole budget, in [0, 1].
 //
 // The argument around is the cost of the job apart from its pages. The first reservation includes
 // it.
@@ -110,8 +110,8 @@ func (j *Job) GiveBack(allowance int64, share float64) (changed bool) {
 	return true
 }
 
-// leftOf returns the share of the budget that remains for pages. Around is the share for other
-// work.
+// leftOf returns the share of the budget that remains for pages. The argument around is the share
+// that the job needs for other work.
 func leftOf(j *Job, around float64) float64 {
 	if j.Spent == 0 {
 		return 1 - around

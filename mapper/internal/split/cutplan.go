@@ -22,11 +22,12 @@ type CutPlan struct {
 	Until *keyspace.Position // the end of the job's last entity, if known: a last part without an end ends there
 }
 
-// A Finder is a function that returns the position of the n-th entity after the position from,
-// counted from 0. It returns nil if the range ends before that entity.
+// A Finder is a function that returns the position of an entity of a range: the n-th one, counted
+// from 0, at or after the position from. It returns nil if the range ends before that entity.
 type Finder func(from *keyspace.Position, n int64) (*keyspace.Position, error)
 
-// Apply cuts a piece by the plan. The task keeps the first part.
+// Apply cuts a piece by the plan, and returns the resulting pieces in order. It calls find for
+// boundaries that are not samples. The task that cuts keeps the first piece.
 func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 	if c.Pieces <= 1 {
 		return []Piece{s}, nil
@@ -84,7 +85,7 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 	return append(pieces, rest), nil
 }
 
-// workersFor returns how many of a range's workers should share a piece of n entities.
+// workersFor returns how many workers should share a part of n entities of the piece s.
 func (c CutPlan) workersFor(s Piece, n int64) int64 {
 	if s.Exact && s.Estimate > 0 {
 		return max(1, s.Workers*n/s.Estimate)
@@ -92,7 +93,8 @@ func (c CutPlan) workersFor(s Piece, n int64) int64 {
 	return max(1, s.Workers/c.Pieces)
 }
 
-// before returns the lengths of the first pieces, as far as they end before the n-th entity.
+// before returns the first lengths, as far as their pieces, one after the other, end before the
+// n-th entity.
 func before(lengths []int64, n int64) []int64 {
 	for i, length := range lengths {
 		if n -= length; n <= 0 {

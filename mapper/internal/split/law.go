@@ -80,8 +80,8 @@ func (l Load) Keep() (keep, each int64) {
 	return min(l.Left, int64(pages(mine)*page)), int64(max(1, pages(piece)) * page)
 }
 
-// Even returns the work of each worker, in time, if all workers share the job's remaining work
-// equally. The remaining work is at least what remains in this range.
+// Even returns an even part: the time that each worker still works if all workers share the job's
+// remaining work equally. The job's remaining work is at least what remains in this range.
 func (l Load) Even() time.Duration {
 	workers := max(1, l.Workers)
 	rest := l.Rest + times(l.Entities, callsOf(l.Full)) - times(min(workers, max(1, l.Open)), l.Age)
@@ -91,10 +91,12 @@ func (l Load) Even() time.Duration {
 // cost returns how much time a task costs besides the function.
 func (l Load) cost() time.Duration { return max(WorthTask, l.Task) }
 
-// worth returns the least work, in time, that is worth a task.
+// worth returns the least amount of work, as the running time of the function, that the task gives
+// away. Less would not be worth the cost of another task.
 func (l Load) worth() time.Duration { return max(worthOf*l.cost(), 2*l.Query) }
 
-// callsOf returns an entity's share of the time that its page's calls take.
+// callsOf returns how long the calls of a page take for each of its entities. A page has full
+// entities.
 func callsOf(full int64) time.Duration { return pageCalls / time.Duration(max(1, full)) }
 
 // longest is the upper bound of a job's remaining work: a hundred years of one worker. The sum of
@@ -106,10 +108,11 @@ func times(n int64, each time.Duration) time.Duration {
 	return time.Duration(min(float64(n)*float64(each), float64(longest)))
 }
 
-// EndsPage reports whether a page has to end early, so that idle workers can take work. The
-// function has run on the page for ran, and left entities of the page remain. The page ends if the
-// task would give away some of these. It also ends if the task would give away later entities and a
-// worker is idle.
+// EndsPage reports whether a page should end early, so that idle workers can take work. The
+// function has run on the page for ran. The page has left more entities. EndsPage returns true in
+// two cases:
+//   - By the law of cutting, the task would give away some of the page's remaining entities.
+//   - The task would give away entities after the page, and a worker is idle now.
 func (l Load) EndsPage(ran time.Duration, left int64) bool {
 	if ran < soonest || times(left, l.Here) < l.cost() {
 		return false
@@ -118,19 +121,21 @@ func (l Load) EndsPage(ran time.Duration, left int64) bool {
 	return keep < l.Left && (keep < left || l.Waiting(l.Workers))
 }
 
-// LookEvery returns how long the job's Outlook may be used before it is read again.
+// LookEvery returns how long the task may use its Outlook before it reads the job's open ranges
+// again.
 func (l Load) LookEvery() time.Duration {
 	return max(lookEvery, part(lookOf, min(l.Even(), l.Known)))
 }
 
 func part(of float64, t time.Duration) time.Duration { return time.Duration(of * float64(t)) }
 
-// Give returns the plan by which a task gives away a part of its piece. The task has processed
-// dealt entities of it, and keeps keep more. Then every worker gets a piece of each entities.
+// Give returns the plan by which a task gives away the end of its piece. The task has processed the
+// first dealt entities, and keeps the next keep. Of the rest, each worker gets a piece of each
+// entities.
 //
-// After these, every piece is twice as long as the one before, because little is known about far
-// entities. If the piece was not counted, a few pieces lie after its estimated end. There are up to
-// MaxFanOut pieces.
+// Pieces after these are longer: each is twice as long as the one before, because little is known
+// about far entities. If the piece's entities were not counted, a few pieces lie after its
+// estimated end. There are at most MaxFanOut pieces.
 func (s Piece) Give(dealt, keep, each, workers int64) CutPlan {
 	keep += dealt
 	near := min(max(1, workers), mostNear)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// An Outlook is a job's remaining work, added up from the records of its open ranges. A range is
-// open until it is done.
+// An Outlook is an estimate of a job's remaining work. It is added up from the records of the job's
+// open ranges: those that are not done.
 type Outlook struct {
 	Open     int64         // estimated number of open ranges
 	Entities int64         // the estimated number of entities in the open ranges
@@ -17,8 +17,8 @@ type Outlook struct {
 // Waiting reports whether at least one of the workers is idle.
 func (o Outlook) Waiting(workers int64) bool { return o.Open > 0 && o.Open < workers }
 
-// Unseen returns the outlook for a job before any of its work is done: every worker has fairShare
-// entities, and the function takes the time each for one.
+// Unseen returns the outlook of a job that has just started. Each worker has fairShare entities,
+// and the function takes the time each for one of them.
 func Unseen(fairShare, workers int64, each time.Duration) Outlook {
 	return Outlook{Open: workers, Entities: fairShare * workers, Rest: times(fairShare*workers, each)}
 }
@@ -30,12 +30,12 @@ type OpenRange struct {
 	Age      time.Duration // the time since the record was written
 }
 
-// OutlookOf estimates the outlook from a random sample of the open ranges, whose share of all open
-// ranges is part. The function takes the time each for an entity where no pace was measured. A full
-// page has full entities.
+// OutlookOf estimates a job's remaining work from a random sample of its open ranges. The argument
+// part is the sample's share of all open ranges. For ranges without a measured pace, an entity
+// takes the time each. A full page has full entities.
 //
-// Workers are assumed to be at the ranges that have been open longest. From each of these OutlookOf
-// subtracts the entities that a worker has processed since, with the time of its pages' calls.
+// OutlookOf assumes that workers process the ranges that have been open longest. It subtracts what
+// a worker has probably processed of each since its record was written.
 func OutlookOf(some []OpenRange, part float64, workers int64, each time.Duration, full int64) Outlook {
 	slices.SortFunc(some, func(a, b OpenRange) int { return cmp.Compare(b.Age, a.Age) })
 	var o Outlook

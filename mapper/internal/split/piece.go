@@ -24,7 +24,7 @@ type Piece struct {
 	Resample bool
 }
 
-// Holds reports whether the piece ends after a position.
+// Holds reports whether a position lies before the end of the piece.
 func (s Piece) Holds(p *keyspace.Position) bool {
 	return s.End == nil || keyspace.Compare(p, s.End) < 0
 }
@@ -56,8 +56,8 @@ func (s Piece) Even(size, most int64) int64 {
 	return max(size, min((s.Estimate+n-1)/n, 2*size, most))
 }
 
-// Counted returns the piece after a count of its entities. The result of the count is n, and its
-// limit was most.
+// Counted returns the piece with the result n of a count of its entities. The count stopped at most
+// entities. If n has reached most, there may be more, and the piece is returned unchanged.
 func (s Piece) Counted(n, most int64) Piece {
 	if n >= most {
 		return s
@@ -91,8 +91,9 @@ func (s Piece) evenly(n int, until *keyspace.Position) (pieces []Piece) {
 	return append(pieces, s)
 }
 
-// cutAtSamples cuts a piece into n pieces with the same number of samples. If there are fewer
-// samples, it cuts at each. Each piece keeps the samples inside it, and its part of the workers.
+// cutAtSamples cuts a piece into n pieces with the same number of samples. If there are fewer than
+// n-1 samples, it cuts at each of them. Each piece gets the samples inside it, and its share of the
+// piece's workers.
 func cutAtSamples(s Piece, n int) []Piece {
 	n = min(n, len(s.Samples)+1)
 	pieces := make([]Piece, 0, n)
@@ -139,8 +140,8 @@ const MostCountedPieces = 4_000_000
 // there is a limit. A piece with more can't be balanced.
 func MostInPiece(n int) int64 { return 4 * MostCountedPieces / int64(n) }
 
-// WithCounts returns the pieces with the results of their counts. The limit of each count was most.
-// Each piece gets one worker for each fair share.
+// WithCounts returns the pieces with the numbers of entities in counts. Each count stopped at most
+// entities. A piece gets one worker for each fair share of entities in it.
 func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	pieces = slices.Clone(pieces)
 	total := int64(0)
@@ -159,8 +160,8 @@ func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	return joined(pieces, 0)
 }
 
-// joined joins neighbouring pieces that have at most short entities together, and empty pieces with
-// their neighbours. Each piece gets one worker for each fair share.
+// joined joins neighbouring pieces if they have at most short entities together. It also joins
+// empty pieces with a neighbour. A piece gets one worker for each fair share of entities in it.
 func joined(pieces []Piece, short int64) (all []Piece) {
 	for _, p := range pieces {
 		if n := len(all) - 1; n >= 0 && (all[n].Estimate+p.Estimate <= short || all[n].Exact && p.Exact &&
@@ -185,7 +186,8 @@ func (s Piece) with(next Piece) Piece {
 	return s
 }
 
-// shareCount returns the number of fair shares in n entities, at least one.
+// shareCount returns how many workers n entities need if each worker gets fair entities. It is at
+// least one.
 func shareCount(n, fair int64) int64 { return max(1, (n+fair/2)/fair) }
 
 // CellsOf returns into how many cells a range is cut before the entities of each cell are counted:
@@ -251,8 +253,8 @@ func Ordered(pieces []Piece) bool {
 	return true
 }
 
-// Beyond returns the piece after its task has found more than a page of entities in it. If the
-// estimate was at most a page, it was too low, and becomes unknown.
+// Beyond returns the piece after its task has found more than a page of entities in it. If Estimate
+// is at most a page, it was too low, and Beyond sets it to 0 (unknown).
 func (s Piece) Beyond(page int64) Piece {
 	if s.Estimate <= page {
 		s.Estimate, s.Exact = 0, false

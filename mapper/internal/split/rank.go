@@ -7,7 +7,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A Rank is a position with the number of the query's entities before it.
+// A Rank is a position and how many entities of the query come before it.
 type Rank struct {
 	At     *keyspace.Position // the position of the rank; nil: after the last entity
 	Before int64

@@ -108,12 +108,12 @@ type Task struct {
 	Page    int64 // the number of entities in each of the task's pages
 }
 
-// MayCut reports whether the task may cut the piece before a page. A task does so once, and again
-// if the piece is for several workers or if its size is unknown.
+// MayCut reports whether the task may cut the piece before its next page. A task cuts its piece
+// once. It cuts again only if the piece has several workers or an unknown size.
 func (t Task) MayCut(s Piece) bool { return !t.Divided || s.Estimate == 0 || s.Workers > 1 }
 
-// Decide returns the plan by which a task cuts a piece before it processes the next page. The piece
-// has more entities than that page.
+// Decide returns where a task cuts its piece before it processes the next page. The caller has
+// checked that the piece has more entities than that page.
 func (sp Strategy) Decide(s Piece, t Task) CutPlan {
 	root, page := t.Root, t.Page
 	switch {
@@ -143,8 +143,8 @@ func (sp Strategy) Decide(s Piece, t Task) CutPlan {
 	return atBoundaries(s, root, workers, page)
 }
 
-// Gives reports whether a task, at the end of a page, gives away the part of its piece that would
-// make it end late: see [Load.Keep].
+// Gives reports whether the task may give away a part of its piece after a page, so that the job
+// ends earlier. [Load.Keep] then decides how much.
 func (sp Strategy) Gives(t Task) bool {
 	return sp.Adaptive() && !t.Blind
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Batches returns the query for the batches of an undo whose names are in [from, to). An empty to
-// is no upper bound.
+// Batches returns the query for the batches of an undo whose names are at least from and below to.
+// If to is empty, there is no upper bound. A batch is the record of an extra commit, see
+// [record.Batch].
 func Batches(job record.Ref, from, to string) *datastore.Query {
 	if to == "" {
 		to = "g" // above all hexadecimal digits

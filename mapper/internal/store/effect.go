@@ -9,8 +9,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
-// Mutate adds the mutations that a user's function has asked for to a transaction, without their
-// conditions. If one of them is invalid, it adds none.
+// Mutate adds to a transaction the mutations that a user's function has asked for. It leaves out
+// their conditions, such as required versions. If one of the mutations is invalid, it returns an
+// error and adds none.
 func Mutate(tx *datastore.Transaction, e *function.Effect) error {
 	if groups := source.Apart(e.Keys()); len(groups) > 1 {
 		// The client would drop one of two deletions, see source.Lookup.

@@ -14,12 +14,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// ReserveRate reserves a part of a job's rate for pages or calls. The argument key is the key of
-// the rate clock, the record that has all reservations. It returns the time at which the
-// reservation starts, and how many reserved pages come before it.
+// ReserveRate reserves a part of a job's rate for pages or calls. The reservations are stored in a
+// record, the rate clock, with the given key. ReserveRate returns when the new reservation starts,
+// and how many reserved pages come before it.
 //
-// If the stored clock is for an earlier rate of the job, the reservations start anew, from now on.
-// A job that has ended gets no new clock, because its end has deleted the clock.
+// If the stored clock is for an earlier rate of the job, reservations start again from now. A job
+// that has ended gets no new clock, because its end has deleted the clock.
 func (st Store) ReserveRate(
 	ctx context.Context, job *record.Job, key *datastore.Key, ask pace.Ask,
 ) (begin time.Time, q pace.Queue, err error) {

@@ -31,7 +31,7 @@ func Records(job record.Ref, from, to string) *datastore.Query {
 		FilterField("__key__", "<", datastore.NameKey(record.RangeKind, prefix+to, nil))
 }
 
-// Each calls f for each record that a query finds.
+// Each reads the records that a query finds, and calls f for each of them.
 func (st Store) Each(ctx context.Context, q *datastore.Query, f func(*record.Range) error) error {
 	it := st.client.Run(ctx, q)
 	for {
@@ -84,8 +84,9 @@ func inSlices(ctx context.Context, job record.Ref, do func(ctx context.Context, 
 	return nil
 }
 
-// Marked returns the query for a job's ranges that have a mark, and whose IDs come after the given
-// one. A mark is an indexed property that has the job's ID as its value, such as "open".
+// Marked returns the query for a job's ranges that have a mark and an ID after the given one. A
+// mark is an indexed property, such as "open". A range has the mark if the property's value is the
+// job's ID.
 func Marked(mark string, job record.Ref, after string) *datastore.Query {
 	if after != "" {
 		after += "0" // the next ID at most, as all IDs have the same length
@@ -105,8 +106,9 @@ func (st Store) FirstMarked(
 	return all, err
 }
 
-// Page returns some of a job's ranges with a mark, and the cursor of the next page. An empty cursor
-// means the start, or that there are no more.
+// Page returns one page of a listing of a job's ranges with a mark, and the cursor of the next
+// page. An empty cursor stands for the first page. The returned cursor is empty after the last
+// page.
 func (st Store) Page(
 	ctx context.Context, ref record.Ref, mark, cursor string, limit int,
 ) (ranges []*record.Range, next string, err error) {
@@ -150,12 +152,12 @@ func (st Store) LookOpen(
 	return some, 1 / scale, err
 }
 
-// Sample returns a random sample of a job's range records: the first ones with a mark, or of all
-// records if the mark is empty. They are random because IDs are hashes. The caller must not change
-// them, because a context of Sharing keeps them.
+// Sample returns a random sample of a job's range records. It reads the first ones in the order of
+// IDs, and IDs are hashes. If mark is not empty, only records with that mark count. The caller must
+// not change the records, because a context of Sharing keeps them.
 //
-// Scale is how many records each one in the sample stands for, estimated from the last ID. It is 1
-// if the sample has all records.
+// The result scale is how many records each record of the sample stands for. It is estimated from
+// the last ID read, and is 1 if the sample has all records.
 func (st Store) Sample(
 	ctx context.Context, job record.Ref, mark string, most int,
 ) (some []*record.Range, scale float64, err error) {
@@ -192,7 +194,7 @@ func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n 
 // Datastore has up to 300 records.
 const SampleSize = 250
 
-// firstRecords reads the records for Sample.
+// firstRecords reads up to most records in the order of their IDs, for Sample.
 func (st Store) firstRecords(ctx context.Context, job record.Ref, mark string, most int) (got sample, err error) {
 	q := Records(job, "", "")
 	if mark != "" {
@@ -218,9 +220,10 @@ func (st Store) firstRecords(ctx context.Context, job record.Ref, mark string, m
 	return got, nil
 }
 
-// Sharing returns a context in which each sample and each census of a job is read from the database
-// only once. Later calls of Sample and Census return the same result. LoadedJob returns what
-// LoadJob has read last.
+// Sharing returns a context that caches what is read about jobs, for example to show one page of a
+// dashboard. In it, each sample and each census of a job is read from the database once. Later
+// calls of Sample and Census return the same results. LoadedJob returns the record that LoadJob has
+// read last.
 func Sharing(ctx context.Context) context.Context {
 	return context.WithValue(ctx, sharedKey{}, &shared{all: make(map[any]any)})
 }

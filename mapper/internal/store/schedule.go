@@ -47,7 +47,7 @@ func runOf(get get, name, id string) (run *record.Job, there bool, err error) {
 	return run, run.Schedule == name, err
 }
 
-// found reads an entity into dst, and reports whether the entity exists.
+// found reads an entity into dst. It returns false without an error if there is no such entity.
 func found(get get, key *datastore.Key, dst any) (bool, error) {
 	err := property.IgnoreUndeclared(get(key, dst))
 	if errors.Is(err, datastore.ErrNoSuchEntity) {
@@ -126,7 +126,8 @@ func (t Turns) get(ctx context.Context) get {
 	return func(key *datastore.Key, dst any) error { return t.Store.client.Get(ctx, key, dst) }
 }
 
-// slots returns the names of the locks that the run of a tick takes, one for each kind.
+// slots returns the names of the locks that a run of the schedule takes: one for its mapper on each
+// kind.
 func (t Turns) slots() (names []string) {
 	for _, key := range slotKeys(t.Mapper, t.Kinds) {
 		names = append(names, key.Name)
@@ -153,8 +154,9 @@ func (t Turns) Begin(tx *datastore.Transaction, at time.Time, run string) error 
 	return err
 }
 
-// Replaces returns nil if only the given run prevents the run of a tick, and an error otherwise. It
-// is called in the transaction that aborts the given run.
+// Replaces returns nil if the given run is all that prevents the run of a tick, and an error
+// otherwise. The caller is about to abort the given run, in the same transaction, to let the tick's
+// run start.
 func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref) error {
 	_, err := t.look(tx.Get, at, t.slots())
 	var waits WaitsError
@@ -285,8 +287,8 @@ func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided Wai
 	return decided, err
 }
 
-// Refuse records that the run of a waiting tick can't start. It returns false if the tick does not
-// wait.
+// Refuse records that the run of a waiting tick can't start, so the tick no longer waits. It
+// returns false if the tick did not wait.
 func (t Turns) Refuse(ctx context.Context, at time.Time) (refused bool, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		s, _, err := t.own(tx.Get)

@@ -24,7 +24,7 @@ func (h HeldError) Unwrap() error {
 		"this one run beside it (StartOptions.AllowOverlap)", record.ErrState, h.Job.ID, h.Mapper, h.Kind)
 }
 
-// get reads an entity, inside or outside a transaction.
+// A get is a function that reads an entity, either inside a transaction or outside.
 type get = func(*datastore.Key, any) error
 
 // slotKeys returns the keys of the locks of a mapper, one for each kind.

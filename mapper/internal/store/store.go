@@ -45,7 +45,8 @@ func When(st Store, f func(*datastore.Transaction) error) Store {
 	return st
 }
 
-// answer calls ask. A store made by Asked limits the time of the call to 20 seconds.
+// answer calls ask and returns its error. If the store is for interactive callers, see Asked, the
+// call fails after 20 seconds.
 func (st Store) answer(ctx context.Context, ask func(context.Context) error) error {
 	if st.asked {
 		return source.Answered(ctx, ask)
@@ -61,7 +62,8 @@ const Attempts = 5
 // transaction without an error.
 var ErrNothing = errors.New("nothing to do")
 
-// Transact calls f in a transaction, and again if the transaction conflicts with another one.
+// Transact calls f in a transaction and commits it. If the commit conflicts with another one,
+// Transact repeats both, up to Attempts times in total.
 func (st Store) Transact(ctx context.Context, f func(*datastore.Transaction) error) error {
 	_, err := st.client.RunInTransaction(ctx, f, datastore.MaxAttempts(Attempts))
 	if errors.Is(err, ErrNothing) {
@@ -320,8 +322,8 @@ func (st Store) Create(
 	return err
 }
 
-// Forestall makes the creation of a job fail, if it is not committed yet: see [record.Forestalled].
-// If the job exists by now, or was forestalled before, Forestall does nothing.
+// Forestall prevents a job from being created by a process that is about to do so: see
+// [record.Forestalled]. If the job exists already, or Forestall was called before, it does nothing.
 func (st Store) Forestall(ctx context.Context, job record.Ref, now time.Time) error {
 	key, r := record.Forestalled(job, now)
 	_, err := st.client.Mutate(ctx, datastore.NewInsert(key, r))

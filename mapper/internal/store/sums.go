@@ -18,7 +18,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Fold adds up all records of a job into a ledger.
+// Fold reads all range records of a job, adds them up, and returns the sum as a ledger. A ledger
+// proves that the job has processed each entity.
 func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, error) {
 	d := NewDraft(job)
 	if _, err := st.AddTo(ctx, job.Ref(), d, 0, func() bool { return false }); err != nil {
@@ -28,9 +29,13 @@ func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, erro
 	return &d.Ledger, nil
 }
 
-// FoldFew adds up all records of a small job into a ledger. A job is small if its records fit into
-// one answer of the database. For other jobs FoldFew returns false, and also if most, the number of
-// records that may be added up without a draft, is less than such an answer has.
+// FoldFew adds up all records of a small job, and returns the sum as a ledger. A job is small if
+// its records fit into one answer of the database.
+//
+// FoldFew returns false in two cases:
+//   - The job is not small.
+//   - The limit most is below the number of records in such an answer. It says how many records may
+//     be added up without a draft.
 func (st Store) FoldFew(ctx context.Context, job *record.Job, most int) (l *ledger.Ledger, all bool, err error) {
 	if most < atOnce {
 		return nil, false, nil
@@ -113,8 +118,8 @@ func (st Store) addFirst(ctx context.Context, job record.Ref, d *ledger.Draft) (
 	return n < atOnce, nil
 }
 
-// addSlice adds the next records of one slice of IDs to a ledger. It returns the ID from which to
-// go on.
+// addSlice adds the next records of a slice of IDs to a ledger. It returns the ID at which the next
+// call must go on.
 func (st Store) addSlice(
 	ctx context.Context, job record.Ref, sum *ledger.Ledger, from string, slice, most int, enough func() bool,
 ) (next string, err error) {
@@ -201,8 +206,8 @@ func (st Store) KeepDraft(
 	return kept, nil
 }
 
-// EndDraft deletes a job's draft and rate clocks, if it has them. The caller writes the job's
-// record.
+// EndDraft deletes a job's draft and rate clocks, if it has them. The caller then writes the job's
+// record in the same transaction.
 func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 	if !j.Drafted {
 		return nil
@@ -212,8 +217,8 @@ func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 		datastore.NewDelete(record.CallClockKey(j.Ref())))
 }
 
-// SampleEnded is LiveTotals for a job that has ended without totals. If a clean-up stores the
-// totals meanwhile, SampleEnded returns these.
+// SampleEnded returns the totals of a job that has ended without totals in its record, as
+// LiveTotals does. If a clean-up stores the exact totals meanwhile, SampleEnded returns these.
 func (st Store) SampleEnded(
 	ctx context.Context, job *record.Job,
 ) (_ *record.Job, sum record.Totals, estimated bool, err error) {
@@ -245,8 +250,8 @@ func (st Store) sampleSum(ctx context.Context, job *record.Job) (sum ledger.Sum,
 	return sum, true, nil
 }
 
-// sumOf adds up a sample of a job's records with a mark. The result scale is how many records each
-// one in the sample stands for.
+// sumOf adds up a sample of a job's range records with a mark. The result scale is how many records
+// each record of the sample stands for.
 func (st Store) sumOf(ctx context.Context, job record.Ref, mark string) (sum ledger.Sum, scale float64, err error) {
 	sum.Sample = record.NewSample()
 	all, scale, err := st.Sample(ctx, job, mark, SampleSize)

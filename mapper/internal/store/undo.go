@@ -14,8 +14,9 @@ import (
 // two may happen. So each transaction that starts one of them, or continues an undo, reads both
 // jobs. UpdateJob and Create check this for every change of a job.
 
-// keepUndo returns an error if a change of a job's record, from was to job, would harm the job's
-// undo. A change must not delete records that the undo needs, or give the job a second undo.
+// keepUndo returns an error if a transaction must not change a job's record from was to job. A
+// change must not delete records that the job's undo needs, and must not give the job a second
+// undo.
 func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 	cleans := was.Cleaning == "" && job.Cleaning != ""
 	if cleans || job.Undo != was.Undo {

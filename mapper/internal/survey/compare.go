@@ -75,8 +75,9 @@ func (sv Survey) lexicographic(ctx context.Context, n int) ([]*keyspace.Position
 	return keyspace.Lexicographic(first, last, n), nil
 }
 
-// weigh counts the entities of all parts in all ways. Entities between two neighbouring cuts are
-// counted once, even if the cuts belong to different ways.
+// weigh sets the sizes of the parts in each way. It counts the entities of all parts in all ways.
+// Entities between two neighbouring cuts are counted once, even if the cuts belong to different
+// ways.
 func (sv Survey) weigh(ctx context.Context, ways []Way) error {
 	var all []*keyspace.Position
 	for _, w := range ways {

@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
-// A Part is a part of a query.
+// A Part is one of the parts into which a query was cut.
 type Part struct {
 	Query    query.Query
 	Entities int64 // number of entities; -1: unknown

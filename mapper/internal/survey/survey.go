@@ -24,7 +24,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Survey finds out how many entities a range has, and where they are.
+// A Survey estimates how many entities a range has, and where they lie in the order of keys. It
+// reads samples and counts.
 type Survey struct {
 	Source source.Source
 	Query  query.Query
@@ -110,8 +111,8 @@ func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (fou
 	return found, nil
 }
 
-// ranks returns positions with the number of entities before each, as far as that is known. If
-// exact is true, the range ends at the last one.
+// ranks returns some positions of the range, each with the number of entities before it. If exact
+// is true, the last position is the end of the range, so its number is the exact size.
 func (sv Survey) ranks(ctx context.Context) (ranks []split.Rank, exact bool, err error) {
 	first, err := sv.first(ctx)
 	if err != nil {
@@ -139,7 +140,7 @@ func (sv Survey) ranks(ctx context.Context) (ranks []split.Rank, exact bool, err
 	return ranks, false, nil // one rank is enough
 }
 
-// first returns the position after the first page, with the number of entities before it.
+// first returns the position after the range's first page, with the number of entities before it.
 func (sv Survey) first(ctx context.Context) (r split.Rank, err error) {
 	r.Before = sv.Page
 	if sv.Next == nil {
@@ -203,7 +204,8 @@ func (sv Survey) runSome(ctx context.Context, size int) (found Found, err error)
 	return found, nil
 }
 
-// bounds returns two positions between which all entities of the range lie. Nil means no bound.
+// bounds returns two positions between which all entities of the range lie. A nil position means
+// that the range has no bound on that side.
 func (sv Survey) bounds() (low, high *keyspace.Position) {
 	low, high = sv.Query.Bounds()
 	if sv.Start != nil && sv.Start.Space() == sv.Query.Space() && (low == nil || keyspace.Compare(low, sv.Start) < 0) {

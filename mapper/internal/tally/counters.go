@@ -27,8 +27,9 @@ const (
 	MaxInPage = 512 << 10
 )
 
-// A Counters adds up counters by name. The result does not depend on the order of the additions. If
-// there are too many counters, it drops all, and Values returns an error.
+// A Counters holds sums, minimums and maximums by name, and adds to them. The result does not
+// depend on the order of additions. If there are too many names, it drops all counters, and Values
+// returns an error.
 type Counters struct {
 	sums  map[string]Sum
 	bytes int  // the largest size of the counters as JSON
@@ -105,8 +106,8 @@ func Min(name string) string { return least + name + ")" }
 // Max returns the name of the counter for the greatest number that was counted under a name.
 func Max(name string) string { return most + name + ")" }
 
-// Would returns the name of the counter that a rehearsal raises in place of an effect, which what
-// describes.
+// Would returns the name of the counter that a rehearsal uses in place of an effect. A rehearsal
+// changes nothing, and counts what it would have done. The argument what describes the effect.
 func Would(what string) string {
 	const longest = 100 - len("would()")
 	return "would(" + strings.ToValidUTF8(what[:min(len(what), longest)], "") + ")"

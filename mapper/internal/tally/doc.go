@@ -1,3 +1,4 @@
-// Package tally adds up a job's counters exactly, in any order and in any parts. A page, a process
-// and a job have the same limit of counters.
+// Package tally adds up a job's counters: the named numbers that users' functions count. The sums
+// are exact, in any order of additions. A page, a process and a job have the same limit on the
+// number of counters.
 package tally

@@ -7,7 +7,8 @@ import (
 	"strconv"
 )
 
-// storedCounters is the stored form of a [Counters], to which another process goes on adding.
+// storedCounters is the JSON form of a [Counters] that is not complete. Another process decodes it
+// and adds the rest.
 type storedCounters struct {
 	Sums Grouped[Sum] `json:"sums,omitempty"`
 	Over bool         `json:"over,omitempty"`

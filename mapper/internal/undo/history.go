@@ -82,7 +82,7 @@ func newHistory() *history {
 // A past reads Datastore's past states to find out when the job has written an entity.
 type past struct{ undoer }
 
-// A restoring records which page's undo restores an entity, and to which state.
+// A restoring is the decision that the undo of one page restores an entity, and to which state.
 type restoring struct {
 	page  string
 	image *pb.Entity
@@ -102,7 +102,7 @@ func (h *history) taken(key *datastore.Key, page string, image *pb.Entity) bool 
 	return false
 }
 
-// A closers has the ranges of the job whose records became done in a commit at a given time.
+// A closers has the ranges of the job whose pages committed at the same time.
 type closers struct {
 	turn *semaphore.Weighted
 	read bool

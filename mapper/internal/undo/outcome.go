@@ -40,7 +40,7 @@ type outcome struct {
 
 	changing map[string]bool // keys of the entities that are changed
 	changes  []change        // changes for the commit of the undo's page
-	// numbers of entities restored and removed by batches, of this attempt and earlier ones
+	// numbers of entities that batches have restored and removed, in this attempt and earlier ones
 	restored, removed int64
 	batches           map[string]bool // the names of the batches that are included in the numbers
 	done              map[string]bool // keys of the entities in these batches
@@ -63,7 +63,8 @@ func (o *outcome) leave(key *datastore.Key, n int64, why string) {
 	o.kept += n
 }
 
-// ask gives the changes, and the entities that are not restored, to the commit of the undo's page.
+// ask gives the outcome to the commit of the undo's page: the changes, and the list of entities
+// that are not restored.
 func (o *outcome) ask(a *function.Attempt) {
 	restored, removed := o.restored, o.removed
 	for _, c := range o.changes {

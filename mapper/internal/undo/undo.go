@@ -318,7 +318,7 @@ type entity struct {
 	deleted     bool             // whether the commit deleted the entity
 	changed     bool             // whether the entity was changed after the commit
 	shown       *pb.EntityResult // for a deleted entity, a state in which it was seen later
-	// whether the entity exists again because the undo of an earlier page has restored it
+	// whether an earlier page of the undo has restored the entity, so that it exists again
 	again bool
 
 	becomes *pb.Entity // the state to restore; nil: it is deleted
@@ -374,7 +374,8 @@ func (u undoer) look(
 	return all, nil
 }
 
-// take adds entities, which are decided, to the outcome: as changes, or as not restored.
+// take adds entities to the outcome: those to restore as changes, and the others as not restored.
+// The undo has decided about each of them.
 func (u undoer) take(ctx context.Context, o *outcome, all []*entity) error {
 	for _, e := range all {
 		switch {

@@ -31,7 +31,8 @@ type Wrote struct {
 	Lost   int64            // number of further entities for which Others has no room
 }
 
-// Keys stand for keys of a page's entities: all of them, or those with the given hashes.
+// Keys says which of a page's entities are meant: all of them, or those whose keys have the given
+// hashes.
 type Keys struct {
 	All    bool   `json:"all,omitempty"`
 	Hashes []byte `json:"hashes,omitempty"`
@@ -167,9 +168,9 @@ func DecodeLeft(stored []byte) (all []Left, lost int64, err error) {
 	return all, s.Lost, nil
 }
 
-// compressed returns the compressed JSON of v, which contains a list. While the result has more
-// than MaxKeys bytes, it calls halve, which drops half of the list and reports whether there was
-// anything to drop.
+// compressed returns v, which contains a list, as compressed JSON of at most MaxKeys bytes. While
+// the JSON is larger, it calls halve. The function halve drops half of the list, and returns false
+// if the list is empty.
 func compressed(v any, halve func() bool) []byte {
 	for {
 		text, err := json.Marshal(v)

@@ -69,7 +69,8 @@ type Mutation struct {
 // given.
 var errConditions = errors.New("the client sends other mutations than it was given")
 
-// Put returns the mutations to give to the client: all except deletions.
+// Put returns the mutations to give to the client. It leaves out deletions, which are added to the
+// commit's request later.
 func Put(all []Mutation) []*datastore.Mutation {
 	put := make([]*datastore.Mutation, 0, len(all))
 	for _, m := range all {
