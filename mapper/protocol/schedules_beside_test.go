@@ -502,9 +502,9 @@ func TestScheduleOfTwoServices(t *testing.T) {
 				keys := names(100)
 				w.putAccounts(keys)
 				w.putOthers(10)
-				meddle := func(want error) {
+				meddle := func(want error, ticks ...int) {
 					t.Helper()
-					for n := range 4 {
+					for _, n := range ticks {
 						_, err := theirs.Tick(t.Context(), other.engine, minute(n), mapper.Query{Kind: "Other"},
 							credit{5}, nil)
 						if !errors.Is(err, want) {
@@ -518,11 +518,11 @@ func TestScheduleOfTwoServices(t *testing.T) {
 				}
 				first := w.tickOver(s, minute(1), "Account")
 				w.wantTick(first, mapper.TickStarted, s.JobID(minute(1)))
-				meddle(mapper.ErrWrongQueue)
+				meddle(mapper.ErrWrongQueue, 0, 1, 2, 3)
 				second := w.tickOver(s, minute(2), "Account")
-				meddle(mapper.ErrWrongQueue)
+				meddle(mapper.ErrWrongQueue, 0, 1, 2, 3)
 				time.Sleep(time.Hour)
-				meddle(mapper.ErrWrongQueue)
+				meddle(mapper.ErrWrongQueue, 0, 1, 2)
 				credited := int64(2)
 				if overlap == mapper.OverlapSkip {
 					w.wantTick(second, mapper.TickSkipped, first.Job.ID)
@@ -534,7 +534,9 @@ func TestScheduleOfTwoServices(t *testing.T) {
 				last := w.tickOver(s, minute(3), "Account")
 				w.wantTick(last, mapper.TickStarted, s.JobID(minute(3)))
 				w.must(other.engine.Job(last.Job.ID).Move(t.Context())) // the schedule goes with its last run
-				meddle(nil)
+				meddle(nil, 0, 1, 2, 3)
+				time.Sleep(time.Hour)
+				w.wantTick(w.tickOver(s, minute(4), "Account"), mapper.TickStarted, s.JobID(minute(4))) // takes it back
 			})
 		})
 	}

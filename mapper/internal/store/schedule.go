@@ -83,7 +83,7 @@ type Turns struct {
 	Name   string                 // the schedule's name
 	RunID  func(time.Time) string // returns the ID of the job that a tick starts
 	Jumps  bool                   // whether a tick may abort the last run, and start before a waiting tick
-	Queues []record.Owner         // the caller's queues; the schedule belongs to the queue of its last run
+	Queues []record.Owner         // the caller's queues; see own
 	Mapper string                 // the mapper of the run that a tick would start
 	Kinds  []string               // the kinds of that run; none: it takes no slots
 }
@@ -169,11 +169,13 @@ func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref)
 	return fmt.Errorf("%w: it is not in the way of the tick any more", record.ErrState)
 }
 
-// own reads the schedule's record and the job of its last run. It returns an error if the job is in
-// a queue that the caller does not have: another service has a schedule of the same name.
-func (t Turns) own(get get) (*record.Schedule, *record.Job, error) {
+// own reads the schedule's record and the job of its last run, for the tick of the given time. It
+// returns an error if another service has the schedule: if the last run is in a queue that the
+// caller does not have, and is unfinished or belongs to this tick or a later one.
+func (t Turns) own(get get, at time.Time) (*record.Schedule, *record.Job, error) {
 	s, run, err := lastRun(get, t.Name)
-	if err != nil || run == nil || run.Queue == "" || slices.Contains(t.Queues, run.Queue) {
+	if err != nil || run == nil || run.Queue == "" || slices.Contains(t.Queues, run.Queue) ||
+		!run.Unfinished() && at.After(s.Tick) {
 		return s, run, err
 	}
 	return nil, nil, setting.Errorf("%w: the schedule's last run %s is in %s. If another service has a schedule of "+
@@ -184,7 +186,7 @@ func (t Turns) own(get get) (*record.Schedule, *record.Job, error) {
 // look reads the schedule's record. If the run of the tick, which needs the given locks, can't
 // start now, it also returns a WaitsError.
 func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, error) {
-	s, run, err := t.own(get)
+	s, run, err := t.own(get, at)
 	if err != nil {
 		return nil, err
 	}
@@ -291,7 +293,7 @@ func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided Wai
 // returns false if the tick did not wait.
 func (t Turns) Refuse(ctx context.Context, at time.Time) (refused bool, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
-		s, _, err := t.own(tx.Get)
+		s, _, err := t.own(tx.Get, at)
 		if err != nil {
 			return err
 		}
