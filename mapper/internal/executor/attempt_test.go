@@ -5,14 +5,19 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
@@ -39,15 +44,17 @@ func TestChangedAmid(t *testing.T) {
 		retry  int
 		change func(r *record.Range)
 		alone  bool // the page runs exclusively then
-		marks  int  // how often the delivery leaves its mark
+		// the commits of the delivery and of the other one; the delivery leaves its mark only once
+		commits int
 	}{
-		{name: "it was cut", change: func(r *record.Range) { r.Cut, r.End = true, at(4)[0] }},
-		{name: "it was cut, with a mark", retry: 1, change: func(r *record.Range) { r.Cut, r.End = true, at(4)[0] }},
+		{name: "it was cut", change: func(r *record.Range) { r.Cut, r.End = true, at(4)[0] }, commits: 4},
+		{name: "it was cut, with a mark", retry: 1, change: func(r *record.Range) { r.Cut, r.End = true, at(4)[0] },
+			commits: 5},
 		{name: "it is suspected now", retry: 1, change: func(r *record.Range) {
 			r.Cut, r.End, r.Solo = true, at(4)[0],
 				true
 		},
-			alone: true},
+			alone: true, commits: 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var w *testworld.World
@@ -59,6 +66,10 @@ func TestChangedAmid(t *testing.T) {
 					stored := w.Records(d.job)[d.record.ID]
 					marked = stored.Begun != ""
 					update(w, d.record, c.change)
+					_, err := w.Client.Put(context.WithoutCancel(a), testworld.Key(2), &testworld.Thing{N: 50})
+					if err != nil {
+						return err
+					}
 				}
 				alone = d.place.Exclusive
 				return nil
@@ -67,14 +78,24 @@ func TestChangedAmid(t *testing.T) {
 				j := w.NewJob("j", "m")
 				r := j.RootRange()
 				insert(w, j, r)
+				x.paces.Expect(j.Ref(), 10) // small entities are read whole
 				d = load(w, x, j, r, tasks.Delivery{RetryCount: c.retry, TaskID: "t"})
 				defer d.planner.Close()
+				commits := 0
+				on(w, "Commit", func(n int, call func() (any, error)) (any, error) { commits = n; return call() })
 				if _, err := d.runRange(w.Context()); err != nil {
 					w.Error(err)
 				}
+				w.Intercept(nil)
 				stored := w.Records(j)[r.ID]
 				if stored.State != record.Done || stored.Processed != 3 || w.N(3) != 103 || w.N(4) != 4 {
 					w.Errorf("%s, %d processed, 3 is %d, 4 is %d", stored.State, stored.Processed, w.N(3), w.N(4))
+				}
+				if w.N(2) != 150 || stored.Conflicts > 0 {
+					w.Errorf("2 is %d, after %d conflicts: it is not read again", w.N(2), stored.Conflicts)
+				}
+				if commits != c.commits {
+					w.Errorf("%d commits", commits)
 				}
 				if alone != c.alone || marked != (c.retry > 0) || len(stored.Deaths) > 0 {
 					w.Errorf("exclusive %v, marked %v, %d deaths", alone, marked, len(stored.Deaths))
@@ -85,9 +106,10 @@ func TestChangedAmid(t *testing.T) {
 }
 
 // TestFirstDeliverySolo checks that the first delivery of a suspected range leaves a mark, and that
-// a suspected page without entities ends.
+// a suspected page without entities ends. A single entity is processed in its page, unless the page
+// was halved before.
 func TestFirstDeliverySolo(t *testing.T) {
-	for _, n := range []int64{5, 0} {
+	for _, n := range []int64{5, 1, 0} {
 		var w *testworld.World
 		var j *record.Job
 		marked := false
@@ -113,6 +135,20 @@ func TestFirstDeliverySolo(t *testing.T) {
 	}
 }
 
+// failsOnce returns a function that makes the next call of a method fail. The client does not try it
+// again.
+func failsOnce(method string) func(w *testworld.World, _ *delivery) {
+	return func(w *testworld.World, _ *delivery) {
+		time.Sleep(2 * cachedFor)
+		on(w, method, func(n int, call func() (any, error)) (any, error) {
+			if n == 1 {
+				return nil, status.Error(codes.PermissionDenied, "injected")
+			}
+			return call()
+		})
+	}
+}
+
 // TestStoppedBeforePage stops a job while a delivery waits for what comes before its page. The
 // function does not run.
 func TestStoppedBeforePage(t *testing.T) {
@@ -122,9 +158,16 @@ func TestStoppedBeforePage(t *testing.T) {
 		}
 		time.Sleep(2 * cachedFor)
 	}
-	fails := func(w *testworld.World, _ *delivery) {
+	fails := func(w *testworld.World, d *delivery) { // the next reading of the job
 		time.Sleep(2 * cachedFor)
-		refuse(w, "Lookup", errInjected)
+		var failed atomic.Bool
+		w.Intercept(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, call grpc.UnaryHandler) (any, error) {
+			q, ok := req.(*pb.LookupRequest)
+			if ok && q.GetKeys()[0].GetPath()[0].GetKind() == record.JobKind && !failed.Swap(true) {
+				return nil, status.Error(codes.PermissionDenied, "injected")
+			}
+			return call(ctx, req)
+		})
 	}
 	other := func(then func(w *testworld.World, d *delivery)) func(w *testworld.World, d *delivery) {
 		return func(w *testworld.World, d *delivery) {
@@ -167,11 +210,32 @@ func TestStoppedBeforePage(t *testing.T) {
 			before: func(w *testworld.World, d *delivery) { spend(w, d, 1) }, s: stopped},
 		{name: "the budget, and the database fails", change: func(j *record.Job) {
 			j.Budget = []byte(`{"operations":1000000}`)
-		}, before: func(w *testworld.World, _ *delivery) { refuse(w, "Commit", errInjected) }, wrong: true},
+		}, before: failsOnce("Commit"), wrong: true},
+		{name: "the budget, which can't be read", change: func(j *record.Job) { j.Budget = []byte(`{`) },
+			before: func(*testworld.World, *delivery) {}, wrong: true},
+		{name: "its mark, and the database fails", before: func(w *testworld.World, d *delivery) {
+			d.turn.redelivered = true
+			failsOnce("Commit")(w, d)
+		}, wrong: true},
+		{name: "its keys, and the database fails", before: failsOnce("RunQuery"), wrong: true},
+		{name: "calls", change: func(j *record.Job) { j.Rate = []byte(`{"calls":0.01}`) },
+			before: func(w *testworld.World, d *delivery) {
+				if _, _, err := d.x.Store.ReserveRate(w.Context(), d.job, record.CallClockKey(d.job.Ref()),
+					func(q pace.Queue) (time.Duration, int64) { return 100*time.Second - q.Wait, 1 }); err != nil {
+					w.Fatal(err)
+				}
+				time.AfterFunc(10*time.Second, func() { pause(w, d) })
+			}, s: stopped},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			calls := 0
-			inWorld(t, 5, function.Update, func(*testworld.Call) error { calls++; return nil },
+			inWorld(t, 5, function.Update, func(a *testworld.Call) error {
+				err := a.AwaitCalls(a, 3)
+				if err == nil {
+					calls++
+				}
+				return err
+			},
 				func(w *testworld.World, x *Executor) {
 					j := w.NewJob("j", "m")
 					if c.change != nil {
@@ -296,11 +360,27 @@ func TestSplit(t *testing.T) {
 				if idle, busy := int(idle.Load()), int(busy.Load()); idle != c.idle || busy != c.busy {
 					w.Errorf("%d tasks for idle workers, and %d others", idle, busy)
 				}
+				checkSplit(w, d, c.idle+c.busy > 0 || c.other != nil, c.change == nil && c.idle > 0)
 				if c.whole && planned(w, d, 10).Pieces != nil {
 					w.Error("it is cut again")
 				}
 			})
 		})
+	}
+}
+
+// checkSplit checks whether a delivery's range is cut, and whether the records of the job say how
+// large its entities are.
+func checkSplit(w *testworld.World, d *delivery, cut, sized bool) {
+	w.Helper()
+	all := w.Records(d.job)
+	if is := all[d.record.ID].Cut; is != cut {
+		w.Errorf("it is cut: %v", is)
+	}
+	for id, r := range all {
+		if sized && r.EntitySize == 0 {
+			w.Errorf("the size of entities of %s is unknown", id)
+		}
 	}
 }
 
@@ -324,6 +404,10 @@ func TestPostponeFails(t *testing.T) {
 				w.Errorf("new tasks %v", got.at)
 			}
 		})
+		d.record, d.turn.mark = w.Records(d.job)[d.record.ID], "own"
+		if s, err := d.postpone(w.Context()); err != nil || s != superseded || d.turn.mark != "" {
+			w.Errorf("%d, %v, mark %q", s, err, d.turn.mark)
+		}
 	})
 }
 
@@ -345,17 +429,159 @@ func TestReadInTransactionFails(t *testing.T) {
 	})
 }
 
-// TestPlanSplits has another delivery cut the range that a delivery is about to split.
+// TestPlanSplits has another delivery cut the range that a delivery is about to split, or the
+// database fail.
 func TestPlanSplits(t *testing.T) {
-	inWorld(t, 300, function.Update, nil, func(w *testworld.World, x *Executor) {
-		take(w)
-		j := w.NewJob("j", "m")
-		j.Workers, j.PageSize = 4, 100
-		d := loaded(w, x, j)
-		defer d.planner.Close()
-		update(w, d.record, func(r *record.Range) { r.Cut = true })
-		if _, s, err := d.plan(w.Context()); s != changed || err != nil {
-			w.Errorf("%d, %v", s, err)
+	for _, c := range []struct {
+		name   string
+		before func(w *testworld.World, d *delivery)
+		s      standing
+		wrong  bool
+	}{
+		{name: "nothing"},
+		{name: "it was cut", before: func(w *testworld.World, d *delivery) {
+			update(w, d.record, func(r *record.Range) { r.Cut = true })
+		}, s: changed},
+		{name: "the commit fails", before: failsOnce("Commit"), wrong: true},
+		{name: "the keys can't be read", before: failsOnce("RunQuery"), wrong: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 300, function.Update, nil, func(w *testworld.World, x *Executor) {
+				take(w)
+				j := w.NewJob("j", "m")
+				j.Workers, j.PageSize = 4, 100
+				d := loaded(w, x, j)
+				defer d.planner.Close()
+				if c.before != nil {
+					c.before(w, d)
+				}
+				_, s, err := d.plan(w.Context())
+				w.Intercept(nil)
+				if s != c.s || (err != nil) != c.wrong {
+					w.Errorf("%d, %v", s, err)
+				}
+				if has := len(w.Records(j)) > 1; has != (s == ours && err == nil) {
+					w.Errorf("it is split: %v", has)
+				}
+			})
+		})
+	}
+}
+
+// TestNewTraces checks that the tasks of a very large range start new traces.
+func TestNewTraces(t *testing.T) {
+	for _, estimate := range []int64{0, 10 * 2600} {
+		inWorld(t, 20, function.Update, nil, func(w *testworld.World, x *Executor) {
+			d := loaded(w, x, w.NewJob("j", "m"), func(r *record.Range) { r.Cut, r.Estimate = true, estimate })
+			defer d.planner.Close()
+			if _, _, err := d.plan(w.Context()); err != nil || d.turn.newTraces != (estimate > 0) {
+				w.Errorf("of %d entities: %v, %v", estimate, d.turn.newTraces, err)
+			}
+		})
+	}
+}
+
+// TestAdmit checks what a page costs of the rate and the budget of its job, together and alone.
+func TestAdmit(t *testing.T) {
+	for _, c := range []struct{ rate, budget string }{
+		{`{"entities":1}`, `{"operations":1000000}`}, {"", `{"operations":1000000}`}, {`{"entities":1}`, ""}, {},
+	} {
+		inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
+			j := w.NewJob("j", "m")
+			j.Rate, j.Budget = []byte(c.rate), []byte(c.budget)
+			d, p := loaded(w, x, j), planner.Plan{At: at(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)}
+			settle, s, err := d.admit(w.Context(), &p)
+			if err != nil || s != ours || len(p.At) != 10 {
+				w.Fatalf("%d, %v", s, err)
+			}
+			purse := &x.cache.at(j.Ref()).purse
+			free := purse.turn.TryAcquire(1)
+			if free != (c.budget == "") { // the first page's cost is unknown
+				w.Errorf("%+v: other pages need not wait for the budget: %v", c, free)
+			}
+			if free {
+				purse.turn.Release(1)
+			}
+			begun, left := d.turn.grant.At, purse.left
+			d.turn.used, d.turn.reached = &billing.Usage{Writes: 1 + pace.RecordWrites}, 4
+			settle()
+			if gets := purse.left > left; gets != (c.budget != "") {
+				w.Errorf("%+v: of the budget %v is left, after %v", c, purse.left, left)
+			}
+			if c.rate == "" {
+				return
+			}
+			next, _, _, err := d.keepRate(w.Context(), 4)
+			if waits := next.At.Sub(begun); err != nil || waits.Round(time.Second) != 4*time.Second {
+				w.Errorf("%+v: the page after one of four entities waits %v: %v", c, waits, err)
+			}
+		})
+	}
+}
+
+// TestWaitsCount checks that pages after one that has waited long for its calls are shorter.
+func TestWaitsCount(t *testing.T) {
+	inWorld(t, 200, function.Visit, func(a *testworld.Call) error {
+		if a.ID > 1 {
+			return nil
 		}
-	})
+		return a.AwaitCalls(a, 1)
+	},
+		func(w *testworld.World, x *Executor) {
+			j := w.NewJob("j", "m")
+			j.Rate, j.PageSize, j.PageTime = []byte(`{"calls":0.01}`), 500, int64(25*time.Second)
+			d := loaded(w, x, j, func(r *record.Range) { r.PageSize = 10 })
+			defer d.planner.Close()
+			if _, _, err := x.Store.ReserveRate(w.Context(), j, record.CallClockKey(j.Ref()),
+				func(q pace.Queue) (time.Duration, int64) { return 20*time.Second - q.Wait, 1 }); err != nil {
+				w.Fatal(err)
+			}
+			if s, err := d.attempt(w.Context()); err != nil || s != ours || d.record.Processed != 10 {
+				w.Fatalf("%d, %v: %d processed", s, err, d.record.Processed)
+			}
+			d.leave()
+			if next := d.turn.follow.Next; next.PageSize > 150 || next.PageSize < 140 {
+				w.Errorf("after a page of 10 entities that took 20 s, the next one may have %d", next.PageSize)
+			}
+		})
+}
+
+// TestReadsOn checks when a page reads the next one ahead, and the job.
+func TestReadsOn(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		n    int64
+		solo bool
+		age  time.Duration // of the delivery
+		want bool
+	}{
+		{name: "it goes on", n: 50, want: true}, {name: "there is no rest", n: 10},
+		{name: "it is suspected", n: 50, solo: true}, {name: "it ends with the page", n: 50, age: 5 * time.Minute},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, c.n, function.Visit, func(*testworld.Call) error { time.Sleep(time.Millisecond); return nil },
+				func(w *testworld.World, x *Executor) {
+					d := loaded(w, x, w.NewJob("j", "m"), func(r *record.Range) { r.Solo = c.solo })
+					defer d.planner.Close()
+					p := planned(w, d, 10)
+					d.begunAt = time.Now().Add(-c.age)
+					time.Sleep(2 * cachedFor)
+					synctest.Wait()
+					var reads atomic.Int64
+					on(w, "Lookup", func(_ int, call func() (any, error)) (any, error) {
+						reads.Add(1)
+						return call()
+					})
+					before := x.cache.at(d.job.Ref()).read
+					s, err := d.runPage(w.Context(), p)
+					synctest.Wait()
+					w.Intercept(nil)
+					reading := x.cache.at(d.job.Ref()).read.After(before)
+					if err != nil || s != ours || reading != c.want {
+						w.Errorf("%d, %v; it reads the job: %v", s, err, reading)
+					}
+					t.Log(reads.Load())
+				})
+		})
+	}
 }

@@ -386,3 +386,20 @@ func TestProbesEnd(t *testing.T) {
 		time.Sleep(5 * time.Second)
 	})
 }
+
+// TestSlotReturned checks that a page of a background job gives its slot back.
+func TestSlotReturned(t *testing.T) {
+	inWorld(t, 5, function.Update, func(*testworld.Call) error { return nil }, func(w *testworld.World, x *Executor) {
+		time.Sleep(10 * time.Second) // after the pause at the start of a minute
+		j := w.NewJob("j", "m")
+		j.Background = true
+		d := loaded(w, x, j)
+		defer d.planner.Close()
+		s, err := d.attempt(w.Context())
+		d.leave()
+		time.Sleep(2 * longestRest)
+		if s != ours || err != nil || x.background.taken != 0 {
+			w.Errorf("%d, %v; %d slots are taken", s, err, x.background.taken)
+		}
+	})
+}

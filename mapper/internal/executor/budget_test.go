@@ -295,6 +295,11 @@ func TestGiveBackAll(t *testing.T) {
 		})
 		x.GiveBack(w.Context())
 		w.Intercept(nil)
+		mu.Lock()
+		defer mu.Unlock()
+		if now != 0 {
+			w.Errorf("%d calls are under way at its end", now)
+		}
 		for i := range jobs {
 			if spent := w.Job(fmt.Sprint("j", i)).Spent; spent != 0.25 {
 				w.Errorf("of job %d, %v is spent", i, spent)

@@ -1,10 +1,13 @@
 package executor
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +19,8 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 )
@@ -86,6 +91,12 @@ func TestOverPage(t *testing.T) {
 			}
 			return nil
 		}, want: "succeeded, 15 processed by 2 pages", took: function.MaxInTransaction},
+		{name: "it ends its goroutine once", fail: func(_ *function.Attempt, try int) error {
+			if try == 1 {
+				runtime.Goexit()
+			}
+			return nil
+		}, want: "succeeded, 15 processed by 2 pages", lost: 1},
 		{name: "it panics once", fail: func(_ *function.Attempt, try int) (err error) {
 			defer function.Recovered(&err)
 			if try == 1 {
@@ -216,6 +227,150 @@ func TestCollectCalls(t *testing.T) {
 	})
 }
 
+// TestCollectMeter checks which runs of the function over a page tell how often runs wait for their
+// calls.
+func TestCollectMeter(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		calls int           // that wait
+		sleep time.Duration // of the function
+		want  time.Duration // how long a run may wait at its start, of an hour
+	}{
+		{"it makes calls", 2, 0, time.Hour / 2}, {"it makes none", 0, 0, time.Hour},
+		{"it takes too long", 2, 2 * function.MaxInTransaction, time.Hour},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inPages(t, 5, func(ctx context.Context, a *function.Attempt, _ string, _ []int64) (err error) {
+				for range c.calls {
+					err = errors.Join(err, a.AwaitCalls(ctx, 1))
+				}
+				time.Sleep(c.sleep)
+				return err
+			}, func(w *testworld.World, x *Executor) {
+				take(w)
+				j := w.NewJob("j", "m")
+				j.Rate = []byte(`{"calls":10}`)
+				d := loaded(w, x, j)
+				defer d.planner.Close()
+				_, err := d.runRange(w.Context())
+				time.Sleep(time.Minute)
+				if most := x.paces.CallMeter(j.Ref()).Begins(time.Hour); most != c.want || err != nil {
+					w.Errorf("the next run may wait %v: %v", most, err)
+				}
+				if c.calls > 0 {
+					return
+				}
+				x.paces.CallMeter(j.Ref()).Ran(10)
+				before := x.paces.CallMeter(j.Ref()).Begins(time.Hour)
+				if _, err := d.collect(w.Context(), collected()); err != nil {
+					w.Error(err)
+				}
+				if after := x.paces.CallMeter(j.Ref()).Begins(time.Hour); after != before {
+					w.Errorf("after a run without calls, the next one may wait %v, and before it %v", after, before)
+				}
+			})
+		})
+	}
+}
+
+// collected returns the results of a page with a collected value.
+func collected() *page.Results {
+	o := page.Failed(nil)
+	o.Collected = []any{int64(1)}
+	return o
+}
+
+// TestCollectRefused has the calls of a function over a page be refused: by other processes, which
+// have reserved the rate, or since they are too many. The function may hide that.
+func TestCollectRefused(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		calls int
+		hides bool
+		other time.Duration // how long other processes have reserved the rate
+		want  string
+		error string
+	}{
+		{name: "others call", calls: 1, other: 200 * time.Second, want: "succeeded, 15 processed by "},
+		{name: "others call, and it hides that", calls: 1, hides: true, other: 200 * time.Second,
+			want: "succeeded, 15 processed by "},
+		{name: "too many", calls: 7, want: "failed, 0 processed", error: "has announced 7 calls"},
+		{name: "too many, and it hides that", calls: 7, hides: true, want: "failed, 0 processed",
+			error: "has announced 7 calls"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var x *Executor
+			var j *record.Job
+			refused := 0
+			inPages(t, 15, func(ctx context.Context, a *function.Attempt, _ string, ids []int64) error {
+				if c.other > 0 && refused == 0 {
+					if _, _, err := x.Store.ReserveRate(context.WithoutCancel(ctx), j, record.CallClockKey(j.Ref()),
+						func(q pace.Queue) (time.Duration, int64) { return c.other - q.Wait, 1 }); err != nil {
+						return err
+					}
+				}
+				sum := int64(0)
+				for _, id := range ids {
+					sum += id
+				}
+				err := a.AwaitCalls(ctx, c.calls)
+				if err != nil {
+					refused++
+				}
+				if a.Count("sum", sum); c.hides {
+					return nil
+				}
+				return err
+			}, func(w *testworld.World, executor *Executor) {
+				x, j = executor, w.NewJob("j", "m")
+				j.Rate, j.Attempts = []byte(`{"calls":0.02}`), 2
+				w.Begin(j)
+				time.Sleep(12 * time.Hour)
+				job := w.Job("j")
+				sum, err := job.RecordedTotals()
+				if got := said(w, "j"); (err != nil) != (c.error != "") || refused == 0 ||
+					!strings.HasPrefix(got, c.want) ||
+					!strings.Contains(job.Error, c.error) || c.error == "" && sum.Counters["sum"] != 120 {
+					w.Errorf("%s: %s; %d refused; counters %v, %v", got, job.Error, refused, sum.Counters, err)
+				}
+			})
+		})
+	}
+}
+
+// TestLose checks which functions of OnRollback are said to have failed.
+func TestLose(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		f    func(context.Context)
+		logs bool
+	}{
+		{"it returns", func(context.Context) {}, false}, {"it panics", func(context.Context) { panic(errBad) }, true},
+		{"it takes too long", func(context.Context) { time.Sleep(time.Hour) }, true},
+		{"it ends its goroutine", func(context.Context) { runtime.Goexit() }, true},
+		{"there is none", nil, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
+				d := loaded(w, x, w.NewJob("j", "m"))
+				var log bytes.Buffer
+				x.Log = slog.New(slog.NewTextHandler(&log, nil))
+				a := function.NewAttempt(d.job.Ref(), function.Update, nil)
+				if c.f != nil {
+					a.OnLost(c.f)
+				}
+				begun := time.Now()
+				d.lose(w.Context(), a)
+				if said := strings.Contains(log.String(), "a function of OnRollback failed"); said != c.logs ||
+					time.Since(begun) > function.MaxInTransaction {
+					w.Errorf("after %v it says %q", time.Since(begun), log.String())
+				}
+				time.Sleep(2 * time.Hour)
+			})
+		})
+	}
+}
+
 // TestCollectAmidEnd commits a page that another delivery has done or changed. The attempt is told
 // if its effect is lost.
 func TestCollectAmidEnd(t *testing.T) {
@@ -228,6 +383,7 @@ func TestCollectAmidEnd(t *testing.T) {
 		{"another delivery has done the range", func(r *record.Range) { r.Finish(now().Add(-time.Second)) }, 1},
 		{"the range has another task", func(r *record.Range) { r.Generation++ }, 1},
 		{"it was changed", func(r *record.Range) { r.Attempts++ }, 0},
+		{"the answer to its own commit is lost", nil, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lost = 0
@@ -239,7 +395,16 @@ func TestCollectAmidEnd(t *testing.T) {
 				if begun {
 					return nil
 				}
-				begun = true
+				if begun = true; c.state == nil {
+					on(w, "Commit", func(n int, call func() (any, error)) (any, error) {
+						answer, err := call()
+						if n == 1 && err == nil {
+							err = errInjected
+						}
+						return answer, err
+					})
+					return nil
+				}
 				_, err := w.Jobs.Store.UpdateRange(w.Context(), d.record.Key(), func(r *record.Range) bool {
 					c.state(r)
 					return true

@@ -68,9 +68,8 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Resul
 		d.turn.follow = follow
 		d.announced.Add(-calls)
 		d.tell(ctx, o)
-		if next := follow.Next; next != nil && slices.ContainsFunc(o.Others, func(key *datastore.Key) bool {
-			return d.planner.Query.Many() || next.Contains(keyspace.At(key))
-		}) {
+		written := func(key *datastore.Key) bool { return follow.Next.Contains(keyspace.At(key)) }
+		if follow.Next != nil && slices.ContainsFunc(o.Others, written) {
 			d.planner.Forget() // the page has written entities that were read ahead
 		}
 	}
@@ -90,7 +89,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 	}
 	of = record.Outcome{
 		Done: p.At[:o.Reached], Next: p.Next, GoesOn: d.mayGoOn(), Failed: o.Failures, Backoff: d.job.Backoff(),
-		Generation: d.job.Generation, NextPage: d.nextPage(o), Each: o.Each(),
+		Generation: d.job.Generation, NextPage: d.nextPage(o), Each: o.Each(), EntitySize: d.planner.EntitySize(),
 		Processed: o.Processed, Written: o.Written, Calls: d.announced.Load(), Conflicts: o.Again, Ran: o.Ran,
 		Yielded: d.turn.yielded, Full: o.Full(d.record.PageSize, time.Duration(d.job.PageTime)),
 		Left: o.Left, Examples: o.Examples[:min(len(o.Examples), record.PageExamples)],
@@ -102,11 +101,9 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 		space := p.At[0].Space()
 		of.Space, of.Beyond = &space, d.record.Kind == "" // planSpaces may have narrowed the range to one space
 	}
-	if of.Cut, d.turn.late, err = d.cut(ctx, p, o); err != nil {
+	d.turn.late = p.Pieces == nil
+	if of.Cut, err = d.cut(ctx, p, o); err != nil {
 		return of, err
-	}
-	if len(of.Cut) > 1 {
-		of.EntitySize = d.planner.EntitySize()
 	}
 	if d.record.ID == d.job.Root() {
 		of.Unsharded = d.planner.Unsharded()

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,35 +130,40 @@ func TestOutcomeRecorded(t *testing.T) {
 // TestWritesAhead has a page's function write an entity of the next page, which was read ahead. The
 // next page reads it again.
 func TestWritesAhead(t *testing.T) {
-	met := make(map[int64]int64)
-	inWorld(t, 50, function.Update, func(c *testworld.Call) error {
-		if met[c.ID] = c.N; c.ID == 29 {
-			time.Sleep(time.Second) // until the next page is read
-			c.Put(testworld.Key(35), &testworld.Thing{N: 1000})
-		}
-		if c.ID == 50 { // there is no next page
-			c.Put(sheet(1), &testworld.Thing{})
-		}
-		c.N += 100
-		return nil
-	}, func(w *testworld.World, x *Executor) {
-		j := w.NewJob("j", "m")
-		w.Begin(j)
-		time.Sleep(30 * time.Second)
-		conflicts := int64(0)
-		for _, r := range w.Records(j) {
-			conflicts += r.Conflicts
-		}
-		if got := said(w, "j"); got != "succeeded, 50 processed by 5 pages" || w.N(35) != 1100 || met[35] != 1000 ||
-			conflicts != 0 {
-			w.Errorf("%s; 35 was %d, and is %d; %d conflicts", got, met[35], w.N(35), conflicts)
-		}
-	})
+	for _, query := range []string{`{"kind":"K"}`, `{"kinds":["K","Other"]}`} {
+		met := make(map[int64]int64)
+		inWorld(t, 50, function.Update, func(c *testworld.Call) error {
+			if met[c.ID] = c.N; c.ID == 29 {
+				time.Sleep(time.Second) // until the next page is read
+				c.Put(testworld.Key(35), &testworld.Thing{N: 1000})
+			}
+			if c.ID == 50 { // there is no next page
+				c.Put(sheet(1), &testworld.Thing{})
+			}
+			c.N += 100
+			return nil
+		}, func(w *testworld.World, x *Executor) {
+			j := w.NewJob("j", "m")
+			j.Query = []byte(query)
+			j.Incarnate(w.Jobs.Random())
+			w.Begin(j)
+			time.Sleep(30 * time.Second)
+			conflicts := int64(0)
+			for _, r := range w.Records(j) {
+				conflicts += r.Conflicts
+			}
+			if got := said(w, "j"); !strings.HasPrefix(got, "succeeded, 50 processed by ") || w.N(35) != 1100 ||
+				met[35] != 1000 ||
+				conflicts != 0 {
+				w.Errorf("%s: %s; 35 was %d, and is %d; %d conflicts", query, got, met[35], w.N(35), conflicts)
+			}
+		})
+	}
 }
 
 // TestSpaces runs jobs over several kinds. Kinds without entities end, too.
 func TestSpaces(t *testing.T) {
-	for _, n := range []int64{0, 25} {
+	for _, n := range []int64{0, 5, 25} {
 		inWorld(t, n, function.Update, func(c *testworld.Call) error { c.N += 100; return nil },
 			func(w *testworld.World, _ *Executor) {
 				for id := range n {
@@ -175,6 +181,9 @@ func TestSpaces(t *testing.T) {
 					if processed += r.Processed; r.Processed > 0 && r.Kind == "" {
 						w.Error("a page of no kind")
 					}
+					if n == 25 && r.Continued && r.Resample {
+						w.Error("the rest of a kind is looked through for other kinds")
+					}
 				}
 				if job := w.Job("j"); job.State != record.Succeeded || processed != 2*n {
 					w.Errorf("%s, %d processed; %s", job.State, processed, job.Error)
@@ -187,7 +196,7 @@ func TestSpaces(t *testing.T) {
 // job is sharded.
 func TestUnsharded(t *testing.T) {
 	inWorld(t, 25, function.Update, func(*testworld.Call) error { return nil },
-		func(w *testworld.World, _ *Executor) {
+		func(w *testworld.World, x *Executor) {
 			for id := range int64(2) {
 				if _, err := w.Client.Put(w.Context(), testworld.Key(1000+id), &datastore.PropertyList{}); err != nil {
 					w.Fatal(err)
@@ -201,6 +210,16 @@ func TestUnsharded(t *testing.T) {
 			if root := w.Records(j)[j.Root()]; root.Unsharded != 2 || w.Job("j").State != record.Succeeded {
 				w.Errorf("%s: %d entities without the property", w.Job("j").State, root.Unsharded)
 			}
+			again := w.NewJob("again", "m")
+			again.Query = j.Query
+			again.Incarnate(w.Jobs.Random())
+			d := loaded(w, x, again, func(r *record.Range) { r.Cut = true }) // by an earlier delivery
+			defer d.planner.Close()
+			if s, err := d.attempt(w.Context()); s != ours || err != nil || d.record.Unsharded != 2 {
+				w.Errorf("%d, %v: %d entities without the property, of a root that was cut before", s, err,
+					d.record.Unsharded)
+			}
+			d.leave()
 		})
 }
 

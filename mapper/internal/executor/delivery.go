@@ -54,7 +54,7 @@ type turn struct {
 	over     bool           // whether this process has counted under more names than a job may have
 	enqueued int64          // how many of the range's first children have tasks
 	idle     int64          // number of idle workers, as far as known; the next children are for them
-	late     bool           // whether the page gave work away because this task would otherwise end late
+	late     bool           // whether what the page gives away was not planned: this task would end late with it
 	pageAt   time.Time      // when the page started
 	used     *billing.Usage // reads, writes and other costs of the page; nil if it was not committed
 	reached  int            // the number of entities in the committed page
@@ -175,7 +175,7 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 	}
 	if d.turn.over {
 		d.turn.over = false
-		if over, err := d.fail(ctx, tally.ErrTooMany); err != nil || over {
+		if _, err := d.fail(ctx, tally.ErrTooMany); err != nil {
 			return false, err
 		}
 	}
@@ -234,10 +234,7 @@ func (d *delivery) page(ctx context.Context) (standing, error) {
 		return d.commitPage(ctx, p, page.Failed(&record.Failure{At: p.At[0], Suspected: true}), nil)
 	}
 	s, err = d.runPage(ctx, p) // 4
-	switch settle(); {
-	case err == nil:
-		return s, nil
-	case errors.Is(err, errStopped):
+	if settle(); errors.Is(err, errStopped) {
 		return stopped, nil
 	}
 	return d.refused(ctx, p, s, err)
@@ -248,7 +245,7 @@ func (d *delivery) page(ctx context.Context) (standing, error) {
 func (d *delivery) plan(ctx context.Context) (p planner.Plan, s standing, err error) {
 	p, err = d.planner.Plan(ctx, d.job, d.record)
 	d.turn.newTraces = observe.NewTraces(d.job, p.Range.Estimate)
-	for err == nil && p.First {
+	for p.First {
 		if s, err = d.split(ctx, p); err != nil || s != ours {
 			return p, s, err
 		}
@@ -273,8 +270,7 @@ func (d *delivery) admit(ctx context.Context, p *planner.Plan) (settle func(), s
 		settleRate := settle
 		settleBudget, s, err := d.keepBudget(ctx, len(p.At))
 		if err != nil || s != ours {
-			settleRate()
-			return func() {}, s, err
+			return settleRate, s, err
 		}
 		return func() { settleRate(); settleBudget() }, ours, nil
 	}
@@ -285,7 +281,7 @@ func (d *delivery) admit(ctx context.Context, p *planner.Plan) (settle func(), s
 // the boundaries for a cut in the background.
 func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error) {
 	var readOn func()
-	if p.Next != nil && !d.record.Alone && !d.record.Solo && d.mayGoOn() {
+	if p.Next != nil && !d.record.Solo && d.mayGoOn() {
 		job := d.job
 		go func() { _, _ = d.x.cache.load(ctx, d.x.Store, job.Ref()) }() // so that goOn does not wait for it
 		readOn = d.planner.ReadOn()
@@ -309,7 +305,7 @@ func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error
 	}
 	d.turn.ran = time.Since(begun)
 	s, err := d.commitPage(ctx, p, o, run)
-	if s == superseded || s == done && d.turn.beaten {
+	if s == superseded || d.turn.beaten {
 		lose()
 	}
 	return s, err
@@ -344,9 +340,6 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 	d.x.Observer.CutOff(ctx, d.job.Mapper, map[string]int64{why: int64(len(pieces) - 1)})
 	d.turn.idle = workers - 1
 	defer func() { d.turn.idle = 0 }()
-	if len(p.At) > 0 && p.Next == nil {
-		d.planner.KeepWhole() // a last page is cut only once
-	}
 	return ours, d.enqueueChildren(ctx)
 }
 

@@ -67,11 +67,13 @@ func TestDeliver(t *testing.T) {
 		change func(j *record.Job)
 		want   string
 		n      map[int64]int64 // the new values of entities
-		alone  int             // ranges of single entities
+		alone  int             // ranges of single entities; 0: any number, -1: none
 	}{
 		{name: "an update", fn: adds, want: "succeeded, 35 processed by 4 pages", n: map[int64]int64{1: 101, 35: 135}},
 		{name: "a visit", mode: function.Visit, fn: adds, want: "succeeded, 35 processed by 4 pages",
 			n: map[int64]int64{1: 1, 35: 35}},
+		{name: "in pages of one", fn: adds, change: func(j *record.Job) { j.PageSize = 1 }, alone: -1,
+			want: "succeeded, 35 processed by 35 pages", n: map[int64]int64{1: 101, 35: 135}},
 		{name: "for four workers", fn: adds, change: func(j *record.Job) { j.Workers = 4 },
 			want: "succeeded, 35 processed by 4 pages", n: map[int64]int64{1: 101, 35: 135}},
 		{name: "one fails once, and is tried again by itself", fn: func(c *testworld.Call) error {
@@ -148,7 +150,7 @@ func TestDeliver(t *testing.T) {
 						alone++
 					}
 				}
-				if c.alone > 0 && alone != c.alone {
+				if c.alone != 0 && alone != max(0, c.alone) {
 					w.Errorf("%d ranges of single entities", alone)
 				}
 				for id, n := range c.n {

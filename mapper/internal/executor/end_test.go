@@ -15,6 +15,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/split"
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -162,13 +163,14 @@ func TestRunRange(t *testing.T) {
 				}
 				return c.fail
 			}, func(w *testworld.World, x *Executor) {
-				take(w)
-				j := w.NewJob("j", "m")
+				got, j := take(w), w.NewJob("j", "m")
 				if c.rate {
 					j.Rate = []byte(`{"entities":100}`)
 				}
 				r := j.RootRange()
-				insert(w, j, r)
+				child := r.Child(split.Piece{Start: at(6)[0]}, now())
+				r.Cut, r.End = true, child.Start
+				insert(w, j, r, child) // the child may have no task
 				d := load(w, x, j, r, tasks.Delivery{RetryCount: 1, TaskID: "t"})
 				defer d.planner.Close()
 				if c.before != nil {
@@ -182,6 +184,10 @@ func TestRunRange(t *testing.T) {
 				job, stored := w.Job("j"), w.Records(j)[r.ID]
 				if ended != c.ended || (err != nil) != c.wrong || job.State != c.state {
 					w.Errorf("ended %v, %v; the job is %s", ended, err, job.State)
+				}
+				time.Sleep(time.Minute)
+				if has := got.of(r.ID) != ""; has != c.ended {
+					w.Errorf("its child has a task: %v", has)
 				}
 				if stored.State == record.Pending && stored.Begun != "" || d.place.Leave != nil {
 					w.Errorf("mark %q, inside %v", stored.Begun, d.place.Leave != nil)

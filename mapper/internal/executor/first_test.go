@@ -1,8 +1,12 @@
 package executor
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -16,6 +20,7 @@ func TestFirst(t *testing.T) {
 		n      int64
 		change func(j *record.Job)
 		refuse string
+		short  bool // the searches for boundaries find none
 		pieces int
 	}{
 		{name: "a page", n: 5, pieces: 1},
@@ -33,6 +38,11 @@ func TestFirst(t *testing.T) {
 		{name: "by a fixed strategy", n: 300, change: func(j *record.Job) {
 			j.Workers, j.PageSize, j.Splitting = 4, 100, []byte(`{"first":4,"fan_out":1}`)
 		}},
+		{name: "a page by a fixed strategy", n: 5, change: func(j *record.Job) {
+			j.Splitting = []byte(`{"first":4,"fan_out":1}`)
+		}},
+		{name: "it is shorter than it was", n: 1000, change: func(j *record.Job) { j.Workers, j.PageSize = 4, 100 },
+			short: true},
 		{name: "a query that can't be read", n: 5, change: func(j *record.Job) { j.Query = []byte(`{`) }},
 		{name: "the database does not answer", n: 5, refuse: "RunQuery"},
 		{name: "it does not count", n: 300, change: func(j *record.Job) { j.Workers, j.PageSize = 4, 100 },
@@ -47,8 +57,20 @@ func TestFirst(t *testing.T) {
 				if c.refuse != "" {
 					refuse(w, c.refuse, errInjected)
 				}
+				if c.short {
+					w.Intercept(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+						call grpc.UnaryHandler) (any, error) {
+						if q, ok := req.(*pb.RunQueryRequest); ok && q.GetQuery().GetOffset() > 0 {
+							q.GetQuery().Offset = 1 << 20
+						}
+						return call(ctx, req)
+					})
+				}
 				begun := time.Now()
 				first := x.First(w.Context(), j)
+				if c.pieces == 0 && first.EntitySize > 0 {
+					w.Errorf("it cuts nothing, and says that entities have %d bytes", first.EntitySize)
+				}
 				if len(first.Pieces) != c.pieces || time.Since(begun) > firstTime {
 					w.Errorf("%d pieces after %v, want %d: %+v", len(first.Pieces), time.Since(begun), c.pieces, first)
 				}

@@ -20,7 +20,7 @@ import (
 func (d *delivery) leftAfter(
 	ctx context.Context, p planner.Plan, o *page.Results, reached int,
 ) (l split.Load, ok bool) {
-	if d.record.Solo || d.record.Alone || reached == 0 {
+	if d.record.Alone {
 		return l, false
 	}
 	if l, ok = d.planner.Load(p, reached, o.Each()); !ok {
@@ -51,11 +51,9 @@ func (d *delivery) late(ctx context.Context, p planner.Plan) page.Late {
 }
 
 // cut returns the pieces into which the commit of a page cuts the range. They are as planned. If
-// nothing was planned, the law of cutting in package split decides. The result late is true if that
-// law has cut, because this task would end late with the whole rest.
-func (d *delivery) cut(
-	ctx context.Context, p planner.Plan, o *page.Results,
-) (pieces []split.Piece, late bool, err error) {
+// nothing was planned, the law of cutting in package split decides: it cuts if this task would end
+// late with the whole rest.
+func (d *delivery) cut(ctx context.Context, p planner.Plan, o *page.Results) (pieces []split.Piece, err error) {
 	if p.Pieces != nil {
 		pieces, err = p.Pieces()
 	} else if l, ok := d.leftAfter(ctx, p, o, o.Reached); ok {
@@ -64,16 +62,15 @@ func (d *delivery) cut(
 				d.turn.idle = l.Workers - l.Open
 			}
 			pieces, err = d.planner.Give(ctx, p, o.Reached, keep, each)
-			late = err == nil && len(pieces) > 1
 		}
 	}
 	if errors.Is(err, planner.ErrCut) {
-		return nil, false, err
+		return nil, err
 	}
 	if err != nil { // the next page tries again
-		return nil, false, nil
+		return nil, nil
 	}
-	return pieces, late, nil
+	return pieces, nil
 }
 
 // nextPage returns how many entities the next pages of the range should have. Pages of a mapper

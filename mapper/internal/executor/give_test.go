@@ -120,12 +120,114 @@ func TestCut(t *testing.T) {
 	} {
 		inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 			d := loaded(w, x, w.NewJob("j", "m"))
-			pieces, late, err := d.cut(w.Context(), planner.Plan{Pieces: func() ([]split.Piece, error) {
-				return c.pieces, c.err
-			}}, page.Failed(nil))
-			if len(pieces) != c.want || late || (err != nil) != c.wrong || c.wrong && !errors.Is(err, c.err) {
-				w.Errorf("%s: %v, late %v, %v", c.name, pieces, late, err)
+			p := planner.Plan{Pieces: func() ([]split.Piece, error) { return c.pieces, c.err }}
+			pieces, err := d.cut(w.Context(), p, page.Failed(nil))
+			if len(pieces) != c.want || (err != nil) != c.wrong || c.wrong && !errors.Is(err, c.err) {
+				w.Errorf("%s: %v, %v", c.name, pieces, err)
 			}
+			p.At = at(1)
+			of, err := d.outcome(w.Context(), p, page.Failed(nil))
+			if (err != nil) != c.wrong || len(of.Cut) != c.want {
+				w.Errorf("%s: the commit cuts it in %d, %v", c.name, len(of.Cut), err)
+			}
+		})
+	}
+}
+
+// slow returns a delivery of the job's first pages, and the results of 50 entities, which took a
+// minute. The range has 200 entities, and the job four workers.
+func slow(w *testworld.World, x *Executor, change func(r *record.Range)) (*delivery, planner.Plan, *page.Results) {
+	w.Helper()
+	j := w.NewJob("j", "m")
+	j.Workers, j.PageSize = 4, 100
+	d := loaded(w, x, j, func(r *record.Range) {
+		r.Cut, r.Estimate, r.Exact, r.FairShare, r.Workers = true, 200, true, 50, 1
+		change(r)
+	})
+	p, err := d.planner.Plan(w.Context(), d.job, d.record)
+	if err != nil {
+		w.Fatal(err)
+	}
+	o := page.Failed(nil)
+	o.Reached, o.Ran, o.Spent = 50, time.Minute, time.Minute
+	d.turn.ran = time.Minute
+	time.Sleep(10 * time.Second)
+	for range 50 {
+		x.dispatch.Note(time.Now().Add(-time.Second), time.Now())
+	}
+	return d, p, o
+}
+
+// TestLeftAfter checks what a task knows about its load, and whether it can give work away.
+func TestLeftAfter(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(r *record.Range)
+		ok     bool
+	}{
+		{"a range", func(*record.Range) {}, true},
+		{"nobody knows what other workers have", func(r *record.Range) { r.FairShare = 0 }, false},
+		{"a suspected range", func(r *record.Range) { r.Solo = true }, false},
+		{"a single entity", func(r *record.Range) { r.Alone, r.Start = true, at(1)[0] }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 200, function.Visit, nil, func(w *testworld.World, x *Executor) {
+				d, p, o := slow(w, x, c.change)
+				defer d.planner.Close()
+				l, ok := d.leftAfter(w.Context(), p, o, 50)
+				if ok != c.ok || ok && (l.Left != 150 || l.Page != d.nextPage(o) || l.Page == 0 ||
+					l.Task < time.Second/2) {
+					w.Errorf("%v: %+v", ok, l)
+				}
+				late := d.late(w.Context(), p)
+				for _, is := range []struct {
+					ran  time.Duration
+					late bool
+				}{
+					{time.Minute, c.ok}, {time.Minute + lawEvery - 1, false}, {time.Minute + lawEvery, c.ok},
+				} {
+					if o.Ran = is.ran; late(o, 50, 80) != is.late {
+						w.Errorf("after %v the page ends: %v", is.ran, !is.late)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestCutByLaw checks how the rest of a slow range is cut after a page: for workers that are idle,
+// and while all have work. A task that is in time searches for no boundary.
+func TestCutByLaw(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		open int64         // ranges of the job
+		rest time.Duration // the job's remaining work
+		ran  time.Duration
+		idle int64
+		cuts bool
+	}{
+		{"three workers are idle", 1, 0, time.Minute, 3, true}, {"one worker is idle", 3, 0, time.Minute, 1, true},
+		{"all have work", 4, 0, time.Minute, 0, true}, {"it is fast", 1, 0, time.Millisecond, 0, false},
+		{"others have more work", 4, time.Hour, time.Minute, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 200, function.Visit, nil, func(w *testworld.World, x *Executor) {
+				d, p, o := slow(w, x, func(r *record.Range) { r.Exact = false })
+				defer d.planner.Close()
+				o.Ran, d.turn.idle = c.ran, 7
+				synctest.Wait()
+				outlook := &outlook{split.Outlook{Open: c.open, Rest: c.rest}, time.Now()}
+				x.cache.at(d.job.Ref()).outlook.Store(outlook)
+				searches := 0
+				on(w, "RunQuery", func(n int, call func() (any, error)) (any, error) { searches = n; return call() })
+				pieces, err := d.cut(w.Context(), p, o)
+				w.Intercept(nil)
+				if err != nil || (len(pieces) > 1) != c.cuts || (searches > 0) != c.cuts ||
+					c.cuts && d.turn.idle != c.idle {
+					w.Errorf("%d pieces, for %d idle workers, by %d queries; %v", len(pieces), d.turn.idle,
+						searches, err)
+				}
+			})
 		})
 	}
 }
@@ -138,7 +240,7 @@ func TestLookAround(t *testing.T) {
 			j := w.NewJob("j", "m")
 			j.Workers = 4
 			insert(w, j, j.RootRange())
-			reads := 0
+			reads, load := 0, split.Load{Workers: 4, Left: 1_000_000, Here: time.Second}
 			on(w, "RunQuery", func(n int, call func() (any, error)) (any, error) {
 				reads = n
 				time.Sleep(time.Millisecond)
@@ -146,7 +248,7 @@ func TestLookAround(t *testing.T) {
 			})
 			look := func(what string, fresh bool, age time.Duration, want int) {
 				w.Helper()
-				o, got, ok := x.lookAround(w.Context(), j, share, time.Millisecond, split.Load{Workers: 4})
+				o, got, ok := x.lookAround(w.Context(), j, share, time.Millisecond, load)
 				if ok != (fresh || share > 0) || got != age || fresh && o.Open != 1 || !fresh && o.Entities != 4*share {
 					w.Errorf("%s: %+v of age %v, known %v", what, o, got, ok)
 				}
@@ -160,9 +262,17 @@ func TestLookAround(t *testing.T) {
 			look("during the read", false, 0, 1)
 			time.Sleep(time.Millisecond)
 			look("after it", true, 2*time.Millisecond, 1)
-			time.Sleep(300 * time.Millisecond)
+			time.Sleep(247500 * time.Microsecond)
+			look("just before it is outdated", true, 250*time.Millisecond, 1)
+			time.Sleep(52 * time.Millisecond)
 			look("later", true, 302500*time.Microsecond, 2)
 			time.Sleep(time.Millisecond)
+			look("soon after", true, 1500*time.Microsecond, 2)
+			time.Sleep(time.Minute)
+			look("after a minute", true, time.Minute+2*time.Millisecond, 3)
+			time.Sleep(time.Second)
+			look("after a minute and a second", true, time.Second+500*time.Microsecond, 3)
+			time.Sleep(time.Minute)
 			refuse(w, "RunQuery", errInjected)
 			time.Sleep(time.Minute)
 			o, age, ok := x.lookAround(w.Context(), j, share, time.Millisecond, split.Load{Workers: 4})
@@ -206,6 +316,9 @@ func TestGivesWork(t *testing.T) {
 				for _, r := range w.Records(j) {
 					if !r.Continued {
 						first++
+					}
+					if r.EntitySize == 0 {
+						w.Errorf("the size of entities of %s is unknown", r.ID)
 					}
 				}
 				if fmt.Sprintf("%.24s", got) != "succeeded, 200 processed" || first < c.ranges {

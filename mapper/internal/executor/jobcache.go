@@ -146,7 +146,7 @@ func (j *jobCache) load(ctx context.Context, st store.Store, job record.Ref) (*r
 		return nil, err
 	}
 	defer r.turn.Release(1)
-	if r.record != nil && asked.Sub(r.read) < cachedFor {
+	if asked.Sub(r.read) < cachedFor { // so it was read
 		return r.record, nil
 	}
 	now := time.Now()

@@ -24,7 +24,7 @@ func (d *delivery) limitFailures(ctx context.Context) error {
 		return nil
 	}
 	over, sum, err := d.overLimit(ctx, failed)
-	if err != nil || over == "" {
+	if over == "" {
 		return err
 	}
 	ctx = observe.WithWhy(ctx, over)
@@ -37,9 +37,9 @@ func (d *delivery) limitFailures(ctx context.Context) error {
 	return err
 }
 
-// overLimit returns a text that names the limit which the job's failures exceed, or "". If that is
-// the limit on the share of failures, it also returns sum, the job's totals estimated from a
-// sample.
+// overLimit returns a text that names the limit which the job's failures exceed. The text is empty
+// if they exceed none, and with an error. If that is the limit on the share of failures, overLimit
+// also returns sum, the job's totals estimated from a sample.
 func (d *delivery) overLimit(ctx context.Context, failures int) (over string, sum record.Totals, err error) {
 	if limit := int(d.job.Limit); limit > 0 && d.oneOf(limit/100/failures) {
 		failed, err := d.x.Store.CountFailures(ctx, d.job.Ref(), limit+1)
@@ -70,8 +70,8 @@ func (d *delivery) overLimit(ctx context.Context, failures int) (over string, su
 // the hash in the range's ID. If each range counted them, the cost would grow with the square of
 // the limit.
 func (d *delivery) oneOf(n int) bool {
-	hash, err := record.Hash(d.record.ID)
-	return err != nil || hash%uint64(max(1, n)) == 0
+	hash, _ := record.Hash(d.record.ID) // 0 if the ID has none
+	return hash%uint64(max(1, n)) == 0
 }
 
 // tolerable returns an error if a page has too many failures: the function is then probably at

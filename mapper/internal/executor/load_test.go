@@ -45,6 +45,7 @@ func TestLoad(t *testing.T) {
 			r.Finish(now())
 			r.Generation++
 		}, works: true},
+		{name: "a range of small entities", r: func(r *record.Range) { r.EntitySize = 10 }, works: true},
 		{name: "the second attempt", queued: tasks.Delivery{RetryCount: 1}, works: true, again: true},
 		{name: "a range that a sweep has found", r: func(r *record.Range) { r.Lost = true }, works: true, again: true},
 		{name: "the job is gone", noJob: true},
@@ -103,6 +104,7 @@ func TestLoad(t *testing.T) {
 				if d != nil {
 					defer d.ended()
 					defer d.planner.Close()
+					checkKnown(w, x, j, r)
 					if d.turn.redelivered != c.again || d.record.Version == 0 || d.job.Version == 0 ||
 						d.planner.Source.Counts() != j.Masks {
 						w.Errorf("comes again: %v; %+v", d.turn.redelivered, d.record)
@@ -110,6 +112,20 @@ func TestLoad(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// checkKnown checks what a process knows after it has loaded a delivery of a range: the job, and how
+// large its entities are.
+func checkKnown(w *testworld.World, x *Executor, j *record.Job, r *record.Range) {
+	w.Helper()
+	if fits := x.paces.Get(j.Ref()).Fit(10); fits != (r.EntitySize > 0) {
+		w.Errorf("it knows that entities are small: %v", fits)
+	}
+	refuse(w, "Lookup", errInjected)
+	defer w.Intercept(nil)
+	if _, err := x.cache.load(w.Context(), x.Store, j.Ref()); err != nil {
+		w.Errorf("the job is read again: %v", err)
 	}
 }
 
@@ -336,8 +352,16 @@ func TestDrainingStartsNothing(t *testing.T) {
 			}
 			d.place = place
 			_, _ = x.Gate.Drain(w.Context())
-			if _, err := d.attempt(w.Context()); !errors.Is(err, gate.ErrDraining) {
-				w.Error(err)
+			var made atomic.Int64
+			w.Intercept(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
+				error) {
+				made.Add(1)
+				return handler(ctx, req)
+			})
+			_, err = d.attempt(w.Context())
+			w.Intercept(nil)
+			if !errors.Is(err, gate.ErrDraining) || made.Load() > 0 {
+				w.Errorf("%v, after %d calls", err, made.Load())
 			}
 			if _, err := d.page(w.Context()); !errors.Is(err, gate.ErrDraining) || calls > 0 {
 				w.Errorf("%v, %d calls", err, calls)

@@ -9,9 +9,12 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/observe"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // measured has a world report its metrics. It returns a function that reads them: the sums, and the
@@ -75,6 +78,22 @@ func TestMetrics(t *testing.T) {
 		}
 		if took := all["scattermap.page.duration"]; took < 49 || took > 51 { // a hundred entities are slow
 			w.Errorf("pages take %v seconds", took)
+		}
+	})
+}
+
+// TestInFlight checks that a delivery without work is under way only until it ends.
+func TestInFlight(t *testing.T) {
+	inWorld(t, 5, function.Update, nil, func(w *testworld.World, x *Executor) {
+		read, j := measured(w), w.NewJob("j", "m")
+		j.State = record.Paused
+		r := j.RootRange()
+		insert(w, j, r)
+		if err := x.Deliver(w.Context(), tasks.Delivery{Body: body.TaskOf(r, j).Body}); err != nil {
+			w.Error(err)
+		}
+		if n, ok := read()["scattermap.tasks.in_flight"]; n != 0 || !ok {
+			w.Errorf("%v deliveries are under way, counted %v", n, ok)
 		}
 	})
 }

@@ -36,7 +36,7 @@ func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(tim
 func (d *delivery) collect(ctx context.Context, o *page.Results) (lose func(), err error) {
 	a := function.NewAttempt(d.job.Ref(), function.Update, nil)
 	lose = func() { d.lose(ctx, a) }
-	if d.functions.OverPage == nil || len(o.Collected) == 0 {
+	if len(o.Collected) == 0 { // as with all other mappers
 		return lose, nil
 	}
 	name := fmt.Sprintf("%s-%d-%s", d.record.ID, d.record.Generation, d.x.NewDelivery())
@@ -71,7 +71,7 @@ func (d *delivery) collect(ctx context.Context, o *page.Results) (lose func(), e
 		effect, failed = a.Effect()
 	}
 	switch {
-	case failed != nil && ctx.Err() != nil:
+	case ctx.Err() != nil:
 		return lose, ctx.Err() // the delivery was cancelled
 	case refused != nil:
 		return lose, refused

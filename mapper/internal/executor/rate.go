@@ -59,7 +59,7 @@ func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settl
 // not wait while a transaction is open, or while another task wants to run exclusively.
 func (d *delivery) calls(inTransaction bool) func(ctx context.Context, n int, before int64, first bool) error {
 	x, ref, begun, wait := d.x, d.job.Ref(), d.begunAt, d.planner.Wait
-	if limit, err := d.job.RateLimit(); err != nil || limit.CallsPerSecond == 0 {
+	if limit, _ := d.job.RateLimit(); limit.CallsPerSecond == 0 { // as with a rate that can't be read
 		return nil
 	}
 	deadline, timeout := x.Queue.DispatchDeadline(), time.Duration(d.job.Timeout)
@@ -204,9 +204,7 @@ func (x *Executor) reserve(job *record.Job, clock *datastore.Key) pace.Reserve {
 			if !fault.Contended(err) {
 				return begin, q, err
 			}
-			if err := backOff(ctx, min(tries, 6)); err != nil {
-				return begin, q, err
-			}
+			_ = backOff(ctx, min(tries, 6)) // if the context ends, so does the next attempt
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -97,6 +98,46 @@ func TestCallsInTransaction(t *testing.T) {
 		}
 		if calls != 8 { // 4 and 5 have made calls in both pages
 			w.Errorf("%d calls, want 8", calls)
+		}
+	})
+}
+
+// TestAgainRefused has others change the first entity of a page, whose function then may not make
+// its calls again for a while. The page is tried again later.
+func TestAgainRefused(t *testing.T) {
+	var w *testworld.World
+	runs := 0
+	inWorld(t, 5, function.Update, func(c *testworld.Call) error {
+		if c.ID == 1 {
+			if runs++; runs > 500 {
+				return errBad
+			}
+			if err := c.AwaitCalls(c, 1); err != nil {
+				return err
+			}
+			if runs == 1 {
+				_, err := w.Client.Put(context.WithoutCancel(c), testworld.Key(1), &testworld.Thing{N: 50})
+				if err != nil {
+					return err
+				}
+			}
+		}
+		c.N += 100
+		return nil
+	}, func(world *testworld.World, _ *Executor) {
+		w = world
+		j := w.NewJob("j", "m")
+		j.Rate = []byte(`{"calls":0.005}`)
+		w.Begin(j)
+		time.Sleep(time.Hour)
+		for _, r := range w.Records(j) {
+			if r.Alone {
+				w.Error("the entity is set apart as one that others change all the time")
+			}
+		}
+		if got := said(w, "j"); !strings.HasPrefix(got, "succeeded, 5 processed") || w.N(1) != 150 ||
+			w.N(5) != 105 || runs < 3 {
+			w.Errorf("%s, 1 is %d after %d runs; %s", got, w.N(1), runs, w.Job("j").Error)
 		}
 	})
 }
@@ -190,7 +231,8 @@ func TestKeepRate(t *testing.T) {
 	}{
 		{name: "all were processed", rate: `{"entities":1}`, n: 10, used: &billing.Usage{}, next: 10 * time.Second},
 		{name: "it was not committed", rate: `{"entities":1}`, n: 10, next: 10 * time.Second},
-		{name: "no limit of pages", rate: `{"calls":1}`, n: 10},
+		{name: "no limit of pages", rate: `{"calls":1}`, n: 10,
+			before: func(w *testworld.World, _ *delivery) { refuse(w, "Commit", errInjected) }},
 		{name: "a low rate", rate: `{"entities":0.1}`, n: 1},
 		{name: "the job is paused", rate: `{"entities":1}`, s: stopped,
 			before: change(func(j *record.Job) { j.State = record.Paused })},
@@ -275,17 +317,47 @@ func TestRateGivesBack(t *testing.T) {
 	}
 }
 
+// TestWaitEnds ends a delivery while its page waits for the rate. The page gives its part back.
+func TestWaitEnds(t *testing.T) {
+	inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
+		j := w.NewJob("j", "m")
+		j.Rate = []byte(`{"entities":1}`)
+		d := loaded(w, x, j)
+		first, _, _, err := d.keepRate(w.Context(), 4)
+		if err != nil {
+			w.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(w.Context(), 2*time.Second)
+		defer cancel()
+		if _, _, _, err := d.keepRate(ctx, 4); err == nil {
+			w.Error("it does not end")
+		}
+		next, _, _, err := d.keepRate(w.Context(), 4)
+		if waits := next.At.Sub(first.At); err != nil || waits.Round(time.Second) != 4*time.Second {
+			w.Errorf("the next page waits %v: %v", waits, err)
+		}
+	})
+}
+
 // TestReserveEnds ends a delivery while other processes reserve the rate all the time.
 func TestReserveEnds(t *testing.T) {
 	inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")
 		j.Rate = []byte(`{"entities":1}`)
 		d := loaded(w, x, j)
-		refuse(w, "Commit", status.Error(codes.Aborted, "injected"))
+		tries := 0
+		on(w, "Commit", func(n int, _ func() (any, error)) (any, error) {
+			tries = n
+			return nil, status.Error(codes.Aborted, "injected")
+		})
 		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
 		defer cancel()
-		if _, _, _, err := d.keepRate(ctx, 10); !errors.Is(err, context.DeadlineExceeded) {
+		if _, _, _, err := d.keepRate(ctx, 10); !errors.Is(err, context.DeadlineExceeded) &&
+			status.Code(err) != codes.DeadlineExceeded {
 			w.Error(err)
+		}
+		if tries > 2000 {
+			w.Errorf("%d tries within a minute", tries)
 		}
 	})
 }
@@ -379,27 +451,68 @@ func TestCallsUnlimitedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestRateExpires checks that a process ends a temporary rate once, and only of a running job.
+// TestRateExpires checks that a process ends a temporary rate once, when its time is over, and only
+// of a running job.
 func TestRateExpires(t *testing.T) {
-	for _, state := range []record.JobState{record.Running, record.Paused} {
+	for _, c := range []struct {
+		state record.JobState
+		until time.Duration
+		ends  bool
+	}{{record.Running, 0, true}, {record.Paused, 0, false}, {record.Running, time.Hour, false}} {
 		inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
 			j := w.NewJob("j", "m")
-			j.State, j.Rate, j.RateUntil = state, []byte(`{"entities":1}`), now()
+			j.State, j.Rate, j.RateUntil = c.state, []byte(`{"entities":1}`), now().Add(c.until)
 			insert(w, j)
-			on(w, "Commit", func(_ int, call func() (any, error)) (any, error) {
+			commits := 0
+			on(w, "Commit", func(n int, call func() (any, error)) (any, error) {
+				commits = n
 				time.Sleep(time.Millisecond)
 				return call()
 			})
 			if _, err := x.runningJob(w.Context(), j.Ref()); err != nil {
 				w.Fatal(err)
 			}
+			w.Intercept(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
+				return nil, errInjected
+			})
+			_, err := x.runningJob(w.Context(), j.Ref())
+			w.Intercept(nil)
+			if err != nil {
+				w.Errorf("%s: it asks again: %v", c.state, err)
+			}
 			cached, err := x.cache.load(w.Context(), x.Store, j.Ref())
-			ended := state == record.Running
-			if err != nil || (len(w.Job("j").Rate) == 0) != ended || (len(cached.Rate) == 0) != ended {
-				w.Errorf("%s: rates %s and %s, %v", state, w.Job("j").Rate, cached.Rate, err)
+			if err != nil || (len(w.Job("j").Rate) == 0) != c.ends || (len(cached.Rate) == 0) != c.ends ||
+				(commits > 0) != c.ends {
+				w.Errorf("%s: rates %s and %s after %d commits, %v", c.state, w.Job("j").Rate, cached.Rate, commits,
+					err)
 			}
 		})
 	}
+}
+
+// TestSeesPause checks that a process that asks for its job all the time sees that the job was
+// paused.
+func TestSeesPause(t *testing.T) {
+	inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
+		j := w.NewJob("j", "m")
+		insert(w, j)
+		state := record.Running
+		for i := range 5 {
+			job, err := x.runningJob(w.Context(), j.Ref())
+			if err != nil {
+				w.Fatal(err)
+			}
+			if state = job.State; i == 0 {
+				if err := w.Jobs.Pause(w.Context(), j.Ref()); err != nil {
+					w.Fatal(err)
+				}
+			}
+			time.Sleep(cachedFor / 2)
+		}
+		if state != record.Paused {
+			w.Errorf("after two seconds the job is %s", state)
+		}
+	})
 }
 
 // TestShortens checks that a low rate makes a page shorter.

@@ -25,11 +25,12 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 	if !fault.IsFatal(cause) && !fault.Refused(cause) {
 		return ours, cause
 	}
-	last, later, refusal := false, false, fault.Refusal{}
+	last, refusal := false, fault.Refusal{}
+	_ = errors.As(cause, &refusal) // if there is none, a zero value
 	calls := d.announced.Load()
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		r.Calls += calls
-		if later = errors.As(cause, &refusal) && refusal.Later; later {
+		if refusal.Later {
 			r.Later(laterDelay(r, refusal.After), time.Now())
 		} else {
 			last = r.Refuse(d.job, fault.After(cause), fault.IsFatal(cause), time.Now())
@@ -56,7 +57,7 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 	if err := d.enqueueAgain(ctx); err != nil {
 		return ours, err
 	}
-	if later {
+	if refusal.Later {
 		d.showLater(ctx, cause, refusal.Own)
 	} else {
 		d.showRefusal(ctx, cause)
@@ -101,10 +102,7 @@ func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause faul
 	if err != nil || s != ours || d.job.Tolerant {
 		return s, err
 	}
-	sum, _, err := d.x.Store.SampleTotals(ctx, d.job)
-	if err != nil {
-		return ours, err
-	}
+	sum, _, err := d.x.Store.SampleTotals(ctx, d.job) // empty with an error
 	if pace.TooMany(int(sum.Failures), int(sum.Failures+sum.Processed)) {
 		summary := fmt.Sprintf("%d of %d entities failed so far, as the database refuses what the function writes",
 			sum.Failures, sum.Failures+sum.Processed)
@@ -186,7 +184,7 @@ func (d *delivery) showTrouble(ctx context.Context, text string) {
 
 // refused handles a page that could not be committed, because the database refuses it, other
 // clients change its entities all the time, or its first batch hangs. It halves the page. A single
-// entity becomes a failure, or is retried later.
+// entity becomes a failure, or is retried later. It returns any other result of a page unchanged.
 func (d *delivery) refused(ctx context.Context, p planner.Plan, s standing, err error) (standing, error) {
 	refusal, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update &&
 		(fault.Contended(err) || errors.Is(err, errHot))

@@ -208,7 +208,7 @@ func TestCulpritFails(t *testing.T) {
 					}
 				}
 				if c.method != "" {
-					refuse(w, c.method, errInjected)
+					failsOnce(c.method)(w, d)
 				}
 				_, err := d.refused(w.Context(), p, ours, refusal)
 				w.Intercept(nil)
@@ -304,6 +304,7 @@ func (c failed) fail(w *testworld.World, x *Executor) {
 		if r.Refusals, r.Begun, r.Alone = c.refusals, "own", c.alone; c.alone {
 			r.Start = at(1)[0]
 		}
+		r.Deaths, r.DeathsCountAt, r.SeenTask, r.SeenTry = []string{"own"}, []time.Time{now()}, "t", 3
 	})
 	d.turn.mark = "own"
 	d.announced.Store(7)
@@ -332,7 +333,19 @@ func (c failed) fail(w *testworld.World, x *Executor) {
 	if (len(got.at[r.ID]) > 0) != c.tasks {
 		w.Errorf("new tasks after %v", got.at[r.ID])
 	}
-	if c.tasks && (r.Generation != known+1 || r.Begun+d.turn.mark != "" || r.Calls-d.announced.Load() != 7) {
+	if c.tasks {
+		checkRenewed(w, d, r, known)
+	}
+}
+
+// checkRenewed checks the record of a range that has got another task. Its delivery has left
+// neither a mark nor a death.
+func checkRenewed(w *testworld.World, d *delivery, r *record.Range, known int64) {
+	w.Helper()
+	if len(r.Deaths) > 0 || r.SeenTask != "" {
+		w.Errorf("%d deaths, of task %q", len(r.Deaths), r.SeenTask)
+	}
+	if r.Generation != known+1 || r.Begun+d.turn.mark != "" || r.Calls-d.announced.Load() != 7 {
 		w.Errorf("generation %d, mark %q and %q, %d calls and %d", r.Generation, r.Begun, d.turn.mark, r.Calls,
 			d.announced.Load())
 	}

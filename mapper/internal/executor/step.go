@@ -52,9 +52,7 @@ func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 	for idle, tries := 0, 0; ; {
 		if refused && s.locks { // wait: the other client may finish meanwhile
 			if tries++; tries > 1 {
-				if err := backOff(ctx, tries); err != nil {
-					return ours, err
-				}
+				_ = backOff(ctx, tries)
 			}
 		}
 		t := try{d: d, step: s}
@@ -83,9 +81,7 @@ func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 			if idle++; idle == store.Attempts {
 				return ours, fault.AsCommitRefusal(err)
 			}
-			if err := backOff(ctx, idle); err != nil {
-				return ours, err
-			}
+			_ = backOff(ctx, idle)
 		}
 		d.record = stands.found
 	}
@@ -119,10 +115,11 @@ func conflicts(err error) bool {
 	case codes.Aborted, codes.FailedPrecondition, codes.AlreadyExists, codes.NotFound:
 		return true
 	}
-	return errors.Is(err, datastore.ErrConcurrentTransaction) || fault.Contended(err)
+	return fault.Contended(err)
 }
 
-// backOff waits before retry n after a conflict, because the database does not say how long to
+// backOff waits before retry n after a conflict. If the context ends meanwhile, the retry fails. It
+// waits because the database does not say how long to
 // wait. The limit is 10 ms, doubled n times, but at most a second. The wait is a random time
 // between half of the limit and the limit, as in the client library.
 func backOff(ctx context.Context, n int) error {
@@ -231,7 +228,7 @@ func (t *try) inTransaction(ctx context.Context, all bool) error {
 	t.versions = versions
 	_, err := t.d.x.client.RunInTransaction(noting, func(tx *datastore.Transaction) error {
 		stands, moved, err := t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(all))
-		for err == nil && stands.standing == ours && len(moved) > 0 {
+		for stands.standing == ours && len(moved) > 0 { // neither after an error
 			t.moved = true
 			if err := t.again(ctx, moved, true); err != nil {
 				t.unprepared = true
@@ -295,16 +292,13 @@ func (d *delivery) look(get source.Get, guards []page.Guard) (stands fencedError
 		}
 		found = append(found, stamps...)
 	}
-	if found[0].Gone {
-		return fencedError{standing: superseded}, nil, nil // the job's records were deleted
-	}
 	r.Version = found[0].Version
 	for _, g := range guards {
 		if now := found[places[g.Key.Encode()]]; !g.Was.Same(now) {
 			moved = append(moved, page.Moved{Guard: g, Now: now})
 		}
 	}
-	return fencedError{d.check(r), r}, moved, nil
+	return fencedError{d.check(r), r}, moved, nil // a record that was deleted has no state
 }
 
 // errHot is the failure of an entity that other clients have changed or locked during each attempt.

@@ -4,17 +4,25 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -53,6 +61,9 @@ func TestApply(t *testing.T) {
 		{name: "it has another task", other: func(r *record.Range) { r.Generation++ }, s: superseded},
 		{name: "it is gone", gone: true, s: superseded},
 		{name: "the step fails", put: errBad, wrong: "bad", tries: 1},
+		{name: "the step fails, as in a conflict", put: aborted, wrong: "injected", tries: 1},
+		{name: "the step fails, as in a refusal", put: status.Error(codes.InvalidArgument, "injected"),
+			wrong: "injected", tries: 1},
 		{name: "conflicts for a while", method: "Commit", calls: first(3, aborted), tries: 4},
 		{name: "conflicts without end", method: "Commit", calls: first(1000, aborted), wrong: "injected", tries: 5},
 		{name: "the delivery ends amid conflicts", method: "Commit", calls: first(1000, aborted), late: 50 *
@@ -63,7 +74,7 @@ func TestApply(t *testing.T) {
 		{name: "the database is away", method: "Commit", calls: first(1, errInjected), wrong: "injected", tries: 1},
 		{name: "reads fail", method: "Lookup", calls: first(1000, errInjected),
 			other: func(r *record.Range) { r.Attempts = 7 },
-			wrong: "injected"},
+			wrong: "after a commit that has failed: "},
 	} {
 		for _, version := range []bool{true, false} {
 			t.Run(c.name, func(t *testing.T) {
@@ -104,7 +115,7 @@ func (c applying) apply(w *testworld.World, x *Executor, version bool) {
 		errors.As(err, new(fault.CommitRefusal)) != c.refuse && c.tries != 5 {
 		w.Fatalf("%d, %v", s, err)
 	}
-	if version && c.tries > 0 && tries != c.tries || tries > 30 {
+	if (version || c.put != nil) && c.tries > 0 && tries != c.tries || tries > 30 {
 		w.Errorf("%d tries, want %d", tries, c.tries)
 	}
 	if !c.gone {
@@ -210,10 +221,191 @@ func TestApplyLocked(t *testing.T) {
 			}})
 			w.Intercept(nil)
 			took, r := time.Since(begun), w.Records(d.job)[d.record.ID]
-			if ends && (!errors.Is(err, context.DeadlineExceeded) || r.Refusals != 0 || tries > 3) ||
+			if ends && (err == nil || r.Refusals != 0 || tries > 3) ||
 				!ends && (err != nil || r.Refusals != 1 || tries != 5 || took < 100*time.Millisecond) {
 				w.Errorf("ends %v: %v after %v and %d tries, %d changes", ends, err, took, tries, r.Refusals)
 			}
 		})
+	}
+}
+
+// TestLocksLater checks that the range of a single entity is first changed in one call.
+func TestLocksLater(t *testing.T) {
+	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
+		d := loaded(w, x, w.NewJob("j", "m"))
+		var calls atomic.Int64
+		w.Intercept(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, call grpc.UnaryHandler) (any, error) {
+			calls.Add(1)
+			return call(ctx, req)
+		})
+		s, err := d.apply(w.Context(), step{locks: true, put: func(*record.Range) ([]*record.Range, error) {
+			return nil, nil
+		}})
+		w.Intercept(nil)
+		if s != ours || err != nil || calls.Load() != 1 {
+			w.Errorf("%d, %v after %d calls", s, err, calls.Load())
+		}
+	})
+}
+
+// TestHotWaits has others change the only entity of a range each time. The delivery tries again at
+// once, and then waits before each try, so that the others may finish.
+func TestHotWaits(t *testing.T) {
+	var w *testworld.World
+	var runs []time.Time
+	inWorld(t, 5, function.Update, func(a *testworld.Call) error {
+		runs = append(runs, time.Now())
+		a.N += 100
+		_, err := w.Client.Put(context.WithoutCancel(a), testworld.Key(3), &testworld.Thing{N: a.N + 1})
+		return err
+	}, func(world *testworld.World, x *Executor) {
+		w = world
+		d := loaded(w, x, w.NewJob("j", "m"), func(r *record.Range) { r.Alone, r.Start = true, at(3)[0] })
+		defer d.planner.Close()
+		_, err := d.attempt(w.Context())
+		d.leave()
+		if len(runs) != hotAttempts || !fault.Refused(err) {
+			w.Fatalf("%v after %d runs", err, len(runs))
+		}
+		for i, least := range []time.Duration{0, 20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond,
+			160 * time.Millisecond, 320 * time.Millisecond, time.Second / 2, time.Second / 2} {
+			if waited := runs[i+2].Sub(runs[i+1]); waited < least || waited > 2*least {
+				w.Errorf("run %d comes %v after the one before, want %v to %v", i+3, waited, least, 2*least)
+			}
+		}
+	})
+}
+
+// TestFinal checks which errors of a try end the attempts to commit, and which ones say that the
+// database refuses the commit.
+func TestFinal(t *testing.T) {
+	aborted, invalid := status.Error(codes.Aborted, "injected"), status.Error(codes.InvalidArgument, "injected")
+	for _, c := range []struct {
+		name   string
+		try    try
+		err    error
+		ends   bool
+		refuse bool
+	}{
+		{"a conflict", try{}, aborted, false, false},
+		{"a transaction's conflict", try{}, datastore.ErrConcurrentTransaction, false, false},
+		{"another one has deleted an entity", try{}, status.Error(codes.NotFound, "injected"), false, false},
+		{"the commit is refused", try{}, invalid, true, true},
+		{"the database is away", try{}, errInjected, true, false},
+		{"a read is refused", try{unread: true}, invalid, true, false},
+		{"a read conflicts", try{unread: true}, aborted, false, false},
+		{"the step conflicts", try{unprepared: true}, aborted, true, false},
+		{"the step is refused", try{unprepared: true}, invalid, true, false},
+	} {
+		err := c.try.final(c.err)
+		if (err != nil) != c.ends || err != nil && !errors.Is(err, c.err) ||
+			errors.As(err, new(fault.CommitRefusal)) != c.refuse {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// A guarding is a commit that guards entities 1 and 2.
+type guarding struct {
+	name  string
+	guard func(first, second *page.Guard)
+	other func(w *testworld.World, d *delivery) // others change something before
+	again error                                 // of the function
+	locks bool
+	s     standing
+	wrong error
+	reads int // the entities that are read, with the range's record; 0: it commits in one call
+	runs  int // how often the function runs again
+}
+
+// TestGuards checks by which calls a commit guards entities, and what it does after others have
+// changed one.
+func TestGuards(t *testing.T) {
+	put := func(id int64) func(w *testworld.World, _ *delivery) {
+		return func(w *testworld.World, _ *delivery) {
+			if _, err := w.Client.Put(w.Context(), testworld.Key(id), &testworld.Thing{N: 7}); err != nil {
+				w.Fatal(err)
+			}
+		}
+	}
+	aborted := status.Error(codes.Aborted, "injected")
+	for _, c := range []guarding{
+		{name: "that it writes", guard: func(_, _ *page.Guard) {}},
+		{name: "that it inserts", guard: func(_, second *page.Guard) {
+			second.Key, second.Was = testworld.Key(9), wire.Stamp{Gone: true}
+		}},
+		{name: "that it does not write", guard: func(_, second *page.Guard) { second.Free = true }, reads: 2},
+		{name: "without versions", guard: func(first, _ *page.Guard) { first.Was.Version = 0 }, reads: 3},
+		{name: "while others lock them", guard: func(_, _ *page.Guard) {}, locks: true, reads: 6},
+		{name: "one has changed", guard: func(_, second *page.Guard) { second.Free = true }, other: put(2), reads: 4,
+			runs: 1},
+		{name: "one that it writes has changed", guard: func(_, second *page.Guard) { second.Free = true },
+			other: put(1), reads: 7, runs: 1},
+		{name: "one has changed, and the function fails", guard: func(_, second *page.Guard) { second.Free = true },
+			other: put(2), again: aborted, wrong: aborted, runs: 1},
+		{name: "one has changed, and the range has another task",
+			guard: func(_, second *page.Guard) { second.Free = true }, other: func(w *testworld.World, d *delivery) {
+				put(2)(w, d)
+				update(w, d.record, func(r *record.Range) { r.Generation++ })
+			}, s: superseded},
+	} {
+		t.Run(c.name, func(t *testing.T) { inWorld(t, 2, function.Update, nil, c.commit) })
+	}
+}
+
+// commit commits a step that changes the range, and checks by which calls.
+func (c guarding) commit(w *testworld.World, x *Executor) {
+	w.Helper()
+	d := loaded(w, x, w.NewJob("j", "m"))
+	stamps, err := d.planner.Reader(d.planner.Source.Stored(w.Context()))(at(1, 2))
+	if err != nil {
+		w.Fatal(err)
+	}
+	guards := []page.Guard{{Key: testworld.Key(1), Was: stamps[0]}, {Key: testworld.Key(2), Was: stamps[1]}}
+	c.guard(&guards[0], &guards[1])
+	if c.other != nil {
+		c.other(w, d)
+	}
+	var mu sync.Mutex
+	commits, reads, runs := 0, 0, 0
+	w.Intercept(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch q := req.(type) {
+		case *pb.LookupRequest:
+			reads += len(q.GetKeys())
+		case *pb.CommitRequest:
+			if commits++; c.locks && commits == 1 {
+				return nil, status.Error(codes.Aborted, "injected")
+			}
+		}
+		return handler(ctx, req)
+	})
+	s, err := d.apply(w.Context(), step{locks: c.locks,
+		with: func() []wire.Mutation {
+			m := wire.Mutation{Mutation: datastore.NewUpdate(testworld.Key(1), &testworld.Thing{N: 5})}
+			m.Version = guards[0].Was.Version
+			return []wire.Mutation{m}
+		},
+		put:    func(r *record.Range) ([]*record.Range, error) { r.Refusals++; return nil, nil },
+		guards: func() []page.Guard { return slices.Clone(guards) },
+		again: func(_ context.Context, moved []page.Moved, _ bool) error {
+			if runs++; runs > 3 {
+				return errBad
+			}
+			for _, m := range moved {
+				guards[m.Key.ID-1].Was = m.Now
+			}
+			return c.again
+		}})
+	w.Intercept(nil)
+	if s != c.s || !errors.Is(err, c.wrong) || runs != c.runs {
+		w.Errorf("%d, %v, after %d runs of the function", s, err, runs)
+	}
+	if err == nil && s == ours && reads != c.reads {
+		w.Errorf("%d reads, and %d commits", reads, commits)
+	}
+	if r := w.Records(d.job)[d.record.ID]; (r.Refusals == 1) != (err == nil && s == ours) {
+		w.Errorf("%d changes of the range", r.Refusals)
 	}
 }

@@ -260,6 +260,7 @@ func TestUnmark(t *testing.T) {
 		mark     string // of the delivery
 		stored   string // in the record
 		cutOff   bool
+		dead     bool // its death is recorded
 		size     int64
 		estimate int64
 		done     bool
@@ -268,6 +269,7 @@ func TestUnmark(t *testing.T) {
 		narrowed int64
 	}{
 		{name: "it has none", stored: "other", size: 10, want: "other"},
+		{name: "nobody has one", size: 10},
 		{name: "it has one", mark: "own", stored: "own", size: 10},
 		{name: "another delivery has one", mark: "own", stored: "other", size: 10, want: "other"},
 		{name: "it was cut off", mark: "own", stored: "own", cutOff: true, size: 10, narrowed: 5},
@@ -277,6 +279,8 @@ func TestUnmark(t *testing.T) {
 		{name: "it was cut off, of two entities", mark: "own", stored: "own", cutOff: true, size: 2, narrowed: 1},
 		{name: "it was cut off after another one", mark: "own", stored: "other", cutOff: true, size: 10,
 			want: "other"},
+		{name: "it was cut off, and counts as dead, after another one", mark: "own", stored: "other", dead: true,
+			cutOff: true, size: 10, want: "other"},
 		{name: "the range is done", mark: "own", stored: "own", cutOff: true, size: 10, done: true, want: "own"},
 		{name: "the database fails for a while", mark: "own", stored: "own", size: 10, refusals: 3},
 	} {
@@ -288,9 +292,13 @@ func TestUnmark(t *testing.T) {
 					if c.done {
 						r.State, r.Open = record.Done, ""
 					}
+					if c.dead {
+						r.Deaths, r.DeathsCountAt = []string{"own"}, []time.Time{now()}
+					}
 				})
+				commits := 0
 				on(w, "Commit", func(n int, call func() (any, error)) (any, error) {
-					if n <= c.refusals {
+					if commits = n; n <= c.refusals {
 						return nil, errInjected
 					}
 					return call()
@@ -303,7 +311,10 @@ func TestUnmark(t *testing.T) {
 				d.turn.mark = c.mark
 				d.unmark(ctx)
 				w.Intercept(nil)
-				if r := w.Records(j)[d.record.ID]; r.Begun != c.want || r.Narrowed != c.narrowed {
+				if c.mark == "" && commits > 0 {
+					w.Errorf("%d commits", commits)
+				}
+				if r := w.Records(j)[d.record.ID]; r.Begun != c.want || r.Narrowed != c.narrowed || len(r.Deaths) > 0 {
 					w.Errorf("mark %q, narrowed to %d", r.Begun, r.Narrowed)
 				}
 			})

@@ -30,7 +30,6 @@ type Moved struct {
 // function announces, the page ends before that entity. Again does not report to the brake, and
 // does not add to the entities' time.
 func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(Moved) error) error {
-	p.calls = new(callers)
 	out := make(map[int]error)
 	now := make(map[int]wire.Stamp) // by place: entities for the function
 	for _, m := range moved {

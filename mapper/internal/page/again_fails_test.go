@@ -190,3 +190,39 @@ func TestCompleteAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestAgainHangsInHalf has a batch fail as a whole when it runs again, and its first half hang. The
+// function does not run on the other half.
+func TestAgainHangsInHalf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := kindOf(1, 2, 3, 4)
+		again, late := false, 0
+		p := over(k, function.Update, func(c *call) error {
+			if c.n++; again && c.id > 2 {
+				late++
+			}
+			return nil
+		}, 1, 2, 3, 4)
+		p.AtOnce, p.BatchSize, p.Job.Timeout = 1, 4, int64(time.Second)
+		batch := p.Batch
+		p.Batch = func(ctx context.Context, all []function.Subject) ([]function.Answer, error) {
+			switch {
+			case again && len(all) == 4:
+				return nil, errWhole
+			case again && all[0].Key.ID == 1:
+				time.Sleep(2 * time.Second)
+			}
+			return batch(ctx, all)
+		}
+		o, err := p.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		again = true
+		err = p.Again(t.Context(), o, movedAll(k, o), func(Moved) error { return nil })
+		time.Sleep(2 * time.Hour)
+		if synctest.Wait(); err != nil || late > 0 || len(o.Failures) != 4 {
+			t.Errorf("%v; it runs on %d entities of the other half; %s", err, late, said(o))
+		}
+	})
+}

@@ -212,7 +212,7 @@ func (p *Page) run(runner *function.Runner, o *Results, g *group, hands []*hand)
 		}
 		p.keep(h, a.Effect, a.Err)
 	}
-	if n := g.narrows; n != nil && got.refused == nil {
+	if n := g.narrows; n != nil {
 		n.note(hands, err)
 	}
 	return got

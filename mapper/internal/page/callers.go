@@ -95,7 +95,8 @@ func (p *Page) announcing(runner *function.Runner, place int) *function.Announce
 func Refusal(calls *function.Announced, n int, impatient bool) (refused error, fails bool) {
 	made, refused := calls.Made()
 	r, tooMany := fault.Refusal{}, fault.IsPermanent(refused)
-	switch some := made > 0 && errors.As(refused, &r) && r.Own; {
+	_ = errors.As(refused, &r) // if it is none, a zero value
+	switch some := made > 0 && r.Own; {
 	case !tooMany && !some:
 		return refused, false
 	case n > 1:

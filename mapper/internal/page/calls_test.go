@@ -379,3 +379,69 @@ func TestRefusal(t *testing.T) {
 		}
 	}
 }
+
+// TestCallers has the calls of the entity at place 1 be refused while those at place 3 wait. Then the
+// calls of later entities are refused for the same reason, and the ones of earlier entities are not.
+func TestCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := new(callers)
+		waits := make(chan error)
+		go func() {
+			waits <- c.await(t.Context(), 3, func(ctx context.Context) error {
+				<-ctx.Done()
+				return ctx.Err()
+			})
+		}()
+		synctest.Wait()
+		err := c.await(t.Context(), 1, func(context.Context) error { return errNoCall })
+		if !errors.Is(err, errNoCall) {
+			t.Error(err)
+		}
+		if err := <-waits; !errors.Is(err, errNoCall) {
+			t.Errorf("a later entity: %v", err)
+		}
+		for place, want := range []error{nil, nil, errNoCall, errNoCall} {
+			if err := c.await(t.Context(), place, func(context.Context) error { return nil }); !errors.Is(err, want) {
+				t.Errorf("at place %d: %v, want %v", place, err, want)
+			}
+		}
+	})
+}
+
+// TestCallMeter checks which runs of the function tell how often runs wait for their calls.
+func TestCallMeter(t *testing.T) {
+	for _, way := range []runWay{{1, 0}, {3, 0}, {1, 3}} {
+		synctest.Test(t, func(t *testing.T) {
+			calls := 2
+			p := over(kindOf(1, 2, 3), function.Visit, func(c *call) (err error) {
+				for range calls {
+					err = errors.Join(err, c.AwaitCalls(c, 1))
+				}
+				return err
+			}, 1, 2, 3)
+			p.AtOnce, p.BatchSize = way.atOnce, way.batch
+			p.Calls = func(context.Context, int, int64, bool) error { return nil }
+			meter := p.Paces.CallMeter(p.Job.Ref())
+			if _, err := p.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			first := meter.Begins(time.Hour)
+			if want := time.Hour / time.Duration(2*max(1, way.batch)); first != want {
+				t.Errorf("%+v: after runs with two calls, the next one may wait %v, want %v", way, first, want)
+			}
+			calls = 0
+			if _, err := p.Run(t.Context()); err != nil || meter.Begins(time.Hour) != first {
+				t.Errorf("%+v: after runs without calls, it may wait %v: %v", way, meter.Begins(time.Hour), err)
+			}
+		})
+	}
+}
+
+// TestCallsWithoutRate checks that calls are counted if the job's rate does not limit them.
+func TestCallsWithoutRate(t *testing.T) {
+	p := over(kindOf(1, 2), function.Visit, func(c *call) error { return c.AwaitCalls(c, 3) }, 1, 2)
+	o, err := p.Run(t.Context())
+	if err != nil || o.Processed != 2 || p.Announced.Load() != 6 {
+		t.Errorf("%+v, %v, %d calls", o, err, p.Announced.Load())
+	}
+}

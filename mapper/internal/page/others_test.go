@@ -110,7 +110,8 @@ func TestLooksOnce(t *testing.T) {
 
 // TestClosed checks that reads of an abandoned function fail.
 func TestClosed(t *testing.T) {
-	v := &view{get: kindOf(7).get, outcome: new(Results)}
+	k := kindOf(7, 8)
+	v := &view{get: k.get, outcome: new(Results)}
 	if seen, err := v.Look(t.Context(), []*datastore.Key{keyOf(7)}); err != nil || seen[0].Version != 1 {
 		t.Fatalf("%+v, %v", seen, err)
 	}
@@ -118,8 +119,10 @@ func TestClosed(t *testing.T) {
 		t.Error("what was read is not known")
 	}
 	v.close()
-	if _, err := v.Look(t.Context(), []*datastore.Key{keyOf(7)}); !errors.Is(err, errClosed) {
-		t.Errorf("%v, want %v", err, errClosed)
+	for _, id := range []int64{7, 8} {
+		if _, err := v.Look(t.Context(), []*datastore.Key{keyOf(id)}); !errors.Is(err, errClosed) || len(k.looks) != 1 {
+			t.Errorf("of %d: %v after %d lookups, want %v", id, err, len(k.looks), errClosed)
+		}
 	}
 	if _, known := v.Known(keyOf(7)); known {
 		t.Error("it is still told what is known")

@@ -451,3 +451,30 @@ func TestBrakes(t *testing.T) {
 		}
 	})
 }
+
+// TestSlowReads checks that the time of the function does not include the page's reads, and that the
+// job's pace knows how large the entities are.
+func TestSlowReads(t *testing.T) {
+	for _, way := range []runWay{{1, 0}, {2, 0}, {1, 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			p := over(kindOf(1, 2, 3), function.Visit, func(*call) error { return nil }, 1, 2, 3)
+			p.AtOnce, p.BatchSize = way.atOnce, way.batch
+			read := p.Read
+			p.Read = func(at []*keyspace.Position) ([]wire.Stamp, error) {
+				time.Sleep(time.Second)
+				return read(at)
+			}
+			o, err := p.Run(t.Context())
+			if err != nil || o.Ran != 0 || o.Spent < time.Second {
+				t.Errorf("%+v: the function ran for %v of %v: %v", way, o.Ran, o.Spent, err)
+			}
+			bytes := 0
+			for id := range int64(3) {
+				bytes += keyspace.EntitySize(entityOf(id+1, id+1))
+			}
+			if got := p.Paces.Get(p.Job.Ref()); got.Entities != 3 || got.Bytes != int64(bytes) {
+				t.Errorf("%+v: %d entities have %d bytes, want %d", way, got.Entities, got.Bytes, bytes)
+			}
+		})
+	}
+}

@@ -1,16 +1,22 @@
 package page
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"cloud.google.com/go/datastore"
-	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
@@ -31,7 +37,7 @@ func commits(o *Results) string {
 		}
 		id := int64(0)
 		if m.Writes != nil {
-			id = m.Writes.Key.Path[0].IdType.(*datastorepb.Key_PathElement_Id).Id
+			id = m.Writes.Key.Path[0].IdType.(*pb.Key_PathElement_Id).Id
 		}
 		all = append(all, "put "+at(id, m.Condition))
 	}
@@ -182,4 +188,135 @@ func TestFold(t *testing.T) {
 	if o.fold(); said(o) != "1 reached, 1 done" {
 		t.Errorf("%s: there is no room for the second entity", said(o))
 	}
+}
+
+// TestSums checks that a page lists all entities that an undo did not restore, and some examples.
+func TestSums(t *testing.T) {
+	s := new(sum)
+	for id := range int64(record.PageExamples + 3) {
+		s.add(&result{at: keyspace.At(keyOf(id + 1)), effect: &function.Effect{
+			Left:    []undolog.Left{{Key: keyOf(id + 1)}},
+			Example: func() []record.Example { return []record.Example{{}} }}})
+	}
+	if len(s.Left) != record.PageExamples+3 || len(s.Examples) != record.PageExamples {
+		t.Errorf("%d left, %d examples", len(s.Left), len(s.Examples))
+	}
+}
+
+// TestVisitsWriteNothing checks that the page of a rehearsal, whose function would write, neither
+// writes nor guards anything.
+func TestVisitsWriteNothing(t *testing.T) {
+	for _, visits := range []bool{true, false} {
+		e := effectOf(write{id: 1}, write{id: 9, inserts: true})
+		o := &Results{visits: visits, results: []result{{at: keyspace.At(keyOf(1)), effect: e, compare: true}}}
+		if writes, guards := len(o.Mutations()), len(o.Guards()); (writes == 0) != visits || (guards == 0) != visits {
+			t.Errorf("visits %v: %d writes, %d guards", visits, writes, guards)
+		}
+	}
+}
+
+// TestPageInserts checks that a function over a page can put several entities without IDs.
+func TestPageInserts(t *testing.T) {
+	o, open := new(Results), datastore.IncompleteKey("New", nil)
+	o.Page = *effectOf(write{id: 1}, write{id: 1}, write{id: 2}, write{id: 3})
+	o.Page.Mutations[2].Key, o.Page.Mutations[3].Key = open, open
+	if got := len(o.Mutations()); got != 3 {
+		t.Errorf("%d writes", got)
+	}
+}
+
+// TestLook checks on which entities the function runs, which may have changed since their keys were
+// read.
+func TestLook(t *testing.T) {
+	five := query.Filter{Property: "N", Op: "=", Value: int64(5)}
+	at := func(n int64) *keyspace.Position { return &keyspace.Position{Valued: true, Value: n, Key: keyOf(1)} }
+	whole := keyspace.At(keyOf(1))
+	several := entityOf(1, 5)
+	several.Properties["N"] = &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{
+		Values: []*pb.Value{several.Properties["N"], entityOf(1, 6).Properties["N"]}}}}
+	for _, c := range []struct {
+		name   string
+		query  query.Query
+		visit  bool
+		alone  bool
+		at     *keyspace.Position
+		read   wire.Stamp
+		runs   bool
+		failed bool
+	}{
+		{name: "of a kind", at: whole, read: wire.Stamp{Entity: entityOf(1, 4)}, runs: true},
+		{name: "of a kind, and gone", at: whole, read: wire.Stamp{Gone: true}},
+		{name: "below an ancestor, and gone", query: query.Query{Ancestor: keyOf(1)}, at: whole,
+			read: wire.Stamp{Gone: true}},
+		{name: "it passes the filter", query: query.Query{Filters: []query.Filter{five}}, at: whole,
+			read: wire.Stamp{Entity: entityOf(1, 5)}, runs: true},
+		{name: "it passes no more", query: query.Query{Filters: []query.Filter{five}}, at: whole,
+			read: wire.Stamp{Entity: entityOf(1, 4)}},
+		{name: "it passes no more, alone", query: query.Query{Filters: []query.Filter{five}}, at: whole, alone: true,
+			read: wire.Stamp{Entity: entityOf(1, 4)}},
+		{name: "only its key is read", query: query.Query{Filters: []query.Filter{five}, KeysOnly: true}, visit: true,
+			at: whole, runs: true},
+		{name: "only its key was read by the query", query: query.Query{Filters: []query.Filter{five}, KeysOnly: true},
+			at: whole, read: wire.Stamp{Entity: entityOf(1, 4)}},
+		{name: "at its value", query: query.Query{ShardBy: "N"}, at: at(5), read: wire.Stamp{Entity: entityOf(1, 5)},
+			runs: true},
+		{name: "at another value", query: query.Query{ShardBy: "N"}, at: at(4),
+			read: wire.Stamp{Entity: entityOf(1, 5)}},
+		{name: "at another value, alone", query: query.Query{ShardBy: "N"}, at: at(4), alone: true,
+			read: wire.Stamp{Entity: entityOf(1, 5)}, runs: true},
+		{name: "with several values", query: query.Query{ShardBy: "N"}, at: at(5), read: wire.Stamp{Entity: several},
+			failed: true},
+	} {
+		mode := function.Update
+		if c.visit {
+			mode = function.Visit
+		}
+		c.query.Kind = "K"
+		p := &Page{Query: c.query, Mode: mode, Alone: c.alone}
+		r, runs := p.look(c.at, c.read)
+		if runs != c.runs || (r.failure != nil) != c.failed || r.compare == c.visit {
+			t.Errorf("%s: it runs %v, failure %v, compared %v", c.name, runs, r.failure, r.compare)
+		}
+	}
+}
+
+// TestKeepsPlace checks that a function may change other entities in the property by which its job is
+// sharded.
+func TestKeepsPlace(t *testing.T) {
+	p := &Page{Query: query.Query{Kind: "K", ShardBy: "N"}}
+	for _, id := range []int64{1, 2} {
+		e := effectOf(write{id: id})
+		e.Mutations[0].Changed, e.Mutations[0].On.Writes = []string{"N"}, entityOf(id, 7)
+		err := p.keepsPlace(keyOf(1), entityOf(1, 5), e)
+		if (err == nil) != (id == 2) {
+			t.Errorf("of %d: %v", id, err)
+		}
+	}
+}
+
+// TestNoPause checks that a page does not wait for what is due, also if its delivery ends.
+func TestNoPause(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 50 {
+		if took, err := pause(ctx, 0); took != 0 || err != nil {
+			t.Fatalf("after %v: %v", took, err)
+		}
+	}
+}
+
+// TestTellsAmidChunk checks how soon other pages know the pace of a slow chunk.
+func TestTellsAmidChunk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var known []int64
+		var p *Page
+		p = over(kindOf(1, 2, 3, 4, 5), function.Visit, func(*call) error {
+			known = append(known, p.Paces.Get(p.Job.Ref()).Entities)
+			time.Sleep(tellEvery / 2)
+			return nil
+		}, 1, 2, 3, 4, 5)
+		if _, err := p.Run(t.Context()); err != nil || !slices.Equal(known, []int64{0, 0, 2, 2, 4}) {
+			t.Errorf("%v, %v", known, err)
+		}
+	})
 }

@@ -68,7 +68,7 @@ func (o *Results) fold() {
 	o.sum = sum{}
 	for i := range o.results {
 		r := &o.results[i]
-		if i > 0 && (!o.takes(r.at.Key, r.effect) || o.Bytes >= maxBytes) {
+		if !o.takes(r.at.Key, r.effect) || o.Bytes >= maxBytes { // never the first one
 			o.results, o.Reached = o.results[:i], i
 			return
 		}

@@ -28,6 +28,9 @@ func TestNextPage(t *testing.T) {
 		{"some hung", &Results{Reached: 101, Ran: 61_010 * ms, dearest: 10 * ms, hung: 60_000 * ms}, 0, 100},
 		{"as usual, about", &Results{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 8 * ms, 125},
 		{"not as usual", &Results{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 4 * ms, 100},
+		{"half as fast as usual", &Results{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 5 * ms, 100},
+		{"twice as fast as usual", &Results{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 20 * ms, 100},
+		{"much faster than usual", &Results{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 40 * ms, 100},
 		{"slower than a page may take", &Results{Reached: 1, Ran: 2000 * ms, dearest: 2000 * ms}, 0, 1},
 		{"nothing", &Results{}, 0, 500},
 	} {
@@ -85,6 +88,16 @@ func TestKinds(t *testing.T) {
 	if !strings.HasPrefix(got, "3 suspected of killing its process, 2 timeout ") || strings.Contains(got, "bad") {
 		t.Errorf("%q: it has to have the most frequent first, and no text of a function", got)
 	}
+	o = Results{}
+	for i := range 7 {
+		o.Failures = append(o.Failures, record.Failure{At: keyspace.At(keyOf(9)),
+			Err: errors.New(strings.Repeat("x", i+1))})
+		got := o.Kinds()
+		if listed := strings.Count(got, "cause"); listed != min(i+1, mostKinds) ||
+			strings.HasSuffix(got, fmt.Sprintf(", %d of other kinds", i+1-mostKinds)) != (i+1 > mostKinds) {
+			t.Errorf("of %d kinds: %s", i+1, got)
+		}
+	}
 	if got := new(Results).Kinds(); got != "" {
 		t.Errorf("%q of no failures", got)
 	}
@@ -117,5 +130,38 @@ func TestFailed(t *testing.T) {
 		if got := said(o); got != want || len(o.Mutations()) > 0 || len(o.Guards()) > 0 {
 			t.Errorf("%s, want %s", got, fmt.Sprint(want))
 		}
+	}
+}
+
+// TestTookAll checks when the time of a page is over that may take 10 seconds, or twice that if it
+// then ends.
+func TestTookAll(t *testing.T) {
+	for _, c := range []struct {
+		spent, needs time.Duration
+		want         bool
+	}{
+		{9 * time.Second, 20 * time.Second, false}, {10 * time.Second, 11 * time.Second, true},
+		{10 * time.Second, 10 * time.Second, false}, {15 * time.Second, 5 * time.Second, false},
+		{15 * time.Second, 6 * time.Second, true}, {20 * time.Second, 0, true},
+	} {
+		if got := (&Results{Spent: c.spent}).tookAll(c.needs, 10*time.Second); got != c.want {
+			t.Errorf("%+v: over %v", c, got)
+		}
+	}
+}
+
+// TestShared checks how the time of concurrent calls counts: each entity's once, also if the function
+// runs twice on it.
+func TestShared(t *testing.T) {
+	o := &Results{Reached: 4, Ran: 100 * time.Second}
+	o.shared(2*time.Second, 0, true)
+	o.shared(time.Second, 0, false)
+	o.shared(3*time.Second, time.Second, true)
+	if all, n := o.ran(); all != 6*time.Second || n != 2 || o.hung != time.Second || o.dearest != 2*time.Second {
+		t.Errorf("%d entities in %v, %+v", n, all, o)
+	}
+	first := o.lately.Each()
+	if o.shared(time.Hour, 0, false); first == 0 || o.lately.Each() != first {
+		t.Errorf("the last entities took %v each, and %v after another run", first, o.lately.Each())
 	}
 }

@@ -210,8 +210,10 @@ func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s spli
 		if p.unsought = !begun.Load(); p.unsought {
 			return nil, nil
 		}
-		<-ready
-		return pieces, err
+		if <-ready; err != nil {
+			return nil, err
+		}
+		return pieces, nil
 	}
 	if c.First || !p.Strategy.Adaptive() {
 		plan.seek()

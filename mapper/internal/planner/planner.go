@@ -104,8 +104,10 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	s := r.Piece()
 	root := (r.ID == p.job.Root() || r.Resample) && !r.Cut
 	if p.local = p.Query; p.Query.Many() {
-		if found, settled, err := p.planSpaces(ctx, s, root); settled || err != nil {
-			return found, err
+		if found, settled, err := p.planSpaces(ctx, s, root); err != nil {
+			return Plan{}, err
+		} else if settled {
+			return found, nil
 		}
 		s.Space = r.Space()
 		p.local = p.Query.In(s.Space)
@@ -142,10 +144,10 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 		return Plan{}, nil
 	}
 	found.Shorten(size)
-	if found.Pieces == nil {
-		err = p.planRest(ctx, &found, s, root, size, func(int64, bool) source.Prefix { return known() })
+	if found.Pieces != nil {
+		return found, nil
 	}
-	return found, err
+	return p.planRest(ctx, found, s, root, size, func(int64, bool) source.Prefix { return known() })
 }
 
 // peek starts to read the next n positions of the range. The returned function ready waits for
@@ -162,25 +164,27 @@ func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known
 	})
 }
 
-// planRest decides where the range is cut after the page in found, and stores the cut in found.
-func (p *Planner) planRest(ctx context.Context, found *Plan, s split.Piece, root bool, size int,
+// planRest decides where the range is cut after the page in found. It returns the plan with the cut.
+func (p *Planner) planRest(ctx context.Context, found Plan, s split.Piece, root bool, size int,
 	known func(int64, bool) source.Prefix,
-) (err error) {
+) (_ Plan, err error) {
 	if found.known, found.Range = known, s; found.Next == nil {
-		return nil
+		return found, nil
 	}
 	if p.record.Solo {
-		if found.Pieces, err = p.unsuspected(s); err != nil || found.Pieces != nil {
-			found.First = true
-			return err
+		if found.Pieces, err = p.unsuspected(s); err != nil {
+			return Plan{}, err
+		}
+		if found.First = found.Pieces != nil; found.First {
+			return found, nil
 		}
 	}
 	if size >= int(p.record.PageSize) {
 		s = s.Beyond(int64(size))
 		found.Range = s
 	}
-	p.planCut(ctx, found, s, root, size, known)
-	return nil
+	p.planCut(ctx, &found, s, root, size, known)
+	return found, nil
 }
 
 // stream returns the planner's open stream of the range's keys or entities. It opens one if there

@@ -28,7 +28,7 @@ func (j *Job) RateLimit() (limit pace.Limit, err error) {
 		return limit, nil
 	}
 	if err := json.Unmarshal(j.Rate, &limit); err != nil {
-		return limit, fmt.Errorf("job %s: rate: %w", j.ID, err)
+		return pace.Limit{}, fmt.Errorf("job %s: rate: %w", j.ID, err)
 	}
 	return limit, nil
 }

@@ -237,7 +237,10 @@ func (st Store) SampleEnded(
 // all records, the totals are exact, and estimated is false.
 func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
 	all, estimated, err := st.sampleSum(ctx, job)
-	return all.Totals, estimated, err
+	if err != nil {
+		return record.Totals{}, false, err
+	}
+	return all.Totals, estimated, nil
 }
 
 func (st Store) sampleSum(ctx context.Context, job *record.Job) (sum ledger.Sum, estimated bool, err error) {
