@@ -160,12 +160,13 @@ type marshaler struct {
 // ownMethod returns the method that writes the JSON of a type. It returns a zero value if the type
 // has none, so that its kind decides.
 func ownMethod(t reflect.Type) marshaler {
+	if t.Kind() == reflect.Interface {
+		return marshaler{}
+	}
 	for _, own := range []marshaler{{"MarshalJSON", jsonMarshaler}, {"MarshalText", textMarshaler}} {
 		switch {
 		case t.Kind() == reflect.Pointer && t.Elem().Implements(own.is):
 			return marshaler{} // encoding/json writes null for nil
-		case t.Implements(own.is) && t.Kind() == reflect.Interface:
-			return marshaler{}
 		case t.Implements(own.is), t.Kind() != reflect.Pointer && reflect.PointerTo(t).Implements(own.is):
 			return own
 		}
