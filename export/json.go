@@ -167,7 +167,7 @@ func ownMethod(t reflect.Type) marshaler {
 		switch {
 		case t.Kind() == reflect.Pointer && t.Elem().Implements(own.is):
 			return marshaler{} // encoding/json writes null for nil
-		case t.Implements(own.is), t.Kind() != reflect.Pointer && reflect.PointerTo(t).Implements(own.is):
+		case t.Implements(own.is), reflect.PointerTo(t).Implements(own.is): // pointers to pointers have no methods
 			return own
 		}
 	}
@@ -288,10 +288,8 @@ func (c *jsonChecks) ofMap(t reflect.Type) (func(c *jsonChecks, v reflect.Value)
 			return nil, fmt.Errorf("%v has keys that JSON does not have: let them be texts, or numbers", t)
 		}
 	}
-	if texts && key.Kind() != reflect.Interface {
-		if _, err := routeOf(key, "MarshalText", "json"); err != nil {
-			return nil, err
-		}
+	if _, err := routeOf(key, "MarshalText", "json"); err != nil { // only of a struct, which has the method
+		return nil, err
 	}
 	k, err := c.of(jsonType{t.Elem(), false})
 	if err != nil {

@@ -286,6 +286,87 @@ func TestEmbeddedMethods(t *testing.T) {
 	recordOf(Parquet, "is embedded, so that its fields would be written", row{}).check(t)
 }
 
+// Types with methods, which are embedded or held.
+type (
+	zeroed   struct{ N int }
+	noText   string
+	noJSON   struct{}
+	Embedded struct{ N int64 }
+	OwnText  struct{ N int64 }
+)
+
+func (zeroed) IsZero() bool                  { return true }
+func (OwnText) MarshalText() ([]byte, error) { return nil, nil }
+func (noText) MarshalText() ([]byte, error)  { return nil, errPipe }
+func (*noJSON) MarshalJSON() ([]byte, error) { return nil, errPipe }
+
+// TestNamedEmbedded refuses embedded structs with a name if their methods could not be called, or the
+// format would not write the name.
+func TestNamedEmbedded(t *testing.T) {
+	const methods = "its methods can't be called"
+	type text struct { // it has no MarshalText, as two embedded fields have one
+		ownText `json:"in"`
+		OwnText `json:"out"`
+	}
+	type zero struct {
+		zeroed `json:"in,omitzero"`
+		M      int
+	}
+	type whole struct {
+		zeroed `json:"in"`
+		M      int
+	}
+	type rows struct {
+		Embedded `parquet:"in"`
+		M        int64
+	}
+	type twice struct {
+		A int `csv:"x"`
+		B int `csv:"x"`
+	}
+	recordOf(JSONLines, methods, text{}).check(t)
+	recordOf(JSONLines, methods, zero{}).check(t)
+	recordOf(JSONLines, "", whole{}).check(t)
+	recordOf(Parquet, "writes its fields and not the name", rows{}).check(t)
+	recordOf(CSV, "have one name", twice{}).check(t)
+}
+
+// TestWhichMethod checks which method of a value the format calls.
+func TestWhichMethod(t *testing.T) {
+	recordOf(JSONLines, "", struct{ M map[noText]int }{map[noText]int{"a": 1}}).check(t) // a text is its own key
+	recordOf(JSONLines, "field A: ", struct{ A *noJSON }{new(noJSON)}).check(t)
+	recordOf(JSONLines, "", struct{ A *noJSON }{}).check(t)
+}
+
+// TestFixedBytes checks that a column of fixed bytes has those of an array.
+func TestFixedBytes(t *testing.T) {
+	type record struct{ A [4]byte }
+	file, err := fileOf(Options{Format: Parquet}, record{[4]byte{0xfe, 1, 2, 0xfd}})
+	if err != nil || !strings.Contains(file, "\xfe\x01\x02\xfd") {
+		t.Errorf("the bytes are not in the file, %v", err)
+	}
+}
+
+// TestNullLists checks that an optional list is null if it is nil, and else a list.
+func TestNullLists(t *testing.T) {
+	type record struct {
+		L []string `parquet:",list,optional"`
+	}
+	write, err := new(parquetWriters).of(parquet.SchemaOf(new(record)), reflect.TypeFor[record]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for definition, list := range [][]string{nil, {}, {""}} {
+		row := make([][]parquet.Value, 1)
+		if err := write(row, parquetLevels{}, addressable(record{list})); err != nil {
+			t.Fatal(err)
+		}
+		if got := row[0][0].DefinitionLevel(); got != definition {
+			t.Errorf("%#v has the definition level %d, want %d", list, got, definition)
+		}
+	}
+}
+
 // TestLongLists writes lists that have more elements than values may be nested.
 func TestLongLists(t *testing.T) {
 	type record struct{ L []string }
