@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/dashboard"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // TestWatchersCostOne lets fifty people watch a job for a minute, on pages that refresh every two
 // seconds. Together they cause no more calls than one.
 func TestWatchersCostOne(t *testing.T) {
+	testflag.Sequential(t)
 	one, fifty := watched(t, 1), watched(t, 50)
 	t.Logf("one costs %d calls, fifty %d", one, fifty)
 	if one == 0 || fifty > one {
@@ -92,6 +94,7 @@ func watched(t *testing.T, n int) (calls int64) {
 // TestListCostsTheSame watches lists of running jobs for a minute. All jobs are asked how they
 // stand, and a hundred cost about as much as twenty.
 func TestListCostsTheSame(t *testing.T) {
+	testflag.Sequential(t)
 	twenty, hundred := listed(t, 20), listed(t, 100)
 	t.Logf("a list of 20 jobs costs %d calls, of 100 %d", twenty, hundred)
 	if twenty == 0 || hundred > twenty*12/10 {

@@ -15,6 +15,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/picture"
 )
@@ -156,6 +157,7 @@ func TestStrips(t *testing.T) {
 // TestStripsCostNothing compares what a strip costs with what the status of its job costs, which a
 // list reads anyway.
 func TestStripsCostNothing(t *testing.T) {
+	testflag.Sequential(t)
 	cost := func(w *world, read func() error) billing.Usage {
 		t.Helper()
 		before := w.emulator.Usage()

@@ -64,9 +64,8 @@ variables that clients need.`,
 		"the `MiB` that each database keeps of old versions of entities; reads of dropped versions are refused")
 	flags.Int64Var(&indexed, "index-memory", 1024,
 		"the `MiB` that each database keeps of indexes; dropped ones are built again when needed")
-	flags.StringVar(&pages, "dashboard", "", "serve the dashboard at this `HOST:PORT`. It shows the jobs of "+
-		"all queues in the project of --queue. It can start jobs of the prebuilt mappers, on a queue of its own, "+
-		"\"dashboard\"")
+	flags.StringVar(&pages, "dashboard", "", "serve the dashboard at this `HOST:PORT`, with the jobs of all "+
+		"queues in the project of --queue. It can start jobs of the prebuilt mappers, on its own queue, \"dashboard\"")
 	flags.Lookup("dashboard").NoOptDefVal = "127.0.0.1:8125"
 	return c
 }

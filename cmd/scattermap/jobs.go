@@ -194,8 +194,8 @@ func newJobs() *cobra.Command {
 	c := &cobra.Command{
 		Use: "jobs", Short: "List jobs, the newest first", Args: nothing,
 		Long: `Lists the newest 50 jobs, or with --all every job, the newest first. States are running, paused,
-succeeded, "succeeded with failures", failed and aborted. The first 20 jobs that have not ended are
-listed with their phases, as in "running, queued".`,
+succeeded, "succeeded with failures", failed and aborted. The first 20 jobs that have not ended also
+have a phase, as in "running, queued".`,
 	}
 	s.define(c.Flags())
 	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`")

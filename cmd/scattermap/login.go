@@ -23,18 +23,17 @@ func newLogin() *cobra.Command {
 		Use: "login [URL]", Short: "Log in to a service with gcloud, and use it in later commands",
 		Long: `Gets an identity token from gcloud, and sends it to the service. If the service accepts it, the
 command stores the service's URL, the token and the account in a file that only you can read. Later
-commands use them, so they need no --service. A token expires within an hour; the command line then
-gets the next one from gcloud.
+commands use this file, and need no --service. When a token expires, within an hour, they get the
+next one from gcloud.
 
-If Cloud Run checks tokens (AUTH=iam), your own account works if it has the role
-roles/run.invoker. If the service checks tokens (AUTH=on), it accepts only tokens for its own URL.
-gcloud makes these for service accounts only, and not for people. So use --impersonate with a
-service account that is in the service's setting OPERATORS. You need the role
-roles/iam.serviceAccountTokenCreator on that account. A job's history then names that account and
-not you: create one account for each team.
+If Cloud Run checks tokens (AUTH=iam), your own account needs the role roles/run.invoker. If the
+service checks tokens (AUTH=on), it accepts only tokens for its own URL, and gcloud makes these only
+for service accounts. So use --impersonate with a service account in the service's setting
+OPERATORS. You need the role roles/iam.serviceAccountTokenCreator on that account. A job's history
+then names that account and not you: create one for each team.
 
-Log in again after you switch gcloud to another account: a stored token belongs to the old one.
-Without a URL, the command logs in again to the current service and prints its URL.`,
+After you switch gcloud to another account, log in again. Without a URL, the command logs in to the
+current service again, and prints its URL.`,
 		Example: "  scattermap login https://credit-123.europe-west1.run.app\n" +
 			"  scattermap login https://credit-123.europe-west1.run.app --impersonate " +
 			"credit-operators@PROJECT.iam.gserviceaccount.com",

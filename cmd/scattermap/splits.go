@@ -34,10 +34,9 @@ for jobs. With --shard-by, an entity with several values may be in several parts
   oversampled    cut at n-1 of 32n-1 such keys: at one in 32
   splits         cut as this command does without --compare
 
-The ways scatter and oversampled need many entities with the property __scatter__. If the kind has too
-few, the output says so: in a larger kind, these ways would be more even. The output compares each part
-with the mean, the number of all entities divided by n. The longest bar is the largest part of all four
-ways.`,
+If the kind has too few entities with the property __scatter__, the output says so: in a larger kind,
+scatter and oversampled would be more even. The output compares each part with the mean, the number of
+all entities divided by n. The longest bar is the largest part of all four ways.`,
 	}
 	flags := c.Flags()
 	db.define(flags)

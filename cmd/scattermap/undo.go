@@ -19,13 +19,12 @@ func newUndo() *cobra.Command {
 	c := &cobra.Command{
 		Use: "undo JOB", Short: "Restore what a job has changed", Args: oneJob,
 		Long: `Starts a job, the undo, that restores what another job has changed. The other job must have ended.
-The undo restores entities that the job changed or deleted, and deletes entities that the job created.
-If somebody has changed an entity since, the undo leaves it alone: "scattermap left" lists these.
+The undo restores entities that the job changed or deleted, and deletes entities that it created. If
+somebody has changed an entity since, the undo leaves it alone, and "scattermap left" lists it.
 
-Datastore keeps old versions for an hour, so undo a job within an hour of its start. With
-point-in-time recovery it keeps them for seven days, but only the version at each full minute. So
-after the first hour, an undo does not restore an entity that somebody changed in the two minutes
-before the job did.`,
+Datastore keeps old versions for an hour, so undo a job within an hour of its start. Point-in-time
+recovery keeps them for seven days, but only the version at each full minute. So after the first
+hour, an undo does not restore an entity that changed in the two minutes before the job's write.`,
 		Example: `  scattermap undo spring-credit --dry-run --watch    # says what it would do
   scattermap undo spring-credit --watch --reason "the amount was wrong"`,
 	}

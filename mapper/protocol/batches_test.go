@@ -64,6 +64,7 @@ func troubled(total *datastore.Key, tries *atomic.Int64) func(context.Context, *
 // and some entities fail, panic or hang their batch. Each entity has its effects once, and only the
 // entities at fault fail.
 func TestBatchResults(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	const n = 200
 	total := datastore.NameKey("Total", "all", nil)
@@ -196,6 +197,7 @@ func TestBatchSpeed(t *testing.T) {
 // TestBatchesAtFault has a function fail on every batch, for a minute or always. After a minute the
 // job goes on. A function that always fails fails its job.
 func TestBatchesAtFault(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, always := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

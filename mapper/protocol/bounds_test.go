@@ -55,6 +55,7 @@ func putMany[T any](w *world, keys []*datastore.Key, entities []T) {
 // TestSlowSpaces checks a job whose pages end early because its function is slow. The rest of a
 // range then starts inside a small space: a kind of a namespace.
 func TestSlowSpaces(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	slow := func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 		if u.Value.UserID >= 200 {
@@ -136,6 +137,7 @@ func TestFewValues(t *testing.T) {
 // TestPageThenTen does a page, cuts the rest into ten equal parts of the values, and repeats that
 // in each part. If values are random, the tree's depth grows with the logarithm of the entities.
 func TestPageThenTen(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for n, deepest := range map[int]int64{10: 0, 100: 1, 1000: 2} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -265,6 +267,7 @@ func TestRetryMoved(t *testing.T) {
 
 // TestNeighbourKinds runs jobs over kinds whose names follow each other. Some are empty.
 func TestNeighbourKinds(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	kinds := []string{"A", "A\x00", "A\x00\x00", "AA", "A "}
 	for _, shardBy := range []string{"", "userid"} {
@@ -302,6 +305,7 @@ type nested struct {
 
 // TestNested filters by lists, and shards by a property of a nested entity.
 func TestNested(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	check := func(_ context.Context, e *mapper.Entity[nested], _ mapper.NoParams) error {
 		e.Value.Checked++

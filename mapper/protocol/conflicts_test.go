@@ -259,6 +259,7 @@ func (c *commits) intercept(
 // TestOneCall checks that each page of a job without conflicts is committed in one call. A client
 // without versions needs a transaction for each.
 func TestOneCall(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, plain := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

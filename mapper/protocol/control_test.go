@@ -139,6 +139,7 @@ func TestAbort(t *testing.T) {
 // TestPurgedQueue deletes all tasks of a job, repeatedly. The next sweep, or Resume, enqueues new
 // ones.
 func TestPurgedQueue(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, resume := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -190,6 +191,7 @@ func TestPurgedQueue(t *testing.T) {
 // TestRevive deletes all tasks of running jobs, including their sweeps, repeatedly. A scheduled
 // call of Revive enqueues new sweeps, and jobs that still have a sweep keep only that one.
 func TestRevive(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(4)}, slowCredit, addCredit)

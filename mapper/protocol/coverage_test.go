@@ -467,6 +467,7 @@ func blind(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grp
 // TestViewsOfTheKind runs jobs on databases that have no samples, find no scatter keys, or refuse
 // to count. Splitting works without them.
 func TestViewsOfTheKind(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	n := testflag.Size(t, 2000, 2000, 5000)
 	for name, interceptor := range map[string]func() grpc.UnaryServerInterceptor{
@@ -517,6 +518,7 @@ var (
 // the query for keys and the count beside it. So ranges with entities become empty, and empty
 // ranges get some.
 func TestEntitiesComeAndGo(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, m := range []*mapper.Mapper[credit]{unhurriedCredit, countBalances} {
 		for _, back := range []bool{false, true} {

@@ -436,6 +436,7 @@ func TestInnocents(t *testing.T) {
 // TestInnocentsAlone lets processes die of one entity, beside pages of one entity each. Some of
 // these fail for a while. Only the deadly entity is blamed.
 func TestInnocentsAlone(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var f *fleet
@@ -536,6 +537,7 @@ func TestOverrunsAreNoDeaths(t *testing.T) {
 // database does not commit pages. The deliveries find each other's crash marks, and no process
 // counts as dead.
 func TestTwinsAreNoDeaths(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, apart := range []time.Duration{100 * time.Millisecond, 10 * time.Second} {
 		t.Run(apart.String(), func(t *testing.T) {
@@ -613,6 +615,7 @@ func TestLiveDeliveriesAreNoDeaths(t *testing.T) {
 // database does not commit failed attempts either. The deliveries end in good order, and no process
 // counts as dead.
 func TestRefusedDeliveriesAreNoDeaths(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mended := time.Now().Add(3 * time.Minute)
@@ -703,6 +706,7 @@ func TestSupersededDeliveriesAreNoDeaths(t *testing.T) {
 // TestUnsuspected kills every process that starts the root of a job, for a while. Only the root's
 // page is suspected. The rest of the kind is processed as usual.
 func TestUnsuspected(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slow := emulator.NewFaults(1,

@@ -319,7 +319,8 @@ func TestSmallEnd(t *testing.T) {
 					}
 					return handler(ctx, req)
 				}
-				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: ends}}, addCredit)
+				// One worker: of two last deliveries, one may enqueue the task while the other ends the job.
+				w := newWorld(t, setting{queue: few(1), emulator: emulator.Options{Interceptor: ends}}, addCredit)
 				inner := w.handler
 				var tasks atomic.Int64
 				w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -365,6 +366,7 @@ func endsJob(req any) bool {
 // TestFailingEnd lets a finalizer fail for a day, where the queue may not be asked for its tasks.
 // Its task is retried, and no second task is enqueued.
 func TestFailingEnd(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int64
@@ -521,6 +523,7 @@ func collector(s *shelf) *mapper.Mapper[mapper.NoParams] {
 // TestCollect writes pages to a store outside, with and without faults. The sheets that commits
 // name have each entity once. Without faults there are no others.
 func TestCollect(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	first := testflag.Seed(t)
 	for i := range uint64(7) {

@@ -91,6 +91,7 @@ func checkLost(t *testing.T, f *emulator.Faults) {
 
 // TestLostResponses runs jobs while calls of both services fail, before or after their effect.
 func TestLostResponses(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	seed := testflag.Seed(t)
 	for i := range uint64(20) {

@@ -26,7 +26,7 @@ import (
 
 // sparse is the distance between the calls that fail in the worlds of one seed. So that many seeds
 // in a row make every call fail.
-const sparse = 30
+const sparse = 60
 
 // TestEachCallFails tells stories of jobs and of the people who control them. In each world one
 // call of Datastore fails: the database refuses it, or carries it out and the answer is lost. Each

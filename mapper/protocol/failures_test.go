@@ -188,6 +188,7 @@ func TestMixedErrors(t *testing.T) {
 // TestRefusedCommits writes a value that only the database refuses, and with it the whole commit.
 // That entity is a failure, and the others are processed.
 func TestRefusedCommits(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	type grown struct {
 		Balance int64

@@ -94,6 +94,7 @@ func TestManySpaces(t *testing.T) {
 // TestSpaces runs jobs over several kinds and namespaces, combined with other features of queries
 // and with failing entities.
 func TestSpaces(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	failing := mapper.Update("failing", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 		if u.Key.ID == 13 {

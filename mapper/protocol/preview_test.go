@@ -459,6 +459,7 @@ func TestCanary(t *testing.T) {
 // TestCanaryCost checks that a canary of 2% reads only its entities, in as many pages as these
 // need.
 func TestCanaryCost(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	visited := mapper.Visit("visit", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
 		return nil

@@ -136,6 +136,7 @@ func between(k *datastore.Key, _ user) bool {
 // TestQueries runs a job over each form of query. The job changes a property that some of the
 // queries filter by.
 func TestQueries(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	sizes := []int{0, testflag.Size(t, 700, 700, 4000)}
 	if !testing.Short() {
@@ -268,6 +269,7 @@ func TestValues(t *testing.T) {
 
 // TestUnsharded counts entities without the property that a job is sharded by.
 func TestUnsharded(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	namespaces := []string{""}
 	for i := range 100 {

@@ -71,6 +71,7 @@ func (w *world) disturb(ctx context.Context, rng *rand.Rand, keys []*datastore.K
 // although others change, delete and insert some meanwhile, and they take longer than a transaction
 // can live.
 func TestReadTime(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	n := testflag.Size(t, 60, 120, 250)
 	for name, test := range queries {

@@ -151,6 +151,7 @@ func boolToInt(b bool) int {
 // TestRecordsStayCold checks that few tasks write any one record, and that a finished job leaves
 // nothing indexed.
 func TestRecordsStayCold(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		writes := new(writeCounter)

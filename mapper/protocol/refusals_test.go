@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/bridge"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -702,6 +703,7 @@ var refusedOperations = map[string]refusedOperation{
 // TestRefusedCalls refuses every call of every operation, one at a time. The operation fails and
 // says why, or succeeds if the call only helps.
 func TestRefusedCalls(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for name, op := range refusedOperations {
 		t.Run(name, func(t *testing.T) {

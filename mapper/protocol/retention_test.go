@@ -217,6 +217,7 @@ func TestCleanUpBeforeAPage(t *testing.T) {
 // TestCleanUpBesideAPage cleans up an aborted job while a page ends, at every moment of the
 // clean-up. The page is counted, or takes no effect.
 func TestCleanUpBesideAPage(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	committed, refused := 0, 0
 	for ends := time.Duration(0); ends < 300*time.Millisecond; ends += 10 * time.Millisecond {
@@ -502,6 +503,7 @@ func TestRetentionOfOtherStates(t *testing.T) {
 // TestRetentionWaitsForUndo lets the retention of a job end while the job is undone. The undo needs
 // the records, so they are deleted a day later.
 func TestRetentionWaitsForUndo(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, failing77)

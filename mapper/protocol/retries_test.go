@@ -52,6 +52,7 @@ func TestOutage(t *testing.T) {
 // TestRetries fails one entity in jobs with the job's own retries, the mapper's, and the default of
 // the mapper's kind.
 func TestRetries(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, test := range []struct {
 		name    string

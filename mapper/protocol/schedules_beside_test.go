@@ -325,6 +325,7 @@ func TestTakenID(t *testing.T) {
 // ends, starts or is paused, or another process decides the tick. No two jobs run at once. Only the
 // run that the tick replaces is aborted. A tick waits only for a job that runs.
 func TestTickStalls(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
 		for what, test := range map[string]struct {
@@ -396,6 +397,7 @@ func TestTickStalls(t *testing.T) {
 // TestLateReplacement stops a process that is about to abort a run for a tick. Meanwhile another
 // process decides that tick, and an operator retries the run. The run is not aborted.
 func TestLateReplacement(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	step := testflag.Size(t, 3, 3, 1)
 	for after := int(testflag.Seed(t) % uint64(step)); ; after += step {

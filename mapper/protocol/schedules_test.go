@@ -51,6 +51,7 @@ func ticker(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], at time
 // TestTickOnce calls a tick five times at once, with and without faults, and once more after its
 // run has ended. There is one run.
 func TestTickOnce(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	first := testflag.Seed(t)
 	for i := range uint64(6) {
@@ -109,6 +110,7 @@ func checkNights(t *testing.T, client *datastore.Client, nights int64) {
 
 // TestOverlap calls ticks while a run is unfinished, with and without faults.
 func TestOverlap(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	first, n := testflag.Seed(t), uint64(testflag.Size(t, 2, 2, 4))
 	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
@@ -246,6 +248,7 @@ func TestReplaceIsReady(t *testing.T) {
 // TestWaitingGoesFirst checks that a waiting tick starts its run before a later tick, even if
 // nothing has advanced the schedule in between.
 func TestWaitingGoesFirst(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.OverlapQueue)
 	mappertest.Run(t, []mapper.AnyMapper{nightly}, nil, func(t *testing.T, w *mappertest.Env) {

@@ -468,6 +468,7 @@ func TestOneAtATime(t *testing.T) {
 // TestManyStarts starts many jobs of a mapper over a kind at once. The first one runs, and the
 // others are refused.
 func TestManyStarts(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for name, pessimistic := range map[string]bool{"optimistic": false, "pessimistic": true} {
 		t.Run(name, func(t *testing.T) {

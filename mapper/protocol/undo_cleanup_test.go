@@ -75,6 +75,7 @@ type deed struct {
 // Meanwhile another operator makes a whole other call on the same job. Then the process wakes. No
 // operator is told of a success that did not happen.
 func TestUndoBesideCleanUp(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	cleanUp := func(o *mapper.CleanUpOptions) func(context.Context, *mapper.Engine) error {
 		return func(ctx context.Context, e *mapper.Engine) error { return e.Job("done").CleanUp(ctx, o) }

@@ -385,6 +385,7 @@ var hot = datastore.NameKey("Hot", "one", nil)
 // entity becomes what it was before the first page. An undo of the undo makes each what the job had
 // left.
 func TestUndoTwice(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	owner := func(owner string) *account { return &account{Owner: owner} }
 	at := func(i int) *datastore.Key { return datastore.NameKey("Account", fmt.Sprintf("user-%07d", i), nil) }
@@ -634,6 +635,7 @@ func TestUndoAlone(t *testing.T) {
 // undo's reads and commits. The undo's report is exact, and the other client's writes stay. The
 // undo of the undo restores all that the job had left.
 func TestUndoBatches(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	deletes := mapper.Update("deletes",
 		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.NoParams) error {

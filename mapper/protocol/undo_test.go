@@ -132,6 +132,7 @@ func putMeddled(t testing.TB, client *datastore.Client, n int) {
 // TestUndo runs a job that does all that a function can do, and lets others change some entities.
 // The undo restores the unchanged rest byte for byte. It leaves and lists the others.
 func TestUndo(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for name, s := range map[string]setting{"optimistic": {},
 		"pessimistic": {emulator: emulator.Options{PessimisticConcurrency: true}}} {

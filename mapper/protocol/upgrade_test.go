@@ -410,6 +410,7 @@ func (r *relic) load(folder string) (found []string) {
 // writeHeld) say what it has. Older folders have less. If you change what is stored, add a folder with -old NAME, and
 // leave the others unchanged: docs/upgrade.md.
 func TestOldRecords(t *testing.T) {
+	testflag.Sequential(t)
 	if *writeOld != "" {
 		newRelic(t).write(filepath.Join("testdata", "old", *writeOld))
 	}

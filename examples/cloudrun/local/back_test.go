@@ -18,7 +18,7 @@ import (
 )
 
 // earlier are the builds that this build has to work with: each continues jobs that the other has
-// started. docs/upgrade.md says when to add one.
+// started. CONTRIBUTING.md says when to add one.
 var earlier = []struct{ name, commit string }{
 	{"before undos, slots, budgets and shares", "db4410dd06cf126c5dee316371c575e1e86e320b"}, // 2026-11-25
 	{"before retention and erasures", "4c4b3228023dee60aa2a84b889199bc97ec2cdea"},           // 2026-11-26, morning

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -61,6 +62,7 @@ func (f *failing) failed() string {
 // Tasks: this call is refused, or carried out and its answer lost. Each job ends as if nothing had
 // happened. After a refusal it does so before the first sweep, which would find a lost task.
 func TestEachCallFails(t *testing.T) {
+	testflag.Sequential(t)
 	adds := func(c *testworld.Call) error { c.N += 100; return nil }
 	for _, c := range []struct {
 		name   string

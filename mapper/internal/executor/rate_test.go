@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
@@ -103,6 +104,7 @@ func TestCallsInTransaction(t *testing.T) {
 // TestTooManyCalls has an entity need more calls than the rate can give, or get too few of them
 // since others call. Both end, and nothing else fails.
 func TestTooManyCalls(t *testing.T) {
+	testflag.Sequential(t)
 	for _, c := range []struct {
 		name  string
 		calls int // of entity 3

@@ -8,6 +8,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/ledger"
@@ -35,6 +36,7 @@ func (w *trialWorld) endedJob(id, mapper string) *record.Job {
 
 // TestLargeCleanUp cleans up more records than one task does. Each task goes on after the last.
 func TestLargeCleanUp(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.endedJob("j", "undo:m")

@@ -7,6 +7,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
@@ -54,6 +55,7 @@ func (w *trialWorld) causeOf(j *record.Job) string {
 
 // TestControlsFail has each call of the operators' controls fail.
 func TestControlsFail(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	three := record.First{Pieces: []split.Piece{{}, {}, {}}}
 	tryAll(t, new(function.Definition), []act{

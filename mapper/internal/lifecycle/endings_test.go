@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -59,6 +60,7 @@ func unmarked(check func(*trialWorld, *record.Job) error) func(*trialWorld, *rec
 
 // TestEndingsFail has each call of the tasks that end jobs fail.
 func TestEndingsFail(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	tryAll(t, new(function.Definition), []act{
 		{name: "no finalizer", before: (*trialWorld).allDone, do: finalizes(0), loses: true},

@@ -11,6 +11,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
@@ -109,6 +110,7 @@ func (w *trialWorld) allKinds() {
 
 // TestErasureCalls has each call of an erasure fail. It says so, and goes on at the next call.
 func TestErasureCalls(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for at := 0; ; at++ {
 		failed := ""
@@ -359,6 +361,7 @@ var erasures = []struct {
 
 // TestErasures erases a subject that records of all forms mention.
 func TestErasures(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, c := range erasures {
 		t.Run(c.name, func(t *testing.T) {

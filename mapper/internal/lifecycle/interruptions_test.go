@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/ledger"
@@ -56,6 +57,7 @@ func (a act) interrupt(w *trialWorld, how string, by func(j *record.Job)) {
 // TestInterruptions has the process of each task stand still, while the queue goes on; the task
 // delivered twice; and the job paused.
 func TestInterruptions(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	all := lifecycle.CleanUp{IncludeFailures: true}
 	aborted := func(w *trialWorld, id string) *record.Job { return w.cleaning(w.aborted(id), all) }

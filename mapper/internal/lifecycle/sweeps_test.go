@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
@@ -178,6 +179,7 @@ func TestEnqueueAgain(t *testing.T) {
 
 // TestRetryPages retries as many failures as one task opens, and one more.
 func TestRetryPages(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	const perTask = 100
 	for _, c := range []struct {

@@ -10,6 +10,7 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
@@ -77,6 +78,7 @@ func (w *trialWorld) retried(id string) *record.Job {
 
 // TestSweepsFail has each call of sweeps and of retries fail.
 func TestSweepsFail(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	sweep := body.Job{Tick: 1}
 	tryAll(t, new(function.Definition), []act{
@@ -158,6 +160,7 @@ func isClean(w *trialWorld, j *record.Job) error {
 
 // TestCleanUpsFail has each call of the tasks of clean-ups fail.
 func TestCleanUpsFail(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	all := lifecycle.CleanUp{IncludeFailures: true}
 	aborted := func(w *trialWorld, id string) *record.Job { return w.cleaning(w.aborted(id), all) }

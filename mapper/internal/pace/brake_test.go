@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/scattermap/scattermap/internal/testflag"
 )
 
 // A service accepts or refuses calls and says how long each call takes. The test tells it when a
@@ -171,6 +173,7 @@ func (l *load) drive(b *Brake, s service, during, last time.Duration) (calls Cal
 // TestBrake checks workers whose services refuse calls. After a minute they use at least 85% of a
 // service's capacity, and the service refuses less than 5%.
 func TestBrake(t *testing.T) {
+	testflag.Sequential(t)
 	for _, test := range []struct {
 		name    string
 		workers int
@@ -220,6 +223,7 @@ func TestBrake(t *testing.T) {
 // TestBrakeFollows checks that the brake follows a service that goes away, comes back, and
 // changes its capacity.
 func TestBrakeFollows(t *testing.T) {
+	testflag.Sequential(t)
 	b, l, s := new(Brake), newLoad(100, 0.5, 1), &bucket{limit: 100, takes: 100 * time.Millisecond}
 	l.drive(b, s, time.Minute, 0)
 	for _, limit := range []float64{50, 100, 400, 0, 100, 25, 800} {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -101,6 +102,7 @@ func refuseEach(t *testing.T, operations map[string]preparation) {
 // TestFailedCalls refuses each call of the database that an operation makes, one at a time. The
 // operation must return the error: nothing that it could not read or write is taken for granted.
 func TestFailedCalls(t *testing.T) {
+	testflag.Sequential(t)
 	refuseEach(t, map[string]preparation{
 		"list batches": func(_ *testing.T, _ Store, j *record.Job) operation {
 			return func(ctx context.Context, st Store) error {

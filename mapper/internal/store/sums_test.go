@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -392,6 +393,7 @@ func TestDraftsOfNoUse(t *testing.T) {
 // TestWithoutCensus estimates the rest of a job with 400 of 1,000 ranges pending, if the database
 // can't count them, or there are too many. An answer that makes no sense is an error.
 func TestWithoutCensus(t *testing.T) {
+	testflag.Sequential(t)
 	counts := func(n int64) *datastorepb.RunAggregationQueryResponse {
 		result := &datastorepb.AggregationResult{AggregateProperties: map[string]*datastorepb.Value{
 			"n": {ValueType: &datastorepb.Value_IntegerValue{IntegerValue: n}}}}

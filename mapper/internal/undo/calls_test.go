@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
@@ -63,6 +64,7 @@ func TestStories(t *testing.T) {
 // TestFailingCalls fails each call of an undo's page. The page then fails for now, and its next
 // attempt does what it would have done at first, in the same delivery and in another one.
 func TestFailingCalls(t *testing.T) {
+	testflag.Sequential(t)
 	for _, p := range stories {
 		t.Run(p.name, func(t *testing.T) {
 			inWorld(t, 3, []int64{1, 2, 3, 11, 51, 52}, func(w *world) {
@@ -122,6 +124,7 @@ func (w *world) runUnkept(page, after int) (e *function.Effect, refused time.Tim
 // longer keeps that past. An entity then becomes what it would have become, or it stays and is
 // listed, or the page can't be undone at all.
 func TestUnkept(t *testing.T) {
+	testflag.Sequential(t)
 	for _, s := range stories {
 		// one look may miss others, as documented, and an earlier page's deletion counts if it is kept
 		if strings.Contains(s.name, "and deleted by others") || strings.Contains(s.name, "deleted an hour before") {

@@ -12,6 +12,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
@@ -183,6 +184,7 @@ func TestPatience(t *testing.T) {
 // TestOften undoes the last of many pages that wrote two entities. It goes back through as many
 // pages as wrote one of them, and not further.
 func TestOften(t *testing.T) {
+	testflag.Sequential(t)
 	inWorld(t, 1, []int64{51, 52}, func(w *world) {
 		for n := range maxWrites + 1 {
 			w.ranges = append(w.ranges, w.another(n+1)) // the page before it opens it
