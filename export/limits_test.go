@@ -316,6 +316,10 @@ func TestNamedEmbedded(t *testing.T) {
 		zeroed `json:"in"`
 		M      int
 	}
+	type never struct { // without IsZero, nothing is called
+		inPointer `json:"in,omitzero"`
+		M         int
+	}
 	type rows struct {
 		Embedded `parquet:"in"`
 		M        int64
@@ -327,6 +331,7 @@ func TestNamedEmbedded(t *testing.T) {
 	recordOf(JSONLines, methods, text{}).check(t)
 	recordOf(JSONLines, methods, zero{}).check(t)
 	recordOf(JSONLines, "", whole{}).check(t)
+	recordOf(JSONLines, "", never{}).check(t)
 	recordOf(Parquet, "writes its fields and not the name", rows{}).check(t)
 	recordOf(CSV, "have one name", twice{}).check(t)
 }
@@ -338,7 +343,7 @@ func TestWhichMethod(t *testing.T) {
 	recordOf(JSONLines, "", struct{ A *noJSON }{}).check(t)
 }
 
-// TestFixedBytes checks that a column of fixed bytes has those of an array.
+// TestFixedBytes checks that a column of fixed bytes has the bytes of an array.
 func TestFixedBytes(t *testing.T) {
 	type record struct{ A [4]byte }
 	file, err := fileOf(Options{Format: Parquet}, record{[4]byte{0xfe, 1, 2, 0xfd}})
