@@ -61,6 +61,9 @@ func TestReadAhead(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
+					if inMemory := body.(*heldBlob).body == nil; inMemory != (sizes[i] <= aheadBytes) {
+						t.Fatalf("blob %d has %d bytes, and is in memory: %t", i, sizes[i], inMemory)
+					}
 					text, err := io.ReadAll(body)
 					if err != nil || !bytes.Equal(text, bytes.Repeat([]byte{byte(i)}, sizes[i])) {
 						t.Fatalf("blob %d has %d bytes, %v, want %d", i, len(text), err, sizes[i])

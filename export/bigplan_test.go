@@ -2,6 +2,7 @@ package export
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -85,6 +86,53 @@ func TestPlannedFiles(t *testing.T) {
 		if proof, err := coverage(w.WithEngine(t.Context()), stage{Export: "e", Parts: exactParts + 1}); err != nil ||
 			proof != nil {
 			t.Errorf("%+v, %v for an export of more parts than are read", proof, err)
+		}
+	})
+}
+
+// TestMostFiles plans as many files as the options allow, and not more.
+func TestMostFiles(t *testing.T) {
+	x := define(t, Options{MaxFiles: 3})
+	if err := x.checkFiles(3); err != nil {
+		t.Errorf("as many: %v", err)
+	}
+	if err := x.checkFiles(4); err == nil || !strings.Contains(err.Error(), "would have to be 4 files") {
+		t.Errorf("one more: %v", err)
+	}
+}
+
+// TestPutFiles records more files than a transaction takes, and none after the next stage has started.
+func TestPutFiles(t *testing.T) {
+	x := define(t, Options{})
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+		const n = 1000
+		put := func(next, run string) (int, error) {
+			keys, files := fileKeys(stage{Run: run, Files: n}), make([]plannedFile, n)
+			err := putFiles(t.Context(), w.Client, next, keys, files)
+			var missing datastore.MultiError
+			if got := w.Client.GetMulti(t.Context(), keys, files); got != nil && !errors.As(got, &missing) {
+				t.Fatal(got)
+			}
+			stored := n
+			for _, err := range missing {
+				if err != nil {
+					stored--
+				}
+			}
+			return stored, err
+		}
+		if got, err := put("next", "a"); got != n || err != nil {
+			t.Errorf("%d files, %v, want %d", got, err, n)
+		}
+		if _, err := w.Client.Put(t.Context(), datastore.IDKey("Number", 1, nil), &numbered{1}); err != nil {
+			t.Fatal(err)
+		}
+		run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Number"}, mapper.NoParams{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := put(run.ID, "b"); got != 0 || err != nil {
+			t.Errorf("late: %d files, %v, want none", got, err)
 		}
 	})
 }

@@ -70,7 +70,7 @@ func appendFields(all []field, t reflect.Type, tag string, index []int, above []
 			}
 			continue
 		}
-		if err := nameable(f, inner, tag, column, options); err != nil {
+		if err := nameable(f, inner, tag, options); err != nil {
 			return nil, fmt.Errorf("field %s of %v: %w", f.Name, t, err)
 		}
 		if column == "" {
@@ -108,8 +108,9 @@ func embeds(tag, column string, t reflect.Type) bool {
 
 // nameable returns an error for an embedded or tagged field that a format would leave out, or could
 // not write.
-func nameable(f reflect.StructField, inner reflect.Type, tag, column, options string) error {
-	named := f.Anonymous && inner.Kind() == reflect.Struct && column != "" && (tag == "json" || tag == "avro")
+func nameable(f reflect.StructField, inner reflect.Type, tag, options string) error {
+	// these two formats write the fields of an embedded struct without a name, see embeds
+	named := f.Anonymous && inner.Kind() == reflect.Struct && (tag == "json" || tag == "avro")
 	switch {
 	case f.Anonymous && tag == "parquet":
 		return errors.New("a type that is embedded and is no struct has no column: give it a name")

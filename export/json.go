@@ -160,13 +160,14 @@ type marshaler struct {
 // ownMethod returns the method that writes the JSON of a type. It returns a zero value if the type
 // has none, so that its kind decides.
 func ownMethod(t reflect.Type) marshaler {
+	if t.Kind() == reflect.Interface {
+		return marshaler{}
+	}
 	for _, own := range []marshaler{{"MarshalJSON", jsonMarshaler}, {"MarshalText", textMarshaler}} {
 		switch {
 		case t.Kind() == reflect.Pointer && t.Elem().Implements(own.is):
 			return marshaler{} // encoding/json writes null for nil
-		case t.Implements(own.is) && t.Kind() == reflect.Interface:
-			return marshaler{}
-		case t.Implements(own.is), t.Kind() != reflect.Pointer && reflect.PointerTo(t).Implements(own.is):
+		case t.Implements(own.is), reflect.PointerTo(t).Implements(own.is): // pointers to pointers have no methods
 			return own
 		}
 	}
@@ -287,10 +288,8 @@ func (c *jsonChecks) ofMap(t reflect.Type) (func(c *jsonChecks, v reflect.Value)
 			return nil, fmt.Errorf("%v has keys that JSON does not have: let them be texts, or numbers", t)
 		}
 	}
-	if texts && key.Kind() != reflect.Interface {
-		if _, err := routeOf(key, "MarshalText", "json"); err != nil {
-			return nil, err
-		}
+	if _, err := routeOf(key, "MarshalText", "json"); err != nil { // only of a struct, which has the method
+		return nil, err
 	}
 	k, err := c.of(jsonType{t.Elem(), false})
 	if err != nil {

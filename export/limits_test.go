@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"math/big"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -162,6 +163,246 @@ func TestTimeLimits(t *testing.T) {
 			recordOf(format, "by a day", text{zone(30)}),
 		} {
 			c.check(t)
+		}
+	}
+}
+
+// TestLocalTimes checks that a local time is the time on the clock, and another timestamp the moment.
+func TestLocalTimes(t *testing.T) {
+	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.FixedZone("", 2*60*60))
+	for tag, want := range map[string]int{"local-timestamp-": 12, "timestamp-": 10} {
+		for name, unit := range avroUnits {
+			n, err := avroNumber(tag+name, timeType)(reflect.ValueOf(noon))
+			at := time.Unix(0, 0).Add(time.Duration(n) * unit).UTC()
+			if err != nil || !at.Equal(time.Date(2026, 1, 2, want, 0, 0, 0, time.UTC)) {
+				t.Errorf("%s%s: %v, %v, want %d o'clock", tag, name, at, err, want)
+			}
+		}
+	}
+}
+
+// TestParquetMaps reads back maps, also in lists and in each other.
+func TestParquetMaps(t *testing.T) {
+	type record struct {
+		N int64
+		M map[string]int64
+		L []map[int32]string          `parquet:",list"`
+		D map[string]map[string]int64 `parquet:"d"`
+		O map[string]*int64           `parquet:",optional"`
+		E map[string][]string         `parquet:"e" parquet-value:",list"`
+	}
+	n := int64(7)
+	want := []record{
+		{N: 1, M: map[string]int64{"a": 1, "b": 2, "c": 3}, L: []map[int32]string{{1: "x", 2: "y"}, {3: "z"}},
+			D: map[string]map[string]int64{"a": {"b": 1, "c": 2}, "d": {"e": 3}},
+			O: map[string]*int64{"a": &n, "b": &n}, E: map[string][]string{"a": {"x", "y"}, "b": {"z"}}},
+		{N: 2, M: map[string]int64{"d": 4}, L: []map[int32]string{{4: ""}},
+			D: map[string]map[string]int64{"f": {"g": 4}}, O: map[string]*int64{"c": &n}, E: map[string][]string{"c": {""}}},
+	}
+	file, err := fileOf(Options{Format: Parquet}, want...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := parquet.Read[record](strings.NewReader(file), int64(len(file)))
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+}
+
+// A byPointer has its text by a method of its pointer.
+type byPointer struct{ N int }
+
+func (p *byPointer) MarshalText() ([]byte, error) { return fmt.Append(nil, p.N), nil }
+
+// TestRevisions checks which types have files that older builds would have written otherwise. An
+// export that such a build has started must not continue.
+func TestRevisions(t *testing.T) {
+	type pointer struct{ P *byPointer }
+	type plain struct{ N int64 }
+	type value struct {
+		P byPointer
+		A netip.Addr // and a method of its own after it
+	}
+	type date struct {
+		T time.Time `parquet:",date"`
+		N int32     `parquet:",date"`
+	}
+	type took struct {
+		D time.Duration `parquet:",time(microsecond)"`
+		N int32         `parquet:",time(millisecond)"`
+	}
+	type days struct {
+		N int32 `parquet:",date"`
+	}
+	check := func(c coder, err error, want string) {
+		t.Helper()
+		if err != nil || c.revision() != want {
+			t.Errorf("%+v, %v, want %q", c, err, want)
+		}
+	}
+	try := func(c coder, err error) func(want string) {
+		return func(want string) { t.Helper(); check(c, err, want) }
+	}
+	lines, rows := &Options{Format: JSONLines}, &Options{Format: Parquet}
+	try(coderOf[plain](lines))("")
+	try(coderOf[pointer](lines))("")
+	try(coderOf[value](lines))(secondRevision)
+	try(coderOf[plain](rows))("")
+	try(coderOf[days](rows))("")
+	try(coderOf[date](rows))(secondRevision)
+	try(coderOf[took](rows))(secondRevision)
+}
+
+// A counting value counts how often its JSON is made.
+type counting struct{ n *int }
+
+func (c counting) MarshalJSON() ([]byte, error) { *c.n++; return []byte("1"), nil }
+
+// TestOneCall makes the JSON of a value once, if it has no error.
+func TestOneCall(t *testing.T) {
+	n := 0
+	recordOf(JSONLines, "", struct{ A counting }{counting{&n}}).check(t)
+	if n != 1 {
+		t.Errorf("its method is called %d times, want once", n)
+	}
+}
+
+type (
+	ownText   struct{ N int }
+	inPointer struct{ P byPointer }
+)
+
+func (ownText) MarshalText() ([]byte, error) { return nil, nil }
+
+// TestEmbeddedMethods accepts and refuses values by the methods of what they embed or hold.
+func TestEmbeddedMethods(t *testing.T) {
+	type outer struct{ *inPointer }
+	type row struct {
+		ownText
+		M int
+	}
+	recordOf(JSONLines, "", struct{ M map[string]outer }{map[string]outer{"a": {&inPointer{}}}}).check(t)
+	recordOf(JSONLines, "MarshalText of *export.byPointer is not called", struct{ M map[string]inPointer }{}).check(t)
+	recordOf(Parquet, "is embedded, so that its fields would be written", row{}).check(t)
+}
+
+// Types with methods, which are embedded or held.
+type (
+	zeroed   struct{ N int }
+	noText   string
+	noJSON   struct{}
+	Embedded struct{ N int64 }
+	OwnText  struct{ N int64 }
+)
+
+func (zeroed) IsZero() bool                  { return true }
+func (OwnText) MarshalText() ([]byte, error) { return nil, nil }
+func (noText) MarshalText() ([]byte, error)  { return nil, errPipe }
+func (*noJSON) MarshalJSON() ([]byte, error) { return nil, errPipe }
+
+// TestNamedEmbedded refuses embedded structs with a name if their methods could not be called, or the
+// format would not write the name.
+func TestNamedEmbedded(t *testing.T) {
+	const methods = "its methods can't be called"
+	type text struct { // it has no MarshalText, as two embedded fields have one
+		ownText `json:"in"`
+		OwnText `json:"out"`
+	}
+	type zero struct {
+		zeroed `json:"in,omitzero"`
+		M      int
+	}
+	type whole struct {
+		zeroed `json:"in"`
+		M      int
+	}
+	type never struct { // without IsZero, nothing is called
+		inPointer `json:"in,omitzero"`
+		M         int
+	}
+	type rows struct {
+		Embedded `parquet:"in"`
+		M        int64
+	}
+	type twice struct {
+		A int `csv:"x"`
+		B int `csv:"x"`
+	}
+	recordOf(JSONLines, methods, text{}).check(t)
+	recordOf(JSONLines, methods, zero{}).check(t)
+	recordOf(JSONLines, "", whole{}).check(t)
+	recordOf(JSONLines, "", never{}).check(t)
+	recordOf(Parquet, "writes its fields and not the name", rows{}).check(t)
+	recordOf(CSV, "have one name", twice{}).check(t)
+}
+
+// TestWhichMethod checks which method of a value the format calls.
+func TestWhichMethod(t *testing.T) {
+	recordOf(JSONLines, "", struct{ M map[noText]int }{map[noText]int{"a": 1}}).check(t) // a text is its own key
+	recordOf(JSONLines, "field A: ", struct{ A *noJSON }{new(noJSON)}).check(t)
+	recordOf(JSONLines, "", struct{ A *noJSON }{}).check(t)
+}
+
+// TestFixedBytes checks that a column of fixed bytes has the bytes of an array.
+func TestFixedBytes(t *testing.T) {
+	type record struct{ A [4]byte }
+	file, err := fileOf(Options{Format: Parquet}, record{[4]byte{0xfe, 1, 2, 0xfd}})
+	if err != nil || !strings.Contains(file, "\xfe\x01\x02\xfd") {
+		t.Errorf("the bytes are not in the file, %v", err)
+	}
+}
+
+// TestNullLists checks that an optional list is null if it is nil, and else a list.
+func TestNullLists(t *testing.T) {
+	type record struct {
+		L []string `parquet:",list,optional"`
+	}
+	write, err := new(parquetWriters).of(parquet.SchemaOf(new(record)), reflect.TypeFor[record]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for definition, list := range [][]string{nil, {}, {""}} {
+		row := make([][]parquet.Value, 1)
+		if err := write(row, parquetLevels{}, addressable(record{list})); err != nil {
+			t.Fatal(err)
+		}
+		if got := row[0][0].DefinitionLevel(); got != definition {
+			t.Errorf("%#v has the definition level %d, want %d", list, got, definition)
+		}
+	}
+}
+
+// TestLongLists writes lists that have more elements than values may be nested.
+func TestLongLists(t *testing.T) {
+	type record struct{ L []string }
+	for _, format := range []Format{JSONLines, Avro, Parquet} {
+		recordOf(format, "", record{make([]string, 2*deepest)}).check(t)
+	}
+}
+
+type straße struct{ A int64 }
+
+// TestSchemaErrors checks that the error for a type names what is wrong with it.
+func TestSchemaErrors(t *testing.T) {
+	type named struct{ S straße }
+	type times struct {
+		L []time.Time `parquet:",list" parquet-element:",timestamp"`
+	}
+	recordOf(Avro, "has characters that \"avro\" does not take", named{}).check(t)
+	recordOf(Parquet, "its tag has to say the precision of a time.Time", times{}).check(t)
+}
+
+// TestOtherFile checks the error of a file that an earlier attempt has written from other parts.
+func TestOtherFile(t *testing.T) {
+	for _, c := range []struct {
+		of   stage
+		want string
+	}{
+		{stage{Layout: 0}, "there is another file"}, {stage{Layout: 0, Failures: 1}, "there is another file"},
+		{stage{Layout: layoutRuns, Failures: 1}, "an attempt before has written"}, {stage{Layout: layoutRuns}, "<nil>"},
+	} {
+		if err := c.of.otherFile("f"); !strings.HasPrefix(fmt.Sprint(err), c.want) {
+			t.Errorf("%+v: %v, want %s", c.of, err, c.want)
 		}
 	}
 }

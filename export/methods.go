@@ -164,10 +164,8 @@ func (r route) value(v reflect.Value) (reflect.Value, error) {
 	return v, nil
 }
 
+// visible returns an addressable value so that it can be read even if its field is not exported.
 func visible(v reflect.Value) reflect.Value {
-	if v.CanInterface() {
-		return v
-	}
 	return reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
 }
 

@@ -183,11 +183,11 @@ func putFiles(
 		j, begun := min(i+450, len(keys)), false
 		_, err := client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 			var job datastore.PropertyList
-			err := tx.Get(mapper.JobKey(next), &job)
-			if begun = err == nil; begun || !errors.Is(err, datastore.ErrNoSuchEntity) {
+			if err := tx.Get(mapper.JobKey(next), &job); !errors.Is(err, datastore.ErrNoSuchEntity) {
+				begun = err == nil
 				return err
 			}
-			_, err = tx.PutMulti(keys[i:j], files[i:j])
+			_, err := tx.PutMulti(keys[i:j], files[i:j])
 			return err
 		})
 		if err != nil || begun {

@@ -25,7 +25,7 @@ func since1970(t time.Time, unit time.Duration) (int64, error) {
 	}
 	units := int64(time.Second / unit)
 	seconds, rest := t.Unix(), int64(t.Nanosecond())/int64(unit)
-	if seconds < 0 && rest > 0 { // seconds*units alone may overflow near the smallest int64
+	if seconds < 0 { // seconds*units alone may overflow near the smallest int64
 		seconds, rest = seconds+1, rest-units
 	}
 	if seconds > math.MaxInt64/units || seconds < math.MinInt64/units {

@@ -285,6 +285,67 @@ func TestMissingPart(t *testing.T) {
 	})
 }
 
+// TestDamagedPlan damages records after the files are joined. There is no manifest of files that are
+// of two plans, or of a job that has not covered its query.
+func TestDamagedPlan(t *testing.T) {
+	for kind, want := range map[string]string{
+		"ScattermapFile": "is of another plan than the one before", "ScattermapRange": "verify job orders",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			s := testbucket.New()
+			x := newExport(s.Open(), &export.Options{Files: 2})
+			var open atomic.Bool
+			ask := func(path, body string) int {
+				if strings.HasSuffix(path, "/finalize") && strings.Contains(body, `"orders-join"`) && !open.Load() {
+					return 0
+				}
+				return 1
+			}
+			runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
+				putOrders(t, client)
+				run := startOrders(t, e, x)
+				time.Sleep(time.Minute) // until the files are joined
+				damage(t, client, kind)
+				open.Store(true)
+				if m, err := run.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%+v, %v, want an error with %q", m, err, want)
+				}
+				if _, err := export.ReadManifest(t.Context(), s.Open(), folder); gcerrors.Code(err) != gcerrors.NotFound {
+					t.Errorf("the manifest: %v, want that there is none", err)
+				}
+			})
+		})
+	}
+}
+
+// damage changes the plan of a file, or deletes the record of a range that the first job has done.
+func damage(t *testing.T, client *datastore.Client, kind string) {
+	t.Helper()
+	var all []datastore.PropertyList
+	keys, err := client.GetAll(t.Context(), datastore.NewQuery(kind), &all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, key := range keys {
+		for _, p := range all[i] {
+			switch {
+			case kind == "ScattermapFile" && p.Name == "Index" && p.Value == int64(1):
+				all[i] = append(all[i], datastore.Property{Name: "Plan", Value: "another", NoIndex: true})
+				_, err = client.Put(t.Context(), key, &all[i])
+			case kind == "ScattermapRange" && p.Name == "job" && p.Value == "orders":
+				err = client.Delete(t.Context(), key)
+			default:
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+	t.Fatalf("no %s can be damaged", kind)
+}
+
 // TestOthersStage checks that an export does not continue with the files of another run of its ID.
 // An error says so.
 func TestOthersStage(t *testing.T) {

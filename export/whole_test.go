@@ -49,6 +49,9 @@ func TestReferences(t *testing.T) {
 	e := exported(&pb.Entity{Key: key("p", "d", "n"), Properties: map[string]*pb.Value{
 		"same": to(key("p", "d", "")), "near": to(key("p", "d", "n")), "database": to(key("p", "e", "")),
 		"project": to(key("q", "d", "")),
+		"inner": {ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{Properties: map[string]*pb.Value{
+			"a": to(key("p", "d", ""))}}}},
+		"list": {ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: []*pb.Value{to(key("p", "d", ""))}}}},
 	}})
 	for name, want := range map[string]*pb.PartitionId{
 		"same": nil, "near": {NamespaceId: "n"}, "database": {ProjectId: "p", DatabaseId: "e"},
@@ -57,6 +60,12 @@ func TestReferences(t *testing.T) {
 		if got := e.Properties[name].GetKeyValue().GetPartitionId(); got.String() != want.String() {
 			t.Errorf("the reference %s is to %v, want %v", name, got, want)
 		}
+	}
+	if got := e.Properties["inner"].GetEntityValue().Properties["a"].GetKeyValue().GetPartitionId(); got != nil {
+		t.Errorf("the reference in an entity is to %v, want none", got)
+	}
+	if got := e.Properties["list"].GetArrayValue().Values[0].GetKeyValue().GetPartitionId(); got != nil {
+		t.Errorf("the reference in a list is to %v, want none", got)
 	}
 	if got := e.Key.GetPartitionId(); got.GetProjectId()+got.GetDatabaseId() != "" || got.GetNamespaceId() != "n" {
 		t.Errorf("the key has %v", got)

@@ -27,8 +27,8 @@ import (
 // Suites are the packages whose tests are to find the mutants, as folders below the module's root.
 var Suites = []string{
 	"mapper", "mapper/protocol", "mapper/mappertest", "mapper/internal/record", "mapper/internal/ledger",
-	"mapper/internal/undolog", "mapper/internal/page", "mapper/internal/store", "mapper/internal/wire",
-	"mapper/internal/gate",
+	"mapper/internal/undolog", "mapper/internal/undo", "mapper/internal/page", "mapper/internal/store",
+	"mapper/internal/wire", "mapper/internal/gate",
 	"mapper/internal/lifecycle", "mapper/internal/executor", "export", "prebuilt",
 }
 

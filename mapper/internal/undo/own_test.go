@@ -129,6 +129,13 @@ func TestOwn(t *testing.T) {
 			r.Alone, r.Start, r.End = true, keyspace.At(keyOf(2)), nil
 			w.page(0, to{2: gone})
 		}, []string{"2 becomes 2"}},
+		{"a range of one entity that others had moved in the job's order", func(w *world) {
+			w.job.Query = []byte(`{"kind":"K","shard_by":"N"}`)
+			r, was := w.ranges[0], keyspace.At(keyOf(2)) // when its first attempt failed
+			was.Valued, was.Value = true, int64(9)
+			r.Alone, r.Start, r.End = true, was, nil
+			w.page(0, to{2: 7})
+		}, []string{"2 becomes 2"}},
 		{"a range of one kind, in a job over several", func(w *world) {
 			w.job.Query = []byte(`{"kinds":["A","K"]}`)
 			w.ranges[0].In(keyspace.Space{Kind: "K"})

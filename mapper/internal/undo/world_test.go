@@ -185,14 +185,20 @@ func (w *world) page(n int, to map[int64]int64) {
 		w.Fatal(err)
 	}
 	var own, deleted []*datastore.Key
+	contains := func(key *datastore.Key) bool {
+		return r.Alone && key.Equal(r.Start.Key) || !r.Alone && r.Contains(keyspace.At(key))
+	}
 	for _, key := range all {
-		if r.Contains(keyspace.At(key)) {
+		if contains(key) {
 			found = append(found, keyspace.At(key))
 		}
 	}
+	if r.Alone {
+		found = []*keyspace.Position{r.Start}
+	}
 	for _, id := range slices.Sorted(maps.Keys(to)) {
 		switch key := keyOf(id); {
-		case !r.Contains(keyspace.At(key)):
+		case !contains(key):
 			wrote.Others = append(wrote.Others, key)
 		case to[id] == gone:
 			deleted = append(deleted, key)
