@@ -76,9 +76,9 @@ type Schedule[P any] struct {
 }
 
 // NewSchedule defines a schedule. Its name has 1 to 70 letters, digits, '-' and '_', and is part of
-// the IDs of its jobs. All services on a database share these names. If another service has the
-// schedule, a tick is refused with [ErrWrongQueue]: the last run is in a queue that the engine does
-// not have, and is unfinished, or its tick has the same time or a later one.
+// the IDs of its jobs. All services on a database share these names. A tick is refused with
+// [ErrWrongQueue] if another service has the schedule. Then the last run is in a queue that the
+// engine does not have, and is unfinished, or a tick of the same time or a later one was called.
 //
 // List the schedule in [EngineOptions].Schedules: [NewEngine] then checks it,
 // and the engine starts the runs of waiting ticks. An engine that does not list the schedule

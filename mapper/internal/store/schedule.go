@@ -170,8 +170,8 @@ func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref)
 }
 
 // own reads the schedule's record and the job of its last run, for the tick of the given time. It
-// returns an error if another service has the schedule: if the last run is in a queue that the
-// caller does not have, and is unfinished or belongs to this tick or a later one.
+// returns an error if another service has the schedule. Then the last run is in a queue that the
+// caller does not have. That run is also unfinished, or the schedule knows this tick or a later one.
 func (t Turns) own(get get, at time.Time) (*record.Schedule, *record.Job, error) {
 	s, run, err := lastRun(get, t.Name)
 	if err != nil || run == nil || run.Queue == "" || slices.Contains(t.Queues, run.Queue) ||
