@@ -197,7 +197,8 @@ func TestParquetMaps(t *testing.T) {
 			D: map[string]map[string]int64{"a": {"b": 1, "c": 2}, "d": {"e": 3}},
 			O: map[string]*int64{"a": &n, "b": &n}, E: map[string][]string{"a": {"x", "y"}, "b": {"z"}}},
 		{N: 2, M: map[string]int64{"d": 4}, L: []map[int32]string{{4: ""}},
-			D: map[string]map[string]int64{"f": {"g": 4}}, O: map[string]*int64{"c": &n}, E: map[string][]string{"c": {""}}},
+			D: map[string]map[string]int64{"f": {"g": 4}}, O: map[string]*int64{"c": &n},
+			E: map[string][]string{"c": {""}}},
 	}
 	file, err := fileOf(Options{Format: Parquet}, want...)
 	if err != nil {

@@ -310,7 +310,8 @@ func TestDamagedPlan(t *testing.T) {
 				if m, err := run.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%+v, %v, want an error with %q", m, err, want)
 				}
-				if _, err := export.ReadManifest(t.Context(), s.Open(), folder); gcerrors.Code(err) != gcerrors.NotFound {
+				_, err := export.ReadManifest(t.Context(), s.Open(), folder)
+				if gcerrors.Code(err) != gcerrors.NotFound {
 					t.Errorf("the manifest: %v, want that there is none", err)
 				}
 			})

@@ -51,7 +51,9 @@ func TestReferences(t *testing.T) {
 		"project": to(key("q", "d", "")),
 		"inner": {ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{Properties: map[string]*pb.Value{
 			"a": to(key("p", "d", ""))}}}},
-		"list": {ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: []*pb.Value{to(key("p", "d", ""))}}}},
+		"list": {ValueType: &pb.Value_ArrayValue{
+			ArrayValue: &pb.ArrayValue{Values: []*pb.Value{to(key("p", "d", ""))}},
+		}},
 	}})
 	for name, want := range map[string]*pb.PartitionId{
 		"same": nil, "near": {NamespaceId: "n"}, "database": {ProjectId: "p", DatabaseId: "e"},
