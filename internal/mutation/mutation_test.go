@@ -104,9 +104,9 @@ func (t Test) seeded(seed int) *Test {
 	return &t
 }
 
-// TestMutations removes the most important fences of the protocol, those in sample.txt, one at a
-// time. Tests have to find each. Without a mutant the same tests have to pass. Usually the test
-// takes every fourth fence, from one that the seed chooses. .ci/run and .ci/nightly take all.
+// TestMutations removes the most important fences of the protocol, which sample.txt lists, one at a
+// time. A test has to find each. Without a mutant the same tests have to pass. Usually TestMutations
+// takes every fourth fence, from one that the seed chooses. .ci/nightly takes all.
 func TestMutations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out mutations of the protocol")
