@@ -94,7 +94,8 @@ func (a *readAhead) wait() {
 	a.group.Wait()
 }
 
-// A heldBlob is a blob that counts for the limits until it is closed.
+// A heldBlob is the reader of a blob that a readAhead has begun to read. Until it is closed, it
+// takes up a part of aheadBytes, the bytes that may be read ahead.
 type heldBlob struct {
 	io.Reader
 	body io.Closer // closes the blob, if it is not in memory

@@ -136,8 +136,9 @@ func (t *takeover) byRemainder(ctx context.Context) error {
 	return process{name: byStored4, client: t.on.Client, send: t.send, turn: turn, stored: true}.battery(ctx, 4)
 }
 
-// rewrite rewrites the remainders for 8 shards with a job. Half of the pending orders exist before
-// that. The other half comes meanwhile, with remainders by the new number.
+// rewrite runs a job that changes the stored remainders of all orders to those for 8 shards.
+// Before the job, it writes new orders. The first half is written before the number of shards
+// changes, so with remainders for 4. The other half is written after that, with remainders for 8.
 func (t *takeover) rewrite(ctx context.Context) error {
 	fifth := (t.c.orders + 4) / 5
 	if err := t.add(ctx, fifth/2); err != nil {

@@ -80,13 +80,16 @@ func (js *Jobs) Complete(ctx context.Context, job *record.Job, sweep bool) error
 
 const finalizePath = "finalize"
 
-// enqueueEnd enqueues the task that ends a job. If a task has that name already, and sweep is set,
-// it checks whether that task is lost, and then enqueues one with another name.
+// enqueueEnd enqueues the task that ends a job. The queue may refuse the task because it has, or
+// recently had, a task of the same name. Without sweep, enqueueEnd then does nothing more. With
+// sweep, it checks whether the earlier task is lost, and if so enqueues one with another name.
 //
-// If this process may not look into the queue, it takes the task for lost, unless the task has left
-// an error and so is being retried. That is safe: of two such tasks only one ends the job. If such
-// a retried task is purged or given up, a sweep enqueues it again when Cloud Tasks releases its
-// name, after up to a day. Resume does so at once.
+// This process may lack the permission to look into the queue. Then the job's record decides:
+//   - It shows no error: the earlier task counts as lost. If it is not, there are two such tasks,
+//     but only one of them ends the job.
+//   - It shows an error: the earlier task counts as being retried, so nothing is enqueued. If that
+//     task is purged or given up, a sweep enqueues it again when Cloud Tasks releases its name,
+//     after up to a day. Resume does so at once.
 func (js *Jobs) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) error {
 	t, err := js.lastLink(ctx, job)
 	if err != nil {

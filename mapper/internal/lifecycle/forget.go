@@ -46,7 +46,8 @@ type Looked map[string]int64
 // ErrWaits says that Forget has to be called again, after the clean-up of other jobs.
 var ErrWaits = errors.New("records of the subject are being cleaned up")
 
-// A look is the result of one search of all records.
+// A look is what one call of [Forgetter.Forget] has found in its search of scattermap's records for
+// the subject.
 type look struct {
 	looked  Looked
 	holding map[record.Ref]bool // jobs with range records that mention the subject

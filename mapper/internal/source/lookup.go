@@ -112,8 +112,9 @@ func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 var errUntaken = fault.Fatal(errors.New("the client was not made by mapper.NewClient, or with mapper.ClientOption: " +
 	"entities can't be read as they are stored"))
 
-// InTransaction returns a Get that reads in a transaction. The transaction's context must be made
-// for taken, so that taken gets the entities.
+// InTransaction returns a Get that reads in the transaction tx. The transaction must run with the
+// context that [wire.TakenBy] or [wire.Noting] returned together with taken. Through this context,
+// taken receives the entities that the Get looks up.
 func InTransaction(tx *datastore.Transaction, taken *wire.Taken) Get {
 	return taking(tx.GetMulti, taken)
 }

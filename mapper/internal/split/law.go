@@ -47,9 +47,9 @@ const (
 // it, see [Load.cost].
 const WorthTask = 200 * time.Millisecond
 
-// Keep decides, by the law of cutting, how many of its remaining entities the task keeps. It gives
-// the others to idle workers, in pieces of each entities. The task keeps everything if no piece is
-// worth a task.
+// Keep returns how many of its remaining entities the task keeps, by the law of cutting. The task
+// gives the others away in pieces. The result each is the number of entities in each of the first
+// pieces; [Piece.Give] makes later ones longer. If the task keeps everything, each is 0.
 //
 // The job's remaining work, measured in time, is shared by all workers. If all stay busy, they end
 // together, after an even part each. So a task may keep an even part. It gives away the excess, in

@@ -14,7 +14,8 @@ type Outlook struct {
 	Rest     time.Duration // the function's time for these entities
 }
 
-// Waiting reports whether at least one of the workers is idle.
+// Waiting reports whether at least one of the workers is idle: fewer ranges are open than there are
+// workers. It returns false if no range is open.
 func (o Outlook) Waiting(workers int64) bool { return o.Open > 0 && o.Open < workers }
 
 // Unseen returns the outlook of a job that has just started. Each worker has fairShare entities,
