@@ -94,7 +94,7 @@ func (a *readAhead) wait() {
 	a.group.Wait()
 }
 
-// A heldBlob is the reader of a blob that a readAhead has begun to read. Until it is closed, it
+// A heldBlob is the reader of a blob that a readAhead has started to read. Until it is closed, it
 // takes up a part of aheadBytes, the bytes that may be read ahead.
 type heldBlob struct {
 	io.Reader
