@@ -203,6 +203,8 @@ type tick struct {
 	Query   Query           `json:"query"`
 	Params  json.RawMessage `json:"params"`
 	Options StartOptions    `json:"options"`
+
+	waited bool // whether it has waited, and the engine has the queue that it waited for
 }
 
 // A storedTick is the stored form of a tick that waits.
@@ -234,11 +236,12 @@ func (o tickOptions) current() StartOptions {
 	return now
 }
 
-// turns returns the store's access to the record of this schedule. If start is not nil, it is the
-// start of the run, and its mapper and kinds tell which other jobs prevent the run.
-func (s *Schedule[P]) turns(e *Engine, start *starting) store.Turns {
+// turns returns the store's access to the record of this schedule, for a tick that has waited or
+// not. If start is not nil, it is the start of the run, and its mapper and kinds tell which other
+// jobs prevent the run.
+func (s *Schedule[P]) turns(e *Engine, start *starting, waited bool) store.Turns {
 	t := store.Turns{Store: store.New(e.client), Name: s.name, RunID: s.JobID, Jumps: s.overlap == OverlapReplace,
-		Queues: e.queues.owners()}
+		Queues: e.queues.owners(), Waited: waited}
 	if start != nil && !start.opts.AllowOverlap {
 		t.Mapper, t.Kinds = start.def.Name, start.query.AllKinds()
 	}
@@ -259,7 +262,7 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 	}
 	ctx, ended := start.traced(ctx)
 	defer func() { ended(failed) }()
-	turns := s.turns(e, start)
+	turns := s.turns(e, start, t.waited)
 	for range decides {
 		var waits store.WaitsError
 		err = turns.May(ctx, t.At) // before any task is enqueued
@@ -312,12 +315,21 @@ func (s *Schedule[P]) replaces(waits store.WaitsError) bool {
 }
 
 // makeWay removes what prevents a tick's run: it starts the run of an earlier waiting tick, or
-// aborts the schedule's last run.
+// aborts the schedule's last run. A tick that waits in a queue that this engine does not have is
+// refused, because the queue may be gone.
 func (s *Schedule[P]) makeWay(ctx context.Context, e *Engine, turns store.Turns, at time.Time,
 	waits store.WaitsError,
 ) error {
 	if waits.First {
-		return s.Advance(ctx, e)
+		why := s.Advance(ctx, e)
+		if !errors.Is(why, ErrWrongQueue) {
+			return why
+		}
+		r, err := turns.Read(ctx)
+		if err != nil {
+			return err
+		}
+		return s.refuse(ctx, e, turns, r.Waits, at, why)
 	}
 	if err := s.replace(ctx, e, turns, at, waits.Run); err != nil && !errors.Is(err, ErrWrongState) {
 		return fmt.Errorf("replace job %s: %w", waits.Run.ID, err)
@@ -365,7 +377,7 @@ var errTaken = fmt.Errorf("%w: the schedule has not started the job that has the
 
 // run starts the job of a tick in a transaction that also records the tick's outcome.
 func (s *Schedule[P]) run(ctx context.Context, e *Engine, start *starting, t tick) (*Job, error) {
-	turns := s.turns(e, start)
+	turns := s.turns(e, start, t.waited)
 	began := &turn{s.name, func(tx *datastore.Transaction) error { return turns.Begin(tx, t.At, t.Options.ID) }}
 	job, err := start.run(ctx, began)
 	if err == nil && job.incarnation != start.created.Incarnation { // a job of its ID existed
@@ -391,7 +403,7 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	if e == nil || e.client == nil {
 		return fail(errNoEngine)
 	}
-	turns := s.turns(e, nil)
+	turns := s.turns(e, nil, true)
 	r, err := turns.Read(ctx)
 	if err != nil {
 		return fail(err)
@@ -404,7 +416,7 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 		return fail(err)
 	}
 	t := stored.tick
-	t.At, t.Options = t.At.UTC(), stored.Options.current()
+	t.At, t.Options, t.waited = t.At.UTC(), stored.Options.current(), true
 	if _, err := e.queues.forStart(&s.mapper.def, &t.Options); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrWrongQueue, err)) // another engine may have the queue
 	}
@@ -412,16 +424,25 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 		_, err = s.tick(apart(ctx), e, t)
 	}
 	if why := err; slices.ContainsFunc(hopeless, func(e error) bool { return errors.Is(why, e) }) {
-		var refused bool
-		if refused, err = turns.Refuse(ctx, t.At); refused {
-			e.log.LogAttrs(ctx, slog.LevelWarn, "a tick that has waited can't start a run",
-				slog.String("schedule", s.name), slog.Time("tick", t.At), slog.Any("error", why))
-		}
+		err = s.refuse(ctx, e, turns, t.At, t.At, why)
 	}
 	if err != nil {
 		return fail(err)
 	}
 	return nil
+}
+
+// refuse records that the run of a waiting tick can't start, and logs why. The caller is the tick
+// at, which is the same one or a later one.
+func (s *Schedule[P]) refuse(
+	ctx context.Context, e *Engine, turns store.Turns, waiting, at time.Time, why error,
+) error {
+	refused, err := turns.Refuse(ctx, waiting, at)
+	if refused {
+		e.log.LogAttrs(ctx, slog.LevelWarn, "a tick that has waited can't start a run",
+			slog.String("schedule", s.name), slog.Time("tick", waiting), slog.Any("error", why))
+	}
+	return err
 }
 
 // of returns an error if a waiting tick was called for another mapper than the schedule has now. The

@@ -567,6 +567,59 @@ func TestWaitingTickStaysInItsService(t *testing.T) {
 	})
 }
 
+// TestQueueReplaced replaces the queue of a service whose schedule has run. The next tick starts
+// its run in the new queue: at once, after it has waited for another job, and although an earlier
+// tick waits in the old queue.
+func TestQueueReplaced(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name                 string
+		waitsInOld, waitsNow bool
+	}{{"nothing waits", false, false}, {"the tick waits", false, true}, {"an earlier tick waits", true, false}} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapQueue)
+				w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit})
+				bridge.Tick(w.engine, "nightly") // nothing advances it
+				now := w.second(steadyCredit)
+				bridge.Tick(now.engine, "nightly")
+				keys := names(100)
+				w.putAccounts(keys)
+				w.wait(w.tickOver(s, minute(1), "Account").Job)
+				credited := int64(2)
+				if test.waitsInOld {
+					credited++
+					job, err := w.byHand("by-hand", "Account")
+					w.must(err)
+					w.wantTick(w.tickOver(s, minute(2), "Account"), mapper.TickQueued, "by-hand")
+					w.wait(job)
+				}
+				tick := func() *mapper.TickResult {
+					t.Helper()
+					q := mapper.Query{Kind: "Account"}
+					got, err := s.Tick(t.Context(), now.engine, minute(3), q, credit{1}, nil)
+					w.must(err)
+					return got
+				}
+				if test.waitsNow {
+					credited++
+					job, err := w.byHand("by-hand", "Account")
+					w.must(err)
+					w.wantTick(tick(), mapper.TickQueued, "by-hand")
+					w.wait(job)
+					w.must(s.Advance(t.Context(), now.engine))
+				}
+				w.wantTick(tick(), mapper.TickStarted, s.JobID(minute(3)))
+				w.wait(now.engine.Job(s.JobID(minute(3))))
+				w.wantBalances(keys, credited)
+				if said := now.log.String(); strings.Contains(said, "can't start a run") != test.waitsInOld {
+					t.Errorf("the log of the new service: %s", said)
+				}
+			})
+		})
+	}
+}
+
 // TestWaitingTickOfAnotherMapper deploys a schedule with another mapper while a tick waits. The
 // other mapper does not run over the tick's query, and later ticks start their runs.
 func TestWaitingTickOfAnotherMapper(t *testing.T) {

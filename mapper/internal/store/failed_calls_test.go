@@ -326,7 +326,7 @@ func TestFailedCallsOfTicks(t *testing.T) {
 				t.Fatal(err)
 			}
 			return func(ctx context.Context, st Store) error {
-				refused, err := turns(st, false).Refuse(ctx, tick(2))
+				refused, err := turns(st, false).Refuse(ctx, tick(2), tick(2))
 				if refused != (err == nil) {
 					err = fmt.Errorf("refused %v: %w", refused, err)
 				}

@@ -84,6 +84,7 @@ type Turns struct {
 	RunID  func(time.Time) string // returns the ID of the job that a tick starts
 	Jumps  bool                   // whether a tick may abort the last run, and start before a waiting tick
 	Queues []record.Owner         // the caller's queues; see own
+	Waited bool                   // whether the tick has waited, and the caller has the queue that it waited for
 	Mapper string                 // the mapper of the run that a tick would start
 	Kinds  []string               // the kinds of that run; none: it takes no slots
 }
@@ -171,11 +172,12 @@ func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref)
 
 // own reads the schedule's record and the job of its last run, for the tick of the given time. It
 // returns an error if another service has the schedule. Then the last run is in a queue that the
-// caller does not have. That run is also unfinished, or the schedule knows this tick or a later one.
+// caller does not have. That run is also unfinished, or the schedule knows this tick or a later
+// one. An ended run does not stop the tick that waits, if the caller has its queue.
 func (t Turns) own(get get, at time.Time) (*record.Schedule, *record.Job, error) {
 	s, run, err := lastRun(get, t.Name)
 	if err != nil || run == nil || run.Queue == "" || slices.Contains(t.Queues, run.Queue) ||
-		!run.Unfinished() && at.After(s.Tick) {
+		!run.Unfinished() && (at.After(s.Tick) || t.Waited) {
 		return s, run, err
 	}
 	return nil, nil, setting.Errorf("%w: the schedule's last run %s is in %s. If another service has a schedule of "+
@@ -290,23 +292,23 @@ func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided Wai
 }
 
 // Refuse records that the run of a waiting tick can't start, so the tick no longer waits. It
-// returns false if the tick did not wait.
-func (t Turns) Refuse(ctx context.Context, at time.Time) (refused bool, err error) {
+// returns false if the tick did not wait. The caller is the tick at: the same one, or a later one.
+func (t Turns) Refuse(ctx context.Context, waiting, at time.Time) (refused bool, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		s, _, err := t.own(tx.Get, at)
 		if err != nil {
 			return err
 		}
-		if refused = s.Has(at); !refused {
+		if refused = s.Has(waiting); !refused {
 			return nil
 		}
-		s.Refuse(at)
+		s.Refuse(waiting)
 		_, err = tx.Put(record.ScheduleKey(t.Name), s)
 		return err
 	})
 	if refused && err != nil { // the answer to the commit may be lost
 		s, _ := t.Read(ctx) // empty after an error
-		past, known := s.Became(at)
+		past, known := s.Became(waiting)
 		return known && past.Outcome == record.TickRefused, err
 	}
 	return refused, err

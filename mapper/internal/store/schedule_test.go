@@ -124,7 +124,7 @@ func TestTicks(t *testing.T) {
 			first(t, tu)
 			waits(t, tu, 3)
 			for _, want := range []bool{true, false} {
-				if refused, err := tu.Refuse(t.Context(), tick(3)); err != nil || refused != want {
+				if refused, err := tu.Refuse(t.Context(), tick(3), tick(3)); err != nil || refused != want {
 					t.Fatal(refused, err)
 				}
 			}
@@ -295,7 +295,7 @@ func TestDamagedSchedule(t *testing.T) {
 			if err := tu.May(t.Context(), tick(2)); err == nil || errors.As(err, new(WaitsError)) {
 				t.Errorf("%s is damaged, and a tick may start: %v", name, err)
 			}
-			if refused, err := tu.Refuse(t.Context(), tick(2)); err == nil || refused {
+			if refused, err := tu.Refuse(t.Context(), tick(2), tick(2)); err == nil || refused {
 				t.Errorf("%s is damaged, and a tick is refused: %v, %v", name, refused, err)
 			}
 			if err := st.Transact(t.Context(), func(tx *datastore.Transaction) error {
@@ -419,7 +419,7 @@ func TestDecidedTicks(t *testing.T) {
 		if w, err := tu.Wait(t.Context(), tick(2), []byte("what")); err != nil || w.Became != record.TickQueued {
 			t.Fatal(w, err)
 		}
-		if refused, err := tu.Refuse(t.Context(), tick(2)); err != nil || !refused {
+		if refused, err := tu.Refuse(t.Context(), tick(2), tick(2)); err != nil || !refused {
 			t.Fatal(refused, err)
 		}
 		becomes(t, tu.Store, first, record.Succeeded)
@@ -427,7 +427,7 @@ func TestDecidedTicks(t *testing.T) {
 			t.Fatal(err)
 		}
 		for n, want := range map[int]string{1: record.TickStarted, 2: record.TickRefused, 3: record.TickStarted} {
-			if refused, err := tu.Refuse(t.Context(), tick(n)); err != nil || refused {
+			if refused, err := tu.Refuse(t.Context(), tick(n), tick(n)); err != nil || refused {
 				t.Errorf("tick %d is refused: %v, %v", n, refused, err)
 			}
 			if err := tu.May(t.Context(), tick(n)); waitsOf(err).Became != want {
@@ -491,7 +491,7 @@ func TestRefuseWithoutAnswer(t *testing.T) {
 					t.Fatal(err)
 				}
 				loses.Store(true)
-				if refused, err := turns(st, false).Refuse(t.Context(), tick(2)); err == nil || refused != c.want {
+				if refused, err := turns(st, false).Refuse(t.Context(), tick(2), tick(2)); err == nil || refused != c.want {
 					t.Errorf("refused %v, %v", refused, err)
 				}
 			})
