@@ -491,7 +491,8 @@ func TestRefuseWithoutAnswer(t *testing.T) {
 					t.Fatal(err)
 				}
 				loses.Store(true)
-				if refused, err := turns(st, false).Refuse(t.Context(), tick(2), tick(2)); err == nil || refused != c.want {
+				refused, err := turns(st, false).Refuse(t.Context(), tick(2), tick(2))
+				if err == nil || refused != c.want {
 					t.Errorf("refused %v, %v", refused, err)
 				}
 			})
