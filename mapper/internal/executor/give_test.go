@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -218,14 +219,14 @@ func TestCutByLaw(t *testing.T) {
 				synctest.Wait()
 				outlook := &outlook{split.Outlook{Open: c.open, Rest: c.rest}, time.Now()}
 				x.cache.at(d.job.Ref()).outlook.Store(outlook)
-				searches := 0
-				on(w, "RunQuery", func(n int, call func() (any, error)) (any, error) { searches = n; return call() })
+				var searches atomic.Int64
+				on(w, "RunQuery", func(_ int, call func() (any, error)) (any, error) { searches.Add(1); return call() })
 				pieces, err := d.cut(w.Context(), p, o)
 				w.Intercept(nil)
-				if err != nil || (len(pieces) > 1) != c.cuts || (searches > 0) != c.cuts ||
+				if err != nil || (len(pieces) > 1) != c.cuts || (searches.Load() > 0) != c.cuts ||
 					c.cuts && d.turn.idle != c.idle {
 					w.Errorf("%d pieces, for %d idle workers, by %d queries; %v", len(pieces), d.turn.idle,
-						searches, err)
+						searches.Load(), err)
 				}
 			})
 		})
