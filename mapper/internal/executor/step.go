@@ -118,10 +118,10 @@ func conflicts(err error) bool {
 	return fault.Contended(err)
 }
 
-// backOff waits before retry n after a conflict. If the context ends meanwhile, the retry fails. It
-// waits because the database does not say how long to
-// wait. The limit is 10 ms, doubled n times, but at most a second. The wait is a random time
-// between half of the limit and the limit, as in the client library.
+// backOff waits before retry n after a conflict, because the database does not say how long to wait.
+// The wait is a random time between half of a limit and the limit, as in the client library. The
+// limit is 10 ms, doubled n times, but at most a second. If the context ends meanwhile, the retry
+// fails.
 func backOff(ctx context.Context, n int) error {
 	most := min(10*time.Millisecond<<n, time.Second)
 	select {

@@ -72,10 +72,10 @@ func (p *Plan) Shorten(n int) {
 
 // Progress returns a callback to call after each entity of the page. Its argument ran is how long
 // the mapper's function has run on the page so far. Its argument half says that half of the page is
-// done. The callback then calls halfway, unless that is nil.
+// done. The callback then calls halfway if that is not nil.
 //
-// If the range is to be cut, the callback also starts the search for boundaries, unless that has
-// started before. It waits until ran is worthSeeking, because shorter work is not worth a cut.
+// If the plan cuts the range, the callback also starts the search for boundaries, once. It waits
+// until ran is worthSeeking, because shorter work is not worth a cut.
 func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
 	return func(ran time.Duration, half bool) {
 		if p.seek != nil && ran >= worthSeeking {
