@@ -52,8 +52,9 @@ type Manifest struct {
 	Discarded bool `json:"discarded,omitempty"`
 
 	// Coverage is the proof ([mapper.Job.Verify]) that the first job covered its query. It is
-	// missing if the export has more than 100,000 parts. The first job then has only the check that
-	// every job makes at its end.
+	// missing if the export has more than 100,000 parts, or if somebody has cleaned up the first
+	// job before the files were complete. The first job then has only the check that every job
+	// makes at its end.
 	Coverage *mapper.Proof `json:"coverage,omitempty"`
 }
 

@@ -1,6 +1,9 @@
 package export_test
 
 import (
+	"errors"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,4 +46,43 @@ func TestStagesAreRetained(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestCleanedUpBeforeTheEnd cleans up the first job of an export while the second one writes files.
+// The export ends, and its manifest lacks only the proof.
+func TestCleanedUpBeforeTheEnd(t *testing.T) {
+	for _, o := range []*mapper.CleanUpOptions{nil, {IncludeFailures: true}, {IncludeJob: true}} {
+		store := testbucket.New()
+		var cleaned atomic.Bool
+		store.Hook = func(c *testbucket.Call) error {
+			if c.Op == "write" && strings.HasSuffix(c.Key, ".jsonl") && !cleaned.Load() {
+				return errors.New("try again later")
+			}
+			return c.Effect()
+		}
+		x := newExport(store.Open(), nil)
+		mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+			putOrders(t, w.Client)
+			run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+				&export.StartOptions{StartOptions: mapper.StartOptions{ID: "n", PageSize: 50}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			first := run.Jobs()[0]
+			if _, err = first.Wait(t.Context()); err == nil {
+				err = first.CleanUp(t.Context(), o)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Minute)
+			cleaned.Store(true)
+			time.Sleep(2 * time.Hour)
+			m, err := export.ReadManifest(t.Context(), store.Open(), "n")
+			if err != nil || m.Records != orders-24 || m.Coverage != nil {
+				t.Fatalf("%+v: the manifest is %+v, %v", o, m, err)
+			}
+			checkFiles(t, store, "n", m)
+		})
+	}
 }

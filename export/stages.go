@@ -381,13 +381,16 @@ func fileKeys(s stage) []*datastore.Key {
 }
 
 // coverage returns the proof that the first job covered its query. It returns nil if making it
-// would take too long.
+// would take too long, or if the job's records are cleaned up.
 func coverage(ctx context.Context, s stage) (*mapper.Proof, error) {
 	if s.Parts > exactParts {
 		return nil, nil
 	}
 	proof, err := mapper.EngineFromContext(ctx).Job(s.Export).Verify(ctx, nil)
-	if err != nil {
+	switch {
+	case errors.Is(err, mapper.ErrWrongState), errors.Is(err, mapper.ErrNoSuchJob):
+		return nil, nil
+	case err != nil:
 		return nil, err
 	}
 	if err := proof.Err(); err != nil {
