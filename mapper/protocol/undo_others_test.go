@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -762,4 +763,62 @@ func TestUndoBatches(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestUndoBatchesOutlived undoes a page in batches. After them no commit succeeds until the database
+// serves only whole minutes of that time. Entities that a batch has restored are not listed.
+func TestUndoBatchesOutlived(t *testing.T) {
+	t.Parallel()
+	adds := mapper.Update("adds",
+		func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
+			e.Value.Balance++
+			e.Put(datastore.NameKey("Added", e.Key.Name, nil), &account{Owner: "added"})
+			return nil
+		})
+	synctest.Test(t, func(t *testing.T) {
+		const n = 20
+		w, ctx := newWorld(t, setting{emulator: emulator.Options{PointInTimeRecovery: true}}, adds), t.Context()
+		w.putAccounts(names(n)[:n-3])
+		time.Sleep(10*time.Minute + 20*time.Second)
+		w.putAccounts(names(n)[n-3:]) // at the last whole minute, the query does not find them
+		before := images(t, w.client, "Account", "Added")
+		job, err := adds.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ID: "adds", ExpectedWorkers: 1, PageSize: n})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		done := time.Now()
+		time.Sleep(50 * time.Minute)
+		batches := 0
+		e := w.beside(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+			invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if c, ok := req.(*datastorepb.CommitRequest); ok {
+				batch := slices.ContainsFunc(keysOfCommit(c), func(key *datastorepb.Key) bool {
+					return key.Path[0].Kind == record.BatchKind
+				})
+				switch {
+				case batch:
+					batches++
+				case batches > 0 && time.Since(done) < 63*time.Minute:
+					return errors.New("the database is down")
+				}
+			}
+			return invoker(ctx, method, req, reply, cc, opts...)
+		}, adds)
+		bridge.UndoMost(e, 1)
+		w.handler = e.Handler()
+		undo, err := e.Job("adds").Undo(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, left := w.wait(undo), leftBy(t, undo)
+		w.handler = w.engine.Handler()
+		if c := s.Counters; c["restored"] != n || c["removed"] != n || len(left) > 0 || c["left"] > 0 || batches == 0 {
+			t.Errorf("after %d batches: %v, left %v", batches, c, left)
+		}
+		if diff := cmp.Diff(before, images(t, w.client, "Account", "Added")); diff != "" {
+			t.Errorf("(-want +got)\n%.2000s", diff)
+		}
+	})
 }

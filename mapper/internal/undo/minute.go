@@ -31,9 +31,13 @@ const exactly = time.Hour - time.Minute
 func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
 	w, minute := c.wrote, c.minute()
 	own, err := u.ownOf(ctx, r, c, minute)
+	if err == nil {
+		err = u.readBatches(ctx, o) // what they have restored is not listed
+	}
 	if err != nil {
 		return nil, err
 	}
+	own = own.withRestored(o, w)
 	sure := own.sure(w)
 	keys := known(o, w, own, minute)
 	before, err := u.lookup(ctx, append(slices.Clip(keys), c.record), minute)
@@ -73,7 +77,8 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 }
 
 // known returns the keys of entities whose states just before the page's commit are known, because
-// nobody changed them after the last whole minute. It lists the others as not restored.
+// nobody changed them after the last whole minute. It lists the others as not restored, except
+// entities that batches of earlier attempts have restored.
 func known(o *outcome, w *undolog.Wrote, own owned, minute time.Time) (keys []*datastore.Key) {
 	sure, unfound := own.sure(w), own.unfound(w)
 	switch {
@@ -90,6 +95,7 @@ func known(o *outcome, w *undolog.Wrote, own owned, minute time.Time) (keys []*d
 		"after an hour only whole minutes are kept"
 	for _, key := range own.keys {
 		switch {
+		case o.done[key.Encode()]:
 		case !sure && (w.Settled.After(minute) || w.Fresh.All):
 			o.leave(key, 1, whyWhich)
 		case w.Settled.After(minute) || w.Fresh.Has(key):
@@ -99,7 +105,9 @@ func known(o *outcome, w *undolog.Wrote, own owned, minute time.Time) (keys []*d
 		}
 	}
 	for _, key := range w.Others {
-		o.leave(key, 1, why)
+		if !o.done[key.Encode()] {
+			o.leave(key, 1, why)
+		}
 	}
 	return keys
 }

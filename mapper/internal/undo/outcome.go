@@ -42,8 +42,9 @@ type outcome struct {
 	changes  []change        // changes for the commit of the undo's page
 	// numbers of entities that batches have restored and removed, in this attempt and earlier ones
 	restored, removed int64
-	batches           map[string]bool // the names of the batches that are included in the numbers
-	done              map[string]bool // keys of the entities in these batches
+	batches           map[string]bool  // the names of the batches that are included in the numbers
+	batched           []*datastore.Key // keys of the entities in these batches
+	done              map[string]bool  // the same keys, encoded
 
 	left []undolog.Left // entities that are not restored, each with the reason
 	kept int64          // how many entities are not restored
@@ -191,6 +192,7 @@ func (o *outcome) count(key *datastore.Key, b *record.Batch, keys []*datastore.K
 	}
 	o.batches[key.Name] = true
 	o.restored, o.removed = o.restored+b.Restored, o.removed+b.Removed
+	o.batched = append(o.batched, keys...)
 	for _, key := range keys {
 		o.done[key.Encode()] = true
 	}

@@ -64,3 +64,24 @@ func (own owned) unfound(w *undolog.Wrote) int64 {
 	}
 	return max(0, w.Written-own.found)
 }
+
+// withRestored adds entities of the page that batches of earlier attempts have restored. Those
+// attempts may have found entities that the query does not find any more.
+func (own owned) withRestored(o *outcome, w *undolog.Wrote) owned {
+	if !w.Own.Any() {
+		return own
+	}
+	restored := int64(0)
+	for _, key := range o.batched {
+		is := func(other *datastore.Key) bool { return other.Equal(key) }
+		if !w.Own.Has(key) || slices.ContainsFunc(w.Others, is) {
+			continue
+		}
+		restored++
+		if !slices.ContainsFunc(own.keys, is) {
+			own.keys, own.found = append(own.keys, key), own.found+1
+		}
+	}
+	own.same = own.same || restored == w.Written // all of them are known
+	return own
+}

@@ -47,6 +47,38 @@ func TestUnfound(t *testing.T) {
 	}
 }
 
+// TestWithRestored counts the entities that a page wrote and that neither the query nor a batch has
+// found.
+func TestWithRestored(t *testing.T) {
+	all, some := undolog.KeysOf(keysOf(1, 2, 3), true), undolog.KeysOf(keysOf(1, 2, 3), false)
+	for _, c := range []struct {
+		name     string
+		wrote    undolog.Keys
+		own      owned
+		restored []*datastore.Key
+		sure     bool
+		unfound  int64
+	}{
+		{"the batches have all", all, owned{keys: keysOf(1, 4), found: 2}, keysOf(1, 2, 3), true, 0},
+		{"the batches have some", all, owned{keys: keysOf(4), found: 1}, keysOf(1), false, 1},
+		{"some that are found", all, owned{keys: keysOf(1), found: 1}, keysOf(1), false, 2},
+		{"some of some", some, owned{keys: keysOf(1), found: 7}, keysOf(1, 2), true, 1},
+		{"an entity of others", all, owned{keys: keysOf(1, 2), found: 2}, keysOf(7), false, 1},
+		{"an entity of others, of some", some, owned{keys: keysOf(1, 2), found: 2}, keysOf(7), true, 1},
+		{"an entity of another commit", some, owned{keys: keysOf(1, 2), found: 2}, keysOf(8), true, 1},
+		{"nothing", undolog.Keys{}, owned{same: true}, keysOf(8), true, 0},
+	} {
+		w := &undolog.Wrote{Own: c.wrote, Others: keysOf(7)}
+		if w.Own.Any() {
+			w.Written = 3
+		}
+		own := c.own.withRestored(&outcome{batched: c.restored}, w)
+		if sure, n := own.sure(w), own.unfound(w); sure != c.sure || n != c.unfound {
+			t.Errorf("%s: sure %v, %d unfound, want %v, %d", c.name, sure, n, c.sure, c.unfound)
+		}
+	}
+}
+
 // TestKnown checks which entities' states just before a page the undo knows, if only whole minutes
 // are kept.
 func TestKnown(t *testing.T) {
@@ -87,6 +119,15 @@ func TestKnown(t *testing.T) {
 	} {
 		o := new(outcome)
 		keys := known(o, &c.wrote, c.own, minute)
+		restored := &outcome{done: map[string]bool{keyOf(1).Encode(): true, keyOf(7).Encode(): true}}
+		for _, key := range known(restored, &c.wrote, c.own, minute) {
+			if key.ID == 1 {
+				t.Errorf("%s: entity 1 is restored already, and is still to be restored", c.name)
+			}
+		}
+		if slices.ContainsFunc(restored.left, func(l undolog.Left) bool { return l.Key != nil && l.Key.ID%6 == 1 }) {
+			t.Errorf("%s: of entities 1 and 7, which are restored already: %v", c.name, restored.left)
+		}
 		if !slices.EqualFunc(keys, c.known, (*datastore.Key).Equal) || o.kept != c.kept ||
 			!slices.EqualFunc(o.left, c.left, func(l undolog.Left, why string) bool {
 				return strings.HasPrefix(l.Why, why)

@@ -206,7 +206,7 @@ var stories = []story{
 		w.somebody(to{3: 9})
 		w.end()
 		time.Sleep(2 * time.Hour)
-	}, 0, "1 becomes 1\n2 becomes 2\n3 stays: " + whyChanged, 15},
+	}, 0, "1 becomes 1\n2 becomes 2\n3 stays: " + whyChanged, 16},
 	{"after an hour, if another page wrote it before", func(w *world) {
 		time.Sleep(10*time.Minute + 30*time.Second)
 		w.page(1, to{1: 7})
@@ -214,7 +214,7 @@ var stories = []story{
 		w.page(0, to{1: 8, 2: 8})
 		w.end()
 		time.Sleep(2 * time.Hour)
-	}, 0, "2 becomes 2\n1 stays: " + whyUnkept, 11},
+	}, 0, "2 becomes 2\n1 stays: " + whyUnkept, 12},
 	{"another page wrote them more than an hour ago", func(w *world) {
 		w.page(1, to{1: 7, 2: 7})
 		time.Sleep(2 * time.Hour)
