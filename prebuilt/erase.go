@@ -16,6 +16,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/internal/strictjson"
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper"
@@ -225,14 +226,27 @@ func (p EraseParams) Validate() error {
 	case p.Property == "" && p.AllowMissing:
 		return errors.New(`the param "allow_missing" is for a "property"`)
 	case p.Property == "" && p.Value != nil,
-		p.Property != "" && (p.Value == nil || p.Value.V == nil || p.Value.V == ""):
+		p.Property != "" && (p.Value == nil || isEmpty(p.Value.V)):
 		return errors.New(`the params "property" and "value" name a tenant together, whose value is not empty`)
-	case p.Property != "" && names.Reserved(p.Property):
-		return fmt.Errorf(`the param "property" is %q, which is reserved by Datastore`, p.Property)
 	case slices.Contains(p.Words, ""):
 		return errors.New(`one of the param "words" is empty`)
+	case p.Property == "":
+		return nil
+	}
+	if err := checkProperty("property", p.Property); err != nil {
+		return fmt.Errorf("the param %w", err)
+	}
+	// The end of the job looks for the value by a query, and so it must be one that can be indexed.
+	if _, err := pbvalue.Of(p.Value.V, false); err != nil {
+		return fmt.Errorf(`the param "value": %w`, err)
 	}
 	return nil
+}
+
+// isEmpty reports whether a value is null, an empty text or no bytes.
+func isEmpty(v any) bool {
+	b, ok := v.([]byte)
+	return v == nil || v == "" || ok && len(b) == 0
 }
 
 // check returns an error if the arguments of a start are invalid.

@@ -862,3 +862,24 @@ func TestEraseMistyped(t *testing.T) {
 		}
 	})
 }
+
+// TestEraseImpossible refuses erasures of tenants for whom no query can look at the end.
+func TestEraseImpossible(t *testing.T) {
+	d := newDrawer(t)
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {
+		w := tenancy{t, world}
+		w.put("", "Account", "a", datastore.Property{Name: "tenant", Value: "acme"})
+		long := strings.Repeat("x", 1501)
+		for params, want := range map[string]string{
+			`{"property": "tenant", "value": "` + long + `"}`: `"value": a text or blob has more than 1500 bytes`,
+			`{"property": "tenant", "value": {"bytes": "` + strings.Repeat("eHh4", 501) + `"}}`: `"value": a text or blob`,
+			`{"property": "tenant", "value": {"bytes": ""}}`:                                    "whose value is not empty",
+			`{"property": "` + long + `", "value": "acme"}`:                                     `"property" is longer`,
+		} {
+			_, err := w.Engine.StartByName(t.Context(), "erase", mapper.Query{Kind: "Account"}, []byte(params), nil)
+			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%.60s: %v, want %q", params, err, want)
+			}
+		}
+	})
+}
