@@ -300,11 +300,14 @@ func dropProperties(_ context.Context, e *mapper.Entity[entity], p DropPropertie
 	return nil
 }
 
-// CopyParams are the parameters of [Copy]. At least one is required.
+// CopyParams are the parameters of [Copy]. Kind or Namespace is required.
 type CopyParams struct {
 	Kind string `json:"kind,omitempty"` // the kind of the copies; empty: the kind of the entity
 	// the namespace of the copies; absent: the namespace of the entity
 	Namespace *string `json:"namespace,omitempty"`
+	// Insert overwrites nothing: if there is an entity with the key of a copy, the copied entity is
+	// a failure that names both.
+	Insert bool `json:"insert,omitempty"`
 }
 
 // Validate implements mapper.Validator.
@@ -328,11 +331,14 @@ func (p CopyParams) Validate() error {
 
 // Copy is the mapper "copy". It copies entities, exactly as they are stored, to another kind or
 // namespace. A copy has the name or ID of its entity, and the same parents. If an entity with that
-// key exists, the copy overwrites it.
+// key exists, the copy overwrites it, unless [CopyParams].Insert is set. A start by name refuses to
+// copy several kinds to one, or several namespaces to one, without Insert: copies of entities with
+// the same name or ID would overwrite each other.
 var Copy *mapper.Mapper[CopyParams] = copies.WithStarter(startCopy).
 	CheckByName(nil, func(params json.RawMessage) error { return mapper.CheckParams(params, new(CopyParams)) })
 
-// startCopy starts a job of [Copy] by name. It refuses to copy entities onto themselves.
+// startCopy starts a job of [Copy] by name. It refuses to copy entities onto themselves, and to copy
+// several entities to one key.
 func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage,
 	o *mapper.StartOptions) (*mapper.Job, error) {
 	var p CopyParams
@@ -351,6 +357,20 @@ func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params jso
 	if stays && (p.Kind == "" || p.Kind == q.Kind || slices.Contains(q.Kinds, p.Kind)) {
 		return nil, fmt.Errorf("copy: %w: copies of the query's entities would be the entities themselves: "+
 			"name another kind or namespace", mapper.ErrInvalidArgument)
+	}
+	if p.Insert {
+		return copies.Start(ctx, e, q, p, o)
+	}
+	for _, merge := range []struct {
+		is   bool
+		what string
+	}{{p.Kind != "" && len(q.Kinds) > 1, "kind"},
+		{p.Namespace != nil && (q.AllNamespaces || len(q.Namespaces) > 1), "namespace"}} {
+		if merge.is {
+			return nil, fmt.Errorf("copy: %w: copies from several %ss into one would overwrite each other, if entities "+
+				`have the same name or ID: set "insert", which makes such an entity a failure, or start a job for each %s`,
+				mapper.ErrInvalidArgument, merge.what, merge.what)
+		}
 	}
 	return copies.Start(ctx, e, q, p, o)
 }
@@ -373,7 +393,11 @@ var copies = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[enti
 			to.Kind))
 	}
 	stored, err := read("copy", e)
-	if err == nil {
+	switch {
+	case err != nil:
+	case p.Insert:
+		e.InsertStored(&to, stored)
+	default:
 		e.PutStored(&to, stored)
 	}
 	return err

@@ -69,7 +69,7 @@ func entities(t *testing.T, client *datastore.Client, kind, namespace string) ma
 // run runs a mapper by name with parameters in JSON, as operators do, and returns its final status.
 func run(t *testing.T, w *mappertest.Env, name, params string, q mapper.Query, o mapper.StartOptions) *mapper.Status {
 	t.Helper()
-	if q.Kind == "" {
+	if q.Kind == "" && len(q.Kinds) == 0 {
 		q.Kind = "Account"
 	}
 	o.FailureLimit = -1
@@ -242,6 +242,63 @@ func TestKeysOnly(t *testing.T) {
 		}
 		if s := run(t, w, "delete", `{}`, q, mapper.StartOptions{}); s.Written != n {
 			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestCopyOfSeveral copies several kinds to one, and several namespaces to one. Entities of the same
+// name do not overwrite each other: the start is refused, or one of them is a failure.
+func TestCopyOfSeveral(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *mappertest.Env) {
+		put := func(kind, namespace, name string) {
+			key := datastore.NameKey(kind, name, nil)
+			key.Namespace = namespace
+			of := &datastore.PropertyList{{Name: "Of", Value: kind + namespace}}
+			if _, err := w.Client.Put(t.Context(), key, of); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, name := range []string{"a", "b", "c"} {
+			put("Cat", "", name)
+			put("Dog", "", name+name)
+			put("Dog", "x", name)
+			put("Dog", "y", name+"'s")
+		}
+		put("Dog", "", "b")
+		put("Dog", "y", "b")
+		put("All", "", "c")
+		for _, c := range []struct {
+			query          mapper.Query
+			params         string
+			refused        string
+			kind           string // of the copies
+			to             string // their namespace
+			copied, failed int64
+		}{
+			{mapper.Query{Kinds: []string{"Cat", "Dog"}}, `{"kind": "All"`, "several kinds", "All", "", 5, 2},
+			{mapper.Query{Kind: "Dog", AllNamespaces: true}, `{"namespace": "z"`, "several namespaces", "Dog", "z", 9, 2},
+			{mapper.Query{Kind: "Dog", Namespaces: []string{"x", "y"}}, `{"kind": "Old", "namespace": "z"`,
+				"several namespaces", "Old", "z", 6, 1},
+			{mapper.Query{Kinds: []string{"Cat"}}, `{"kind": "Tom"`, "", "Tom", "", 3, 0},
+			{mapper.Query{Kinds: []string{"Cat", "Dog"}}, `{"namespace": "z2"`, "", "Dog", "z2", 7, 0},
+		} {
+			job, err := w.Engine.StartByName(t.Context(), "copy", c.query, json.RawMessage(c.params+"}"), nil)
+			refused := errors.Is(err, mapper.ErrInvalidArgument) && strings.Contains(fmt.Sprint(err), c.refused)
+			if err == nil {
+				_, err = job.Wait(t.Context())
+			}
+			if c.refused == "" && err != nil || c.refused != "" && !refused {
+				t.Fatalf("copy %s}: %v", c.params, err)
+			}
+			if c.refused == "" {
+				continue
+			}
+			s := run(t, w, "copy", c.params+`, "insert": true}`, c.query, mapper.StartOptions{})
+			found := entities(t, w.Client, c.kind, c.to)
+			if s.Processed != c.copied || s.Failures != c.failed || c.kind == "All" && found["/All,c"]["Of"] != "All" {
+				t.Errorf("copy %s: %d copied, %d failed, want %d and %d: %v", c.params, s.Processed, s.Failures, c.copied,
+					c.failed, found)
+			}
 		}
 	})
 }
