@@ -43,6 +43,12 @@ func TestPlannedFiles(t *testing.T) {
 		if _, err := w.Client.PutMulti(t.Context(), keys, parts); err != nil {
 			t.Fatal(err)
 		}
+		longEnd := func(f File) (head, tail string) {
+			if f.Index == f.Of-1 {
+				return "", strings.Repeat("x", 50)
+			}
+			return fmt.Sprint(f.Index % f.Of), ""
+		}
 		counted := func(parts, bytes int64) map[string]int64 {
 			return map[string]int64{partsCounter: parts, bytesCounter: bytes}
 		}
@@ -58,6 +64,14 @@ func TestPlannedFiles(t *testing.T) {
 			"as many as allowed":      {Options{FileBytes: 200, MaxFiles: 4}, 0, counted(4, 400), "4"},
 			"more than allowed": {Options{FileBytes: 200, MaxFiles: 3}, 0, counted(4, 400),
 				"Options.MaxFiles is 3"},
+			"of which the last is longer": {Options{Format: JSON, Wrap: longEnd, FileBytes: 152}, 0, counted(4, 400), "8"},
+			"of which the last is empty": {Options{Format: JSON, Wrap: longEnd, FileBytes: 151}, 0, counted(4, 400), "9"},
+			"two, of which the last is longer": {Options{Format: JSON, Wrap: longEnd, FileBytes: 254}, 2, counted(4, 400),
+				"2"},
+			"two, of which the last is too long": {Options{Format: JSON, Wrap: longEnd, FileBytes: 253}, 2,
+				counted(4, 400), "would have 254 bytes"},
+			"three, of which the last has fewer parts": {Options{Format: JSON, Wrap: longEnd, FileBytes: 205}, 3,
+				counted(4, 400), "3"},
 			"fewer counted": {Options{}, 0, counted(3, 300), "there are 4 parts, and 3 were counted"},
 			"more counted":  {Options{}, 0, counted(5, 500), "there are 4 parts, and 5 were counted"},
 			"all are read": {Options{}, 0, counted(exactParts, 1),
@@ -80,8 +94,8 @@ func TestPlannedFiles(t *testing.T) {
 		if all, err := none.stretches(ctx, w.Client, s, counted(4, 400)); err == nil {
 			t.Errorf("the parts can't be read, and %d files are planned", len(all))
 		}
-		if proof, err := coverage(w.WithEngine(t.Context()), stage{Export: "e", Parts: exactParts}); err == nil {
-			t.Errorf("%+v for a job that does not exist", proof)
+		if proof, err := coverage(w.WithEngine(ctx), stage{Export: "e", Parts: exactParts}); err == nil {
+			t.Errorf("%+v, and the records can't be read", proof)
 		}
 		if proof, err := coverage(w.WithEngine(t.Context()), stage{Export: "e", Parts: exactParts + 1}); err != nil ||
 			proof != nil {

@@ -200,25 +200,68 @@ func putFiles(
 // stretches returns, for each file, the stretch of parts that belong to it.
 func (x *Export[P]) stretches(
 	ctx context.Context, client *datastore.Client, s stage, counters map[string]int64,
-) ([]stretch, error) {
-	perFile, perPart := x.coder.extra(x.file(s, 0))
-	most := x.opts.FileBytes - perFile
-	if counters[partsCounter] > exactParts {
-		n := numberOf(counters[bytesCounter]+perPart*counters[partsCounter], 0, most/10*9, s.Files)
-		return equal(n), x.checkFiles(n)
-	}
+) (all []stretch, err error) {
+	_, perPart := x.coder.extra(x.file(s.of(1), 0))
 	var parts []size
-	total, largest := int64(0), int64(0)
-	err := eachPart(ctx, client, s.Run, stretch{}, func(name string, p part) error {
-		parts = append(parts, size{name, p.Records, p.Bytes + perPart})
-		total, largest = total+p.Bytes+perPart, max(largest, p.Bytes+perPart)
-		return nil
-	})
-	if err != nil {
-		return nil, err
+	if counters[partsCounter] <= exactParts {
+		err := eachPart(ctx, client, s.Run, stretch{}, func(name string, p part) error {
+			parts = append(parts, size{name, p.Records, p.Bytes + perPart})
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if n := counters[partsCounter]; n != int64(len(parts)) {
+			return nil, fmt.Errorf("there are %d parts, and %d were counted", len(parts), n)
+		}
 	}
-	if n := counters[partsCounter]; n != int64(len(parts)) {
-		return nil, fmt.Errorf("there are %d parts, and %d were counted", len(parts), n)
+	// What a file has besides its parts may depend on the number of files.
+	for n, perFile := max(1, s.Files), int64(-1); ; n = len(all) {
+		more := x.perFile(s.of(n))
+		if more <= perFile {
+			return all, nil
+		}
+		perFile = more
+		if counters[partsCounter] > exactParts {
+			most := (x.opts.FileBytes - perFile) / 10 * 9
+			files := numberOf(counters[bytesCounter]+perPart*counters[partsCounter], 0, most, s.Files)
+			if err = x.checkFiles(files); err == nil {
+				all = equal(files)
+			}
+		} else {
+			all, err = x.divide(s, parts, perFile)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// of returns the stage with a number of files.
+func (s stage) of(files int) stage {
+	s.Files = files
+	return s
+}
+
+// perFile returns the most bytes that a file of the stage has besides its parts.
+func (x *Export[P]) perFile(s stage) (most int64) {
+	for i := range s.Files {
+		n, _ := x.coder.extra(x.file(s, int64(i)))
+		most = max(most, n)
+		if x.opts.Wrap == nil {
+			break // all files are alike
+		}
+	}
+	return most
+}
+
+// divide returns the stretches of files whose parts are known, if each file has perFile bytes
+// besides its parts. With a given number of files, a file may have more than that leaves, but not
+// more than Options.FileBytes.
+func (x *Export[P]) divide(s stage, parts []size, perFile int64) ([]stretch, error) {
+	total, largest, most := int64(0), int64(0), x.opts.FileBytes-perFile
+	for _, p := range parts {
+		total, largest = total+p.bytes, max(largest, p.bytes)
 	}
 	n := numberOf(total, largest, most, s.Files)
 	if err := x.checkFiles(n); err != nil {
@@ -226,10 +269,12 @@ func (x *Export[P]) stretches(
 	}
 	all := even(parts, n)
 	for i, f := range all {
-		if f.Bytes > most {
+		if f.Bytes <= most {
+			continue
+		}
+		if own, _ := x.coder.extra(x.file(s.of(n), int64(i))); f.Bytes+own > x.opts.FileBytes {
 			return nil, mapper.Permanent(fmt.Errorf("file %d of %d would have %d bytes, and Options.FileBytes is %d: "+
-				"there have to be more files, or smaller pages", i+1, n, f.Bytes+perFile,
-				x.opts.FileBytes))
+				"there have to be more files, or smaller pages", i+1, n, f.Bytes+own, x.opts.FileBytes))
 		}
 	}
 	return all, nil
