@@ -331,9 +331,10 @@ func (p CopyParams) Validate() error {
 
 // Copy is the mapper "copy". It copies entities, exactly as they are stored, to another kind or
 // namespace. A copy has the name or ID of its entity, and the same parents. If an entity with that
-// key exists, the copy overwrites it, unless [CopyParams].Insert is set. A start by name refuses to
-// copy several kinds to one, or several namespaces to one, without Insert: copies of entities with
-// the same name or ID would overwrite each other.
+// key exists, the copy overwrites it, unless [CopyParams].Insert is set.
+//
+// Without Insert, a start by name refuses to copy several kinds to one, or several namespaces to
+// one. Copies of entities with the same name or ID would overwrite each other.
 var Copy *mapper.Mapper[CopyParams] = copies.WithStarter(startCopy).
 	CheckByName(nil, func(params json.RawMessage) error { return mapper.CheckParams(params, new(CopyParams)) })
 
