@@ -863,7 +863,7 @@ func TestEraseMistyped(t *testing.T) {
 	})
 }
 
-// TestEraseImpossible refuses erasures of tenants for whom no query can look at the end.
+// TestEraseImpossible refuses to erase a tenant if the end of the job could not look for its value.
 func TestEraseImpossible(t *testing.T) {
 	d := newDrawer(t)
 	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {
