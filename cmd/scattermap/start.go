@@ -184,8 +184,8 @@ rehearsals, which write nothing. Only erase needs no --kind.`,
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
 		"pause the job after more failures than this `number`, at least 1; by default 1,000; -1 is no limit")
-	flags.Var((*retention)(&f.options.Retain), "retain", "how long the job's records are kept after its end: a "+
-		"`time` such as 30d, at least 8d, or always; by default the service's setting, or always")
+	flags.Var((*retention)(&f.options.Retain), "retain", "how long to keep the job's records after its end: a `time` "+
+		"of at least 8d, such as 30d, or always; by default the service's setting, or always")
 	flags.BoolVar(&execute, "execute", false, "let set, rename, drop, delete and erase write")
 	flags.BoolVarP(&yes, "yes", "y", false, "with --execute, do not ask for the number of entities")
 	flags.BoolVar(&f.options.DryRun, "dry-run", false,
