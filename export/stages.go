@@ -215,7 +215,7 @@ func (x *Export[P]) stretches(
 			return nil, fmt.Errorf("there are %d parts, and %d were counted", len(parts), n)
 		}
 	}
-	// What a file has besides its parts may depend on the number of files.
+	// The bytes of a file besides its parts may depend on the number of files.
 	for n, perFile := max(1, s.Files), int64(-1); ; n = len(all) {
 		more := x.perFile(s.of(n))
 		if more <= perFile {
@@ -387,9 +387,6 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 // differ. That is not certain: large plans are recorded in several transactions, and two plans may
 // be recorded at once.
 func checkTiles(s stage, files []plannedFile) error {
-	if s.Layout == 0 {
-		return nil
-	}
 	end, names := "", make(map[string]bool, len(files))
 	for i, f := range files {
 		if f.From != end || int64(i) != f.Index || f.Plan != s.Plan || f.Name != "" && names[f.Name] {
