@@ -49,6 +49,7 @@ func TestPlannedFiles(t *testing.T) {
 			}
 			return fmt.Sprint(f.Index % f.Of), ""
 		}
+		wrapped := func(most int64) Options { return Options{Format: JSON, Wrap: longEnd, FileBytes: most} }
 		counted := func(parts, bytes int64) map[string]int64 {
 			return map[string]int64{partsCounter: parts, bytesCounter: bytes}
 		}
@@ -64,16 +65,13 @@ func TestPlannedFiles(t *testing.T) {
 			"as many as allowed":      {Options{FileBytes: 200, MaxFiles: 4}, 0, counted(4, 400), "4"},
 			"more than allowed": {Options{FileBytes: 200, MaxFiles: 3}, 0, counted(4, 400),
 				"Options.MaxFiles is 3"},
-			"of which the last is longer": {Options{Format: JSON, Wrap: longEnd, FileBytes: 152}, 0, counted(4, 400), "8"},
-			"of which the last is empty": {Options{Format: JSON, Wrap: longEnd, FileBytes: 151}, 0, counted(4, 400), "9"},
-			"two, of which the last is longer": {Options{Format: JSON, Wrap: longEnd, FileBytes: 254}, 2, counted(4, 400),
-				"2"},
-			"two, of which the last is too long": {Options{Format: JSON, Wrap: longEnd, FileBytes: 253}, 2,
-				counted(4, 400), "would have 254 bytes"},
-			"three, of which the last has fewer parts": {Options{Format: JSON, Wrap: longEnd, FileBytes: 205}, 3,
-				counted(4, 400), "3"},
-			"fewer counted": {Options{}, 0, counted(3, 300), "there are 4 parts, and 3 were counted"},
-			"more counted":  {Options{}, 0, counted(5, 500), "there are 4 parts, and 5 were counted"},
+			"the last is longer":              {wrapped(152), 0, counted(4, 400), "8"},
+			"the last is empty":               {wrapped(151), 0, counted(4, 400), "9"},
+			"two, the last is longer":         {wrapped(254), 2, counted(4, 400), "2"},
+			"two, the last is too long":       {wrapped(253), 2, counted(4, 400), "would have 254 bytes"},
+			"three, the last has fewer parts": {wrapped(205), 3, counted(4, 400), "3"},
+			"fewer counted":                   {Options{}, 0, counted(3, 300), "there are 4 parts, and 3 were counted"},
+			"more counted":                    {Options{}, 0, counted(5, 500), "there are 4 parts, and 5 were counted"},
 			"all are read": {Options{}, 0, counted(exactParts, 1),
 				"there are 4 parts, and 100000 were counted"},
 			"too many to read":         {Options{FileBytes: 1000}, 0, counted(exactParts+1, 9000), "10"},

@@ -368,9 +368,9 @@ func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params jso
 	}{{p.Kind != "" && len(q.Kinds) > 1, "kind"},
 		{p.Namespace != nil && (q.AllNamespaces || len(q.Namespaces) > 1), "namespace"}} {
 		if merge.is {
-			return nil, fmt.Errorf("copy: %w: copies from several %ss into one would overwrite each other, if entities "+
-				`have the same name or ID: set "insert", which makes such an entity a failure, or start a job for each %s`,
-				mapper.ErrInvalidArgument, merge.what, merge.what)
+			return nil, fmt.Errorf("copy: %w: copies from several %ss into one would overwrite each other if entities "+
+				`have the same name or ID: set "insert", which makes such an entity a failure, or start a job for `+
+				"each %s", mapper.ErrInvalidArgument, merge.what, merge.what)
 		}
 	}
 	return copies.Start(ctx, e, q, p, o)

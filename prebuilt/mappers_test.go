@@ -276,7 +276,8 @@ func TestCopyOfSeveral(t *testing.T) {
 			copied, failed int64
 		}{
 			{mapper.Query{Kinds: []string{"Cat", "Dog"}}, `{"kind": "All"`, "several kinds", "All", "", 5, 2},
-			{mapper.Query{Kind: "Dog", AllNamespaces: true}, `{"namespace": "z"`, "several namespaces", "Dog", "z", 9, 2},
+			{mapper.Query{Kind: "Dog", AllNamespaces: true}, `{"namespace": "z"`, "several namespaces", "Dog", "z", 9,
+				2},
 			{mapper.Query{Kind: "Dog", Namespaces: []string{"x", "y"}}, `{"kind": "Old", "namespace": "z"`,
 				"several namespaces", "Old", "z", 6, 1},
 			{mapper.Query{Kinds: []string{"Cat"}}, `{"kind": "Tom"`, "", "Tom", "", 3, 0},
@@ -296,8 +297,8 @@ func TestCopyOfSeveral(t *testing.T) {
 			s := run(t, w, "copy", c.params+`, "insert": true}`, c.query, mapper.StartOptions{})
 			found := entities(t, w.Client, c.kind, c.to)
 			if s.Processed != c.copied || s.Failures != c.failed || c.kind == "All" && found["/All,c"]["Of"] != "All" {
-				t.Errorf("copy %s: %d copied, %d failed, want %d and %d: %v", c.params, s.Processed, s.Failures, c.copied,
-					c.failed, found)
+				t.Errorf("copy %s: %d copied, %d failed, want %d and %d: %v", c.params, s.Processed, s.Failures,
+					c.copied, c.failed, found)
 			}
 		}
 	})
