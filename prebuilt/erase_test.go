@@ -871,7 +871,7 @@ func TestEraseImpossible(t *testing.T) {
 		w.put("", "Account", "a", datastore.Property{Name: "tenant", Value: "acme"})
 		long, bytes := strings.Repeat("x", 1501), strings.Repeat("eHh4", 501) // in base64
 		for params, want := range map[string]string{
-			`{"property": "tenant", "value": "` + long + `"}`:             `"value": a text or blob has more than 1500 bytes`,
+			`{"property": "tenant", "value": "` + long + `"}`:             `"value": a text or blob has more than 1500`,
 			`{"property": "tenant", "value": {"bytes": "` + bytes + `"}}`: `"value": a text or blob`,
 			`{"property": "tenant", "value": {"bytes": ""}}`:              "whose value is not empty",
 			`{"property": "` + long + `", "value": "acme"}`:               `"property" is longer`,
