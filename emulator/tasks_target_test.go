@@ -79,8 +79,8 @@ func TestURIOverride(t *testing.T) {
 	}
 }
 
-// TestHTTPTarget checks that a queue's method, headers and token replace those of its tasks. It
-// also checks which headers clients can't set.
+// TestHTTPTarget checks that a queue's method, headers and token replace its tasks' own. It also
+// checks which headers clients can't set.
 func TestHTTPTarget(t *testing.T) {
 	header := func(k, v string) *cloudtaskspb.HttpTarget_HeaderOverride {
 		return &cloudtaskspb.HttpTarget_HeaderOverride{Header: &cloudtaskspb.HttpTarget_Header{Key: k, Value: v}}

@@ -52,7 +52,7 @@ func (f Form) With(properties map[string]*pb.Value) (Form, error) {
 }
 
 // count returns the form with its field indexed set to n. It returns an error if an entity may not
-// have so many indexed values.
+// have n indexed values.
 func (f Form) count(n int) (Form, error) {
 	if n > maxIndexed {
 		return f, model.Invalid("an entity has at most %d indexed values, this one has %d", maxIndexed, n)
@@ -62,7 +62,7 @@ func (f Form) count(n int) (Form, error) {
 }
 
 // Splice applies a property mask: it changes the properties with the given names to those in from.
-// If from lacks a name, Splice removes that property. The result is the same as that of [Mask], but
+// If from lacks a name, Splice removes that property. The result is the same as [Mask]'s, but
 // Splice decodes only the properties that it removes.
 func (f Form) Splice(names []string, from map[string]*pb.Value) (Form, error) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))

@@ -101,8 +101,8 @@ type description struct {
 	most      int
 	kind      *store.Kind
 	next      string // the path where the next call starts
-	ended     bool   // work since the last check for waiting callers
-	looked    int    // number of entities and names since look last paused or found no waiting caller
+	ended     bool   // whether the whole span was described
+	looked    int    // work since the last check for waiting callers
 }
 
 // first returns a name from which to start. No earlier name is in the span.

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// A delivery is one attempt to deliver a task. It has the task and the settings of its queue as
-// they were at its start.
+// A delivery is one attempt to deliver a task. It has copies of the task and of its queue's
+// settings, from its start.
 type delivery struct {
 	task   *task
 	copy   task

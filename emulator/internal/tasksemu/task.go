@@ -25,7 +25,7 @@ type task struct {
 	name    string // the full name of the task
 	id      string
 	request *pb.HttpRequest
-	retries *pb.RetryConfig // the task's own retry settings; nil: those of the queue apply
+	retries *pb.RetryConfig // the task's own retry settings; nil: the queue's settings apply
 	created time.Time
 	size    int
 
