@@ -35,7 +35,8 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// TestDifferentPaths checks that different paths have different texts, each of one line.
+// TestDifferentPaths checks that different paths have different texts, and that each text is one
+// line.
 func TestDifferentPaths(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	some := func() string {
