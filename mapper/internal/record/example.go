@@ -25,11 +25,11 @@ type ExampleProperty struct {
 	After  string `json:"after"`
 }
 
-// PageExamples is how many examples of each page a rehearsal keeps.
+// PageExamples is the number of examples that a rehearsal stores of each page.
 const PageExamples = 2
 
-// Exemplify stores examples of what a page would change, in the record of a rehearsal's range. It
-// stores none if they do not fit.
+// Exemplify stores examples of what a rehearsal's page would change, in the range's record. If they
+// do not fit, it stores none.
 func (r *Range) Exemplify(all []Example) {
 	if len(all) == 0 {
 		return

@@ -20,19 +20,19 @@ type Schedule struct {
 	Tick    time.Time `datastore:"tick,noindex"`    // the time of the last tick on which the schedule has decided
 	Outcome string    `datastore:"outcome,noindex"` // the decision on that tick, one of the Tick constants
 	Run     string    `datastore:"run,noindex"`     // the ID of the job that the schedule started last
-	Queued  []byte    `datastore:"queued,noindex"`  // the waiting tick as JSON; empty: none waits
+	Queued  []byte    `datastore:"queued,noindex"`  // the waiting tick's run as JSON; empty: no tick waits
 	Waits   time.Time `datastore:"waits,noindex"`   // the time of the waiting tick
 
 	// Slots are the names of the slots ([Slot]) that the waiting tick's run will take. Older builds
 	// store none.
 	Slots []string `datastore:"slots,omitempty,noindex"`
 
-	// Past has the last ticks as JSON, see [PastTick]. An older build removes it when it decides on
-	// a tick.
+	// Past has the last ticks as JSON, see [PastTick]. If an older build decides on a tick, it
+	// removes this field.
 	Past []byte `datastore:"past,omitempty,noindex"`
 }
 
-// Outcomes of a tick, which say what the schedule has decided.
+// Outcomes of a tick.
 const (
 	TickStarted = "started"
 	TickSkipped = "skipped"
@@ -48,11 +48,11 @@ type PastTick struct {
 	Job     string    `json:"job,omitempty"`
 }
 
-// mostPast is how many past ticks a schedule's record has.
+// mostPast is the largest number of past ticks in a schedule's record.
 const mostPast = 100
 
-// Became returns what the schedule has decided on the tick of the given time. The result known is
-// false if the record no longer has the decision.
+// Became returns what the schedule decided on the tick at a time. known is false if the record no
+// longer has this decision.
 func (s *Schedule) Became(at time.Time) (past PastTick, known bool) {
 	if i := slices.IndexFunc(s.past(), func(p PastTick) bool { return p.At.Equal(at) }); i >= 0 {
 		return s.past()[i], true
@@ -72,20 +72,20 @@ func (s *Schedule) past() (all []PastTick) {
 func (s *Schedule) note(at time.Time, outcome, job string) {
 	all := slices.DeleteFunc(s.past(), func(p PastTick) bool { return p.At.Equal(at) })
 	all = append(all, PastTick{at.UTC(), outcome, job})
-	s.Past, _ = json.Marshal(all[max(0, len(all)-mostPast):]) // texts and valid times encode
+	s.Past, _ = json.Marshal(all[max(0, len(all)-mostPast):]) // texts and valid times can always be encoded
 }
 
-// Has reports whether the tick of the given time is the one that waits.
+// Has reports whether the tick at a time is the waiting tick.
 func (s *Schedule) Has(at time.Time) bool { return len(s.Queued) > 0 && at.Equal(s.Waits) }
 
-// Start records that a tick starts a run. A waiting tick of an earlier time is skipped.
+// Start records that a tick starts a run. If an earlier tick waits, it is skipped.
 func (s *Schedule) Start(at time.Time, run string) {
 	s.decide(at, TickStarted, run)
 	s.Run = run
 }
 
-// Skip records that a tick starts no run, because the given job prevents it. If another tick waits,
-// it goes on waiting.
+// Skip records that a tick starts no run, because of the given job. If another tick waits, it
+// continues to wait.
 func (s *Schedule) Skip(at time.Time, job string) {
 	s.Tick, s.Outcome = at, TickSkipped
 	s.note(at, TickSkipped, job)
@@ -114,8 +114,8 @@ func (s *Schedule) replaced(at time.Time, job string) {
 	}
 }
 
-// Queue records that a tick waits for the end of a job. Its run, whose arguments are in what, will
-// take the given slots. The tick replaces an earlier waiting one.
+// Queue records that a tick waits for the end of a job. what has the arguments of its run, which
+// will take the given slots. If an earlier tick waits, this one replaces it.
 func (s *Schedule) Queue(at time.Time, what []byte, slots []string, job string) {
 	s.replaced(at, job)
 	s.Tick, s.Outcome, s.Queued, s.Waits, s.Slots = at, TickQueued, what, at, slots

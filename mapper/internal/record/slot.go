@@ -11,7 +11,7 @@ import (
 const SlotKind = "ScattermapSlot"
 
 // A Slot is a lock on a mapper and a kind. A job holds it from its start to its end, so that only
-// one job of the mapper runs over the kind.
+// one job of this mapper processes the kind at a time.
 type Slot struct {
 	Mapper string `datastore:"mapper,noindex"`
 	Kind   string `datastore:"kind,noindex"`
