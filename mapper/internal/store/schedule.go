@@ -172,8 +172,8 @@ func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref)
 
 // own reads the schedule's record and the job of its last run, for the tick at a time. If the last
 // run is in a queue that the caller does not have, the schedule belongs to another service, and own
-// returns an error. Two cases are allowed, both after the end of the last run: the tick is later
-// than the schedule's last one, or it has waited in one of the caller's queues.
+// returns an error. After the end of the last run, two kinds of ticks are allowed nevertheless.
+// They are later than the schedule's last tick, or have waited in one of the caller's queues.
 func (t Turns) own(get get, at time.Time) (*record.Schedule, *record.Job, error) {
 	s, run, err := lastRun(get, t.Name)
 	if err != nil || run == nil || run.Queue == "" || slices.Contains(t.Queues, run.Queue) ||
