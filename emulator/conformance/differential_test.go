@@ -448,7 +448,8 @@ func (g *generator) aggregation() step {
 			}
 			results := resp.Batch.AggregationResults[0].AggregateProperties
 			for _, v := range results {
-				if d, ok := v.ValueType.(*pb.Value_DoubleValue); ok { // rounding errors depend on the order of the values
+				// Rounding errors depend on the order of the values.
+				if d, ok := v.ValueType.(*pb.Value_DoubleValue); ok {
 					d.DoubleValue, _ = strconv.ParseFloat(fmt.Sprintf("%.12g", d.DoubleValue), 64)
 				}
 			}

@@ -158,7 +158,8 @@ func (c *Cloud) logged(s *service, line string) {
 	defer c.mu.Unlock()
 	for _, p := range c.policies {
 		var matches bool
-		if strings.Contains(p.condition, "scattermap_failures") { // a condition on metrics, which this simulation does not collect
+		// This condition is on metrics, which this simulation does not collect.
+		if strings.Contains(p.condition, "scattermap_failures") {
 			matches = entry["event"] == "job failed" || entry["event"] == "job paused"
 		} else {
 			matches = matchesLine(p.condition, s.name, entry)

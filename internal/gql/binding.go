@@ -34,7 +34,8 @@ func newBindings(q *pb.GqlQuery) (*bindings, error) {
 		positional: q.GetPositionalBindings(),
 		used:       make([]bool, len(q.GetPositionalBindings())),
 	}
-	for _, name := range slices.Sorted(maps.Keys(b.named)) { // in sorted order, so that of several errors it is always the same
+	// Sorted, so that with several errors it is always the same one.
+	for _, name := range slices.Sorted(maps.Keys(b.named)) {
 		switch {
 		case !bindingName.MatchString(name):
 			return nil, fmt.Errorf("GQL binding %s: its name does not match %s", show(name), bindingName)

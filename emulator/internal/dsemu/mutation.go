@@ -35,9 +35,11 @@ type draftSet struct {
 
 // An applied is the outcome of one mutation in a commit.
 type applied struct {
-	draft      *draft
-	completed  bool // whether the server gave an incomplete key an ID
-	conflict   bool // whether the entity had another version than the mutation requires; the mutation then has no effect
+	draft     *draft
+	completed bool // whether the server gave an incomplete key an ID
+	// whether the entity had another version than the mutation requires, so that the mutation has
+	// no effect
+	conflict   bool
 	transforms []*pb.Value
 }
 

@@ -74,7 +74,8 @@ func (b *background) probe(ctx context.Context, client *datastore.Client) {
 		}
 		b.mu.Lock()
 		took := time.Since(sent)
-		if c := status.Code(err); c == codes.ResourceExhausted || c == codes.Unavailable { // the database is overloaded, and refuses calls
+		// The database is overloaded, and refuses calls.
+		if c := status.Code(err); c == codes.ResourceExhausted || c == codes.Unavailable {
 			late, took = true, longestProbe
 		}
 		if late || errors.Is(err, datastore.ErrNoSuchEntity) {

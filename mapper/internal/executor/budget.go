@@ -145,7 +145,8 @@ func (x *Executor) takeOut(
 	ctx context.Context, job *record.Job, need, around float64, budget record.Budget,
 ) (got float64, allowance int64, err error) {
 	j, err := x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
-		if !bytes.Equal(j.Budget, job.Budget) { // the budget was changed a moment ago, and applies from the next page on
+		// The budget was changed a moment ago, and applies from the next page on.
+		if !bytes.Equal(j.Budget, job.Budget) {
 			got = need
 			return false, nil
 		}

@@ -59,7 +59,8 @@ func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settl
 // not wait while a transaction is open, or while another task wants to run exclusively.
 func (d *delivery) calls(inTransaction bool) func(ctx context.Context, n int, before int64, first bool) error {
 	x, ref, begun, wait := d.x, d.job.Ref(), d.begunAt, d.planner.Wait
-	if limit, _ := d.job.RateLimit(); limit.CallsPerSecond == 0 { // a rate that can't be read counts as no limit here; other code reports the error
+	// A rate that can't be read counts as no limit here; other code reports the error.
+	if limit, _ := d.job.RateLimit(); limit.CallsPerSecond == 0 {
 		return nil
 	}
 	deadline, timeout := x.Queue.DispatchDeadline(), time.Duration(d.job.Timeout)

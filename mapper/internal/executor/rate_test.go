@@ -39,7 +39,8 @@ func TestWaitsLetOthersBeAlone(t *testing.T) {
 			}
 			w.Begin(j) // this is the start of a minute, when background jobs pause
 			time.Sleep(2 * time.Second)
-			if n := begun.Load(); background && n > 0 || !background && n != 3 { // the function has run twice on the second entity
+			// The function has run twice on the second entity.
+			if n := begun.Load(); background && n > 0 || !background && n != 3 {
 				w.Fatalf("background %v: %d functions have begun", background, n)
 			}
 			for range 2 {

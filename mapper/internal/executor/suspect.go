@@ -83,7 +83,8 @@ func (d *delivery) unmark(ctx context.Context) {
 			if r.State != record.Pending {
 				return false
 			}
-			if cutOff && r.Begun == d.turn.mark && r.PageLimit() > 1 { // the page may have been too large for the deadline, so it is halved
+			// The page may have been too large for the deadline, so it is halved.
+			if cutOff && r.Begun == d.turn.mark && r.PageLimit() > 1 {
 				r.Narrow(r.Expected())
 			}
 			return r.Alive(d.turn.mark)

@@ -231,7 +231,8 @@ func TestDrain(t *testing.T) {
 					t.Errorf("a task enters: %v", err)
 				}
 				time.Sleep(time.Minute)
-				if left, err := g.Drain(t.Context()); left != 0 || err != nil { // a second call, after all deliveries have ended
+				// All deliveries have ended; this is a second call.
+				if left, err := g.Drain(t.Context()); left != 0 || err != nil {
 					t.Errorf("once more: %d, %v", left, err)
 				}
 			})

@@ -39,7 +39,8 @@ func OfEntities(
 	var turn sync.Mutex
 	found := new(Comparison)
 	return found, st.EachRecord(ctx, job.Ref(), func(r *record.Range) error {
-		if r.Alone || r.State != record.Done { // the entity of an Alone range is already compared in the range of its page
+		// The entity of an Alone range is already compared in its page's range.
+		if r.Alone || r.State != record.Done {
 			return nil
 		}
 		n, keys, err := src.KeysDigest(ctx, q, r.Start, r.End)

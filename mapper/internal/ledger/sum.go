@@ -38,7 +38,8 @@ func (s *Sum) Add(r *record.Range) error {
 	if s.Sample != nil {
 		s.Sample.Add(r)
 	}
-	if !r.Continued && (!r.Alone || !r.Done.Equal(r.Created)) { // an entity that failed finally in its page never had a task of its own
+	// An entity that failed finally in its page never had a task of its own.
+	if !r.Continued && (!r.Alone || !r.Done.Equal(r.Created)) {
 		s.Tasks++
 	}
 	s.Depth = max(s.Depth, r.Depth)

@@ -75,7 +75,8 @@ func (js *Jobs) sweepCleanUp(ctx context.Context, job *record.Job, now time.Time
 	case err != nil:
 		return err
 	case n == 0:
-		if err := js.planRetention(ctx, job); err != nil { // plans the automatic clean-up of the records that remain, such as failures
+		// Records may remain, such as failures, for which an automatic clean-up is planned.
+		if err := js.planRetention(ctx, job); err != nil {
 			return err
 		}
 		return js.finishCleanUp(ctx, job)

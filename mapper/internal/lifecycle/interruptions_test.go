@@ -28,7 +28,8 @@ func (a act) interrupt(w *trialWorld, how string, by func(j *record.Job)) {
 		j := a.prepared(w, fmt.Sprintf("%s-%d", how, at))
 		var calls atomic.Int32
 		err := a.do(under(w.Context(), func(method string, call func() error) error {
-			if method != "RunQuery" && int(calls.Add(1)) == at+1 { // RunQuery does not count: many queries run at the same time, and change nothing
+			// RunQuery does not count: many queries run at the same time, and change nothing.
+			if method != "RunQuery" && int(calls.Add(1)) == at+1 {
 				by(j)
 			}
 			return call()
@@ -119,7 +120,8 @@ func TestAddUpInParts(t *testing.T) {
 			w.ranges(j, 80, func(r *record.Range) { r.State, r.Open, r.Processed = record.Done, "", 1 })
 			w.changed(w.Records(j)[j.Root()], func(r *record.Range) { r.State, r.Open = record.Done, "" })
 			j = w.cleaning(j, lifecycle.CleanUp{IncludeFailures: true})
-			w.must(w.deliver(under(w.Context(), nth(2, "RunQuery", func() { // the second query, which is for open ranges
+			// The second query is for open ranges.
+			w.must(w.deliver(under(w.Context(), nth(2, "RunQuery", func() {
 				if time.Sleep(c.takes); c.drains {
 					go func() { _, _ = w.Gate.Drain(context.Background()) }()
 					time.Sleep(time.Nanosecond)
@@ -250,7 +252,8 @@ func TestIncompleteUndo(t *testing.T) {
 			} else {
 				err = w.deliver(w.Context(), u, "finalize", body.Job{}, 0)
 			}
-			if now := w.Job("u"); now.State == record.Succeeded { // without the answer, it is unknown whether the undo has missed records
+			// Without the answer, it is unknown whether the undo has missed records.
+			if now := w.Job("u"); now.State == record.Succeeded {
 				w.stored(now, func(j *record.Job) { j.State, j.Epoch = record.Running, j.Epoch+1 })
 				lookups := 0
 				err := w.deliver(under(w.Context(), func(method string, call func() error) error {

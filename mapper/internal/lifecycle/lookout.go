@@ -149,7 +149,8 @@ func (js *Jobs) complaintOf(s *tasks.TaskInfo) string {
 	const longest = 200
 	text := fmt.Sprintf("the queue has tried %d times to deliver a task to %s, and the last attempt ended with %.*s",
 		s.Attempts, s.URL, longest, strings.TrimSpace(s.Message))
-	if strings.Contains(s.Message, strconv.Itoa(http.StatusMisdirectedRequest)) { // a draining process answers with this status, see tasks.Redeliver
+	// A draining process answers with this status, see tasks.Redeliver.
+	if strings.Contains(s.Message, strconv.Itoa(http.StatusMisdirectedRequest)) {
 		return text + ": the process there drains, or has drained: does another one run?"
 	}
 	if s.TargetChanged {

@@ -54,7 +54,8 @@ func (js *Jobs) enqueueRetention(ctx context.Context, job *record.Job, after int
 		// at the start of a day, so that several callers enqueue only one task for a day
 		at = most.Truncate(24 * time.Hour).Unix()
 	}
-	if soon := now.Truncate(retainSoon).Add(2 * retainSoon).Unix(); at <= now.Unix() { // another name, because the name of its own time may be taken
+	// This time gives another name, because the name of its own time may be taken.
+	if soon := now.Truncate(retainSoon).Add(2 * retainSoon).Unix(); at <= now.Unix() {
 		at = soon
 	}
 	if at <= after {

@@ -177,8 +177,8 @@ func (p *Page) complete(ctx context.Context, o *Results) error {
 // of a lookup.
 const mostAllocated = 500
 
-// runChunk runs the function over the entities of a chunk. The page started at the time begun. full
-// is true if the page must end before the end of the chunk.
+// runChunk runs the function over the entities of a chunk. The last argument is the page's start.
+// full is true if the page must end before the end of the chunk.
 func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Time) (full bool, err error) {
 	size := len(p.At)
 	dealt := func(r result, hung time.Duration) {

@@ -93,7 +93,8 @@ func (j *Job) Resume(failed int64, now time.Time) error {
 	default:
 		return refuse(j)
 	}
-	if err := j.refuseCleaned(); err != nil && len(j.Closing) == 0 { // a job with Closing set deletes its records before it ends, and only has to end
+	// A job with Closing set deletes its records itself before it ends, so it may continue.
+	if err := j.refuseCleaned(); err != nil && len(j.Closing) == 0 {
 		return err
 	}
 	if j.Limited && j.Limit > 0 {

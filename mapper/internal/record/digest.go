@@ -162,7 +162,9 @@ func (r *Range) Digest() []byte {
 	}
 	d.time(r.Created)
 	d.time(r.Done)
-	if r.Written != 0 { // if Written is 0, it is left out, because older builds stored no such field and sealed records without it
+	// If Written is 0, it is left out, because older builds stored no such field and sealed records
+	// without it.
+	if r.Written != 0 {
 		d.text("written")
 		d.integer(r.Written)
 	}

@@ -106,7 +106,8 @@ func TestUndoGoesOn(t *testing.T) {
 					}
 				} else {
 					c.change(j)
-					if _, err := st.client.Mutate(t.Context(), j.Update()); err != nil { // without the checks of UpdateJob, as an older build
+					// An older build writes without the checks of UpdateJob.
+					if _, err := st.client.Mutate(t.Context(), j.Update()); err != nil {
 						t.Fatal(err)
 					}
 				}

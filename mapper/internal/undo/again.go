@@ -54,7 +54,8 @@ func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*enti
 				undone[r.ID] = pages
 			}
 			others := 0
-			last := slices.IndexFunc(pages, func(p closer) bool { // true if another page wrote the entity, and none of these at or after c
+			// The result is true if another page wrote the entity, and none at or after c.
+			last := slices.IndexFunc(pages, func(p closer) bool {
 				if !p.has(e.key, p.at, u.query.ShardBy != "") {
 					return false
 				}

@@ -123,7 +123,8 @@ func TestMoved(t *testing.T) {
 	for times, want := range map[int]string{
 		1: "1 stays: " + whyChanged, 2: "1 stays: " + whyChanged + "\n2 stays: " + whyChanged, batchAttempts: "",
 	} {
-		for _, code := range []codes.Code{codes.FailedPrecondition, codes.Aborted} { // the database may refuse the batch with either code
+		// The database may refuse the batch with either code.
+		for _, code := range []codes.Code{codes.FailedPrecondition, codes.Aborted} {
 			inWorld(t, 1, []int64{1, 2, 3}, func(w *world) {
 				w.page(0, to{1: 7, 2: 7, 3: 7})
 				w.most.Store(1)

@@ -71,7 +71,8 @@ func TestFailingCalls(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			inWorld(t, 3, []int64{1, 2, 3, 11, 51, 52}, func(w *world) {
 				p.job(w)
-				for after := 0; ; after += 1 + after/3 { // skips some of the many similar calls that search for a deletion
+				// The search for a deletion makes many similar calls, so some are skipped.
+				for after := 0; ; after += 1 + after/3 {
 					call, err := w.function(), error(nil)
 					attempt := func() (string, error) {
 						e, err := call(w.Context(), function.Job{Ref: w.undo.Ref()}, w.ranges[p.page].Key(), nil)
@@ -147,7 +148,9 @@ func TestUnkept(t *testing.T) {
 					if refused.IsZero() {
 						break
 					}
-					if err != nil { // the undo fails only if the states just before and after the commit, or of a whole minute, are not kept
+					// The undo fails only if the states just before and after the commit, or of a
+					// whole minute, are not kept.
+					if err != nil {
 						if !fault.IsPermanent(err) || !strings.Contains(err.Error(), "the past is not kept") ||
 							refused.After(page.at) || refused.Before(page.before()) && !refused.Equal(page.minute()) {
 							t.Errorf("read %d is refused, %v after the page: %v", after, refused.Sub(page.at), err)

@@ -97,7 +97,9 @@ func Mapper(
 				defer function.Recovered(&err)
 				a := function.NewAttempt(j.Ref, function.Update, key)
 				err = a.Run(func() error { return u.page(ctx, a, j, key) })
-				if fault.IsFatal(err) { // this page's past is gone, but other pages may be younger, so the error must not end the job
+				// This page's past is gone, but other pages may be younger, so the error must not
+				// end the job.
+				if fault.IsFatal(err) {
 					err = fault.Permanent(err)
 				}
 				if err != nil {
@@ -266,7 +268,8 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 	if err != nil {
 		return nil, err
 	}
-	if !u.query.Unread(true) { // if the job did not read its entities, they may not have existed, so none can be missing
+	// If the job did not read its entities, they may not have existed, so none can be missing.
+	if !u.query.Unread(true) {
 		if n := own.unfound(c.wrote); n > 0 {
 			o.leave(nil, n, fmt.Sprintf(whyUnfound, n))
 		}
@@ -345,7 +348,8 @@ func (u undoer) look(
 	if err != nil {
 		return nil, err
 	}
-	if err := u.readBatches(ctx, o); err != nil { // after the lookup, so that a batch which commits in between is in both
+	// This comes after the lookup, so that a batch which commits in between is in both.
+	if err := u.readBatches(ctx, o); err != nil {
 		return nil, err
 	}
 	seen := make(map[string]bool, len(keys))
