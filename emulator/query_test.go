@@ -111,7 +111,7 @@ func TestQueries(t *testing.T) {
 	})
 }
 
-// TestQueryReturnsEntities checks the entities in full results.
+// TestQueryReturnsEntities checks that a query without a projection returns whole entities.
 func TestQueryReturnsEntities(t *testing.T) {
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		library(t, client)

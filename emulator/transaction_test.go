@@ -169,7 +169,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// TestNoLostUpdates lets many clients add to one entity.
+// TestNoLostUpdates lets many clients add to one entity, and checks that no addition is lost.
 func TestNoLostUpdates(t *testing.T) {
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		workers, each := 8, 10

@@ -81,7 +81,6 @@ func newEnv(t *testing.T, product string) *env {
 	return e
 }
 
-// connect connects the env to an address.
 func (e *env) connect(addr string) {
 	t := e.T
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))

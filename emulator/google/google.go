@@ -122,7 +122,6 @@ const portAttempts = 3
 
 var errPortTaken = errors.New("its port was taken meanwhile")
 
-// start starts an emulator on the given port.
 func (l launch) start(ctx context.Context, p Product, jar, java, port string) (*Emulator, error) {
 	dir, err := os.MkdirTemp("", "scattermap-"+string(p))
 	if err != nil {

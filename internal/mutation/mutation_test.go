@@ -59,7 +59,7 @@ func TestNames(t *testing.T) {
 //go:embed testdata/example.txt
 var example string
 
-// TestGenerate checks the mutants of a function.
+// TestGenerate checks which mutants are made of an example function.
 func TestGenerate(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {

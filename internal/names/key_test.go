@@ -11,7 +11,7 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestKey checks the texts of keys.
+// TestKey checks the texts that Key returns.
 func TestKey(t *testing.T) {
 	inside := datastore.IDKey("Bank", 7, nil)
 	inside.Namespace = "acme"

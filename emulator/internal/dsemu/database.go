@@ -191,7 +191,7 @@ func (db *database) tidy() {
 	}
 }
 
-// since returns the changes after a time.
+// since returns the changes that were committed after a time.
 func (db *database) since(at int64) []change {
 	i, _ := slices.BinarySearchFunc(db.log, at+1, func(c change, at int64) int { return cmp.Compare(c.at, at) })
 	return db.log[max(i, db.trimmed):]

@@ -23,7 +23,8 @@ const maxLockWait = 30 * time.Second
 // lockPoll is how often a waiting commit looks for transactions that have expired.
 const lockPoll = time.Second
 
-// locks reports whether a transaction holds locks.
+// locks reports whether a transaction holds locks. This is so if concurrency is pessimistic and the
+// transaction may write.
 func (db *database) locks(tx *transaction) bool {
 	return db.opts.Pessimistic && !tx.readOnly
 }

@@ -320,7 +320,7 @@ func representation(v *pb.Value) string {
 	return "NULL"
 }
 
-// A measure is a number of entities, and their total size.
+// A measure has the number and the total size of some entities.
 type measure struct{ count, bytes int64 }
 
 func (d *description) measure(k *store.Kind) (m measure) {

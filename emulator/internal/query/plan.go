@@ -18,7 +18,7 @@ type scan struct {
 	reverse    bool             // whether to read keys in descending order
 }
 
-// plan returns the scan of a conjunction.
+// plan returns the scan that finds the entities of a conjunction.
 func (q *Query) plan(c *conjunction) scan {
 	var s scan
 	for _, e := range c.indexed {

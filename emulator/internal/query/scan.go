@@ -202,7 +202,7 @@ func (h *byRow) Pop() any {
 	return s
 }
 
-// A source returns the rows of one scan.
+// A source returns the rows of one scan, in order, to the merge of all scans.
 type source struct {
 	query  *Query
 	merge  *merge

@@ -48,5 +48,4 @@ func (h *taskHeap) take(place int, now time.Time) *task {
 	return heap.Remove(h, place).(*task)
 }
 
-// remove removes a task from the heap.
 func (h *taskHeap) remove(t *task) { heap.Remove(h, t.place) }

@@ -106,9 +106,10 @@ func TestChangedAmid(t *testing.T) {
 	}
 }
 
-// TestFirstDeliverySolo checks that the first delivery of a suspected range writes a crash mark,
-// and that a suspected page without entities ends. A single entity must be processed in its page,
-// unless the page was halved before.
+// TestFirstDeliverySolo checks that the first delivery of a range writes a crash mark
+// (record.CrashMark) if the range is suspected of killing its process. A suspected page without
+// entities must end. A single entity must be processed in its page, unless the page was halved
+// before.
 func TestFirstDeliverySolo(t *testing.T) {
 	for _, n := range []int64{5, 1, 0} {
 		var w *testworld.World
@@ -258,8 +259,8 @@ func TestStoppedBeforePage(t *testing.T) {
 	}
 }
 
-// TestSoloDoesNotWait checks that a suspected page does not wait for its job's rate, because its
-// process does nothing else meanwhile.
+// TestSoloDoesNotWait checks that a page suspected of killing its process does not wait for its
+// job's rate, because its process does nothing else meanwhile.
 func TestSoloDoesNotWait(t *testing.T) {
 	for _, solo := range []bool{true, false} {
 		inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {

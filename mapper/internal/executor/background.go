@@ -177,7 +177,7 @@ func (b *background) free() {
 // giveWay waits for a slot if the job is a background job. The wait ends early if the page would
 // otherwise no longer fit in the queue's dispatch deadline. During the wait, the delivery leaves
 // the gate, so that other tasks may run exclusively in this process. If the job stops meanwhile,
-// giveWay returns the standing stopped. The caller calls done after the page.
+// giveWay returns stopped. The caller calls done after the page.
 func (d *delivery) giveWay(ctx context.Context, p planner.Plan) (done func(), s standing, err error) {
 	if !d.job.Background || d.place.Exclusive || len(p.At) == 0 {
 		return func() {}, ours, nil

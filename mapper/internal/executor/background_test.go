@@ -20,7 +20,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 )
 
-// has reports whether a page has its slot.
+// has reports whether a page has got its slot, without which a page of a background job may not
+// start.
 func has(slot chan struct{}) bool {
 	select {
 	case <-slot:
@@ -76,7 +77,8 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// TestSlotsPause asks for a slot at the start of a minute, when pages of background jobs must wait.
+// TestSlotsPause asks for a slot for a page at the start of a minute, when pages of background jobs
+// must wait.
 func TestSlotsPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(background)
@@ -92,8 +94,8 @@ func TestSlotsPause(t *testing.T) {
 	})
 }
 
-// TestSlotsRest checks how long a slot rests after a page, if the limit is less than one page at a
-// time.
+// TestSlotsRest checks how long a page's slot rests after the page, if the limit is less than one
+// page at a time.
 func TestSlotsRest(t *testing.T) {
 	for _, c := range []struct{ took, rests time.Duration }{
 		{time.Second, 3 * time.Second}, {time.Minute, longestRest},
@@ -313,7 +315,6 @@ func (c giving) wait(w *testworld.World, x *Executor) {
 	}
 }
 
-// check checks the result of the wait.
 func (c giving) check(w *testworld.World, d *delivery, s standing, err error, waited time.Duration) {
 	w.Helper()
 	if s != c.s || !errors.Is(err, c.wrong) && status.Code(err) != status.Code(c.wrong) ||

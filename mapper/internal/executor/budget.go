@@ -76,8 +76,8 @@ func (d *delivery) usageOf(entities, writes, compared float64) billing.Usage {
 }
 
 // keepBudget reserves the expected cost of a page of n entities in the job's budget. If less than
-// this remains, it pauses the job and returns the standing stopped. The caller calls settle after
-// the page. If the page was committed, settle replaces the expected cost by the actual cost.
+// this remains, it pauses the job and returns stopped. The caller calls settle after the page. If
+// the page was committed, settle replaces the expected cost by the actual cost.
 func (d *delivery) keepBudget(ctx context.Context, n int) (settle func(), s standing, err error) {
 	budget, err := d.job.BudgetLimit()
 	if err != nil {

@@ -115,7 +115,7 @@ func TestPagesPay(t *testing.T) {
 	})
 }
 
-// TestBudgetRefuses checks which pages can't reserve their cost.
+// TestBudgetRefuses checks which pages can't reserve their cost in the job's budget.
 func TestBudgetRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -238,7 +238,7 @@ func TestFound(t *testing.T) {
 	}
 }
 
-// TestForged checks that a forged body is refused.
+// TestForged checks that Deliver returns an error for a task with a forged body.
 func TestForged(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")

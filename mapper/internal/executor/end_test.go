@@ -125,7 +125,7 @@ func TestPausedReturnsBudget(t *testing.T) {
 }
 
 // TestRunRange checks deliveries whose predecessors may have died: whether the range has ended, and
-// that no crash mark remains.
+// that no crash mark (record.CrashMark) remains.
 func TestRunRange(t *testing.T) {
 	pause := func(w *testworld.World, d *delivery) {
 		if err := w.Jobs.Pause(w.Context(), d.job.Ref()); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// TestStandings checks which standing a delivery finds, for different differences between the
-// stored record and the one that it knows.
+// TestStandings checks how a delivery classifies the stored record of its range (a standing), for
+// different changes since it read the record.
 func TestStandings(t *testing.T) {
 	known := record.Range{State: record.Pending, Generation: 3, Children: 2}
 	for name, test := range map[string]struct {

@@ -78,9 +78,10 @@ func (d *delivery) oneOf(n int) bool {
 // A full page is judged alone. A smaller page is judged together with this process's last calls and
 // the job's totals.
 //
-// For a tolerant job, it returns no error: after their last attempt, the entities become failures.
-// Two kinds of failures do not count, because they say nothing about the function: conflicts with
-// other clients, and calls that a service refuses for now.
+// If the job was resumed after it had failed (record.Job.Tolerant), it returns no error: after
+// their last attempt, the entities become failures. Two kinds of failures do not count, because
+// they say nothing about the function: conflicts with other clients, and calls that a service
+// refuses for now.
 func (d *delivery) tolerable(ctx context.Context, o *page.Results) error {
 	var failures []record.Failure
 	tolerates := d.job.Tolerant

@@ -19,8 +19,8 @@ import (
 
 // keepRate waits until the job's rate allows a page of up to n entities. The grant says when the
 // page may start, and how many entities it may have. If the job stops during the wait, keepRate
-// returns the standing stopped. The caller calls settle after the page, to tell the meter how many
-// entities and writes the page really had.
+// returns stopped. The caller calls settle after the page, to tell the meter how many entities and
+// writes the page really had.
 func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settle func(), s standing, err error) {
 	ref := d.job.Ref()
 	meter, most := d.x.paces.Meter(ref), pace.WaitWithin(d.x.Queue.DispatchDeadline())

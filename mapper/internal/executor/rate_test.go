@@ -532,7 +532,8 @@ func TestShortens(t *testing.T) {
 	})
 }
 
-// TestSuspectsRunOneByOne checks that the calls of a suspected page do not overlap.
+// TestSuspectsRunOneByOne checks that the calls of a page suspected of killing its process do not
+// overlap.
 func TestSuspectsRunOneByOne(t *testing.T) {
 	for _, c := range []struct {
 		solo, alone bool

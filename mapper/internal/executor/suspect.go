@@ -50,8 +50,8 @@ func (d *delivery) postpone(ctx context.Context) (standing, error) {
 	return superseded, nil // the range has a new task
 }
 
-// begin writes this delivery's crash mark into the range's record, before the function runs. If the
-// mark is still there later, this process has died.
+// begin writes this delivery's crash mark ([record.CrashMark]) into the range's record, before the
+// function runs. If the mark is still there later, this process has died.
 func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, error) {
 	d.turn.mark = cmp.Or(d.turn.mark, d.x.NewDelivery())
 	now := now()
@@ -71,8 +71,8 @@ func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, 
 	return s, err
 }
 
-// unmark removes this delivery's crash mark from the range's record, because the delivery ends
-// normally. It does so even if the delivery was cancelled.
+// unmark removes this delivery's crash mark ([record.CrashMark]) from the range's record, because
+// the delivery ends normally. It does so even if the delivery was cancelled.
 func (d *delivery) unmark(ctx context.Context) {
 	if d.turn.mark == "" {
 		return

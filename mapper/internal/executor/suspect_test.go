@@ -187,8 +187,8 @@ func TestCondemnFails(t *testing.T) {
 	})
 }
 
-// TestBegin writes the crash mark of a delivery, while another delivery changes the record or
-// answers are lost.
+// TestBegin writes the crash mark (record.CrashMark) of a delivery, while another delivery changes
+// the record or answers are lost.
 func TestBegin(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -253,8 +253,8 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// TestUnmark removes the crash mark of a delivery that ends normally. If the delivery was cut off,
-// its page may have been too large, and must be halved.
+// TestUnmark removes the crash mark (record.CrashMark) of a delivery that ends normally. If the
+// delivery was cut off, its page may have been too large, and must be halved.
 func TestUnmark(t *testing.T) {
 	for _, c := range []struct {
 		name     string

@@ -18,9 +18,10 @@ import (
 // It belongs to one epoch of the job. In this epoch, no record changes any more. So every draft of
 // the epoch is right, whichever delivery has stored it. A draft of another epoch is useless.
 type Draft struct {
-	Epoch  int64     `datastore:"epoch,noindex"`
-	Link   int64     `datastore:"link,noindex"`   // the number of the next task in the chain of tasks that add up
-	From   []string  `datastore:"from,noindex"`   // for each slice of range IDs, the ID from which to go on
+	Epoch int64 `datastore:"epoch,noindex"`
+	Link  int64 `datastore:"link,noindex"` // the number of the next task in the chain of tasks that add up
+	// for each slice of range IDs, the ID from which the next task must continue
+	From   []string  `datastore:"from,noindex"`
 	Stored []byte    `datastore:"ledger,noindex"` // the ledger as packed JSON
 	Kept   time.Time `datastore:"kept,noindex"`
 

@@ -300,7 +300,8 @@ func TestCleanUpWaits(t *testing.T) {
 	})
 }
 
-// TestLateCleanUp delivers tasks of a clean-up that has ended, or of another epoch.
+// TestLateCleanUp delivers late tasks of a clean-up: the clean-up has ended, or the job's epoch was
+// raised meanwhile. They must have no effect.
 func TestLateCleanUp(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -336,7 +337,7 @@ func TestLateCleanUp(t *testing.T) {
 }
 
 // TestCleanUpSweeps checks when a sweep enqueues the task that adds up the records again: only if
-// no task has stored a draft since the last sweep.
+// no task has stored a draft (the sum so far) since the last sweep.
 func TestCleanUpSweeps(t *testing.T) {
 	for _, c := range []struct {
 		kept time.Duration // how long ago a draft was stored; negative: there is no draft

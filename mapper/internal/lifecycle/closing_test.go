@@ -264,7 +264,8 @@ func TestFinalizerCompany(t *testing.T) {
 }
 
 // TestFinalizerMark checks the job's record while its finalizer runs. From the second delivery on,
-// it must have the delivery's crash mark, and the reason why the finalizer runs again.
+// it must have the delivery's crash mark (record.CrashMark), and the reason why the finalizer runs
+// again.
 func TestFinalizerMark(t *testing.T) {
 	var w *trialWorld
 	var seen *record.Job
@@ -357,7 +358,8 @@ func TestForgetWaits(t *testing.T) {
 }
 
 // TestMarkRemoved lets a finalizer fail while the database does not answer. The delivery must
-// remove its crash mark later. If the job is deleted meanwhile, the delivery must end at once.
+// remove its crash mark (record.CrashMark) later. If the job is deleted meanwhile, the delivery
+// must end at once.
 func TestMarkRemoved(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
 		var away atomic.Bool
@@ -398,8 +400,8 @@ func TestMarkRemoved(t *testing.T) {
 	}
 }
 
-// TestInsist checks when removing a crash mark is tried again: after longer and longer waits, for
-// ten minutes.
+// TestInsist checks when removing a crash mark (record.CrashMark) is tried again: after longer and
+// longer waits, for ten minutes.
 func TestInsist(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		var at []time.Duration

@@ -301,8 +301,8 @@ func (js *Jobs) Resume(ctx context.Context, ref record.Ref) error {
 	return err
 }
 
-// enqueueEpoch enqueues the tasks that a running job needs in a new epoch: a sweep, and a task that
-// continues a retry.
+// enqueueEpoch enqueues the tasks that a running job needs after its epoch was raised: a sweep, and
+// a task that continues a retry.
 func (js *Jobs) enqueueEpoch(ctx context.Context, job *record.Job) error {
 	err := js.enqueueFullSweep(ctx, job)
 	if err == nil && job.Retrying {

@@ -30,7 +30,6 @@ func (w *trialWorld) failing(id string) *record.Job {
 	return j
 }
 
-// paused returns a paused job.
 func (w *trialWorld) paused(id string) *record.Job {
 	w.Helper()
 	return w.stored(w.running(id, nil), func(j *record.Job) { _, err := j.Pause(); w.must(err) })
@@ -42,7 +41,6 @@ func (w *trialWorld) aborted(id string) *record.Job {
 	return w.stored(w.running(id, nil), func(j *record.Job) { _, err := j.Abort(time.Now()); w.must(err) })
 }
 
-// causeOf returns the cause of a job's failures.
 func (w *trialWorld) causeOf(j *record.Job) string {
 	w.Helper()
 	for _, r := range w.Records(j) {

@@ -104,8 +104,8 @@ func TestStrangeTasks(t *testing.T) {
 	}
 }
 
-// TestGuardsOfMoves delivers guards for a job of another queue. Only the guard of a move to this
-// queue may prevent a move under way.
+// TestGuardsOfMoves delivers guards (sweeps that are enqueued before a commit) for a job of another
+// queue. Only the guard of a move to this queue may prevent a move under way.
 func TestGuardsOfMoves(t *testing.T) {
 	const other = "projects/p/locations/l/queues/q"
 	for _, c := range []struct {
@@ -140,8 +140,8 @@ func TestGuardsOfMoves(t *testing.T) {
 	}
 }
 
-// TestGuardlessSweep delivers a sweep of the next epoch. Only a guard may raise the job's epoch, so
-// nothing must happen.
+// TestGuardlessSweep delivers an ordinary sweep of the next epoch. Only a guard, a sweep that is
+// enqueued before a commit, may raise the job's epoch. So nothing must happen.
 func TestGuardlessSweep(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.running("j", nil)

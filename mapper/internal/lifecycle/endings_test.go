@@ -48,8 +48,8 @@ func finalizes(retries int) func(context.Context, *trialWorld, *record.Job) erro
 	}
 }
 
-// unmarked returns a check that calls another check, and then makes sure that no crash mark and no
-// death of the finalizer remains.
+// unmarked returns a check that calls another check. Then it makes sure that no crash mark
+// (record.CrashMark) and no death of the finalizer remains.
 func unmarked(check func(*trialWorld, *record.Job) error) func(*trialWorld, *record.Job) error {
 	return func(w *trialWorld, j *record.Job) error {
 		w.Helper()

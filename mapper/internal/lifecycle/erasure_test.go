@@ -58,7 +58,6 @@ func (w *trialWorld) eraser(s record.Subject) lifecycle.Forgetter {
 // A says is a record with a property that this build does not know.
 type says struct{ New string }
 
-// put writes a record.
 func (w *trialWorld) put(key *datastore.Key, src any) {
 	w.Helper()
 	_, err := w.Client.Put(w.Context(), key, src)
@@ -393,7 +392,6 @@ func TestErasures(t *testing.T) {
 	}
 }
 
-// schedule reads the record of a schedule.
 func (w *trialWorld) schedule(name string) (s record.Schedule) {
 	w.Helper()
 	w.must(w.Client.Get(w.Context(), record.ScheduleKey(name), &s))

@@ -21,12 +21,12 @@ type finalizer struct {
 	*Jobs
 	def      *function.Definition
 	sum      record.Totals
-	delivery string // the name of this delivery, if it has written a crash mark; otherwise empty
+	delivery string // the name of this delivery, if it has written a crash mark (record.CrashMark); otherwise empty
 }
 
 // run runs the finalizer. The first delivery of the task runs at the same time as other tasks.
-// Later deliveries run exclusively and with a crash mark, because the finalizer may have killed the
-// process of an earlier delivery.
+// Later deliveries run exclusively and with a crash mark ([record.CrashMark]), because the
+// finalizer may have killed the process of an earlier delivery.
 func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error {
 	exclusive := t.Queued.RetryCount > 0 || job.Suspected()
 	place, err := fi.Gate.Enter(ctx, exclusive)

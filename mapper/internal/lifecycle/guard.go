@@ -23,19 +23,20 @@ import (
 // So in both cases the guard has an effect at once, and need not wait for the commit.
 
 const (
-	// guardDelay is the time until a guard runs. Usually, the guarded commit takes effect before.
+	// guardDelay is the time until a guard runs. A guard is a sweep that is enqueued before a
+	// commit. Usually, the commit takes effect before this time.
 	guardDelay = time.Minute
 
-	// guardAttempts is the largest number of attempts of a change whose commits fail because of a
-	// guard or another change.
+	// guardAttempts is the largest number of attempts of a change whose commits fail, because its
+	// guard or another change was first.
 	guardAttempts = 5
 )
 
 // errForestalled says that a guard, or another change of the job, was first in each attempt.
 var errForestalled = fmt.Errorf("%w: somebody else changed it during each attempt, so try again", record.ErrState)
 
-// postGuard enqueues the guard of a change that is about to be committed: a sweep in the epoch of
-// the given record. The guard's name has a random number. Otherwise it could be the name of a
+// postGuard enqueues the guard of a change that is about to be committed. The guard is a sweep in
+// the epoch of the given record. Its name has a random number. Otherwise it could be the name of a
 // purged guard, and the queue would refuse it.
 func (js *Jobs) postGuard(ctx context.Context, job *record.Job) error {
 	tick, at := nextTick(job, time.Now().Add(guardDelay))
@@ -77,8 +78,9 @@ func (js *Jobs) updateGuarded(ctx context.Context, ref record.Ref, cause string,
 	return nil, fmt.Errorf("change job %s: %w", ref.ID, errForestalled)
 }
 
-// forestallEpoch is called by a guard. If the guarded commit has not taken effect yet, it raises
-// the job's epoch to the commit's epoch, so that the commit fails. It returns the job's record.
+// forestallEpoch is called by a guard, the sweep that was enqueued before a commit. If the commit
+// has not taken effect yet, it raises the job's epoch to the commit's epoch, so that the commit
+// fails. It returns the job's record.
 func (js *Jobs) forestallEpoch(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	if t.Guard == 0 {
 		return job, nil
@@ -88,9 +90,9 @@ func (js *Jobs) forestallEpoch(ctx context.Context, job *record.Job, t body.Job)
 	})
 }
 
-// forestallMove is called by the guard of a move of the job to this queue. If the move has not
-// taken effect yet, it changes the job's record, so that the move fails. It returns the job's
-// record.
+// forestallMove is called by the guard of a move to this queue, a sweep that was enqueued before
+// the move's commit. If the commit has not taken effect yet, it changes the job's record, so that
+// the commit fails. It returns the job's record.
 func (js *Jobs) forestallMove(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	own := record.Owner(js.Queue.Name())
 	if t.Guard == 0 || job.Queue.Is(string(own)) == nil || t.Queued.Queue != "" && t.Queued.Queue != string(own) {
@@ -99,8 +101,9 @@ func (js *Jobs) forestallMove(ctx context.Context, job *record.Job, t body.Job) 
 	return js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return own.Forestall(j), nil })
 }
 
-// forestallStart is called by the guard of a start. If the job does not exist yet, it makes the
-// job's creation fail. If the job exists, it returns the job.
+// forestallStart is called by the guard of a job's start, a sweep that was enqueued before the
+// start's commit. If the job does not exist yet, it makes the job's creation fail. If the job
+// exists, it returns the job.
 func (js *Jobs) forestallStart(ctx context.Context, t body.Job) (*record.Job, error) {
 	ref := record.Ref{ID: t.Job, Incarnation: t.Incarnation}
 	if err := js.Store.Forestall(ctx, ref, time.Now()); err != nil {

@@ -151,7 +151,7 @@ func TestAddUpInParts(t *testing.T) {
 }
 
 // TestLongAddUp delivers late tasks of a chain that adds up records. Each must continue from the
-// draft, and no two tasks of the chain may have the same name.
+// draft, which is the sum so far. No two tasks of the chain may have the same name.
 func TestLongAddUp(t *testing.T) {
 	for _, c := range []struct{ draft, task, next int64 }{{3, 1, 3}, {3, 3, -1}, {0, 2, -1}} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {

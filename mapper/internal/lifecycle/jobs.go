@@ -203,12 +203,12 @@ func (js *Jobs) inCompany(
 	}
 }
 
-// NewDelivery returns a unique name for a delivery that leaves a crash mark.
+// NewDelivery returns a unique name for a delivery that writes a crash mark ([record.CrashMark]).
 func (js *Jobs) NewDelivery() string { return strconv.FormatUint(js.Random(), 36) }
 
-// Insist calls takeAway until it succeeds. The function takeAway removes a crash mark, and a mark
-// that remains would count as a death. Insist repeats the call because the database may not answer
-// for a while.
+// Insist calls takeAway until it succeeds. The function takeAway removes a crash mark
+// ([record.CrashMark]). A mark that remains would count as a death of this process. Insist repeats
+// the call because the database may not answer for a while.
 func (js *Jobs) Insist(ctx context.Context, takeAway func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), record.EndTime(js.Queue.DispatchDeadline()))
 	defer cancel()

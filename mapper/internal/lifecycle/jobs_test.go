@@ -237,7 +237,8 @@ func TestStartAgain(t *testing.T) {
 	}
 }
 
-// TestFinalizer ends jobs whose mapper has a finalizer.
+// TestFinalizer ends jobs whose mapper has a finalizer, and checks the finalizer's effect and the
+// job's state.
 func TestFinalizer(t *testing.T) {
 	fails := 0
 	for _, c := range []struct {
@@ -363,8 +364,9 @@ func TestCleanUp(t *testing.T) {
 	}
 }
 
-// TestLateGuard delivers the guard of a start after the job was deleted. The guard leaves a record,
-// which belongs to no job. A later job with the same ID must have a record of its own.
+// TestLateGuard delivers the guard of a start after the job was deleted. A guard is a sweep that is
+// enqueued before a commit. It leaves a record, which belongs to no job. A later job with the same
+// ID must have a record of its own.
 func TestLateGuard(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		first := w.NewJob("j", "m")
@@ -445,7 +447,8 @@ func TestSweeps(t *testing.T) {
 	}
 }
 
-// TestAwait waits for the end of a job.
+// TestAwait checks what Await returns: after the end of a job, for a missing job, and when its
+// context ends.
 func TestAwait(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		j := w.NewJob("j", "m")

@@ -72,8 +72,8 @@ func nth(n int, method string, f func()) hook {
 	}
 }
 
-// TestStartTasks checks which tasks a start enqueues: a guard, and a task for each range. The first
-// tasks are for idle workers.
+// TestStartTasks checks which tasks a start enqueues: a guard, which is a sweep in case the process
+// dies, and a task for each range. The first tasks are for idle workers.
 func TestStartTasks(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.NewJob("j", "m")
@@ -191,8 +191,8 @@ func TestStartRefused(t *testing.T) {
 	})
 }
 
-// TestGuardsFirst delivers guards before the commits of their changes. Each change must be tried
-// again with a new guard, up to five times.
+// TestGuardsFirst delivers guards, which are sweeps, before the commits for which they were
+// enqueued. Each change must be tried again with a new guard, up to five times.
 func TestGuardsFirst(t *testing.T) {
 	t.Parallel()
 	resume := func(ctx context.Context, w *trialWorld, j *record.Job) error { return w.Resume(ctx, j.Ref()) }
@@ -251,7 +251,8 @@ func TestGuardsFirst(t *testing.T) {
 	}
 }
 
-// TestGuardless checks that a change after which the job needs no tasks enqueues no guard.
+// TestGuardless checks that a change after which the job needs no tasks enqueues no guard. A guard
+// is a sweep in case the process dies after the commit.
 func TestGuardless(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.stored(w.ended("j", nil), func(j *record.Job) { j.Queue = "projects/p/locations/l/queues/q" })

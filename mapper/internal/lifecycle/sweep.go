@@ -124,8 +124,8 @@ func (js *Jobs) sweepOpen(ctx context.Context, job *record.Job, t body.Job, now 
 	return js.Complete(ctx, job, true)
 }
 
-// calm removes the job's text Trouble, if none of the given ranges is being retried. A sweep has
-// read these ranges.
+// calm clears Job.Trouble, the text that a page is being retried, unless one of the given ranges is
+// being retried. A sweep has read these ranges.
 func (js *Jobs) calm(ctx context.Context, job *record.Job, open []*record.Range) error {
 	if job.Trouble == "" || slices.ContainsFunc(open, func(r *record.Range) bool {
 		return r.RefusalsIn(job) > 0 || !r.LaterFrom.IsZero()

@@ -218,8 +218,8 @@ func TestRetryPages(t *testing.T) {
 	}
 }
 
-// TestLateRetry delivers the task of a retry that has ended, or that has continued in another
-// epoch.
+// TestLateRetry delivers late tasks of a retry: the retry has ended, or the job's epoch was raised
+// meanwhile. They must have no effect.
 func TestLateRetry(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -117,7 +117,7 @@ func (w *trialWorld) running(id string, change func(*record.Job)) *record.Job {
 	return w.Job(id)
 }
 
-// ended returns a job that has ended, and whose guard was delivered.
+// ended returns a job that has ended. The sweep that guarded its start was delivered.
 func (w *trialWorld) ended(id string, change func(*record.Job)) *record.Job {
 	w.Helper()
 	w.running(id, change)
@@ -308,7 +308,8 @@ func (a act) prepared(w *trialWorld, id string) *record.Job {
 	return a.before(w, id)
 }
 
-// tickOf returns the number of a job's next tick. The sweep of this tick has a name of its own.
+// tickOf returns the number of a job's next tick, the time of a regular sweep. The sweep of this
+// tick has a name of its own.
 func tickOf(w *trialWorld, j *record.Job) int64 {
 	w.Helper()
 	for tick := time.Now().UnixNano()/int64(2*time.Minute) - 1; ; tick++ {
@@ -318,7 +319,8 @@ func tickOf(w *trialWorld, j *record.Job) int64 {
 	}
 }
 
-// tickAt returns the time of a tick. Ticks are two minutes apart. Their times depend on the job.
+// tickAt returns the time of a tick, at which a regular sweep runs. Ticks are two minutes apart.
+// Their times depend on the job.
 func tickAt(j *record.Job, tick int64) time.Time {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(j.ID))
@@ -351,7 +353,6 @@ func (l *lines) Write(line []byte) (int, error) {
 	return l.text.Write(line)
 }
 
-// String returns everything that was logged.
 func (l *lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

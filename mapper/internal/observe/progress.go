@@ -17,7 +17,8 @@ type lately struct {
 	committed time.Time // when the job last committed a page
 	// when this process last saw the job running; zero: not since the job stopped
 	looked time.Time
-	// the epoch in which the job stopped; records of this epoch and of earlier ones no longer count
+	// the job's epoch when it stopped (record.Job.Epoch); records of this epoch and of earlier ones
+	// no longer count
 	over int64
 }
 
@@ -56,8 +57,8 @@ func (p *progress) committed(job, mapper string, now time.Time) {
 	p.at(job, mapper, now).committed = now
 }
 
-// running records that a job was seen running in an epoch. Its last page was committed at the time
-// last, or later.
+// running records that a job was seen running, and its epoch at that time. Its last page was
+// committed at the time last, or later.
 func (p *progress) running(job, mapper string, epoch int64, last, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +72,7 @@ func (p *progress) running(job, mapper string, epoch int64, last, now time.Time)
 	}
 }
 
-// ended records that a job stopped running in the given epoch.
+// ended records that a job stopped running, and its epoch at that time.
 func (p *progress) ended(job, mapper string, epoch int64, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -92,8 +92,8 @@ func TestAgainEnds(t *testing.T) {
 	t.Error(p.Again(t.Context(), o, moved, func(Moved) error { return nil }))
 }
 
-// TestEndsWhileItWaits cancels a delivery while its page waits for the job's rate, the brake, or a
-// service. The page must make no further call.
+// TestEndsWhileItWaits cancels a delivery while its page waits for the job's rate, for its brake
+// (pace.Brake), or for a service. The page must make no further call.
 func TestEndsWhileItWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		with  func(p *Page)

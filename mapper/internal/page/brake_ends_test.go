@@ -25,7 +25,8 @@ func handOf(place int, err error) *hand {
 	return h
 }
 
-// TestEndOf checks how the end of a call is described to the brake.
+// TestEndOf checks how the end of a call is described to the brake (pace.Brake), which slows a job
+// down while a service refuses its calls.
 func TestEndOf(t *testing.T) {
 	ok, bad, never := error(nil), errBad, fault.Permanent(errBad)
 	later := fault.RetryAfter(errBad, time.Second)
@@ -126,8 +127,8 @@ func TestPauseOfAService(t *testing.T) {
 	}
 }
 
-// TestLeft checks what the brake is told about a call that was abandoned or has ended its
-// goroutine. It also checks that this call can read nothing any more.
+// TestLeft checks what the brake (pace.Brake) is told about a call that was abandoned or has ended
+// its goroutine. It also checks that this call can read nothing any more.
 func TestLeft(t *testing.T) {
 	for _, c := range []struct {
 		left error

@@ -29,8 +29,9 @@ func braked(p *Page, later bool, others int) *pace.Brake {
 	return brake
 }
 
-// TestBraked checks how long a page waits while the brake slows down its job. After that, the page
-// must call anyway. If the service has asked to wait, it must end before the entity instead.
+// TestBraked checks how long a page waits while the brake (pace.Brake) slows down its job, because
+// a service refuses calls. After that, the page must call anyway. If the service has asked to wait,
+// it must end before the entity instead.
 func TestBraked(t *testing.T) {
 	for _, c := range []struct {
 		name   string

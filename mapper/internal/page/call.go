@@ -27,7 +27,7 @@ type group struct {
 	first bool // whether the page has already waited for this call, so that it may start at once
 	// whether to record what the calls read, because calls for earlier entities are still running
 	notes   bool
-	pass    *pace.Pass // the brake's permission for the current call
+	pass    *pace.Pass // the permission of the brake (pace.Brake) for the current call
 	narrows *narrowing // the search for entities at fault to which the group belongs; nil: none
 }
 
@@ -48,8 +48,8 @@ var errWaits = errors.New("the service that the function calls has refused too m
 
 var hasToWait = fault.Refusal{Summary: "the function has to wait", Cause: errWaits, Later: true}
 
-// call runs the function on a group when the job's rate and its brake allow it. It stores the
-// outcomes in the group's hands.
+// call runs the function on a group when the job's rate and its brake (pace.Brake) allow it. It
+// stores the outcomes in g.hands.
 //
 // If a service refuses calls for now, their entities have not failed yet. The page waits, and calls
 // the function for them again, up to callsInPage times. After that, it depends on the other calls
@@ -135,8 +135,8 @@ func (p *Page) giveUp(brake *pace.Brake, later []*hand, after time.Duration, got
 		Summary: "the service that the function calls refuses most calls"})
 }
 
-// endOf describes the end of a call for the brake. It also returns the entities that a service has
-// refused for now. whole is an error of the whole batch.
+// endOf describes the end of a call for the brake (pace.Brake). It also returns the entities that a
+// service has refused for now. whole is an error of the whole batch.
 func endOf(hands []*hand, whole error) (e pace.End, later []*hand) {
 	n := pace.Calls{All: len(hands)}
 	for _, h := range hands {
@@ -233,7 +233,7 @@ func (p *Page) callFor(ctx context.Context, batch []function.Subject) ([]functio
 }
 
 // left is called if a call did not return, because it timed out or ended its goroutine. It tells
-// the brake, and returns the error with which the call's entities fail.
+// the brake (pace.Brake), and returns the error with which the call's entities fail.
 func (p *Page) left(g *group, left error) error {
 	e := pace.End{Failed: true}
 	if errors.Is(left, function.ErrTimeout) {
@@ -318,8 +318,8 @@ func (p *Page) narrow(g *group, failed []*hand, got called, call func(part *grou
 	return got
 }
 
-// await waits until the job's rate and its brake allow a call for the entity at place. It returns
-// false if the wait would be too long for the page.
+// await waits until the job's rate and its brake (pace.Brake) allow a call for the entity at place.
+// If the wait would be too long for the page, it returns false.
 func (p *Page) await(
 	ctx context.Context, brake *pace.Brake, g *group, place int, before time.Duration,
 ) (ok bool, waited time.Duration, err error) {

@@ -93,7 +93,7 @@ func (p *Page) announcing(runner *function.Runner, place int) *function.Announce
 // Two kinds of calls would be refused again: a call that announces too many calls of a service, and
 // a call that has already made some of them. If the call has several entities, the page is then
 // retried with fewer. A single entity fails: at once if it announces too many, and otherwise only
-// if the range is impatient.
+// if the range has waited too long (impatient).
 func Refusal(calls *function.Announced, n int, impatient bool) (refused error, fails bool) {
 	made, refused := calls.Made()
 	r, tooMany := fault.Refusal{}, fault.IsPermanent(refused)

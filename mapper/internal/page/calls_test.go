@@ -278,8 +278,8 @@ func checkCalls(t *testing.T, made map[int64]int, first, last int64, least, most
 }
 
 // TestCallsInVain makes the rate refuse calls of a function that has already made some. A batch
-// must be retried with fewer entities. A single entity must wait, until its range is impatient. A
-// function that needs too many calls must not run again.
+// must be retried with fewer entities. A single entity must wait, until its range has waited too
+// long. A function that needs too many calls must not run again.
 func TestCallsInVain(t *testing.T) {
 	tooMany := fault.Permanent(errNoCall)
 	wait := fault.Refusal{Summary: "wait", Cause: errNoCall, Later: true, Own: true}

@@ -62,7 +62,7 @@ type Page struct {
 	Spacing time.Duration // time between starts of calls, by the job's rate; 0: the job has no rate
 
 	Paces  *pace.Book[record.Ref] // receives the observed speed of the job
-	Pause  time.Duration          // how long a call may wait while the brake slows the job
+	Pause  time.Duration          // how long a call may wait while the brake (pace.Brake) slows the job
 	Strays *atomic.Int64          // number of abandoned calls in the process
 }
 

@@ -44,7 +44,7 @@ func commits(o *Results) string {
 	return strings.Join(all, ", ")
 }
 
-// relies describes the guards of a page's commit.
+// relies describes the guards of a page's commit: the entities that must be unchanged.
 func relies(o *Results) string {
 	var all []string
 	for _, g := range o.Guards() {
@@ -60,8 +60,8 @@ func relies(o *Results) string {
 	return strings.Join(all, ", ")
 }
 
-// TestCommits checks the writes and guards of a page of the entities 1 and 2. At first, all
-// entities have version 1.
+// TestCommits checks the writes and guards of a page of the entities 1 and 2. A guard is an entity
+// that must be unchanged at the commit. At first, all entities have version 1.
 func TestCommits(t *testing.T) {
 	puts := func(c *call, id int64) { c.PutStored(keyOf(id), entityOf(id, 5)) }
 	for _, c := range []struct {
@@ -204,8 +204,8 @@ func TestSums(t *testing.T) {
 	}
 }
 
-// TestVisitsWriteNothing checks that a rehearsal's page neither writes nor guards anything,
-// although its function would write.
+// TestVisitsWriteNothing checks that the page of a rehearsal (a dry run) neither writes nor guards
+// anything, although its function would write.
 func TestVisitsWriteNothing(t *testing.T) {
 	for _, visits := range []bool{true, false} {
 		e := effectOf(write{id: 1}, write{id: 9, inserts: true})

@@ -41,7 +41,7 @@ type crew struct {
 	at    time.Time
 
 	next  *turn     // a prepared call that has to wait; nil: none
-	pass  pace.Pass // the brake's permission for this call
+	pass  pace.Pass // the permission of the brake (pace.Brake) for this call
 	since time.Time // when this call started to wait; zero: it does not wait
 }
 
@@ -175,7 +175,8 @@ func (w *crew) fail(err error) {
 func (w *crew) end() { w.over, w.cut, w.again = true, true, nil }
 
 // mayBegin returns how long the call for the entity at place has to wait for the job's rate and its
-// brake: see Page.await. If this is too long, no further call starts, and the page ends there.
+// brake (pace.Brake): see Page.await. If this is too long, no further call starts, and the page
+// ends there.
 func (w *crew) mayBegin(place int) (wait time.Duration, err error) {
 	p, now := w.page, time.Now()
 	if wait := p.Begin.Add(time.Duration(place) * p.Spacing).Sub(now); wait > 0 {
@@ -243,7 +244,7 @@ func (w *crew) await(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// finish records the end of a call.
+// finish records that a call has ended, and its time. Its results are added later, in order.
 func (w *crew) finish(t *turn) {
 	w.tick(time.Now())
 	w.running--

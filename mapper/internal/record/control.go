@@ -138,8 +138,9 @@ func (j *Job) Retry(s Selection, now time.Time) error {
 	return nil
 }
 
-// Retries reports whether a retry that started in the given epoch still reopens failures. A retry
-// of a paused job continues in a new epoch, after Resume.
+// Retries reports whether a retry that was started or continued in the given epoch is still making
+// ranges of failures pending. If a job is paused during a retry, a Resume continues the retry in a
+// new epoch.
 func (j *Job) Retries(epoch int64) bool { return j.State == Running && j.Retrying && j.Epoch == epoch }
 
 // EndRetry records that the ranges of all selected failures are pending again, and starts a new
@@ -172,8 +173,8 @@ func (j *Job) CleanUp(how string) (changed bool, err error) {
 }
 
 // MayEnd reports whether the job may end, if its records were added up in the given epoch. The job
-// must be running, without a retry or a clean-up. If the job is in a later epoch, new ranges may
-// have appeared, so the sum is outdated.
+// must be running, without a retry or a clean-up. A later epoch means that ranges may have become
+// pending since, so the sum is outdated.
 func (j *Job) MayEnd(epoch int64) bool {
 	return j.State == Running && !j.Retrying && j.Epoch == epoch && j.Cleaning == ""
 }

@@ -105,8 +105,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestRetryEnds checks that a retry ends only in its own epoch. If the job was paused and resumed
-// meanwhile, this is a later epoch than at its start.
+// TestRetryEnds checks that a retry ends only in its own epoch. A Resume raises the epoch, so after
+// a pause and a Resume it is a later epoch than at the retry's start.
 func TestRetryEnds(t *testing.T) {
 	j := Job{State: SucceededWithFailures, Epoch: 1}
 	if err := j.Retry(Selection{}, noon); err != nil || !j.Retries(2) || j.Retries(1) || j.MayEnd(2) {

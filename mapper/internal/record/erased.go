@@ -173,8 +173,9 @@ func (j *Job) NamesKeys() bool {
 	return json.Unmarshal(j.Query, &q) != nil || len(q.Ancestor)+len(q.Start)+len(q.End) > 0
 }
 
-// RedactPast changes a schedule's past ticks. It replaces IDs of jobs that mention the subject by
-// salted hashes. The salt is not stored. Ticks that can't be decoded are dropped.
+// RedactPast changes a schedule's past ticks (planned times of runs). It replaces IDs of jobs that
+// mention the subject by salted hashes. The salt is not stored. Ticks that can't be decoded are
+// dropped.
 func (s *Schedule) RedactPast(of Subject, salt string) {
 	all := s.past()
 	for i, p := range all {

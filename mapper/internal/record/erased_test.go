@@ -13,7 +13,6 @@ import (
 
 var alice = Subject{Words: []string{"alice"}}
 
-// history returns a history with the given entries.
 func history(acts ...Act) (h History) {
 	for _, a := range acts {
 		h = h.With(a)
@@ -173,8 +172,8 @@ func TestRedactValues(t *testing.T) {
 	}
 }
 
-// TestRedactPast checks that a schedule's past ticks keep their outcomes, and the IDs of jobs that
-// do not mention the subject.
+// TestRedactPast checks a schedule's past ticks (planned times of runs) after an erasure. They must
+// keep their outcomes, and the IDs of jobs that do not mention the subject.
 func TestRedactPast(t *testing.T) {
 	var s Schedule
 	s.Skip(rounded, "alice")

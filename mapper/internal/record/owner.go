@@ -35,8 +35,8 @@ func (o Owner) Takes(put, engine string) (bool, error) {
 	return err == nil, err
 }
 
-// Move sets the job's owner to o, and reports whether this changes it. If the job has tasks, it
-// gets a new generation and epoch. A sweep then enqueues new tasks, and the old tasks are
+// Move sets the job's owner to o, and reports whether this changes it. If the job has tasks, Move
+// raises its generation and epoch. A sweep then enqueues new tasks, and the old tasks are
 // superseded.
 func (o Owner) Move(j *Job) (changed bool) {
 	if j.Queue == o {

@@ -56,8 +56,8 @@ func TestChildren(t *testing.T) {
 	}
 }
 
-// TestRestOfSuspects checks that the rest after a suspected page is also suspected, and has a
-// halved page.
+// TestRestOfSuspects checks that, after a page suspected of killing its process, the rest of the
+// range is also suspected, and has a halved page.
 func TestRestOfSuspects(t *testing.T) {
 	for _, test := range []struct {
 		solo               bool
@@ -235,7 +235,7 @@ func TestLater(t *testing.T) {
 }
 
 // TestPostpone checks that the next task is due when all deaths are certain, and in at least ten
-// seconds. It also checks that the calling delivery's crash mark is removed.
+// seconds. It also checks that the calling delivery's crash mark ([CrashMark]) is removed.
 func TestPostpone(t *testing.T) {
 	for name, c := range map[string]struct {
 		deaths []time.Time

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestTicks makes sequences of decisions, and checks what became of each tick. A tick is a number
-// of hours, and "2 queued" means that tick 2 waits.
+// TestTicks makes sequences of decisions, and checks the outcome of each tick, which is the planned
+// time of a run. Ticks are whole hours, and "2 queued" means that tick 2 waits.
 func TestTicks(t *testing.T) {
 	hour := func(n int) time.Time { return rounded.Add(time.Duration(n) * time.Hour) }
 	queue := func(n int, job string) func(*Schedule) {
@@ -80,8 +80,8 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// TestPastTicks checks that the last ticks are stored. The last tick must also be known if another
-// build has decided on it.
+// TestPastTicks checks that a schedule's record has the last ticks (planned times of runs). The
+// last tick must also be known if another build has decided on it.
 func TestPastTicks(t *testing.T) {
 	s := new(Schedule)
 	for n := range 2 * mostPast {

@@ -188,7 +188,8 @@ func (s Subject) inFilters(document []byte) bool {
 	})
 }
 
-// inTick reports whether the JSON of a waiting tick mentions the subject.
+// inTick reports whether the JSON of a waiting tick, a planned run of a schedule, mentions the
+// subject.
 func (s Subject) inTick(document []byte) bool {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(document, &fields) != nil {

@@ -133,8 +133,8 @@ func TestTurnsOfRuns(t *testing.T) {
 	}
 }
 
-// TestSlotsOfOthers checks which changes of a job depend on the job that holds its slot. Only a
-// change that makes the job run does.
+// TestSlotsOfOthers checks which changes of a job depend on the job that holds its slot, the lock
+// of its mapper on a kind. Only a change that makes the job run does.
 func TestSlotsOfOthers(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -170,8 +170,8 @@ func TestSlotsOfOthers(t *testing.T) {
 	}
 }
 
-// TestSlotOfALaterJob checks that a slot is free if the job that took it no longer exists, even if
-// another job with the same ID runs now.
+// TestSlotOfALaterJob checks that a slot, the lock of a mapper on a kind, is free if the job that
+// took it no longer exists. This must hold even if another job with the same ID runs now.
 func TestSlotOfALaterJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)

@@ -256,7 +256,8 @@ func TestFailedCalls(t *testing.T) {
 	})
 }
 
-// TestFailedCallsOfTicks does the same as TestFailedCalls, for operations on a schedule's ticks.
+// TestFailedCallsOfTicks does the same as TestFailedCalls, for operations on a schedule's ticks
+// (planned times of runs).
 func TestFailedCallsOfTicks(t *testing.T) {
 	refuseEach(t, map[string]preparation{
 		"let a tick wait": func(*testing.T, Store, *record.Job) operation {

@@ -75,9 +75,9 @@ func takeTurn(tx *datastore.Transaction, job *record.Job) error {
 	return err
 }
 
-// Turns decides when the runs of a schedule may start. The runs come one after the other, in the
-// order of their ticks. Like any job, a run also needs a lock for its mapper on each of its kinds
-// ([record.Slot]).
+// Turns decides when the runs of a schedule may start. A tick is the time at which a run should
+// start. The runs come one after the other, in the order of their ticks. Like any job, a run also
+// needs a lock for its mapper on each of its kinds ([record.Slot]).
 type Turns struct {
 	Store  Store
 	Name   string                 // the schedule's name
@@ -89,7 +89,7 @@ type Turns struct {
 	Kinds  []string               // the kinds of that run; empty: the run takes no slots
 }
 
-// A WaitsError says why the run of a tick can't start now.
+// A WaitsError says why the run of a tick (the planned time of the run) can't start now.
 type WaitsError struct {
 	Became string     // if the tick was decided earlier, the outcome; empty: it was not
 	Job    string     // the job of this outcome: the tick's run, or the job that prevented it
@@ -136,15 +136,15 @@ func (t Turns) slots() (names []string) {
 	return names
 }
 
-// May returns nil if the run of a tick could start now, and a WaitsError otherwise. It changes
-// nothing.
+// May returns nil if the run of a tick, its planned time, could start now, and a WaitsError
+// otherwise. It changes nothing.
 func (t Turns) May(ctx context.Context, at time.Time) error {
 	_, err := t.look(t.get(ctx), at, t.slots())
 	return err
 }
 
-// Begin records in a transaction that a tick starts its run, or returns a WaitsError. The same
-// transaction creates the run's job.
+// Begin records in a transaction that a tick, the planned time of a run, starts this run. If the
+// run can't start now, it returns a WaitsError. The same transaction creates the run's job.
 func (t Turns) Begin(tx *datastore.Transaction, at time.Time, run string) error {
 	s, err := t.look(tx.Get, at, nil)
 	if err != nil {
@@ -155,9 +155,9 @@ func (t Turns) Begin(tx *datastore.Transaction, at time.Time, run string) error 
 	return err
 }
 
-// Replaces returns nil if only the given run prevents the run of a tick, and an error otherwise.
-// The caller is about to abort the given run, in the same transaction, so that the tick's run can
-// start.
+// Replaces returns nil if only the given run prevents the run of a tick (a planned time), and an
+// error otherwise. The caller is about to abort the given run, in the same transaction, so that the
+// tick's run can start.
 func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref) error {
 	_, err := t.look(tx.Get, at, t.slots())
 	var waits WaitsError
@@ -185,8 +185,8 @@ func (t Turns) own(get get, at time.Time) (*record.Schedule, *record.Job, error)
 		run.ID, run.Queue)
 }
 
-// look reads the schedule's record. If the run of the tick can't start now, it also returns a
-// WaitsError. The run needs the given locks.
+// look reads the schedule's record. If the run of a tick, its planned time, can't start now, it
+// also returns a WaitsError. The run needs the given locks.
 func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, error) {
 	s, run, err := t.own(get, at)
 	if err != nil {
@@ -223,9 +223,9 @@ func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, er
 	return s, nil
 }
 
-// became returns the outcome that was decided earlier for a tick that does not wait. The record
-// keeps only the last ticks. An older tick counts as started if its run exists, and otherwise as
-// skipped.
+// became returns the outcome that was decided earlier for a tick, the planned time of a run, that
+// does not wait. The record keeps only the last ticks. An older tick counts as started if its run
+// exists, and otherwise as skipped.
 func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.PastTick, known bool, err error) {
 	if past, known = s.Became(at); known || !at.Before(s.Tick) {
 		return past, known, nil
@@ -257,9 +257,10 @@ func heldBy(get get, slots []string, except record.Ref) (record.Ref, error) {
 	return record.Ref{}, nil
 }
 
-// Wait records that a tick waits for the end of the job that prevents its run. what has the encoded
-// arguments of the run. If what is empty, the tick is skipped instead. A tick that already waits
-// continues to wait. If no job prevents the run any more, Wait changes nothing.
+// Wait records that a tick, the planned time of a run, waits for the end of the job that prevents
+// this run. what has the encoded arguments of the run. If what is empty, the tick is skipped
+// instead. A tick that already waits continues to wait. If no job prevents the run any more, Wait
+// changes nothing.
 func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided WaitsError, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		decided = WaitsError{}
@@ -293,9 +294,9 @@ func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided Wai
 	return decided, err
 }
 
-// Refuse records that the run of a waiting tick can't start, so the tick no longer waits. It
-// returns false if the tick did not wait. at is the tick of the caller: the waiting one, or a later
-// one.
+// Refuse records that the run of a waiting tick, its planned time, can't start. So the tick no
+// longer waits. It returns false if the tick did not wait. at is the tick of the caller: the
+// waiting one, or a later one.
 func (t Turns) Refuse(ctx context.Context, waiting, at time.Time) (refused bool, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		s, _, err := t.own(tx.Get, at)

@@ -19,7 +19,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// tick returns the time of the n-th tick.
+// tick returns the n-th tick, which is the planned time of a run.
 func tick(n int) time.Time { return time.Date(2026, 11, 1, n, 0, 0, 0, time.UTC) }
 
 func runID(at time.Time) string { return fmt.Sprintf("run-%d", at.Hour()) }
@@ -44,8 +44,8 @@ func waitsOf(err error) (w WaitsError) {
 	return w
 }
 
-// TestTicks checks whether tick 3 may start its run, in different situations. If it may not, the
-// test checks what Wait decides.
+// TestTicks checks whether tick 3, the planned time of a run, may start its run in different
+// situations. If it may not, the test checks what Wait decides.
 func TestTicks(t *testing.T) {
 	first := func(t *testing.T, tu Turns) *record.Job { // lets tick 1 start a run
 		t.Helper()
@@ -156,7 +156,8 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// TestTickWaits lets a tick wait for a run to end, and then start its own run.
+// TestTickWaits lets a tick, the planned time of a run, wait for another run to end, and then start
+// its own run.
 func TestTickWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tu := turns(newStore(t, nil), false)
@@ -189,8 +190,8 @@ func TestTickWaits(t *testing.T) {
 	})
 }
 
-// TestReplaces checks that a run may be aborted for a tick only if nothing else prevents the tick's
-// run.
+// TestReplaces checks that a run may be aborted for a tick, the planned time of the next run, only
+// if nothing else prevents that run.
 func TestReplaces(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -330,7 +331,8 @@ func TestRunOfOthers(t *testing.T) {
 	})
 }
 
-// TestReplacesOnlyTheLastRun checks that only the schedule's last run may be aborted for a tick.
+// TestReplacesOnlyTheLastRun checks that only the schedule's last run may be aborted for a tick,
+// the planned time of the next run.
 func TestReplacesOnlyTheLastRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tu := turns(newStore(t, nil), true)
@@ -347,7 +349,8 @@ func TestReplacesOnlyTheLastRun(t *testing.T) {
 	})
 }
 
-// TestLaterTickWaits checks that a later tick replaces the one that waits for the same run.
+// TestLaterTickWaits checks that a later tick (planned time of a run) replaces the one that waits
+// for the same run.
 func TestLaterTickWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tu := turns(newStore(t, nil), false)
@@ -375,8 +378,9 @@ func TestLaterTickWaits(t *testing.T) {
 	})
 }
 
-// TestTicksOfOlderBuilds checks ticks for which an older build has stored less. A waiting tick gets
-// its slots. A tick without a stored decision counts as started if its run exists.
+// TestTicksOfOlderBuilds checks ticks (planned times of runs) for which an older build has stored
+// less. A waiting tick gets its slots. A tick without a stored decision counts as started if its
+// run exists.
 func TestTicksOfOlderBuilds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -408,8 +412,8 @@ func TestTicksOfOlderBuilds(t *testing.T) {
 	})
 }
 
-// TestDecidedTicks checks that the decision on a tick does not change, either by the decision on a
-// later tick, or by Refuse for a tick that does not wait.
+// TestDecidedTicks checks that the decision on a tick, the planned time of a run, does not change.
+// Neither the decision on a later tick may change it, nor Refuse for a tick that does not wait.
 func TestDecidedTicks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tu := turns(newStore(t, nil), false)
@@ -451,8 +455,8 @@ func TestHeldByOneOfKinds(t *testing.T) {
 	})
 }
 
-// TestRefuseWithoutAnswer refuses a tick, but the answer to the commit is lost. Refuse must read in
-// the schedule's record whether the commit has taken effect.
+// TestRefuseWithoutAnswer refuses a tick, the planned time of a run, but the answer to the commit
+// is lost. Refuse must read in the schedule's record whether the commit has taken effect.
 func TestRefuseWithoutAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name    string

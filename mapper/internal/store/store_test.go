@@ -24,7 +24,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// newStore returns a store in an emulator.
 func newStore(t *testing.T, options *emulator.Options) Store {
 	t.Helper()
 	client, err := emulator.ForTest(t, options).DatastoreClient(t.Context(), "test")

@@ -182,7 +182,8 @@ func TestSameText(t *testing.T) {
 	})
 }
 
-// TestRehearsed rehearses an undo. The rehearsal only counts the changes, so they have no images.
+// TestRehearsed rehearses an undo, without writes. The rehearsal only counts the changes, so they
+// have no images.
 func TestRehearsed(t *testing.T) {
 	inWorld(t, 1, []int64{1, 2}, func(w *world) {
 		w.page(0, to{1: 7, 2: gone, 99: 7})

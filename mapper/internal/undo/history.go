@@ -185,7 +185,6 @@ func (u past) begun(ctx context.Context, job *record.Job) (time.Time, error) {
 	return begun, nil
 }
 
-// timeOf returns when an entity was last written.
 func timeOf(e *pb.EntityResult) time.Time { return e.GetUpdateTime().AsTime() }
 
 // at returns the state of an entity at a time. A zero time means now.

@@ -144,7 +144,7 @@ func TestIDs(t *testing.T) {
 	})
 }
 
-// TestID checks the default ID of an undo.
+// TestID checks which default ID the undo of a job gets.
 func TestID(t *testing.T) {
 	long := fmt.Sprintf("%090d", 7)
 	job := &record.Job{ID: "j", Incarnation: "0123456789abcdef01234567", Mapper: "m"}

@@ -58,7 +58,8 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-// TestNoBatches checks that neither a rehearsal nor an undo that has ended commits batches.
+// TestNoBatches checks that neither a rehearsal (a dry run) nor an undo that has ended commits
+// batches.
 func TestNoBatches(t *testing.T) {
 	for name, rehearses := range map[string]bool{"a rehearsal": true, "the undo was aborted": false} {
 		inWorld(t, 1, []int64{1, 2}, func(w *world) {

@@ -236,7 +236,6 @@ func (w *world) another(n int) *record.Range {
 		State: record.Pending, Open: "j"}
 }
 
-// end ends the job.
 func (w *world) end() {
 	if w.job.Ended = time.Now(); w.job.State == record.Running {
 		w.job.State = record.Succeeded
@@ -244,7 +243,6 @@ func (w *world) end() {
 	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(w.job.Update()); return err })
 }
 
-// function returns the mapper function of the undo.
 func (w *world) function() function.Func {
 	w.Helper()
 	params, err := json.Marshal(Of(w.job))
@@ -262,7 +260,6 @@ func (w *world) function() function.Func {
 	return call
 }
 
-// undoer returns an undoer of the job.
 func (w *world) undoer() undoer {
 	w.Helper()
 	u := undoer{client: w.client, source: source.New(w.client, nil), params: Of(w.job), most: together,
