@@ -162,7 +162,7 @@ func check(defs, s map[string]any, at string, v any) error {
 	return nil
 }
 
-// isType reports whether a JSON value has the type want. Want is the name of a type, or a list of
+// isType reports whether a JSON value has the type want, which is the name of a type, or a list of
 // names.
 func isType(want, v any) bool {
 	if several, ok := want.([]any); ok {

@@ -154,8 +154,8 @@ func check(text []byte, t reflect.Type, nulls bool) error {
 	return (&reader{Decoder: d, text: text, nulls: nulls}).value("", t)
 }
 
-// A reader reads JSON that was already decoded, token by token. It compares the tokens with the Go
-// type.
+// A reader goes through JSON that was already decoded, token by token. It compares the tokens with
+// the Go type.
 type reader struct {
 	*json.Decoder
 	text  []byte

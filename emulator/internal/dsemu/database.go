@@ -147,10 +147,10 @@ const (
 	trimVersions = 64
 )
 
-// trim drops old entries of the log, and the old versions of entities that only reads of the past
-// need. It drops those that no read may ask for any more, and more if old versions exceed
-// [Options.VersionMemory]. It works from the oldest on, and afterwards the database refuses reads
-// of the times before. It returns true if there is more to drop.
+// trim drops old entries of the log, and old versions of entities. It drops what no allowed read
+// needs any more. If the remaining old versions exceed [Options.VersionMemory], it drops more, from
+// the oldest on. The database then refuses reads of the times before. It returns true if there is
+// more to drop.
 func (db *database) trim(now time.Time) (more bool) {
 	if db.trimmed == len(db.log) {
 		return false

@@ -191,8 +191,8 @@ func TestForgetInterrupted(t *testing.T) {
 	}
 }
 
-// TestFinalizerDeaths delivers the task of a finalizer to which the record attributes deaths of
-// processes.
+// TestFinalizerDeaths delivers the task that runs a finalizer. According to the job's record, the
+// finalizer may have killed processes.
 func TestFinalizerDeaths(t *testing.T) {
 	for _, c := range []struct {
 		deaths int

@@ -231,8 +231,8 @@ func (j *Job) BeginFinalizer(epoch int64, m CrashMark, now time.Time, deadline t
 
 const waitsForBuild = "its tasks wait for a build that has the mapper "
 
-// NeedsBuild sets or removes an error of the job. It says that the job's tasks wait for a build of
-// the program that has the job's mapper. NeedsBuild does not replace another error.
+// NeedsBuild sets or removes the job's error which says that no build of the program with the job's
+// mapper has received its tasks. It does not replace another error.
 func (j *Job) NeedsBuild(missing bool) (changed bool) {
 	text := ""
 	if missing {

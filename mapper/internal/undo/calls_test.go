@@ -14,7 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
 
-// A failing is a tap that fails one call: the one that follows a number of others.
+// A failing is an interceptor of Datastore calls that makes one call fail: the one after a number
+// of others.
 type failing struct {
 	world *world
 	after int

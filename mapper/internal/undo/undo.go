@@ -295,7 +295,7 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 	return all, nil
 }
 
-// record reads the record of a page. It returns the record decoded, and as stored, with its
+// record reads the record of a page. It returns the decoded record, and the stored entity with its
 // version.
 func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, *pb.EntityResult, error) {
 	ctx, results := wire.Reading(ctx)
