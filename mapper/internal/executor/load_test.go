@@ -115,7 +115,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// checkKnown checks what a process knows after load: the job, and the average size of its entities.
+// checkKnown checks what a process knows about a job after load: the job's record, and the average
+// size of its entities.
 func checkKnown(w *testworld.World, x *Executor, j *record.Job, r *record.Range) {
 	w.Helper()
 	if fits := x.paces.Get(j.Ref()).Fit(10); fits != (r.EntitySize > 0) {

@@ -69,7 +69,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestFindOut checks the facts that a start needs.
+// TestFindOut checks what FindOut reads about the queue and the database for the start of a job.
 func TestFindOut(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		_, err := w.Client.Put(w.Context(), testworld.Key(1), &testworld.Thing{N: 1})

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
-// A hand is an entity of the page during the calls of the function for it. There may be several
-// calls, one after the other.
+// A hand is one entity of the page while the function is called for it. There may be several calls,
+// one after the other.
 type hand struct {
 	place int    // the entity's index in the page
 	r     result // the outcome of the last call

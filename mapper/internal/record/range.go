@@ -338,8 +338,8 @@ func (r *Range) Expected() int {
 // The rest of the range keeps its page size.
 func (r *Range) Narrow(n int) { r.Narrowed = int64(max(1, n/2)) }
 
-// Finish marks the range as done, and seals its record. After that, only the retry of a failed
-// entity changes the record.
+// Finish marks the range as done, and stores a seal: a hash of its record. After that, only the
+// retry of a failed entity changes the record.
 func (r *Range) Finish(now time.Time) {
 	r.State, r.Open, r.Done = Done, "", now
 	r.Calm()

@@ -18,12 +18,14 @@ type RateClock struct {
 	Ahead float64   `datastore:"ahead,noindex"`
 }
 
-// CallClockKey returns the key of the rate clock of a job's calls.
+// CallClockKey returns the key of a job's clock for calls, the record in which its processes
+// reserve the rate of calls.
 func CallClockKey(job Ref) *datastore.Key {
 	return datastore.NameKey(DraftKind, RangePrefix(job)+"calls", nil)
 }
 
-// RateClockKey returns the key of the rate clock of a job's pages.
+// RateClockKey returns the key of a job's rate clock, the record in which its processes reserve the
+// rate of pages.
 func RateClockKey(job Ref) *datastore.Key {
 	return datastore.NameKey(DraftKind, RangePrefix(job)+"clock", nil)
 }

@@ -155,8 +155,8 @@ func (st Store) addSlice(
 	return next, err
 }
 
-// LoadDraft reads the stored draft of a job. If there is no draft of the job's epoch, it returns an
-// empty draft.
+// LoadDraft reads the stored draft of a job, which is the sum of a part of its records. If there is
+// no draft of the job's epoch, it returns an empty draft.
 func (st Store) LoadDraft(ctx context.Context, job *record.Job) (*ledger.Draft, error) {
 	return draftOf(job, func(key *datastore.Key, d *ledger.Draft) error { return st.client.Get(ctx, key, d) })
 }
@@ -209,8 +209,8 @@ func (st Store) KeepDraft(
 	return kept, nil
 }
 
-// EndDraft deletes a job's draft and rate clocks, if it has them. The caller then writes the job's
-// record in the same transaction.
+// EndDraft deletes a job's draft (the sum of a part of its records) and its rate clocks, if it has
+// them. The caller then writes the job's record in the same transaction.
 func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 	if !j.Drafted {
 		return nil

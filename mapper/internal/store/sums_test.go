@@ -365,8 +365,8 @@ func TestLiveTotals(t *testing.T) {
 	})
 }
 
-// TestDraftsOfNoUse checks that LoadDraft ignores a draft that is damaged, of another epoch, or of
-// a build with other slices.
+// TestDraftsOfNoUse checks which stored drafts (sums of a part of a job's records) LoadDraft
+// ignores: damaged ones, and drafts from another epoch or from a build with other slices.
 func TestDraftsOfNoUse(t *testing.T) {
 	for name, change := range map[string]func(d *ledger.Draft){
 		"of use":        func(*ledger.Draft) {},

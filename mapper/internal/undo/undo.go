@@ -315,8 +315,8 @@ func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, 
 	return r, stored, nil
 }
 
-// An entity is an entity that a commit may have written. It has its states at several times, and
-// the undo's decision.
+// An entity is one that a commit may have written. It has its states at several times, and the
+// undo's decision.
 type entity struct {
 	key *datastore.Key
 	// the entity's states just before the commit, and now; nil: the entity does not exist
