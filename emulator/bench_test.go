@@ -20,7 +20,7 @@ type small struct {
 	Name string
 }
 
-// fill puts n small entities, 500 a commit, and returns how long that took.
+// fill puts n small entities, 500 per commit, and returns how long this took.
 func fill(b *testing.B, client *datastore.Client, kind string, n int) time.Duration {
 	b.Helper()
 	begun := time.Now()
@@ -44,7 +44,7 @@ func fill(b *testing.B, client *datastore.Client, kind string, n int) time.Durat
 	return time.Since(begun)
 }
 
-// readKind reads all entities of a kind, and returns how long that took.
+// readKind reads all entities of a kind, and returns how long this took.
 func readKind(b *testing.B, client *datastore.Client, kind string, n int) time.Duration {
 	b.Helper()
 	begun := time.Now()
@@ -116,8 +116,9 @@ func benchClient(b *testing.B) *datastore.Client {
 	return client
 }
 
-// BenchmarkPageInALargeKind reads pages by key range in a small and in a large kind, and reports
-// the ratio of their times. Without scans it is the ratio of searches in a tree.
+// BenchmarkPageInALargeKind reads pages by key range in a small kind and in a large kind. It
+// reports the ratio of their times. The ratio is small, because a read searches a tree and does not
+// scan the kind.
 func BenchmarkPageInALargeKind(b *testing.B) {
 	client := benchClient(b)
 	sizes := map[string]int{"Small": 2000, "Large": 200000}
@@ -149,14 +150,14 @@ func BenchmarkPageInALargeKind(b *testing.B) {
 	b.ReportMetric(median("Large")/median("Small"), "times-as-long")
 }
 
-// BenchmarkSteadyUpdates updates one indexed entity repeatedly, while its versions of the last hour
-// stay in memory. Each update has to take as long as the first.
+// BenchmarkSteadyUpdates updates one indexed entity repeatedly. Its versions of the last hour stay
+// in memory, but updates must not become slower.
 func BenchmarkSteadyUpdates(b *testing.B) {
 	client := benchClient(b)
 	key := datastore.NameKey("K", "counter", nil)
 	if _, err := client.Count(b.Context(), datastore.NewQuery("K").FilterField("Name", "=",
 		"x").Order("N")); err != nil {
-		b.Fatal(err) // the query builds the index, so that updates change it
+		b.Fatal(err) // the query makes the emulator build the index, which each update then changes
 	}
 	n := 0
 	for b.Loop() {

@@ -23,11 +23,11 @@ type reading struct {
 	A, B, C, D int
 }
 
-// property returns one of a reading's properties, by its place.
+// property returns one of a reading's properties, by its index.
 func (r reading) property(i int) int { return [...]int{r.A, r.B, r.C, r.D}[i] }
 
-// TestQueriesWhileIndexesAreBuilt makes many new kinds of queries at once, while entities are
-// written. Each query needs an index over thousands of entities.
+// TestQueriesWhileIndexesAreBuilt runs many queries at once, while entities are written. Each query
+// needs an index that does not exist yet, over thousands of entities.
 func TestQueriesWhileIndexesAreBuilt(t *testing.T) {
 	seed := testflag.Seed(t)
 	client := embedded(t, &emulator.Options{IndexMemory: 2 << 20})
@@ -58,7 +58,7 @@ func TestQueriesWhileIndexesAreBuilt(t *testing.T) {
 			for ctx.Err() == nil {
 				key := keys[rng.IntN(entities)]
 				if rng.IntN(4) == 0 {
-					_ = client.Delete(ctx, key) // the test's end cuts off the last call
+					_ = client.Delete(ctx, key) // an error is possible: the end of the test cancels the last call
 				} else {
 					_, _ = client.Put(ctx, key, random(rng))
 				}
@@ -114,7 +114,8 @@ func TestQueriesWhileIndexesAreBuilt(t *testing.T) {
 	writers.Wait()
 }
 
-// readingsOf returns the readings with a value in one property, sorted by another property.
+// readingsOf returns the readings that have a certain value in one property, sorted by another
+// property. They are the expected result of a query.
 func readingsOf(keys []*datastore.Key, all []reading, equal, value, by int, down bool) (texts []string) {
 	for v := range 4 {
 		if down {
@@ -129,8 +130,9 @@ func readingsOf(keys []*datastore.Key, all []reading, equal, value, by int, down
 	return texts
 }
 
-// TestVersionMemory rewrites an entity until its old versions exceed the memory. Reads of earlier
-// times are then refused. The versions that an open transaction sees stay.
+// TestVersionMemory updates an entity until its old versions exceed VersionMemory. It checks that
+// reads of earlier times are refused, and that the versions which an open transaction sees are
+// kept.
 func TestVersionMemory(t *testing.T) {
 	client := rawOf(t, emulator.ForTest(t, &emulator.Options{VersionMemory: 100000, DatastoreAddr: "127.0.0.1:0"}))
 	key := pathKey("K", "k")
@@ -202,7 +204,8 @@ func TestVersionMemory(t *testing.T) {
 	}
 }
 
-// wantSomeKept checks that only the last versions, of 1 kB each, can be read.
+// wantSomeKept checks that some of the last versions can be read, and that older ones can't. Each
+// version has 1 kB.
 func wantSomeKept(t *testing.T, versions int, read func(n int) (int64, error)) {
 	t.Helper()
 	kept := 0

@@ -14,14 +14,14 @@ import (
 
 // A callPlan has the faults that happen to one call.
 type callPlan struct {
-	lost       error // the error with which the call fails before it has an effect; nil: it does not
+	lost       error // the error with which the call fails without an effect; nil: the call takes effect
 	abort      bool
-	answerLost error // the error with which the call fails after it has had its effect; nil: it does not
+	answerLost error // the error that replaces the answer after the call took effect; nil: the answer stays
 	delay      time.Duration
 }
 
-// plan draws the faults of a call by the rules. After a rule that loses the call, it skips the
-// other rules.
+// plan draws the faults of a call, one rule after the other. When a rule prevents the call's
+// effect, plan skips the remaining rules.
 func (f *Faults) plan(method string, req any) callPlan {
 	var p callPlan
 	about := func(r *rule) bool {
@@ -82,15 +82,15 @@ func (f *Faults) intercept(
 	return resp, err
 }
 
-// abort rolls back the transaction of a commit, so that it keeps no locks. The client's own
-// rollback that follows must succeed, as it does after a real ABORTED. Otherwise the Go client
-// would not try again.
+// abort rolls back the transaction that a commit names, so that it holds no locks. After an
+// ABORTED, the Go client sends a rollback, and retries only if the rollback succeeds. wasAborted
+// makes it succeed.
 func (f *Faults) abort(ctx context.Context, req *datastorepb.CommitRequest, info *grpc.UnaryServerInfo) error {
 	if server, ok := info.Server.(datastorepb.DatastoreServer); ok {
 		rollback := &datastorepb.RollbackRequest{ProjectId: req.ProjectId, DatabaseId: req.DatabaseId,
 			Transaction: req.GetTransaction()}
 		if _, err := server.Rollback(ctx, rollback); err != nil {
-			return err // as the commit would: the transaction is not open
+			return err // the transaction is not open, so the commit itself would fail with this error
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -99,7 +99,8 @@ func (f *Faults) abort(ctx context.Context, req *datastorepb.CommitRequest, info
 	return status.Error(codes.Aborted, "injected: too much contention on these datastore entities. please try again.")
 }
 
-// wasAborted reports whether a rollback is the first one after abort has ended its transaction.
+// wasAborted reports whether a rollback is the first one of a transaction that abort has rolled
+// back.
 func (f *Faults) wasAborted(req *datastorepb.RollbackRequest) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -34,18 +34,18 @@ type Usage = billing.Usage
 
 // Options are the settings of an [Emulator]. The zero value has all defaults.
 type Options struct {
-	// ScatterOneIn gives one entity in this number, on average, the property __scatter__. It is in
-	// [1, 65536]. Clients sample the keys of a kind by this property. Google's classic emulator has
-	// 2. Defaults to 128, as in production.
+	// ScatterOneIn is n: on average, one in n entities has the property __scatter__. By this
+	// property, clients sample the keys of a kind. It is in [1, 65536]. Defaults to 128, as in
+	// production. Google's classic emulator has 2.
 	ScatterOneIn int
 
-	// QueryBatchSize is how many results one call of a query returns at most. A client calls again
-	// for more. Defaults to 300.
+	// QueryBatchSize is the largest number of results in one answer to a query. For more results, a
+	// client calls again. Defaults to 300.
 	QueryBatchSize int
 
 	// PessimisticConcurrency makes transactions lock what they read, so that other writers wait for
 	// them. In production this is a setting of the database. By default concurrency is optimistic:
-	// if entities that a transaction read have changed, its commit conflicts.
+	// a transaction's commit conflicts if entities that it has read were changed.
 	PessimisticConcurrency bool
 
 	// Indexes is the content of an index.yaml. A query is then refused if it needs a composite
@@ -62,18 +62,18 @@ type Options struct {
 	// then defaults to seven days.
 	PointInTimeRecovery bool
 
-	// VersionMemory is about how many bytes of old versions, deleted entities included, each
-	// database keeps in memory. Above that, the oldest versions are dropped early, and reads of
-	// their time are refused. Versions that an open transaction may read stay. Defaults to 256 MiB.
-	// A negative value is no limit.
+	// VersionMemory is the largest size of the old versions that each database keeps in memory, in
+	// bytes. Deleted entities count as old versions. Above this size, the oldest versions are
+	// dropped early, and reads of their time are refused. Versions that an open transaction may
+	// read are kept. Defaults to 256 MiB. A negative value is no limit.
 	VersionMemory int64
 
-	// IndexMemory is about how many bytes of indexes each database keeps in memory. An index is
-	// built when a query first needs it. Above that memory, the indexes that queries have not used
-	// for longest are dropped, and built anew on demand. Defaults to 1 GiB.
+	// IndexMemory is the largest size of the indexes that each database keeps in memory, in bytes.
+	// An index is built when a query first needs it. Above this size, indexes that queries have not
+	// used for long are dropped. They are built again when a query needs them. Defaults to 1 GiB.
 	IndexMemory int64
 
-	// Seed determines which IDs the Datastore allocates. Each number is a seed, 0 included.
+	// Seed determines the IDs that the Datastore allocates. The default 0 is a seed like any other.
 	Seed uint64
 
 	// DatastoreAddr is the address on which the Datastore listens for other processes, such as
@@ -86,11 +86,12 @@ type Options struct {
 	TasksAddr string
 
 	// KeysAddr is the address on which the emulator serves its public keys over HTTP, as Google
-	// does. Receivers verify the tokens of deliveries with them. By default they are not served.
+	// does. With these keys, receivers verify the OIDC tokens of deliveries. By default the keys
+	// are not served.
 	KeysAddr string
 
-	// Transport carries the deliveries of tasks. [HandlerTransport] keeps them in this process.
-	// Defaults to HTTP.
+	// Transport sends the HTTP requests that deliver tasks. With [HandlerTransport], the requests
+	// stay in this process. Defaults to the network.
 	Transport http.RoundTripper
 
 	// UnlimitedRate allows queues with more than 500 dispatches a second, which is Cloud Tasks'
@@ -101,13 +102,13 @@ type Options struct {
 	// that for up to 72 hours, and so does the emulator by default.
 	ReuseQueueNames bool
 
-	// Faults make calls and deliveries go wrong. Each emulator needs Faults of its own. Defaults to
-	// none.
+	// Faults make calls and deliveries fail, by rules. Each emulator needs Faults of its own.
+	// Defaults to none.
 	Faults *Faults
 
-	// Interceptor is called for each call of both services that [Faults] do not lose or abort. It
-	// can delay a call, or make it fail before or after its effect. It sees the entities in results
-	// of queries and lookups in encoded form. Defaults to none.
+	// Interceptor is called for each call of both services, except calls that [Faults] lose or
+	// abort. It can delay a call, or make it fail before or after its effect. In the results of
+	// queries and lookups, it sees the entities only in encoded form. Defaults to none.
 	Interceptor grpc.UnaryServerInterceptor
 }
 
@@ -139,7 +140,7 @@ func (o *Options) withDefaults() Options {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.Proxy = nil
 		transport.MaxIdleConns = 0
-		transport.MaxIdleConnsPerHost = 5000 // the most deliveries that a queue has under way
+		transport.MaxIdleConnsPerHost = 5000 // the largest number of deliveries that a queue can have under way
 		opts.Transport = transport
 	}
 	return opts
@@ -172,7 +173,8 @@ type Emulator struct {
 	meter            *meter.Meter
 }
 
-// Start starts an emulator. The caller must call [Emulator.Close]. A nil o has all defaults.
+// Start starts an emulator. The caller must call [Emulator.Close]. If o is nil, all options have
+// their defaults.
 func Start(o *Options) (_ *Emulator, err error) {
 	opts := o.withDefaults()
 	if err := opts.validate(); err != nil {
@@ -200,7 +202,8 @@ func Start(o *Options) (_ *Emulator, err error) {
 			return nil, err
 		}
 		attached = true
-		// The faults come after the meter, which also counts lost calls, and before Interceptor.
+		// The meter comes first, so that it counts the calls that faults lose. Interceptor comes
+		// after the faults.
 		interceptors = append(interceptors, opts.Faults.intercept)
 	}
 	if opts.Interceptor != nil {
@@ -242,7 +245,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 	return e, nil
 }
 
-// serveREST serves the REST API of Cloud Tasks at the address of its gRPC API.
+// serveREST serves the REST API of Cloud Tasks on the port of its gRPC API.
 func (e *Emulator) serveREST() error {
 	if e.tasks.other == nil {
 		return nil
@@ -302,8 +305,8 @@ func (e *Emulator) Reset() {
 	e.datastoreServer.Reset()
 }
 
-// DatastoreClient returns a client of a project's default database, connected in memory. It also
-// suits mapper.NewEngine. The caller must close it before the emulator.
+// DatastoreClient returns a client of a project's default database, connected in memory.
+// mapper.NewEngine accepts it. The caller must close it before the emulator.
 func (e *Emulator) DatastoreClient(
 	ctx context.Context, project string, opts ...option.ClientOption,
 ) (*datastore.Client, error) {
@@ -340,21 +343,22 @@ func (e *Emulator) Token(account, audience string) (string, error) {
 	return e.tasksServer.Token(account, audience)
 }
 
-// Usage returns what Google would have billed since the emulator started. [Usage.Sub] of two
-// readings is the usage between them.
+// Usage returns the operations that Google would have billed since the emulator started. To measure
+// a part of a program, subtract two readings with [Usage.Sub].
 func (e *Emulator) Usage() Usage { return e.meter.Usage() }
 
-// A service is a gRPC server. Clients reach it in memory, and at a port if it has an address.
+// A service is a gRPC server. Clients in this process reach it in memory. If it has an address, it
+// also listens on a port.
 type service struct {
 	server *grpc.Server
 	memory *bufconn.Listener
-	other  net.Listener // accepts connections at the port that are not gRPC
+	other  net.Listener // accepts the port's connections that are not gRPC
 	addr   string
 	serves sync.WaitGroup
 }
 
-// maxMessage is the largest gRPC message. It exceeds the 10 MiB that Datastore accepts, so that the
-// service itself refuses larger requests.
+// maxMessage is the largest gRPC message, in bytes. It is larger than the 10 MiB that Datastore
+// accepts. So larger requests are refused by the service, with production's error.
 const maxMessage = 16 << 20
 
 func startService(addr string, interceptors []grpc.UnaryServerInterceptor, register func(*grpc.Server),
@@ -363,7 +367,7 @@ func startService(addr string, interceptors []grpc.UnaryServerInterceptor, regis
 		server: grpc.NewServer(
 			grpc.ChainUnaryInterceptor(interceptors...),
 			grpc.MaxRecvMsgSize(maxMessage),
-			// The Datastore client pings every minute, whether it has calls or not.
+			// The Datastore client sends a ping every minute, even without a call.
 			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
 				PermitWithoutStream: true}),
 		),
@@ -383,7 +387,7 @@ func startService(addr string, interceptors []grpc.UnaryServerInterceptor, regis
 	for _, l := range listeners {
 		s.serves.Go(func() {
 			if err := s.server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-				panic("emulator: " + err.Error()) // the listener has failed
+				panic("emulator: " + err.Error()) // the listener failed
 			}
 		})
 	}
@@ -405,7 +409,7 @@ func (s *service) dial(ctx context.Context, _ string) (net.Conn, error) {
 func (s *service) clientOptions() []option.ClientOption {
 	return append(dial.Insecure("passthrough:///memory"),
 		option.WithGRPCDialOption(grpc.WithContextDialer(s.dial)),
-		// When an idle connection closes, after half an hour, gRPC 1.83 has a data race with the
-		// next call. In virtual time that is often.
+		// gRPC closes a connection that was idle for half an hour. In gRPC 1.83, this has a data
+		// race with the next call, which is likely in virtual time.
 		option.WithGRPCDialOption(grpc.WithIdleTimeout(0)))
 }

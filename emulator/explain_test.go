@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// explained returns the plan and the cost of an explained query as text. The indexes come first,
-// with their scopes.
+// explained returns the plan and the cost of a query as text. The indexes come first, with their
+// scopes.
 func explained(m *datastore.ExplainMetrics) string {
 	var parts []string
 	for _, x := range m.PlanSummary.IndexesUsed {
@@ -31,9 +31,9 @@ func explained(m *datastore.ExplainMetrics) string {
 	return strings.Join(parts, "; ")
 }
 
-// TestExplain compares plans and costs with those that the system tests of Google's
-// clients for Go, Node.js and Python expect of production, and with others in their
-// form.
+// TestExplain checks the plans and costs of queries. Some of the expected values are from the
+// system tests of Google's clients for Go, Node.js and Python, which run in production. The others
+// are in the same notation.
 func TestExplain(t *testing.T) {
 	client := embedded(t, nil)
 	shelf := datastore.NameKey("Shelf", "s", nil)
@@ -135,7 +135,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestExplainEnforced names the indexes of an index.yaml that a query is merged from.
+// TestExplainEnforced checks that a plan names the indexes of an index.yaml which serve the query
+// together.
 func TestExplainEnforced(t *testing.T) {
 	client := embedded(t, &emulator.Options{Indexes: []byte("indexes:\n" +
 		"- kind: Book\n  properties:\n  - name: Author\n  - name: Blurb\n" +

@@ -16,18 +16,18 @@ import (
 )
 
 // A FaultKind says what goes wrong. LoseCall, LoseAnswer, SlowCall and AbortCommit happen to calls
-// of the Datastore and Cloud Tasks. The others happen to deliveries of tasks.
+// of Datastore and Cloud Tasks. All others happen to deliveries of tasks.
 type FaultKind int
 
 const (
-	// LoseCall answers a call with an error, and the call has no effect. In production the service
-	// is overloaded or restarts. After UNAVAILABLE, the Go clients repeat calls that are safe to
-	// repeat.
+	// LoseCall answers a call with an error, and the call has no effect. In production this happens
+	// if the service is overloaded or restarts. After UNAVAILABLE, the Go clients repeat calls that
+	// are safe to repeat.
 	LoseCall FaultKind = iota + 1
 
-	// LoseAnswer lets a call take effect, and still answers it with an error. In production the
-	// connection breaks before the answer arrives. The caller can't tell it from LoseCall: a commit
-	// may have taken place, or a task may exist.
+	// LoseAnswer lets a call take effect, but answers it with an error. In production this happens
+	// if the connection breaks before the answer arrives. The caller can't tell it from LoseCall: a
+	// commit may have taken effect, or a task may exist.
 	LoseAnswer
 
 	// SlowCall delays a call by Fault.Latency: one half before the effect, the other half after it.
@@ -35,37 +35,38 @@ const (
 	// the second half, the effect stays.
 	SlowCall
 
-	// AbortCommit answers a Commit of a transaction with ABORTED, and ends the transaction without
-	// effect. In production another transaction has changed or locked the same entities.
-	// RunInTransaction of the Go client tries three times.
+	// AbortCommit answers the commit of a transaction with ABORTED, and rolls the transaction back.
+	// In production this happens if another transaction has changed or locked the same entities.
+	// The Go client's RunInTransaction tries three times by default.
 	AbortCommit
 
-	// DeliverTwice delivers a task a second time, after its delivery has ended and Fault.Latency
-	// has passed. The second delivery has the same headers, and its answer has no effect. This is
-	// rare in production, but Cloud Tasks promises only at-least-once delivery.
+	// DeliverTwice delivers a task a second time, Fault.Latency after its delivery has ended. The
+	// second delivery has the same headers. Its answer has no effect. In production this is rare,
+	// but Cloud Tasks promises only at-least-once delivery.
 	DeliverTwice
 
-	// DeliverTogether delivers a task a second time, Fault.Latency after the start of its delivery,
-	// so that both may run at once. In production it also happens if a handler still runs after its
-	// deadline, and Cloud Tasks retries the task.
+	// DeliverTogether delivers a task a second time, Fault.Latency after the start of its delivery.
+	// So both deliveries may run at once. In production this also happens if a handler still runs
+	// after its deadline, and Cloud Tasks retries the task.
 	DeliverTogether
 
-	// DeliverLate holds back a task that is due, by Fault.Latency, and other tasks pass it. In
-	// production schedule_time is the earliest time, and not a promise.
+	// DeliverLate delays a due task by Fault.Latency, so that other tasks overtake it. In
+	// production schedule_time is only the earliest time of a delivery.
 	DeliverLate
 
-	// DeliverShuffled delivers a random one of the tasks that are due instead of the first one. In
-	// production the order is best effort.
+	// DeliverShuffled delivers a random due task instead of the first one. In production Cloud
+	// Tasks does not guarantee an order.
 	DeliverShuffled
 
-	// CrashReceiver cuts a delivery off, Fault.Latency after it started; by default after a random
-	// time of up to a second. The context of the handler's request is cancelled. The answer is
-	// lost, even if the handler has given it. In production the instance that handles the request
-	// is killed. Here the handler keeps running unless it watches its context.
+	// CrashReceiver ends the request of a delivery Fault.Latency after its start, or by default
+	// after a random time of up to a second. It cancels the context of the handler's request. The
+	// answer is lost, even if the handler has already given it. In production this happens if the
+	// instance that handles the request is killed. Here the handler continues, unless it watches
+	// its context.
 	CrashReceiver
 
-	// LoseReply lets a handler finish and drops its answer, so the task is delivered again. In
-	// production the connection breaks at the end.
+	// LoseReply lets a handler finish, but drops its answer, so the task is delivered again. In
+	// production this happens if the connection breaks before the answer arrives.
 	LoseReply
 )
 
@@ -83,7 +84,7 @@ func (k FaultKind) String() string {
 	return fmt.Sprintf("FaultKind(%d)", int(k))
 }
 
-// methods has the short names of all calls of both services.
+// methods has the short names of all methods of both services, such as Commit.
 var methods = func() map[string]bool {
 	names := make(map[string]bool)
 	for _, service := range []grpc.ServiceDesc{datastorepb.Datastore_ServiceDesc, cloudtaskspb.CloudTasks_ServiceDesc,
@@ -98,10 +99,10 @@ var methods = func() map[string]bool {
 // ofCalls reports whether this kind of fault happens to calls, and not to deliveries.
 func (k FaultKind) ofCalls() bool { return k <= AbortCommit }
 
-// A Fault is a rule: what goes wrong, how often and when. Each call or delivery goes through the
-// rules in their order, and several may apply to it. After a rule that prevents a call's effect, no
-// other rule applies to the call. A delivery has each kind of fault at most once, and only one of
-// CrashReceiver and LoseReply.
+// A Fault is a rule: what goes wrong, how often, and when. The rules apply to each call or delivery
+// one after the other, so several faults may happen to it. After a rule that prevents a call's
+// effect, the remaining rules do not apply to this call. Each kind of fault happens to a delivery
+// at most once. Of CrashReceiver and LoseReply, only one does.
 type Fault struct {
 	Kind FaultKind
 
@@ -109,23 +110,23 @@ type Fault struct {
 	// "CreateTask". Faults of deliveries have none. Defaults to all calls.
 	Methods []string
 
-	// Share is the probability of the fault, in (0, 1]. Defaults to 1: it happens always.
+	// Share is the probability of the fault, in (0, 1]. Defaults to 1.
 	Share float64
 
-	// After and Until limit the rule to a window of time, counted from the start of the emulator.
-	// For example, LoseCall in a window is a service that is down for a while. Until 0 means no
-	// end. Defaults to always.
+	// After and Until limit the rule to a time window, counted from the start of the emulator. For
+	// example, a service that is down for a while is LoseCall in a window. If Until is 0, the
+	// window has no end. Defaults to always.
 	After, Until time.Duration
 
-	// Limit is how often the fault happens at most. Defaults to no limit.
+	// Limit is the largest number of times that the fault happens. Defaults to no limit.
 	Limit int
 
 	// Code is the error code of LoseCall and LoseAnswer. Defaults to codes.Unavailable.
 	Code codes.Code
 
-	// Latency is how long the fault lasts, or when it happens: see [FaultKind]. It is drawn anew
-	// each time. SlowCall and DeliverLate require it. For CrashReceiver it defaults to a random
-	// duration of up to a second, and for other kinds to 0.
+	// Latency is the fault's duration, or when it happens: see the constants of [FaultKind]. Each
+	// fault draws its own value. SlowCall and DeliverLate require a Latency. For CrashReceiver it
+	// defaults to a random duration of up to a second, and for other kinds to 0.
 	Latency Latency
 }
 
@@ -176,25 +177,26 @@ func (f Fault) validate() error {
 	return nil
 }
 
-// Faults make calls and deliveries of one [Emulator] go wrong, by rules and by a seed. They are
-// safe for concurrent use.
+// Faults make calls and deliveries of one [Emulator] fail, by rules and by a seed. They are safe
+// for concurrent use.
 //
 // Each rule has its own sequence of random numbers. It draws one number for each call or delivery
-// that it applies to. So the same seed and the same order of calls give the same faults. In a
-// testing/synctest bubble the order is the same in every run, as far as the program's own
-// goroutines allow.
+// to which it applies. So the same seed and the same order of calls give the same faults. In a
+// testing/synctest bubble, this order is the same in every run, unless the program's own goroutines
+// change it.
 type Faults struct {
 	seed uint64
 
 	mu      sync.Mutex
-	begun   time.Time // the start of the emulator; zero before it
+	begun   time.Time // when the emulator started; zero before
 	paused  bool
 	rules   []*rule
-	invalid error                   // the error of the first invalid rule
-	aborted map[transactionKey]bool // transactions that AbortCommit has ended, until their first rollback
+	invalid error // the error of the first invalid rule
+	// transactions that AbortCommit has rolled back, until the client rolls them back
+	aborted map[transactionKey]bool
 }
 
-// A rule is a Fault with its state.
+// A rule is a Fault with its random numbers and counts.
 type rule struct {
 	Fault
 	rng      *rand.Rand
@@ -251,7 +253,8 @@ func (f *Faults) Counts() map[FaultKind]int {
 	return counts
 }
 
-// attach ties the faults to the emulator that starts now.
+// attach connects the faults to the emulator that is about to start. It returns an error if a rule
+// is invalid, or if another emulator has the faults.
 func (f *Faults) attach() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -265,14 +268,15 @@ func (f *Faults) attach() error {
 	return nil
 }
 
-// detach undoes attach, for an emulator that did not start after all.
+// detach undoes attach if the emulator's start fails.
 func (f *Faults) detach() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.begun = time.Time{}
 }
 
-// strike reports whether the rule's fault happens now, and draws its latency.
+// strike decides whether the rule's fault happens now, and draws its latency. The age is the time
+// since the start of the emulator.
 func (r *rule) strike(age time.Duration) (bool, time.Duration) {
 	if age < r.After || r.Until != 0 && age >= r.Until || r.Limit > 0 && r.happened >= r.Limit {
 		return false, 0
@@ -284,8 +288,8 @@ func (r *rule) strike(age time.Duration) (bool, time.Duration) {
 	return true, r.Latency.Draw(r.rng)
 }
 
-// each draws the faults of all rules for which the function about returns true. For each fault that
-// happens now, it calls do with the rule and the latency.
+// each draws a fault from each rule for which about returns true. For each fault that happens now,
+// it calls do with the rule and the latency.
 func (f *Faults) each(about func(*rule) bool, do func(r *rule, d time.Duration)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

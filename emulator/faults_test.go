@@ -23,7 +23,7 @@ import (
 
 type thing struct{ N int64 }
 
-// faulty returns a client of a Datastore with faults.
+// faulty returns a client of an embedded Datastore with the given faults.
 func faulty(t *testing.T, f *emulator.Faults) *datastore.Client {
 	t.Helper()
 	return embedded(t, &emulator.Options{Faults: f})
@@ -53,7 +53,7 @@ func getThing(t *testing.T, client *datastore.Client) int64 {
 	return got.N
 }
 
-// TestLostCalls loses a call before its effect, and one after it.
+// TestLostCalls loses the answer of one call that took effect, and one call before its effect.
 func TestLostCalls(t *testing.T) {
 	for _, c := range []struct {
 		kind   emulator.FaultKind
@@ -61,7 +61,7 @@ func TestLostCalls(t *testing.T) {
 	}{{emulator.LoseCall, 0}, {emulator.LoseAnswer, 7}} {
 		t.Run(c.kind.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				// The client does not repeat calls after this code.
+				// The client does not repeat a call after an error with this code.
 				f := emulator.NewFaults(1, emulator.Fault{Kind: c.kind, Methods: []string{"Commit"}, Limit: 1,
 					Code: codes.Internal})
 				client := faulty(t, f)
@@ -91,7 +91,7 @@ func TestUnavailable(t *testing.T) {
 			t.Errorf("before: %v after %v", err, time.Since(begun))
 		}
 		time.Sleep(12 * time.Second)
-		// The client repeats the call a few times.
+		// The client repeats the call, and then returns the error.
 		if err := putThing(t.Context(), client, 2); status.Code(err) != codes.Unavailable {
 			t.Errorf("in the window: %v, want Unavailable", err)
 		}
@@ -170,8 +170,8 @@ func TestAbortedCommits(t *testing.T) {
 	})
 }
 
-// TestFaultsRepeat checks that faults depend only on the seed, and that each rule has its own
-// random numbers.
+// TestFaultsRepeat checks that the same seed gives the same faults, and that a further rule does
+// not change the faults of the others.
 func TestFaultsRepeat(t *testing.T) {
 	run := func(seed uint64, more ...emulator.Fault) (outcomes []codes.Code) {
 		synctest.Test(t, func(t *testing.T) {
@@ -244,7 +244,8 @@ func TestFaultsRefused(t *testing.T) {
 	}
 }
 
-// TestDeliveryFaults checks the times and order of the deliveries of one task.
+// TestDeliveryFaults checks when a task is delivered with each kind of fault, and in which order
+// deliveries end.
 func TestDeliveryFaults(t *testing.T) {
 	const retry = 100 * time.Millisecond
 	for _, c := range []struct {
@@ -260,10 +261,10 @@ func TestDeliveryFaults(t *testing.T) {
 		{emulator.Fault{Kind: emulator.DeliverLate, Latency: emulator.Constant(time.Hour)}, []time.Duration{time.Hour},
 			1},
 		{emulator.Fault{Kind: emulator.LoseReply}, []time.Duration{0, time.Minute + retry}, 1},
-		// The handler is cut off, and goes on while the retry runs.
+		// The request ends, but the handler continues while the retry runs.
 		{emulator.Fault{Kind: emulator.CrashReceiver, Latency: emulator.Constant(time.Second)},
 			[]time.Duration{0, time.Second + retry}, 2},
-		// The handler has answered before the crash; the answer is dropped.
+		// The handler answers before the end of the request, but the answer is dropped.
 		{emulator.Fault{Kind: emulator.CrashReceiver, Latency: emulator.Constant(2 * time.Minute)},
 			[]time.Duration{0, time.Minute + retry}, 1},
 	} {
@@ -284,8 +285,7 @@ func TestDeliveryFaults(t *testing.T) {
 	}
 }
 
-// TestCrashCancels checks that the context of the request that is cut off is
-// cancelled.
+// TestCrashCancels checks that CrashReceiver cancels the context of the handler's request.
 func TestCrashCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -320,8 +320,8 @@ func TestCrashCancels(t *testing.T) {
 	})
 }
 
-// TestShuffledDeliveries checks that due tasks are delivered in another order, and that other tasks
-// still wait.
+// TestShuffledDeliveries checks that due tasks are delivered in random order, and that no task is
+// delivered before its time.
 func TestShuffledDeliveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(receiver)

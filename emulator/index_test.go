@@ -12,8 +12,9 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// TestEnforcedIndexes makes queries that an index serves, and others. The error of the others has
-// the lines to add, and with these the query is served.
+// TestEnforcedIndexes runs queries with an index.yaml: some that its indexes serve, and some that
+// need another index. The error names the missing index. It checks that the query succeeds once
+// this index is added.
 func TestEnforcedIndexes(t *testing.T) {
 	const file = "indexes:\n- kind: Book\n  properties:\n  - name: Author\n  - name: Year\n"
 	client := embedded(t, &emulator.Options{Indexes: []byte(file)})
@@ -42,8 +43,8 @@ func TestEnforcedIndexes(t *testing.T) {
 	}
 }
 
-// TestProjectionIndexes checks that an index serves a projection of its properties, in any order
-// and direction. The results have the order of the index.
+// TestProjectionIndexes checks that an index serves a projection of its properties, whatever their
+// order and directions in the index. The results have the order of the index.
 func TestProjectionIndexes(t *testing.T) {
 	const file = "indexes:\n- kind: Book\n  properties:\n  - name: Year\n    direction: desc\n  - name: Author\n"
 	client := embedded(t, &emulator.Options{Indexes: []byte(file)})
@@ -76,9 +77,10 @@ func TestProjectionIndexes(t *testing.T) {
 	}
 }
 
-// TestExplodingIndex puts an entity with too many combinations of values for an index. A query that
-// is ordered by them is refused, before and after the index is built. Other queries find the
-// entity, because production merges the indexes of the properties of equalities.
+// TestExplodingIndex puts an entity whose arrays have too many combinations of values for an index.
+// A query that orders by these properties is refused, before and after the index is built. A query
+// that compares them for equality finds the entity, because it merges indexes of single properties,
+// as in production.
 func TestExplodingIndex(t *testing.T) {
 	client := embedded(t, nil)
 	type lists struct {
@@ -101,7 +103,7 @@ func TestExplodingIndex(t *testing.T) {
 	if got := keysOf(t, client, all.Order("A").Order("B")); len(got) != 1 {
 		t.Errorf("found %v", got)
 	}
-	for i := range 2 { // the indexes that are there do not have the second entity
+	for i := range 2 { // the existing indexes lack the second entity
 		for name, q := range map[string]*datastore.Query{
 			"two arrays":        byA.FilterField("B", "=", -2),
 			"three arrays":      byA.FilterField("B", "=", -2).FilterField("C", "=", 3),
@@ -138,7 +140,7 @@ func TestExplodingIndex(t *testing.T) {
 			}
 		}
 		if i == 0 {
-			put("many", 200) // 40,000 combinations of two
+			put("many", 200) // two arrays with 40,000 combinations
 		}
 	}
 	for index, q := range map[string]*datastore.Query{

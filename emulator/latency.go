@@ -7,26 +7,27 @@ import (
 	"time"
 )
 
-// A Latency is a random duration: [Constant], [Uniform], [Exponential] or [LogNormal]. Other types
-// can't implement it.
+// A Latency is a distribution of random durations: [Constant], [Uniform], [Exponential] or
+// [LogNormal]. Other types can't implement it.
 type Latency interface {
-	// Draw returns a duration of at least 0. It depends on rng only.
+	// Draw returns a random duration of at least 0. It depends only on rng.
 	Draw(rng *rand.Rand) time.Duration
 	validate() error
 }
 
-// Constant is a [Latency] with always the same duration.
+// Constant is a [Latency] that always has the same duration.
 type Constant time.Duration
 
-// Uniform is a [Latency] in [Min, Max), each duration equally likely. If Max is at most Min, it is
-// always Min.
+// Uniform is a [Latency] in [Min, Max), in which each duration is equally likely. If Max is at most
+// Min, it is always Min.
 type Uniform struct{ Min, Max time.Duration }
 
-// Exponential is a [Latency] with a mean and no memory, like the time between independent events.
+// Exponential is a [Latency] with an exponential distribution, like the time between independent
+// events.
 type Exponential struct{ Mean time.Duration }
 
-// LogNormal is a [Latency] like the time that services typically take to answer. Half of the
-// durations are above Median, and one in a hundred is above P99.
+// LogNormal is a [Latency] with a log-normal distribution, like the typical answer times of
+// services. Half of the durations are above Median, and one in a hundred is above P99.
 type LogNormal struct{ Median, P99 time.Duration }
 
 // Draw returns c.
@@ -40,12 +41,13 @@ func (u Uniform) Draw(rng *rand.Rand) time.Duration {
 	return u.Min + time.Duration(rng.Int64N(int64(u.Max-u.Min)))
 }
 
-// Draw returns a duration whose mean is Mean.
+// Draw returns a duration. The average of many is Mean.
 func (e Exponential) Draw(rng *rand.Rand) time.Duration {
 	return duration(rng.ExpFloat64() * float64(e.Mean))
 }
 
-// z99 is the 99th percentile of the standard normal distribution, which relates P99 to Median.
+// z99 is the 99th percentile of the standard normal distribution. LogNormal computes its deviation
+// from it.
 const z99 = 2.3263478740408408
 
 // Draw returns a random duration. Half of the durations are above Median.

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestTooManyAggregations checks the text of the error, because clients compare it.
+// TestTooManyAggregations checks the text of an error that clients compare with production's.
 func TestTooManyAggregations(t *testing.T) {
 	client := embedded(t, nil)
 	q := datastore.NewQuery("K").NewAggregationQuery()

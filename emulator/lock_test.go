@@ -15,7 +15,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// pessimistic runs a test in virtual time on a database with pessimistic concurrency.
+// pessimistic runs a test in virtual time, with a client of a database with pessimistic
+// concurrency.
 func pessimistic(t *testing.T, test func(t *testing.T, client *datastore.Client)) {
 	synctest.Test(t, func(t *testing.T) { test(t, embedded(t, &emulator.Options{PessimisticConcurrency: true})) })
 }
@@ -23,8 +24,8 @@ func pessimistic(t *testing.T, test func(t *testing.T, client *datastore.Client)
 // since returns the time since the start, in whole seconds.
 func since(begun time.Time) time.Duration { return time.Since(begun).Round(time.Second) }
 
-// TestWritersWait writes entities while a transaction is open. A write waits for the transaction's
-// end only if the transaction has read the entity.
+// TestWritersWait writes entities while a transaction is open. It checks that only writes of
+// entities which the transaction has read wait for its end.
 func TestWritersWait(t *testing.T) {
 	for name, c := range map[string]struct {
 		read  func(*testing.T, *datastore.Client, *datastore.Transaction)
@@ -75,8 +76,8 @@ func getIn(t *testing.T, tx *datastore.Transaction, key *datastore.Key) {
 	}
 }
 
-// TestDeadlock lets two transactions read and write one entity. Each would wait for the other, so
-// one is aborted, and the other commits.
+// TestDeadlock lets two transactions read and write the same entity, so that each would wait for
+// the other. It checks that one is aborted, and the other commits.
 func TestDeadlock(t *testing.T) {
 	pessimistic(t, func(t *testing.T, client *datastore.Client) {
 		put(t, client, keyA, 1)
@@ -105,8 +106,8 @@ func TestDeadlock(t *testing.T) {
 	})
 }
 
-// TestLockWaitEnds leaves a transaction open. A waiting commit is aborted, and later the
-// transaction expires.
+// TestLockWaitEnds leaves a transaction open whose lock is in the way of a commit. It checks that
+// the commit is aborted after a while, and that the transaction expires later.
 func TestLockWaitEnds(t *testing.T) {
 	pessimistic(t, func(t *testing.T, client *datastore.Client) {
 		put(t, client, keyA, 1)
@@ -126,8 +127,8 @@ func TestLockWaitEnds(t *testing.T) {
 	})
 }
 
-// TestReadersSeeTheLatest checks that transactions with pessimistic concurrency read the current
-// entities, and not a snapshot. Nobody waits for read-only ones.
+// TestReadersSeeTheLatest checks that, with pessimistic concurrency, transactions read the current
+// entities, and not a snapshot. It also checks that no commit waits for read-only transactions.
 func TestReadersSeeTheLatest(t *testing.T) {
 	pessimistic(t, func(t *testing.T, client *datastore.Client) {
 		put(t, client, keyA, 1)
@@ -144,18 +145,18 @@ func TestReadersSeeTheLatest(t *testing.T) {
 	})
 }
 
-// TestNoLostUpdatesWithLocks lets many clients add to one entity.
+// TestNoLostUpdatesWithLocks lets many clients add to one entity, with pessimistic concurrency.
 func TestNoLostUpdatesWithLocks(t *testing.T) {
 	pessimistic(t, func(t *testing.T, client *datastore.Client) { addTogether(t, client, 8, 10) })
 }
 
-// TestSnapshotRetention checks the age of the oldest time that can be read, and that a read of the
-// past does not see later changes.
+// TestSnapshotRetention checks which read times are too old, and that a read of the past does not
+// see later changes.
 func TestSnapshotRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := embedded(t, nil)
 		put(t, client, keyA, 1)
-		time.Sleep(time.Second) // the client cuts times to seconds
+		time.Sleep(time.Second) // the client truncates read times to seconds
 		then := time.Now()
 		time.Sleep(30 * time.Minute)
 		put(t, client, keyA, 2)
@@ -177,8 +178,8 @@ func TestSnapshotRetention(t *testing.T) {
 	})
 }
 
-// TestPointInTime checks which times can be read with point-in-time recovery: any of the last hour,
-// and whole minutes of seven days.
+// TestPointInTime checks which read times are allowed with point-in-time recovery: any time of the
+// last hour, and whole minutes of the last seven days.
 func TestPointInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := emulator.ForTest(t, &emulator.Options{PointInTimeRecovery: true})

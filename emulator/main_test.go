@@ -9,12 +9,12 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
-	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
+	_ "github.com/scattermap/scattermap/internal/testflag" // every test package below emulator/ must know its flags
 )
 
 func TestMain(m *testing.M) { googletest.Main(m) }
 
-// embedded returns a client of an empty embedded database.
+// embedded returns a client of an empty embedded Datastore.
 func embedded(t *testing.T, o *emulator.Options) *datastore.Client {
 	t.Helper()
 	client, err := emulator.ForTest(t, o).DatastoreClient(t.Context(), googletest.Project())
@@ -32,5 +32,5 @@ func onEach(t *testing.T, test func(t *testing.T, client *datastore.Client)) {
 	t.Run("firestore", func(t *testing.T) { test(t, googletest.Client(t, google.Firestore)) })
 }
 
-// on reports whether a subtest of onEach runs on one of them.
+// on reports whether the current subtest of onEach runs on the Datastore of this name.
 func on(t *testing.T, name string) bool { return strings.HasSuffix(t.Name(), "/"+name) }

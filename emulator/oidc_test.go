@@ -28,7 +28,7 @@ func serve(t testing.TB, server *http.Server) string {
 	return "http://" + l.Addr().String() + "/"
 }
 
-// redirect sends every request to one URL.
+// redirect is a transport that sends every request to the same URL.
 type redirect struct{ to string }
 
 func (r redirect) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -41,7 +41,7 @@ func (r redirect) RoundTrip(req *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(req)
 }
 
-// TestTokens checks the token of a delivery with Google's own library.
+// TestTokens checks that Google's own library accepts the token of a delivery.
 func TestTokens(t *testing.T) {
 	tokens := make(chan string, 1)
 	worker := serve(t, &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {

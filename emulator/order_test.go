@@ -18,7 +18,7 @@ import (
 
 type empty struct{}
 
-// putAll puts empty entities at the keys. Keys must differ within a call.
+// putAll puts an empty entity at each key. The keys must be different.
 func putAll(t *testing.T, client *datastore.Client, keys []*datastore.Key) {
 	t.Helper()
 	for start := 0; start < len(keys); start += 400 {
@@ -42,7 +42,8 @@ func keysOf(t *testing.T, client *datastore.Client, q *datastore.Query) []string
 	return names
 }
 
-// describe returns a key as text in which IDs and names differ, unlike in String.
+// describe returns a key as text. Unlike String, it distinguishes an ID from a name of the same
+// digits.
 func describe(k *datastore.Key) string {
 	s := ""
 	if k.Parent != nil {
@@ -54,8 +55,8 @@ func describe(k *datastore.Key) string {
 	return s + fmt.Sprintf("/%s,%d", k.Kind, k.ID)
 }
 
-// TestKeyOrder compares the order of all forms of keys in the embedded Datastore and in Google's
-// emulators, ascending, descending and in ranges.
+// TestKeyOrder checks that the embedded Datastore and Google's emulators sort keys of all forms
+// alike: ascending, descending and in ranges.
 func TestKeyOrder(t *testing.T) {
 	seed := testflag.Seed(t)
 	for _, p := range []google.Product{google.Classic, google.Firestore} {
@@ -89,8 +90,8 @@ func TestKeyOrder(t *testing.T) {
 	}
 }
 
-// TestClassicSortsByUTF16 records the one difference in key order: Google's
-// classic emulator compares names as Java strings.
+// TestClassicSortsByUTF16 shows the only difference in key order: Google's classic emulator
+// compares names as Java strings, by their UTF-16 code units.
 func TestClassicSortsByUTF16(t *testing.T) {
 	keys := []*datastore.Key{
 		datastore.NameKey("K", "\uffff", nil),
@@ -128,7 +129,7 @@ func TestValueOrder(t *testing.T) {
 			theirs, ours := googletest.Client(t, p), embedded(t, nil)
 			for i, v := range values {
 				if _, isArray := v.([]any); isArray && p == google.Firestore {
-					continue // it returns an entity once for each element
+					continue // a query ordered by the array returns its entity once for each element
 				}
 				key := datastore.IDKey("V", int64(i+1), nil)
 				for _, client := range []*datastore.Client{theirs, ours} {
@@ -139,8 +140,8 @@ func TestValueOrder(t *testing.T) {
 				}
 			}
 			all := datastore.NewQuery("V")
-			// Equal values have a second order, because the emulators order them differently in a
-			// descending order.
+			// In descending order, the emulators order equal values differently. So this query also
+			// orders by key.
 			queries := []*datastore.Query{all.Order("p"), all.Order("-p").Order("__key__")}
 			for _, v := range values {
 				if _, isArray := v.([]any); isArray {
@@ -148,7 +149,7 @@ func TestValueOrder(t *testing.T) {
 				}
 				queries = append(queries, all.FilterField("p", "=", v))
 				if f, ok := v.(float64); ok && f != f {
-					continue // neither orders by NaN alike
+					continue // Google's two emulators disagree on the place of NaN
 				}
 				queries = append(queries, all.FilterField("p", ">=", v).Order("p"),
 					all.FilterField("p", "<", v).Order("-p").Order("__key__"))

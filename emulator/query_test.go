@@ -22,7 +22,7 @@ type book struct {
 	Blurb  string `datastore:",noindex"`
 }
 
-// library puts a small set of entities.
+// library puts the entities that the query tests use.
 func library(t *testing.T, client *datastore.Client) {
 	t.Helper()
 	shelf := datastore.NameKey("Shelf", "top", nil)
@@ -111,7 +111,7 @@ func TestQueries(t *testing.T) {
 	})
 }
 
-// TestQueryReturnsEntities checks the entities in full results.
+// TestQueryReturnsEntities checks that a query without a projection returns whole entities.
 func TestQueryReturnsEntities(t *testing.T) {
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		library(t, client)
@@ -127,8 +127,8 @@ func TestQueryReturnsEntities(t *testing.T) {
 	})
 }
 
-// TestCursors reads a query in pieces of every size, while entities appear and vanish in the part
-// that it has read.
+// TestCursors reads a query in pieces of every size. Meanwhile, entities are put and deleted in the
+// part that was already read.
 func TestCursors(t *testing.T) {
 	for _, order := range []string{"__key__", "-__key__", "Year", "-Year"} {
 		t.Run(order, func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestCursors(t *testing.T) {
 					t.Errorf("pieces of %d (-want +got):\n%s", size, diff)
 				}
 			}
-			// A cursor ends a query where another one started, even if its entity is deleted.
+			// A start cursor also works as an end cursor, even if its entity was deleted.
 			it := client.Run(t.Context(), q.Limit(10))
 			for range 10 {
 				if _, err := it.Next(nil); err != nil {
@@ -239,8 +239,7 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// TestLargeResults reads more bytes than one answer can hold, by query and by
-// lookup.
+// TestLargeResults reads more bytes than fit into one answer, by a query and by a lookup.
 func TestLargeResults(t *testing.T) {
 	client := embedded(t, nil)
 	type page struct {
@@ -262,8 +261,7 @@ func TestLargeResults(t *testing.T) {
 	if err := client.GetMulti(t.Context(), keys, found); err != nil {
 		t.Errorf("lookup: %v", err)
 	}
-	// These entities have the largest size. Few of them fit into an answer, which must not exceed
-	// the client's limit.
+	// These entities have the largest size. Only a few fit into an answer.
 	for _, k := range keys[:5] {
 		if _, err := client.Put(t.Context(), k, &page{make([]byte, 1048572-100)}); err != nil {
 			t.Fatal(err)

@@ -13,19 +13,21 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// integer returns an aggregation's result, which the client leaves encoded.
+// integer returns an aggregation's result, which the client does not decode.
 func integer(v any) int64 {
 	return v.(*datastorepb.Value).GetIntegerValue()
 }
 
-// raw returns the protocol's own client, for requests that the client library can't send.
+// raw returns the generated client of the protocol, for requests that the client library can't
+// send.
 func raw(t *testing.T) (datastorepb.DatastoreClient, *emulator.Emulator) {
 	t.Helper()
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 	return rawOf(t, e), e
 }
 
-// rawOf returns the protocol's own client of an emulator that listens.
+// rawOf returns the generated client of the protocol, connected to an emulator with a
+// DatastoreAddr.
 func rawOf(t *testing.T, e *emulator.Emulator) datastorepb.DatastoreClient {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+e.DatastoreAddr(),

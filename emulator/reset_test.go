@@ -33,8 +33,8 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestResetEndsWhatWaits resets an emulator while a commit waits for a lock. The commit fails with
-// an error, and has no effect. New transactions have new IDs.
+// TestResetEndsWhatWaits resets an emulator while a commit waits for a lock. The commit fails and
+// has no effect. Transactions after the reset have new IDs.
 func TestResetEndsWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := emulator.ForTest(t, &emulator.Options{PessimisticConcurrency: true})
@@ -67,8 +67,8 @@ func TestResetEndsWhatWaits(t *testing.T) {
 	})
 }
 
-// TestDatabasesAreApart puts the same key into databases of two names, of two
-// projects, and of two namespaces.
+// TestDatabasesAreApart puts entities with the same key into two databases, two projects and two
+// namespaces, and checks that all exist.
 func TestDatabasesAreApart(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())

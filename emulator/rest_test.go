@@ -19,12 +19,12 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// A restClient calls Cloud Tasks as JSON, at the address at which it is served as gRPC.
+// A restClient calls the REST API of Cloud Tasks, on the port of the gRPC API.
 type restClient struct {
 	*testing.T
 	emulator  *emulator.Emulator
 	target    string      // the URL of the client's tasks
-	delivered chan string // queues and bodies of delivered tasks
+	delivered chan string // receives the queue and body of each delivered task
 }
 
 func newREST(t *testing.T) *restClient {
@@ -68,13 +68,13 @@ func (r *restClient) wantDelivered(want string) {
 	}
 }
 
-// task is a task with a body.
+// task returns the JSON of a task with a body.
 func (r *restClient) task(text string) string {
 	return fmt.Sprintf(`{"task":{"httpRequest":{"url":%q,"body":%q}}}`, r.target,
 		base64.StdEncoding.EncodeToString([]byte(text)))
 }
 
-// TestRESTTasks uses the paths of the REST API.
+// TestRESTTasks calls methods by the paths of the REST API.
 func TestRESTTasks(t *testing.T) {
 	r := newREST(t)
 	if answer := r.want("POST", restLocation+"/queues/q:pause", "{}", 200); answer["state"] != "PAUSED" {
@@ -91,7 +91,8 @@ func TestRESTTasks(t *testing.T) {
 	r.want("POST", "/v2/"+name+":run", "", 200)
 	r.wantDelivered("q one")
 	for path, want := range map[string]int{
-		restLocation + "/queues/none/tasks":      http.StatusNotFound, // the REST API makes no queue
+		// unlike Firebase's paths, the REST API does not create missing queues
+		restLocation + "/queues/none/tasks":      http.StatusNotFound,
 		restLocation + "/queues/q/tasks/x:break": http.StatusNotFound,
 		"/nothing":                               http.StatusNotFound,
 	} {
@@ -103,13 +104,12 @@ func TestRESTTasks(t *testing.T) {
 	r.want("POST", restLocation+"/queues/q/tasks", `{"task":{"httpRequest":{"uri":"x"}}}`, http.StatusBadRequest)
 }
 
-// TestRESTFirebase uses the paths of Firebase's Admin SDK. Requests to these paths create missing
-// queues.
+// TestRESTFirebase calls methods by the paths of Firebase's Admin SDK. These create missing queues.
 func TestRESTFirebase(t *testing.T) {
 	r := newREST(t)
 	r.want("POST", "/projects/p/locations/us-central1/queues/fn/tasks", r.task("two"), 200)
 	r.wantDelivered("fn two")
-	// The SDK's request without the option uri.
+	// The SDK sends this if the option uri is not set.
 	answer := r.want("POST", "/projects/p/locations/us-central1/queues/fn/tasks",
 		`{"task":{"httpRequest":{"url":"","body":"e30="}}}`, http.StatusBadRequest)
 	if !strings.Contains(fmt.Sprint(answer), "the option uri") {
@@ -117,7 +117,7 @@ func TestRESTFirebase(t *testing.T) {
 	}
 }
 
-// TestRESTProjectOfADomain uses a project with a colon in its name, and reads pages of a list.
+// TestRESTProjectOfADomain uses a project with a colon in its ID, and reads a list page by page.
 func TestRESTProjectOfADomain(t *testing.T) {
 	r := newREST(t)
 	inAnHour := fmt.Sprintf(`"scheduleTime":%q,"httpRequest"`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
@@ -136,8 +136,8 @@ func TestRESTProjectOfADomain(t *testing.T) {
 	}
 }
 
-// TestRESTBesideGRPC calls the REST API and the gRPC API at one address, also beside a connection
-// that sends nothing.
+// TestRESTBesideGRPC calls the REST API and the gRPC API on one port. A third connection sends
+// nothing, and must not block the others.
 func TestRESTBesideGRPC(t *testing.T) {
 	r := newREST(t)
 	silent, err := net.Dial("tcp", r.emulator.TasksAddr())
@@ -158,7 +158,8 @@ func TestRESTBesideGRPC(t *testing.T) {
 	}
 }
 
-// TestReady asks both ports whether they are ready, as scripts that wait for Google's emulators do.
+// TestReady checks the answer to GET / on both ports. Scripts that wait for Google's emulators ask
+// in this way.
 func TestReady(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	for _, addr := range []string{e.DatastoreAddr(), e.TasksAddr()} {

@@ -20,8 +20,9 @@ import (
 
 var byScatter = datastore.NewQuery("K").Order("__scatter__")
 
-// TestScatterAsClassic compares the scatter order, and which keys are in it,
-// with Google's classic emulator at that emulator's proportion.
+// TestScatterAsClassic compares queries ordered by __scatter__ with Google's classic emulator:
+// which keys they return, and in which order. Both have the classic emulator's proportion of
+// entities with __scatter__.
 func TestScatterAsClassic(t *testing.T) {
 	seed := testflag.Seed(t)
 	theirs, ours := googletest.Client(t, google.Classic), embedded(t, &emulator.Options{ScatterOneIn: 2})
@@ -37,8 +38,8 @@ func TestScatterAsClassic(t *testing.T) {
 			t.Errorf("Google's (-) and ours (+) differ:\n%s", diff)
 		}
 	}
-	// With characters above the basic plane, the same keys have the property. But keys with equal
-	// values may come in another order.
+	// With characters above U+FFFF, the same keys have the property. But keys with equal values of
+	// it may be in another order, because the classic emulator sorts names differently.
 	keys = keytest.Random(rng, 1000, keytest.Options{Kind: "K"})
 	putAll(t, theirs, keys)
 	putAll(t, ours, keys)
@@ -52,7 +53,8 @@ func sorted(s []string) []string {
 	return s
 }
 
-// TestScatterProportion checks that the default proportion is production's, for all forms of keys.
+// TestScatterProportion checks that by default one in 128 entities has __scatter__, as in
+// production, whatever the form of the keys.
 func TestScatterProportion(t *testing.T) {
 	client := embedded(t, nil)
 	var keys []*datastore.Key
@@ -66,8 +68,8 @@ func TestScatterProportion(t *testing.T) {
 	}
 }
 
-// TestScatterSpreads checks that the first keys of the scatter order are spread
-// over the key space.
+// TestScatterSpreads checks that the first keys in the order of __scatter__ are spread evenly over
+// all keys.
 func TestScatterSpreads(t *testing.T) {
 	client := embedded(t, nil)
 	var keys []*datastore.Key
@@ -90,8 +92,8 @@ func TestScatterSpreads(t *testing.T) {
 	}
 }
 
-// TestScatterRefusesRanges checks that a query by __scatter__ can't have a range of keys. So only
-// whole kinds can be sampled.
+// TestScatterRefusesRanges checks that a query ordered by __scatter__ can't also filter by keys. So
+// clients can sample only whole kinds.
 func TestScatterRefusesRanges(t *testing.T) {
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		if on(t, "firestore") {
@@ -105,8 +107,8 @@ func TestScatterRefusesRanges(t *testing.T) {
 	})
 }
 
-// TestScatterFollowsEntities checks that a deleted entity leaves the scatter order, and that an
-// entity put again is in it again.
+// TestScatterFollowsEntities checks that queries by __scatter__ do not return a deleted entity, and
+// return it after it is put again.
 func TestScatterFollowsEntities(t *testing.T) {
 	client := embedded(t, &emulator.Options{ScatterOneIn: 1})
 	key := datastore.NameKey("K", "a", nil)
@@ -124,7 +126,7 @@ func TestScatterFollowsEntities(t *testing.T) {
 	}
 }
 
-// TestScatterIsNotReturned checks that entities in results do not have the property.
+// TestScatterIsNotReturned checks that the entities in results lack the property __scatter__.
 func TestScatterIsNotReturned(t *testing.T) {
 	client := embedded(t, &emulator.Options{ScatterOneIn: 1})
 	key := datastore.NameKey("K", "a", nil)

@@ -6,7 +6,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/tasksemu"
 )
 
-// taskFaults decide the faults of deliveries, for package tasksemu.
+// taskFaults implements [tasksemu.Faults]: it decides which faults happen to deliveries.
 type taskFaults struct{ *Faults }
 
 var _ tasksemu.Faults = taskFaults{}
@@ -15,7 +15,7 @@ func ofKind(kind FaultKind) func(*rule) bool {
 	return func(r *rule) bool { return r.Kind == kind }
 }
 
-// Pick implements the fault DeliverShuffled. If only one task waits, the fault does not happen.
+// Pick implements DeliverShuffled. If only one task waits, this fault does not happen.
 func (f taskFaults) Pick(n int) int {
 	picked := 0
 	if n < 2 {
@@ -25,7 +25,7 @@ func (f taskFaults) Pick(n int) int {
 	return picked
 }
 
-// Hold implements the fault DeliverLate.
+// Hold implements DeliverLate.
 func (f taskFaults) Hold() time.Duration {
 	var longest time.Duration
 	f.each(ofKind(DeliverLate), func(_ *rule, d time.Duration) { longest = max(longest, d) })

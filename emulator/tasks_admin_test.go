@@ -98,7 +98,7 @@ func TestTaskManagement(t *testing.T) {
 	})
 }
 
-// TestRunTask runs a task of a paused queue before its time, twice at once.
+// TestRunTask runs a task of a paused queue before its time, with two calls at once.
 func TestRunTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{work: time.Minute, answer: func(attempt int) int { return []int{500, 500, 200}[attempt-1] }}
@@ -120,7 +120,8 @@ func TestRunTask(t *testing.T) {
 			}
 		}
 		time.Sleep(2 * time.Minute)
-		// RunTask was called at 0, and after two attempts the delay has doubled.
+		// The retry is due after the time of RunTask plus the back-off, which two attempts have
+		// doubled once.
 		got, err := client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: later.Name})
 		if due := got.GetScheduleTime().AsTime().Sub(r.begun); err != nil || due != 20*time.Minute || r.atOnce() != 2 {
 			t.Errorf("after two failures at once (%d): due after %v, %v; want 20m", r.atOnce(), due, err)
@@ -158,7 +159,7 @@ func TestTaskBatches(t *testing.T) {
 		}
 		mustCreate(t, client, task("t07"))
 		batch.Requests[3].Task.GetHttpRequest().Url = "nonsense"
-		for range 2 { // the second request repeats the first one
+		for range 2 { // the second request has the same ID, so it is a repetition
 			op, err := client.BatchCreateTasks(t.Context(), batch)
 			if err != nil {
 				t.Fatal(err)
@@ -191,7 +192,7 @@ func TestTaskBatches(t *testing.T) {
 		}
 		resume(t, client)
 		time.Sleep(time.Hour)
-		if n := len(r.times()); n != 50 { // 98 and t07, without t00 to t49 but t03, which never was
+		if n := len(r.times()); n != 50 { // of 99 tasks, 49 were deleted: t00 to t49 without t03, which never existed
 			t.Errorf("%d deliveries, want 50", n)
 		}
 

@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// A ledger counts the deliveries of each task. It signals when all expected tasks were answered
+// A ledger counts the deliveries of each task. It signals when all expected tasks were delivered
 // with success.
 type ledger struct {
 	mu    sync.Mutex
@@ -51,8 +51,9 @@ func (l *ledger) check() (tasks, repeated int) {
 	return len(l.seen), repeated
 }
 
-// TestNoneLost pauses and resumes a queue many times while tasks are created and fail, and purges
-// it once. Each task that was created after the purge is delivered, and all tasks end.
+// TestNoneLost pauses and resumes a queue many times, and purges it once, while tasks are created
+// and some deliveries fail. It checks that each task created after the purge is delivered, and that
+// no task is left.
 func TestNoneLost(t *testing.T) {
 	seed := testflag.Seed(t)
 	for i := range uint64(10) {
@@ -72,7 +73,7 @@ func TestNoneLost(t *testing.T) {
 					w.WriteHeader([]int{500, 429, 503, 404}[handlerRNG.IntN(4)])
 					return
 				}
-				if name[0] == 'b' { // created after the purge
+				if name[0] == 'b' { // name of a task created after the purge
 					after.ServeHTTP(w, req)
 				}
 			})
@@ -121,8 +122,8 @@ func TestNoneLost(t *testing.T) {
 	}
 }
 
-// TestReceiverRestarts closes the listener of a receiver and opens it again, which cuts connections
-// in the middle of requests. Every task arrives.
+// TestReceiverRestarts stops an HTTP server that receives tasks, and starts it again. This breaks
+// connections during requests. It checks that every task is delivered.
 func TestReceiverRestarts(t *testing.T) {
 	const n = 1000
 	all := newLedger(n)
@@ -144,7 +145,7 @@ func TestReceiverRestarts(t *testing.T) {
 	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
 		Queue: &cloudtaskspb.Queue{
 			Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 1e6},
-			// The backoff is short, because the test runs in real time.
+			// The back-off is short, because the test runs in real time.
 			RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(time.Millisecond),
 				MaxBackoff: durationpb.New(10 * time.Millisecond), MaxAttempts: -1},
 		}}); err != nil {

@@ -42,7 +42,7 @@ func TestQueueLimits(t *testing.T) {
 	t.Run("rate", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := deliver(t, &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 2})
-			if last := r.times()[n-1]; last != 24*time.Second { // a burst of 2, then 2 a second
+			if last := r.times()[n-1]; last != 24*time.Second { // two at once (the burst), then 2 a second
 				t.Errorf("the last after %v, want 24s", last)
 			}
 		})
@@ -87,7 +87,8 @@ func TestPauseAndResume(t *testing.T) {
 		}
 		resume(t, client)
 		time.Sleep(time.Hour)
-		// Both tasks are delivered at once. The new one takes a minute, and then comes its retry.
+		// Both tasks are delivered at once. The new task's delivery takes a minute, and then the
+		// task is retried.
 		want := []time.Duration{0, time.Hour, time.Hour, time.Hour + time.Minute + 100*time.Millisecond}
 		if diff := cmp.Diff(want, r.times()); diff != "" {
 			t.Errorf("deliveries (-want +got):\n%s", diff)
@@ -160,8 +161,8 @@ func TestDeleteQueue(t *testing.T) {
 	})
 }
 
-// TestReuseQueueNames deletes a queue, and creates another one with its name, which has none of the
-// old tasks and settings.
+// TestReuseQueueNames deletes a queue, and creates another one with the same name. The new queue
+// has no tasks and settings of the old one.
 func TestReuseQueueNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(receiver)

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A refusal is the expected code, and a text that the message must contain.
+// A refusal is the error that a test expects: its code, and a part of its message.
 type refusal struct {
 	code  codes.Code
 	names string

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// TestBackoff checks the documented example: a backoff of 10 s doubles three times, and then grows
-// linearly to at most 300 s.
+// TestBackoff checks the example in Google's documentation: the back-off starts at 10 s, doubles
+// three times, and then grows linearly to at most 300 s.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{answer: func(int) int { return 500 }}
@@ -41,8 +41,7 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// TestRetryDuration checks that retries end only when attempts and time have
-// both run out.
+// TestRetryDuration checks that retries end only when both the attempts and the time are used up.
 func TestRetryDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{answer: func(int) int { return 500 }}
@@ -52,13 +51,13 @@ func TestRetryDuration(t *testing.T) {
 		}})
 		mustCreate(t, client, task("abc"))
 		time.Sleep(time.Hour)
-		if n := len(r.times()); n != 5 { // at 0, 10, 20, 30 and 40 s
+		if n := len(r.times()); n != 5 { // deliveries at 0, 10, 20, 30 and 40 s
 			t.Errorf("%d attempts, want 5", n)
 		}
 	})
 }
 
-// TestTaskRetries checks that a task's own retries override its queue's.
+// TestTaskRetries checks that a task's own retry settings replace its queue's.
 func TestTaskRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{answer: func(int) int { return 500 }}
@@ -74,8 +73,8 @@ func TestTaskRetries(t *testing.T) {
 	})
 }
 
-// TestRetention checks that a task is deleted after 31 days, both if it always fails and if it
-// waits in a paused queue.
+// TestRetention checks that a task is deleted after 31 days, if its deliveries fail and if its
+// queue is paused.
 func TestRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{answer: func(int) int { return 500 }}
@@ -84,7 +83,7 @@ func TestRetention(t *testing.T) {
 		}})
 		mustCreate(t, client, task("fails"))
 		time.Sleep(60 * 24 * time.Hour)
-		if n := len(r.times()); n != 31 { // on the days 0 to 30
+		if n := len(r.times()); n != 31 { // one delivery on each of the days 0 to 30
 			t.Errorf("%d attempts, want 31", n)
 		}
 		pause(t, client)
@@ -102,14 +101,14 @@ func TestRetention(t *testing.T) {
 	})
 }
 
-// TestSlowDown checks that 429 and 503 slow the whole queue down, that 500 does
-// not, and that the queue recovers.
+// TestSlowDown checks that answers 429 and 503 slow down the whole queue, that 500 does not, and
+// that the queue recovers.
 func TestSlowDown(t *testing.T) {
 	for _, c := range []struct {
 		answer int
-		want   time.Duration // until 100 tasks are delivered, at 10 a second
+		want   time.Duration // time until 100 tasks are delivered, at 10 a second
 	}{
-		// 10 tasks are delivered at once, then 90 at 10 a second.
+		// 10 tasks are delivered at once, and the other 90 at 10 a second.
 		{500, 9 * time.Second},
 		// The rate is halved to 5 a second. After 10 s, at task 50, it is doubled again, so the
 		// rest takes 5 s.
@@ -146,17 +145,17 @@ func TestSlowDown(t *testing.T) {
 	}
 }
 
-// TestRetryAfter checks that the header Retry-After holds back the task, and after 503 the whole
-// queue.
+// TestRetryAfter checks that the header Retry-After delays the retry of a task, and after 503 all
+// tasks of the queue.
 func TestRetryAfter(t *testing.T) {
 	for _, c := range []struct {
 		answer      int
 		header      string
-		first, next time.Duration // the retry of the first task, and the second task
+		first, next time.Duration // times of the first task's retry, and of the second task's first delivery
 	}{
 		{500, "20", 20 * time.Second, time.Second},
 		{503, "20", 20 * time.Second, 20 * time.Second},
-		{503, "99999", time.Minute, time.Minute}, // max_backoff
+		{503, "99999", time.Minute, time.Minute}, // max_backoff limits the header
 		{503, "Sat, 01 Jan 2000 00:00:30 GMT", 30 * time.Second, 30 * time.Second},
 		{503, "soon", 100 * time.Millisecond, time.Second},
 	} {
@@ -167,7 +166,7 @@ func TestRetryAfter(t *testing.T) {
 					if all.Add(1) == 1 {
 						return c.answer
 					}
-					return 200 // also to the first attempt of the second task, which may come before the retry
+					return 200 // the second task may be delivered before the first task's retry
 				}}
 				client := tasksIn(t, r,
 					&cloudtaskspb.Queue{
@@ -188,8 +187,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestExecutionCount checks that answers with 5XX do not count as executions, as in Cloud Tasks.
-// They do count as retries.
+// TestExecutionCount checks that answers with 5XX count as retries, but not as executions, as in
+// Cloud Tasks.
 func TestExecutionCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := []int{500, 503, 404, 429, 200}

@@ -42,7 +42,7 @@ func requestOf(t *testing.T, queue *cloudtaskspb.Queue, task *cloudtaskspb.Task)
 	return got
 }
 
-// TestURIOverride checks the examples of the field's documentation, and others.
+// TestURIOverride checks the examples in the documentation of uri_override, and more.
 func TestURIOverride(t *testing.T) {
 	ifNotExists := cloudtaskspb.UriOverride_IF_NOT_EXISTS
 	for _, c := range []struct {
@@ -80,7 +80,7 @@ func TestURIOverride(t *testing.T) {
 }
 
 // TestHTTPTarget checks that a queue's method, headers and token replace its tasks' own. It also
-// checks which headers users can't set.
+// checks which headers clients can't set.
 func TestHTTPTarget(t *testing.T) {
 	header := func(k, v string) *cloudtaskspb.HttpTarget_HeaderOverride {
 		return &cloudtaskspb.HttpTarget_HeaderOverride{Header: &cloudtaskspb.HttpTarget_Header{Key: k, Value: v}}

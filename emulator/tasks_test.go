@@ -29,17 +29,17 @@ const (
 	queueName = location + "/queues/q"
 )
 
-// A receiver is the handler of a test's tasks. It remembers what it received.
+// A receiver is the HTTP handler to which a test's tasks are delivered. It records the deliveries.
 type receiver struct {
-	answer func(attempt int) int // HTTP status; nil answers 200
-	header http.Header           // header of the answer
+	answer func(attempt int) int // returns the HTTP status of the answer; nil: always 200
+	header http.Header           // headers of the answer
 	work   time.Duration
 
 	mu       sync.Mutex
 	begun    time.Time
 	received []delivery
 	running  int
-	most     int // deliveries at once
+	most     int // the largest number of deliveries under way at the same time
 }
 
 type delivery struct {
@@ -95,7 +95,8 @@ func (r *receiver) times() []time.Duration {
 	return times
 }
 
-// tasksIn makes a queue whose tasks go to r, inside the bubble of the test.
+// tasksIn creates a queue in a new emulator that delivers its tasks to r. It returns the emulator's
+// client. The emulator is in the test's synctest bubble.
 func tasksIn(t *testing.T, r *receiver, queue *cloudtaskspb.Queue) *cloudtasks.Client {
 	t.Helper()
 	_, client := tasksWith(t, r, queue, emulator.Options{})
@@ -182,7 +183,7 @@ func TestDelivery(t *testing.T) {
 			t.Errorf("headers of the first delivery (-want +got):\n%s", diff)
 		}
 		want["X-Cloudtasks-Taskretrycount"] = "1"
-		want["X-Cloudtasks-Taskexecutioncount"] = "0" // it does not count answers with 5XX
+		want["X-Cloudtasks-Taskexecutioncount"] = "0" // executions do not include answers with 5XX
 		want["X-Cloudtasks-Taskpreviousresponse"] = "500"
 		want["X-Cloudtasks-Taskretryreason"] = "HTTP status 500"
 		want["X-Cloudtasks-Tasketa"] = fmt.Sprintf("%d.100000", r.begun.Unix())
@@ -216,8 +217,8 @@ func TestScheduleTime(t *testing.T) {
 	})
 }
 
-// TestDeadline checks that the queue cuts off a delivery at its deadline, and delivers the task
-// again while the first handler still runs.
+// TestDeadline checks that the queue gives up a delivery at its deadline, and retries the task
+// while the first handler still runs.
 func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{work: time.Minute}
@@ -233,7 +234,7 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
-// TestOverHTTP delivers over a real loopback connection, many at once.
+// TestOverHTTP delivers many tasks at once over real loopback connections.
 func TestOverHTTP(t *testing.T) {
 	const n = 500
 	var mu sync.Mutex

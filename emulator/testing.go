@@ -1,6 +1,6 @@
 package emulator
 
-// TB is the part of a *testing.T that [ForTest] uses. The ForTest of package google uses it, too.
+// TB has the methods of *testing.T that ForTest needs, in this package and in package google.
 type TB interface {
 	Helper()
 	Cleanup(func())
@@ -9,7 +9,8 @@ type TB interface {
 }
 
 // ForTest starts an emulator for a test, and closes it at the test's end. The test must close its
-// clients before that: pass their Close to t.Cleanup after this call. A nil o has all defaults.
+// clients before that: call t.Cleanup with their Close after ForTest. If o is nil, all options have
+// their defaults.
 func ForTest(t TB, o *Options) *Emulator {
 	t.Helper()
 	e, err := Start(o)

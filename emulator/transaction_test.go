@@ -34,7 +34,7 @@ func begin(t *testing.T, client *datastore.Client, opts ...datastore.Transaction
 	return tx
 }
 
-// count runs a query in a transaction.
+// count returns the number of results of a query that runs in a transaction.
 func count(t *testing.T, client *datastore.Client, tx *datastore.Transaction, q *datastore.Query) int {
 	t.Helper()
 	it := client.Run(t.Context(), q.Transaction(tx).KeysOnly())
@@ -54,8 +54,8 @@ var (
 	ofG  = datastore.NewQuery("C").FilterField("Group", "=", "g")
 )
 
-// TestConflicts interleaves two transactions. A transaction conflicts at its commit only if
-// entities that it read have changed.
+// TestConflicts runs two transactions with their calls interleaved. It checks that a commit
+// conflicts only if another transaction has changed an entity that this one has read.
 func TestConflicts(t *testing.T) {
 	read := func(key *datastore.Key) func(*testing.T, *datastore.Client, *datastore.Transaction) {
 		return func(t *testing.T, _ *datastore.Client, tx *datastore.Transaction) {
@@ -169,7 +169,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// TestNoLostUpdates lets many clients add to one entity.
+// TestNoLostUpdates lets many clients add to one entity, and checks that no addition is lost.
 func TestNoLostUpdates(t *testing.T) {
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		workers, each := 8, 10
@@ -210,7 +210,8 @@ func addTogether(t *testing.T, client *datastore.Client, workers, each int) {
 	}
 }
 
-// TestFinishedTransactions checks calls with a transaction that has ended.
+// TestFinishedTransactions checks that the commits of three transactions fail: of one that
+// conflicts, of a read-only one that writes, and of one that was rolled back.
 func TestFinishedTransactions(t *testing.T) {
 	client := embedded(t, nil)
 	put(t, client, keyA, 1)
@@ -256,7 +257,7 @@ func TestMutations(t *testing.T) {
 		exists bool
 		muts   []*datastore.Mutation
 		code   codes.Code
-		want   int // N afterwards, 0 for no entity
+		want   int // N of the entity afterwards; 0: the entity does not exist
 	}{
 		{"insert", false, []*datastore.Mutation{insert()}, codes.OK, 1},
 		{"insert what exists", true, []*datastore.Mutation{insert()}, codes.AlreadyExists, 9},
@@ -329,7 +330,7 @@ func TestPropertyMask(t *testing.T) {
 			Address struct{ Street, Town string }
 		}
 		if err := client.Get(t.Context(), keyA, &got); err != nil {
-			t.Fatal(err) // C, or it would not fit
+			t.Fatal(err) // Get also fails if the entity still has the property C, which got lacks
 		}
 		want := got
 		want.A, want.B, want.D, want.Address.Street, want.Address.Town = 2, 1, 2, "High", "York"

@@ -7,11 +7,11 @@ import (
 	"net/http/httptest"
 )
 
-// HandlerTransport returns a transport that carries every request to a handler in this process,
-// whatever its host. Set it as [Options].Transport: deliveries of tasks then need no network, and
-// stay inside a testing/synctest bubble.
+// HandlerTransport returns a transport that passes every request to a handler in this process,
+// whatever the request's host. Set it as [Options].Transport. Deliveries of tasks then need no
+// network, and stay inside a testing/synctest bubble.
 //
-// If a request's deadline passes, the sender stops waiting, and the handler goes on, as over a
+// If a request's deadline passes, the sender stops waiting, but the handler continues, as over a
 // network.
 func HandlerTransport(h http.Handler) http.RoundTripper {
 	return roundTripper(func(req *http.Request) (*http.Response, error) {

@@ -52,10 +52,10 @@ func countOf() *pb.AggregationQuery_Aggregation {
 		Operator: &pb.AggregationQuery_Aggregation_Count_{Count: new(pb.AggregationQuery_Aggregation_Count)}}
 }
 
-// entities are the properties of entities to aggregate. Their keys are named a, b, c...
+// entities are test data: the properties of each entity. The keys are named a, b, c and so on.
 type entities []map[string]*pb.Value
 
-// values returns entities with only the property n.
+// values returns entities that have only the property n, one for each value.
 func values(all ...any) (list entities) {
 	for _, v := range all {
 		list = append(list, props("n", v))
@@ -63,7 +63,8 @@ func values(all ...any) (list entities) {
 	return list
 }
 
-// over puts the entities, and aggregates over a query of their kind.
+// over returns a test case that puts the entities, and runs aggregations over a query of their
+// kind.
 func (list entities) over(q *pb.Query, aggregations ...*pb.AggregationQuery_Aggregation) func(*env) string {
 	return func(e *env) string {
 		var mutations []*pb.Mutation
@@ -85,7 +86,7 @@ func (list entities) over(q *pb.Query, aggregations ...*pb.AggregationQuery_Aggr
 
 func first(n int32) *pb.Query { return &pb.Query{Limit: wrapperspb.Int32(n)} }
 
-// pairs are entities with two properties, whose orders differ.
+// pairs are entities with two properties. Sorted by n and by m, they are in different orders.
 var pairs = entities{props("n", 5, "m", 1), props("n", 1, "m", 9), props("n", 2, "m", 3)}
 
 func orderedBy(q *pb.Query, name string, direction pb.PropertyOrder_Direction) *pb.Query {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// pieces reads a query with a limit repeatedly, each time from the last cursor, and changes
-// something between reads.
+// pieces returns a test case that reads a query in pieces of size results, each from the cursor at
+// which the last one ended. Between two pieces, it calls between, which changes entities.
 func pieces(q *datastore.Query, size int, between func(e *env)) func(*env) string {
 	return func(e *env) string {
 		letters(e)

@@ -18,11 +18,11 @@ import (
 )
 
 // TestDifferential runs random sequences of writes, transactions and queries against the embedded
-// Datastore and one of Google's. It compares all results: entities, their order, continuations from
-// cursors, and error codes.
+// Datastore and one of Google's emulators. It compares all results: entities, their order,
+// continuations from cursors, and error codes.
 //
-// Known differences of an emulator are left out of its sequences, by the rules in dialects, each
-// with its reason.
+// Google's emulators have known differences. The map dialects lists them with the reasons, and the
+// sequences do without them.
 func TestDifferential(t *testing.T) {
 	seed := testflag.Seed(t)
 	for product, d := range dialects {
@@ -47,7 +47,8 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// A dialect lists the features that sequences for one of Google's emulators must not have.
+// A dialect lists the features that one of Google's emulators does not support as documented.
+// Sequences for this emulator do not use them.
 type dialect []rule
 
 type rule struct {
@@ -58,32 +59,33 @@ type rule struct {
 type feature int
 
 const (
-	disjunctions      feature = iota // IN and OR
-	notEqual                         // NOT_EQUAL and NOT_IN
-	manyProperties                   // inequalities on several properties, or with another order first
-	sortedArrays                     // orders by a property that has arrays
-	tiesDescending                   // a descending order without an order by key
-	masks                            // property masks
-	transforms                       // property transforms
-	aggregations                     // COUNT, SUM, AVG
-	conflicts                        // two transactions at once
-	emptyArrays                      // indexed
-	distinctOn                       // on some of the projected properties
-	keyAndMore                       // orders after an order by __key__
-	moreResults                      // whether a batch says that more results follow
-	equalityOrdered                  // an order by the property of an equality on arrays
-	exclusions                       // mutations of one entity that exclude each other
-	arrayCursors                     // cursors of queries that are ordered by arrays
-	projectionCursors                // cursors of projections
-	projectionsByKey                 // projections with inequalities on keys
-	summedEqualities                 // sums of an array that a filter uses, too
+	disjunctions feature = iota // IN and OR
+	notEqual                    // NOT_EQUAL and NOT_IN
+	// inequalities on several properties, or on a property that is not ordered by first
+	manyProperties
+	sortedArrays      // orders by a property whose values may be arrays
+	tiesDescending    // descending orders without an order by key
+	masks             // property masks
+	transforms        // property transforms
+	aggregations      // COUNT, SUM, AVG
+	conflicts         // transactions whose entities another client changes
+	emptyArrays       // indexed empty arrays
+	distinctOn        // distinct-on with only some of the projected properties
+	keyAndMore        // orders after an order by __key__
+	moreResults       // whether a batch says that more results follow
+	equalityOrdered   // orders by a property that is compared for equality and has arrays
+	exclusions        // mutations of one entity that can't both succeed, such as two inserts
+	arrayCursors      // cursors of queries that are ordered by arrays
+	projectionCursors // cursors of projections
+	projectionsByKey  // projections with inequalities on keys
+	summedEqualities  // sums of an array by whose values the query also filters
 )
 
 func (d dialect) lacks(f feature) bool {
 	return slices.ContainsFunc(d, func(r rule) bool { return r.what == f })
 }
 
-// dialects are the known differences of Google's emulators.
+// dialects has the known differences of Google's emulators, with the reasons.
 var dialects = map[string]dialect{
 	"classic": {
 		{disjunctions, "IN and OR are newer than the classic emulator"},
@@ -109,14 +111,14 @@ var dialects = map[string]dialect{
 	},
 }
 
-// A step is a call, with the parts of its answer that must be the same.
+// A step is a call and its result as text. The result must be the same in both Datastores.
 type step struct {
 	text string
 	run  func(*env) string
 }
 
-// sequence returns random steps. The first ones are mostly writes; then come queries between
-// writes.
+// sequence returns random steps. The first ones are mostly writes. Then queries follow, with writes
+// in between.
 func sequence(rng *rand.Rand, d dialect) []step {
 	var steps []step
 	g := &generator{rng: rng, dialect: d}
@@ -140,7 +142,8 @@ func sequence(rng *rand.Rand, d dialect) []step {
 	return steps
 }
 
-// A generator makes steps over a few keys and properties, so that they affect each other.
+// A generator makes random steps with only a few keys and properties, so that the steps affect each
+// other.
 type generator struct {
 	rng     *rand.Rand
 	dialect dialect
@@ -148,7 +151,7 @@ type generator struct {
 
 func pick[T any](rng *rand.Rand, all ...T) T { return all[rng.IntN(len(all))] }
 
-// key returns a key with IDs, names or ancestors, one of a few.
+// key returns one of a few keys, which have IDs, names and ancestors.
 func (g *generator) key() []*pb.Key_PathElement {
 	path := []*pb.Key_PathElement{named("D", pick(g.rng, "a", "b", "c", "d", "e", "\x01", "é"))}
 	if g.rng.IntN(3) == 0 {
@@ -164,7 +167,7 @@ func (e *env) keyOf(path []*pb.Key_PathElement) *pb.Key {
 	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: e.project}, Path: path}
 }
 
-// These are the names of properties that may be arrays, and the names of others.
+// The names of the properties that may have arrays, and of the properties that have none.
 var (
 	plain  = []string{"p", "q"}
 	arrays = []string{"m"}
@@ -180,8 +183,8 @@ func (g *generator) scalar() any {
 	return pick[any](g.rng, nil, true, false, 0, 1, 2, 2, 3, -1, 0.5, 2.5, math.Inf(1), "", "x", "y", "xy")
 }
 
-// somewhere returns a geographical point, in its wire form, so that no module for its type is
-// needed.
+// somewhere returns a geographical point. It is decoded from its wire form, so that this module
+// needs no dependency for the type.
 func somewhere() *pb.Value {
 	v := new(pb.Value)
 	if err := prototext.Unmarshal([]byte("geo_point_value:{latitude:1 longitude:-2}"), v); err != nil {
@@ -190,7 +193,7 @@ func somewhere() *pb.Value {
 	return v
 }
 
-// extreme returns a value at the limit of its type, or one that almost equals another.
+// extreme returns a value at a limit of its type, or a value that almost equals another one.
 func (g *generator) extreme() any {
 	return pick[any](g.rng, math.NaN(), math.Inf(-1), math.Copysign(0, -1), 0.0, 1.0, 2.0, 1<<53, 1<<53+1, 0x1p53,
 		math.MaxInt64, math.MinInt64, 0x1p63, -0x1p63,
@@ -201,7 +204,7 @@ func (g *generator) extreme() any {
 		somewhere())
 }
 
-// element returns a value of an array. It may be an entity.
+// element returns a random element of an array, which may be an entity.
 func (g *generator) element() any {
 	if g.rng.IntN(5) == 0 {
 		return inside("p", g.scalar())
@@ -227,10 +230,10 @@ func (g *generator) entity() map[string]*pb.Value {
 		}
 	}
 	if g.rng.IntN(4) == 0 {
-		m["e"] = value([]any{g.element(), g.element()}) // a property for transforms only
+		m["e"] = value([]any{g.element(), g.element()}) // only transforms use this property
 	}
 	if g.rng.IntN(2) == 0 {
-		m["n"] = value(pick[any](g.rng, 1, 2, -5, 0.25, "x", nil)) // a property to sum up
+		m["n"] = value(pick[any](g.rng, 1, 2, -5, 0.25, "x", nil)) // only aggregations use this property
 	}
 	if g.rng.IntN(4) == 0 {
 		m["in"] = value(map[string]*pb.Value{"p": value(g.scalar()), "q": unindexed(g.scalar())})
@@ -238,7 +241,7 @@ func (g *generator) entity() map[string]*pb.Value {
 	return m
 }
 
-// change returns a transform.
+// change returns a random property transform.
 func (g *generator) change() *pb.PropertyTransform {
 	number := func() any {
 		return pick[any](g.rng, 0, 1, -1, 2, 3, 0.5, 2.5, 1.0, math.NaN(), math.Inf(1), math.Inf(-1),
@@ -292,8 +295,8 @@ func (g *generator) mutation() (string, []*pb.Key_PathElement, func(*env) *pb.Mu
 		}
 }
 
-// write returns a commit of one mutation, or of several in a transaction. Without a transaction,
-// several mutations need not take effect together.
+// write returns a step that commits one mutation, or several in a transaction. Several mutations
+// without a transaction need not take effect together, so the step has none of these.
 func (g *generator) write() step {
 	var texts []string
 	var makers []func(*env) *pb.Mutation
@@ -318,7 +321,7 @@ func (g *generator) write() step {
 		}
 		resp, err := e.raw.Commit(e.Context(), req)
 		if err != nil && len(makers) > 1 {
-			_ = e.rollback(req.GetTransaction()) // the transaction may have ended
+			_ = e.rollback(req.GetTransaction()) // fails if the transaction has ended
 		}
 		return committed(resp, err)
 	}}
@@ -337,12 +340,13 @@ func committed(resp *pb.CommitResponse, err error) string {
 	return s
 }
 
-// transaction returns a step in which a transaction reads, writes, and commits or rolls back.
-// Sometimes another client changes the entities that it has read.
+// transaction returns a step in which a transaction reads, writes, and then commits or rolls back.
+// Sometimes another client changes an entity that the transaction has read.
 func (g *generator) transaction() step {
 	read, back := g.key(), g.rng.IntN(4) == 0
 	path, properties := g.key(), g.entity()
-	text := fmt.Sprintf("upsert %v %s", path, showAll(properties)) // a write that can't fail for another reason
+	// an upsert, because it can't fail for another reason than a conflict
+	text := fmt.Sprintf("upsert %v %s", path, showAll(properties))
 	meanwhile := ""
 	var other func(*env) *pb.Mutation
 	if g.rng.IntN(2) == 0 && !g.dialect.lacks(conflicts) {
@@ -372,7 +376,7 @@ func (g *generator) transaction() step {
 					TransactionSelector: &pb.CommitRequest_Transaction{Transaction: tx},
 					Mutations:           []*pb.Mutation{upsert(e.keyOf(path), properties)}})
 			if err != nil {
-				_ = e.rollback(tx) // the transaction may have ended
+				_ = e.rollback(tx) // fails if the transaction has ended
 				return s + " " + outcome(err)
 			}
 			return fmt.Sprint(s, " ", len(committed.MutationResults))
@@ -407,8 +411,7 @@ func fullKey(k *pb.Key) string {
 	return s
 }
 
-// aggregation returns a step that counts, sums up and averages, with or without a limit and an
-// offset.
+// aggregation returns a step that counts, sums and averages, with or without a limit and an offset.
 func (g *generator) aggregation() step {
 	q, _ := g.filtered()
 	up := g.rng.IntN(3)
@@ -445,7 +448,8 @@ func (g *generator) aggregation() step {
 			}
 			results := resp.Batch.AggregationResults[0].AggregateProperties
 			for _, v := range results {
-				if d, ok := v.ValueType.(*pb.Value_DoubleValue); ok { // rounding depends on the order
+				// Rounding errors depend on the order of the values.
+				if d, ok := v.ValueType.(*pb.Value_DoubleValue); ok {
 					d.DoubleValue, _ = strconv.ParseFloat(fmt.Sprintf("%.12g", d.DoubleValue), 64)
 				}
 			}

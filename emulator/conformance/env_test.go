@@ -15,7 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// outcome describes an error by its code, which is the same in all databases.
+// outcome returns an error's code as text. The code is the same in all Datastores, unlike the
+// message.
 func outcome(err error) string {
 	if errors.Is(err, datastore.ErrConcurrentTransaction) {
 		return "Aborted"
@@ -23,17 +24,18 @@ func outcome(err error) string {
 	return status.Code(err).String()
 }
 
-// A stop ends a case whose preparation has failed.
+// A stop is the panic by which env.must ends a case. It has the error of the case's preparation.
 type stop struct{ err error }
 
-// must ends the case if a preparation has failed. The error is then the case's outcome.
+// must ends the case if the preparation of the case failed. The outcome of the case is then this
+// error.
 func (e *env) must(err error) {
 	if err != nil {
 		panic(stop{err})
 	}
 }
 
-// outcome runs a case.
+// outcome runs a case, and returns its result.
 func (c conformanceCase) outcome(e *env) (result string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -54,7 +56,7 @@ func (e *env) name(kind, name string) *pb.Key {
 	}
 }
 
-// value returns the protocol's value of a Go value.
+// value converts a Go value to a value of the protocol.
 func value(v any) *pb.Value {
 	switch v := v.(type) {
 	case nil:
@@ -93,7 +95,7 @@ func unindexed(v any) *pb.Value {
 	return u
 }
 
-// props makes properties of names and values.
+// props returns properties for alternating names and values.
 func props(kv ...any) map[string]*pb.Value {
 	m := make(map[string]*pb.Value)
 	for i := 0; i < len(kv); i += 2 {
@@ -154,7 +156,7 @@ func showAll(properties map[string]*pb.Value) string {
 	return "{" + strings.Join(all, " ") + "}"
 }
 
-// last returns the name or the ID of a key.
+// last returns the name or the ID in the last element of a key's path.
 func last(k *pb.Key) string {
 	if len(k.GetPath()) == 0 {
 		return "?"
@@ -201,7 +203,7 @@ func remove(key *pb.Key) *pb.Mutation {
 	return &pb.Mutation{Operation: &pb.Mutation_Delete{Delete: key}}
 }
 
-// get returns an entity as text, or that there is none.
+// get returns an entity as text, or a text which says that it does not exist.
 func (e *env) get(kind, name string) string {
 	e.Helper()
 	resp, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, Keys: []*pb.Key{e.name(kind, name)}})
@@ -214,13 +216,14 @@ func (e *env) get(kind, name string) string {
 	return showAll(resp.Found[0].Entity.Properties)
 }
 
-// keys runs a query for keys, and returns the names of the results.
+// keys runs a keys-only query, and returns the names in the keys.
 func (e *env) keys(q *datastore.Query) string {
 	e.Helper()
 	return e.results(q.KeysOnly())
 }
 
-// results runs a query, and returns the names of the results, and the values of a projection.
+// results runs a query, and returns the names in the results' keys. For a projection, it also
+// returns the values.
 func (e *env) results(q *datastore.Query) string {
 	e.Helper()
 	var all []string

@@ -25,15 +25,16 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// A recordedCall is a call of the Go client's integration tests, with production's answer.
+// A recordedCall is a call of the Go client's integration tests in production, with production's
+// answer.
 type recordedCall struct {
 	request proto.Message
-	answer  proto.Message // nil: an error
+	answer  proto.Message // nil if the answer was an error
 	err     codes.Code
 }
 
-// recordingDiffers are the recorded calls whose answers differ, with the reasons. A listed call
-// whose answer does not differ is a failure.
+// recordingDiffers has the recorded calls to which the embedded Datastore answers differently, with
+// the reasons. The test fails if a listed call's answer does not differ.
 var recordingDiffers = map[int]string{
 	22: "a filter that contradicts itself is answered without a look at the projection: its results, none, are " +
 		"whole entities; here they are keys",
@@ -41,13 +42,14 @@ var recordingDiffers = map[int]string{
 		"Datastore is Firestore",
 }
 
-// TestGoClientRecording sends the recorded calls to the embedded Datastore, and compares the
-// answers. The Go client's integration tests recorded them in production. Compared are entities and
-// their order, kinds of results, whether more results follow, and codes of errors.
+// TestGoClientRecording sends calls that Google has recorded in production to the embedded
+// Datastore, and compares the answers. The recording is from the Go client's integration tests. It
+// compares entities and their order, types of results, whether more results follow, and error
+// codes.
 //
-// Production's cursors and transactions are replaced by the embedded Datastore's. Keys get the IDs
-// that production chose. Details of storage are not compared: versions, times, sizes and counts of
-// index entries.
+// The cursors and transactions in requests are replaced by the embedded Datastore's own. Keys get
+// the IDs that production chose. The comparison leaves out details of storage: versions, times,
+// sizes and counts of index entries.
 func TestGoClientRecording(t *testing.T) {
 	dir := moduleDir(t, clientModule)
 	contents, err := os.ReadFile(filepath.Join(dir, "datastore.replay"))
@@ -58,7 +60,7 @@ func TestGoClientRecording(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(calls) < 200 { // 1.27.1 has 201
+	if len(calls) < 200 { // version 1.27.1 has 201
 		t.Fatalf("only %d calls are recorded", len(calls))
 	}
 	e := newEnv(t, "embedded")
@@ -80,13 +82,13 @@ func (c *recordedCall) String() string {
 	return fmt.Sprintf("%s %.600v", c.request.ProtoReflect().Descriptor().Name(), c.request)
 }
 
-// A replay sends the recorded calls.
+// A replay sends recorded calls to the embedded Datastore.
 type replay struct {
 	env  *env
-	ours map[string][]byte // our transactions and cursors, by production's
+	ours map[string][]byte // our transactions and cursors, by the ones in production's answers
 }
 
-// compare sends a recorded call, and returns how the answer differs.
+// compare sends a recorded call, and returns how the answer differs from the recorded one.
 func (r *replay) compare(c *recordedCall) string {
 	got, code := r.send(c)
 	if code != c.err {
@@ -148,7 +150,7 @@ func complete(request *pb.CommitRequest, answer *pb.CommitResponse) {
 	}
 }
 
-// learn stores which of our transactions and cursors correspond to those in production's answer.
+// learn records which of our transactions and cursors stand for those in production's answer.
 func (r *replay) learn(theirs, ours proto.Message) {
 	switch theirs := theirs.(type) {
 	case *pb.BeginTransactionResponse:
@@ -164,7 +166,7 @@ func (r *replay) learn(theirs, ours proto.Message) {
 	}
 }
 
-// translate replaces production's transactions and cursors in a request.
+// translate replaces production's transactions and cursors in a request by ours.
 func (r *replay) translate(m protoreflect.Message) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch name := f.Name(); {
@@ -179,10 +181,10 @@ func (r *replay) translate(m protoreflect.Message) {
 	})
 }
 
-// withoutChance returns an answer without its parts that vary from run to run.
+// withoutChance returns an answer without the parts that differ from run to run.
 func withoutChance(answer proto.Message) proto.Message {
 	answer = proto.CloneOf(answer)
-	answer.ProtoReflect().SetUnknown(nil) // fields that the protocol no longer has
+	answer.ProtoReflect().SetUnknown(nil) // the recording has fields that the protocol no longer has
 	switch answer := answer.(type) {
 	case *pb.AllocateIdsResponse:
 		for _, k := range answer.Keys {
@@ -218,9 +220,9 @@ func stripped(results []*pb.EntityResult) {
 	}
 }
 
-// parseRecording reads a file written by package cloud.google.com/go/rpcreplay: a mark, and
-// records, each after its length. The first record is the initial state. The others are messages of
-// the type rpcreplay.Entry.
+// parseRecording reads a file that package cloud.google.com/go/rpcreplay has written: a mark, and
+// then records. Before each record is its length. The first record is the initial state. The others
+// are messages of the type rpcreplay.Entry.
 func parseRecording(contents []byte) ([]*recordedCall, error) {
 	contents, ok := bytes.CutPrefix(contents, []byte("RPCReplay"))
 	if !ok {
@@ -270,10 +272,10 @@ func parseRecording(contents []byte) ([]*recordedCall, error) {
 type recordedEntry struct {
 	kind    uint64
 	message proto.Message
-	of      int // index of the request
+	of      int // for an answer, the index of its request
 }
 
-// parseEntry reads the fields kind, message and ref_index.
+// parseEntry decodes the fields kind, message and ref_index.
 func parseEntry(wire []byte) (recordedEntry, error) {
 	var e recordedEntry
 	for len(wire) > 0 {

@@ -20,14 +20,14 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// These are the module with the Go client's tests, and a module that these tests use.
+// The module with the Go client's tests, and a module that these tests use.
 const (
 	clientModule  = "cloud.google.com/go/datastore"
 	supportModule = "cloud.google.com/go"
 )
 
-// goClientDiffers are the Go client's integration tests that fail, by product, with the reasons. A
-// listed test that passes is a failure.
+// goClientDiffers has the integration tests of the Go client that fail, for each Datastore, with
+// the reasons. The test fails if a listed test passes.
 var goClientDiffers = map[string]map[string]string{
 	"embedded": {"TestIntegration_DetectProjectID": needsCredentials},
 	"classic": {
@@ -70,13 +70,14 @@ const (
 		"one before them"
 )
 
-// TestGoClient runs the integration tests of the official Go client, from the module cache, against
-// the embedded Datastore and both of Google's emulators. On the embedded one they also run in a
-// database with a name.
+// TestGoClient runs the integration tests of the official Go client against the embedded Datastore
+// and both of Google's emulators. On the embedded one, they run a second time, in a database with a
+// name. The tests are in the module cache.
 //
-// The client's module and the one that its tests use are copied, with three changes. newClient
-// connects to an emulator. A test that fails is repeated at once. Files of a tracing module that
-// this repository does not require are left out; none is about Datastore.
+// The client's module, and a module that its tests use, are copied and changed in three ways. The
+// function newClient connects to an emulator. A test that fails is repeated at once. Files that
+// need a tracing module are left out, because this repository does not require that module; none is
+// about Datastore.
 func TestGoClient(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out what builds another module")
@@ -101,7 +102,7 @@ func TestGoClient(t *testing.T) {
 				addr = googletest.Addr(t, google.Firestore)
 			}
 			ran := runGoClient(t, binary, module, append(databases, "DATASTORE_EMULATOR_HOST="+addr))
-			if len(ran) < 30 { // 1.27.1 has 37
+			if len(ran) < 30 { // version 1.27.1 has 37
 				t.Fatalf("only %d tests of the client ran", len(ran))
 			}
 			differs := goClientDiffers[product]
@@ -128,17 +129,17 @@ func TestGoClient(t *testing.T) {
 	}
 }
 
-// A clientTest is the result of one of the client's tests, or of a subtest.
+// A clientTest is the result of one test or subtest of the client.
 type clientTest struct {
-	runs   int    // one for each database
+	runs   int    // the number of runs: one for each database
 	action string // "pass", "fail" or "skip"
 	output bytes.Buffer
 }
 
 func (c *clientTest) passed() bool { return c.action == "pass" }
 
-// runGoClient runs the client's tests, and returns the results of those without subtests, by name.
-// A test that runs more than once gets its worst result.
+// runGoClient runs the client's tests. It returns results by name, for tests and subtests that have
+// no subtests themselves. A test that runs more than once gets its worst result.
 func runGoClient(t *testing.T, binary, dir string, env []string) map[string]*clientTest {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "tool", "test2json", binary, "-test.v=test2json",
@@ -157,7 +158,7 @@ func runGoClient(t *testing.T, binary, dir string, env []string) map[string]*cli
 		t.Fatal(err)
 	}
 	ran := make(map[string]*clientTest)
-	var rest bytes.Buffer // output that belongs to no test
+	var rest bytes.Buffer // output that does not belong to a test
 	lines := bufio.NewReader(stdout)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -202,8 +203,8 @@ func runGoClient(t *testing.T, binary, dir string, env []string) map[string]*cli
 	return ran
 }
 
-// buildGoClient builds the tests of the client, and returns the binary and the
-// folder to run it in.
+// buildGoClient builds the client's tests. It returns the binary, and the folder in which to run
+// it.
 func buildGoClient(t *testing.T) (binary, module string) {
 	t.Helper()
 	if _, err := exec.LookPath("go"); err != nil {
@@ -249,8 +250,8 @@ func moduleDir(t *testing.T, path string) string {
 	return downloaded.Dir
 }
 
-// copyModule copies a module that this repository requires, without files that need a module which
-// it does not require.
+// copyModule copies a module that this repository requires. It leaves out files that need modules
+// which this repository does not require.
 func copyModule(t *testing.T, path, to string) string {
 	t.Helper()
 	if err := os.CopyFS(to, os.DirFS(moduleDir(t, path))); err != nil {
@@ -286,7 +287,8 @@ func replaceIn(t *testing.T, name, from, to string) {
 	}
 }
 
-// goCommand runs the go command. It skips the test only if a missing module can't be downloaded.
+// goCommand runs the go command. If a missing module can't be downloaded, it skips the test. Any
+// other failure fails the test.
 func goCommand(t *testing.T, args ...string) []byte {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)

@@ -6,7 +6,8 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// speak runs a GQL query over the letters, with values of positional bindings.
+// speak returns a test case that runs a GQL query over the entities of letters. The bindings are
+// the values of @1, @2 and so on.
 func speak(query string, bindings ...any) func(*env) string {
 	return func(e *env) string {
 		letters(e)

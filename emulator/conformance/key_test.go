@@ -9,7 +9,7 @@ import (
 
 func key(name string) *datastore.Key { return datastore.NameKey("P", name, nil) }
 
-// tree puts entities of several kinds: some with ancestors, and one in another namespace.
+// tree puts entities of several kinds. Some have ancestors, and one is in another namespace.
 func tree(e *env) {
 	e.Helper()
 	root := datastore.NameKey("Root", "r", nil)

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// writing writes one entity, and returns the outcome.
+// writing returns a test case that writes one entity.
 func writing(kind, name string, kv ...any) func(*env) string {
 	return func(e *env) string {
 		_, err := e.commit(upsert(e.name(kind, name), props(kv...)))
@@ -16,7 +16,7 @@ func writing(kind, name string, kv ...any) func(*env) string {
 	}
 }
 
-// looking looks up a key.
+// looking returns a test case that looks up one key.
 func looking(k func(e *env) *pb.Key) func(*env) string {
 	return func(e *env) string {
 		_, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, Keys: []*pb.Key{k(e)}})
@@ -209,7 +209,7 @@ var limitCases = []conformanceCase{
 		firestore: &difference{"*", "gRPC itself refuses such a request"}},
 }
 
-// filtering queries with a filter on a property.
+// filtering returns a test case that runs a query with a filter on one property.
 func filtering(op pb.PropertyFilter_Operator, v any) func(*env) string {
 	return func(e *env) string {
 		_, err := e.runQuery(&pb.Query{Kind: kindP, Filter: rawFilter("s", op, v)})

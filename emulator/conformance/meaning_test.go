@@ -15,7 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// meant are values of all types. Names of unindexed values end in an exclamation mark.
+// meant has values of all types by names. A name that ends in an exclamation mark has an unindexed
+// value.
 var meant = func() map[string]*pb.Value {
 	all := map[string]*pb.Value{
 		"text": value("x"), "integer": value(1), "negative": value(-1), "huge": value(1 << 62),
@@ -43,13 +44,14 @@ var meant = func() map[string]*pb.Value {
 	return all
 }()
 
-// taken lists the values that may have each meaning. No other value may have it.
+// taken lists, for each meaning, the names in meant of the values that may have it. No other value
+// may have it.
 var taken = func() map[int32][]string {
 	text := []string{"text", "text!"}
 	integer := []string{"huge", "huge!", "integer", "integer!", "negative", "negative!"}
 	return map[int32][]string{
 		1: text, 2: text, 3: text, 4: text, 5: text, 6: text, 8: text, 10: text, 11: text, 12: text, 17: text,
-		7:  {"huge", "huge!"}, // microseconds outside of all valid times
+		7:  {"huge", "huge!"}, // as times, these are outside of the allowed range
 		13: {"integer", "integer!"},
 		15: {"text!"},
 		16: {"blob", "blob!"},
@@ -60,11 +62,11 @@ var taken = func() map[int32][]string {
 	}
 }()
 
-// TestMeanings writes values of all types with all meanings, at every level. The embedded Datastore
-// refuses what Google's Firestore emulator refuses, in the same words. Accepted values come back
-// the same.
+// TestMeanings writes values of all types with all meanings: as properties, as elements of arrays,
+// and in nested entities. It checks that the embedded Datastore refuses what Google's Firestore
+// emulator refuses, with the same message. Accepted values must be read back unchanged.
 func TestMeanings(t *testing.T) {
-	texts := make(map[string]string) // of the embedded Datastore's refusals
+	texts := make(map[string]string) // messages of the embedded Datastore, which runs first
 	for _, product := range []string{"embedded", "firestore"} {
 		t.Run(product, func(t *testing.T) {
 			e := newEnv(t, product).empty(t)
@@ -90,7 +92,7 @@ func TestMeanings(t *testing.T) {
 						if err == nil {
 							got = append(got, name)
 							if m == 16 && name == "blob" {
-								v.Meaning = 0 // this meaning has no effect
+								v.Meaning = 0 // the meaning of an indexed blob is not stored
 							}
 							resp, err := e.raw.Lookup(t.Context(), &pb.LookupRequest{
 								ProjectId: e.project, Keys: []*pb.Key{e.name("M", "m")},
@@ -108,7 +110,8 @@ func TestMeanings(t *testing.T) {
 						case level != "property":
 						case product == "embedded":
 							texts[id] = text
-						case m > 31, m == 18, m == 23, name == "user6", name == "user6!": // in other words
+						// the emulator's message differs
+						case m > 31, m == 18, m == 23, name == "user6", name == "user6!":
 						case text != texts[id]:
 							t.Errorf("meaning %d of %s: %q, the embedded one says %q", m, name, text, texts[id])
 						}
@@ -129,8 +132,9 @@ func TestMeanings(t *testing.T) {
 	}
 }
 
-// TestKeysOfOthers stores keys of other projects, databases and namespaces. Filters, orders and
-// groups tell them apart. A key that names no project is of the database that stores it.
+// TestKeysOfOthers stores keys of other projects, databases and namespaces as values. It checks
+// that filters, orders and groups distinguish them. A stored key without a project is of its
+// entity's project and database.
 func TestKeysOfOthers(t *testing.T) {
 	for _, product := range []string{"embedded", "firestore"} {
 		t.Run(product, func(t *testing.T) {

@@ -19,9 +19,9 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestMetamorphic makes random queries to the embedded Datastore in two ways, and compares the
-// answers. It needs no other Datastore. For example, an OR is the union of its parts, reversed
-// orders reverse the results, and a count is the number of results.
+// TestMetamorphic asks the embedded Datastore the same question in two ways, for random queries,
+// and compares the answers. So it needs no second Datastore. For example, an OR is the union of its
+// parts, reversed orders reverse the results, and a count is the number of results.
 func TestMetamorphic(t *testing.T) {
 	seed := testflag.Seed(t)
 	done := make(map[string]int)
@@ -46,7 +46,7 @@ func TestMetamorphic(t *testing.T) {
 			}
 			done[name]++
 			if total++; same != "" && !failed[name] {
-				failed[name] = true // each relation once
+				failed[name] = true // report each relation only once
 				t.Errorf("seed %d: %s: %s", seed+n, name, same)
 				for _, r := range w.list(&pb.Query{Kind: []*pb.KindExpression{{Name: "D"}}}, nil) {
 					t.Logf("  entity %s %s", r.key, r.values)
@@ -64,18 +64,20 @@ func TestMetamorphic(t *testing.T) {
 	}
 }
 
-// A world is a database with entities whose values often coincide, and queries that find them.
+// A world is a database for random queries. Its entities have few different values, so that queries
+// find some of them.
 type world struct {
 	*env
 	rng *rand.Rand
 	g   *generator
-	// asked is the last query. Its read time and answer follow.
+	// asked is the last query, with its read time and its answer in the next fields.
 	asked  *pb.Query
 	at     *timestamppb.Timestamp
 	answer []row
 }
 
-// fill writes entities of all kinds, and some that satisfy most conditions.
+// fill writes random entities: some of all forms, and some with simple values that many filters
+// match.
 func (w *world) fill() {
 	for range 25 {
 		w.g.write().run(w.env)
@@ -85,7 +87,7 @@ func (w *world) fill() {
 		for range w.rng.IntN(4) {
 			list = append(list, w.scalar())
 		}
-		if w.rng.IntN(8) == 0 { // otherwise it would have more combinations than an index allows
+		if w.rng.IntN(8) == 0 { // only a few are this long, because an index limits the number of combinations
 			for i := range 60 {
 				list = append(list, i/2-20)
 			}
@@ -96,7 +98,7 @@ func (w *world) fill() {
 	}
 }
 
-// scalar returns a random value. In half of the cases it is one of a few.
+// scalar returns a random value. In half of the cases, it is one of five simple ones.
 func (w *world) scalar() any {
 	if w.rng.IntN(2) == 0 {
 		return pick[any](w.rng, 0, 1, 2, 3, "x")
@@ -108,16 +110,18 @@ func (w *world) step() {
 	w.g.write().run(w.env)
 }
 
-// A row is a result: its key, its other contents, and its cursor.
+// A row is one result of a query: its key, its properties as text, and its cursor.
 type row struct{ key, values, cursor string }
 
-// A refusal ends the comparison of a query that is refused.
+// A refusal is the panic that ends a comparison if the Datastore refuses the query, or if the
+// relation does not apply to it.
 type refusal struct{ error }
 
-// A lateRefusal says that a query was refused, although an equivalent query was answered.
+// A lateRefusal is the panic that ends a comparison with a failure: the Datastore has answered a
+// query, but refuses an equivalent one.
 type lateRefusal string
 
-// list reads a query to its end.
+// list reads all results of a query.
 func (w *world) list(q *pb.Query, o *pb.ReadOptions) []row {
 	var rows []row
 	q = proto.CloneOf(q)
@@ -159,7 +163,7 @@ func rowsAsText(rows []row) []string {
 
 func sortedSet(all []string) []string { return slices.Compact(slices.Sorted(slices.Values(all))) }
 
-// differ describes the difference of two lists.
+// differ describes how two lists differ. It returns "" if they are equal.
 func differ(text string, a, b []string) string {
 	if slices.Equal(a, b) {
 		return ""
@@ -195,14 +199,14 @@ func and(filters ...*pb.Filter) *pb.Filter {
 
 func either(filters ...*pb.Filter) *pb.Filter { return composite(pb.CompositeFilter_OR, filters...) }
 
-// single are the properties with one value at most.
+// single has the names of properties that have at most one value.
 var single = []string{"p", "q", "n", "in.p"}
 
 func (w *world) name() string { return pick(w.rng, "p", "q", "n", "in.p", "m", "m") }
 
 func (w *world) keyValue() *pb.Key { return &pb.Key{Path: w.g.key()} }
 
-// leaf returns one condition.
+// leaf returns a random condition on one property.
 func (w *world) leaf() *pb.Filter {
 	switch w.rng.IntN(10) {
 	case 0:
@@ -217,7 +221,7 @@ func (w *world) leaf() *pb.Filter {
 
 func (w *world) equality() *pb.Filter { return filterOn(w.name(), pb.PropertyFilter_EQUAL, w.scalar()) }
 
-// part returns one condition, or an OR of several.
+// part returns a random condition, or an OR of several.
 func (w *world) part() *pb.Filter {
 	if w.rng.IntN(4) > 0 {
 		return w.leaf()
@@ -225,7 +229,7 @@ func (w *world) part() *pb.Filter {
 	return either(w.leaf(), and(w.leaf(), w.leaf()))
 }
 
-// wild returns a query that may use all features of the embedded Datastore.
+// wild returns a random query that may use all features of the embedded Datastore.
 func (w *world) wild() *pb.Query {
 	q := &pb.Query{Kind: []*pb.KindExpression{{Name: "D"}}}
 	var filters []*pb.Filter
@@ -261,7 +265,8 @@ func (w *world) orderBy(q *pb.Query, name string, descending bool) {
 	q.Order = append(q.Order, o)
 }
 
-// ordered gives a query explicit orders for all orders that its filter implies, and for keys.
+// ordered adds explicit orders to a query: those that its filter implies, and an order by key. So
+// another filter does not change the order of the results.
 func (w *world) ordered(q *pb.Query) *pb.Query {
 	q = proto.CloneOf(q)
 	eachLeaf(q.Filter, func(f *pb.PropertyFilter) {
@@ -282,14 +287,15 @@ func eachLeaf(f *pb.Filter, visit func(*pb.PropertyFilter)) {
 	}
 }
 
-// with returns the query with another filter and the same orders.
+// with returns a copy of a query with another filter.
 func with(q *pb.Query, f *pb.Filter) *pb.Query {
 	q = proto.CloneOf(q)
 	q.Filter = f
 	return q
 }
 
-// compare makes one comparison, and returns how the answers differ.
+// compare makes one random comparison. It returns the name of the relation, and how the answers
+// differ, or "" if they agree.
 func (w *world) compare() (name, difference string) {
 	name = pick(w.rng, slices.Sorted(maps.Keys(relations))...)
 	defer func() {
@@ -307,7 +313,8 @@ func (w *world) compare() (name, difference string) {
 	return name, relations[name](w)
 }
 
-// must lists a query that must not be refused, because an equivalent one was answered.
+// must reads the results of a query that the Datastore must not refuse, because it has answered an
+// equivalent one.
 func (w *world) must(text string, q *pb.Query, o *pb.ReadOptions) []row {
 	defer func() {
 		r := recover()
@@ -321,7 +328,8 @@ func (w *world) must(text string, q *pb.Query, o *pb.ReadOptions) []row {
 	return w.list(q, o)
 }
 
-// relations are the comparisons, by name. Each returns "" if the answers agree.
+// relations has the comparisons by name. Each makes a random query in two ways, and returns "" if
+// the answers agree.
 var relations = map[string]func(*world) string{
 	"an OR is the union of its parts": func(w *world) string {
 		a, b := w.leaf(), w.leaf()
@@ -336,7 +344,7 @@ var relations = map[string]func(*world) string{
 	"an AND with an equality is the intersection": func(w *world) string {
 		q, eq := w.ordered(w.wild()), w.equality()
 		if on := eq.GetPropertyFilter().Property.Name; on == "m" && ordersBy(q, on) {
-			panic(refusal{}) // an inequality would have to hold for that value, too
+			panic(refusal{}) // an inequality on the array m would also apply to the equality's value
 		}
 		whole := with(q, and(q.Filter, eq))
 		both := sortedSet(keysOfRows(w.list(whole, nil)))
@@ -387,7 +395,9 @@ var relations = map[string]func(*world) string{
 		q := w.ordered(w.wild())
 		for _, o := range q.Order {
 			if o.Property.Name == "m" {
-				panic(refusal{}) // it sorts by the least value in one direction, and by the greatest in the other
+				// an array sorts by its least value in one direction, and by its greatest in the
+				// other
+				panic(refusal{})
 			}
 		}
 		back := proto.CloneOf(q)
@@ -568,7 +578,7 @@ var relations = map[string]func(*world) string{
 		projected := proto.CloneOf(q)
 		projected.Projection = []*pb.Projection{{Property: &pb.PropertyReference{Name: name}}}
 		if slices.ContainsFunc(projected.Order, func(o *pb.PropertyOrder) bool { return o.Property.Name == "m" }) {
-			panic(refusal{}) // it would have a row for each of its values
+			panic(refusal{}) // an array has a row for each of its values in a projection
 		}
 		rows := w.list(projected, nil)
 		entities := w.must("entities", q, nil)
@@ -687,7 +697,7 @@ var relations = map[string]func(*world) string{
 		}
 		got := rowsAsText(w.must("distinct", distinct, nil))
 		if strings.Contains(strings.Join(want, " "), "NaN") || strings.Contains(strings.Join(want, " "), "-0.0") {
-			panic(refusal{}) // some values look the same
+			panic(refusal{}) // some different values have the same text
 		}
 		return differ(q.String(), got, want)
 	},
@@ -697,7 +707,7 @@ func (w *world) projected(q *pb.Query, name string) {
 	q.Projection = []*pb.Projection{{Property: &pb.PropertyReference{Name: name}}}
 }
 
-// gqlOf returns a query in GQL, and puts the values into bindings.
+// gqlOf returns a query as GQL text. Its values are named bindings, which gqlOf adds to bindings.
 func gqlOf(q *pb.Query, bindings map[string]*pb.GqlQueryParameter) string {
 	name := func(p *pb.PropertyReference) string { return "`" + strings.ReplaceAll(p.Name, ".", "`.`") + "`" }
 	ops := map[pb.PropertyFilter_Operator]string{

@@ -10,7 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// change commits mutations to an entity K/a, which has n=9 if it exists, and shows the result.
+// change returns a test case that commits mutations of the entity K/a. If exists is set, the entity
+// exists before, with n=9. The result shows the entity.
 func change(exists, transactional bool, mutations ...func(*env) *pb.Mutation) func(*env) string {
 	return func(e *env) string {
 		if exists {
@@ -36,7 +37,8 @@ func upd(e *env) *pb.Mutation { return update(e.name("K", "a"), props("n", 2)) }
 func ups(e *env) *pb.Mutation { return upsert(e.name("K", "a"), props("n", 3)) }
 func del(e *env) *pb.Mutation { return remove(e.name("K", "a")) }
 
-// masked updates an entity with a mask, and shows it.
+// masked returns a test case that updates an entity with a property mask. The result shows the
+// entity.
 func masked(paths ...string) func(*env) string {
 	return func(e *env) string {
 		e.put("K", "a", "x", 1, "y", 1, "z", 1, "in", value(props("p", 1, "q", 1)))
@@ -49,7 +51,8 @@ func masked(paths ...string) func(*env) string {
 
 const ignoresMasks = "the classic emulator drops what a mask does not name"
 
-// versioned updates an entity on the condition that it has a version.
+// versioned returns a test case that updates an entity on the condition that it has a certain
+// version.
 func versioned(
 	exists bool, strategy pb.Mutation_ConflictResolutionStrategy, base func(*pb.MutationResult) int64,
 ) func(*env) string {

@@ -9,7 +9,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// letters puts entities of one kind with values of all types.
+// letters puts the entities that most query cases use: one kind, with values of all types.
 func letters(e *env) {
 	e.Helper()
 	_, err := e.commit(
@@ -29,7 +29,7 @@ func letters(e *env) {
 
 var all = datastore.NewQuery("P")
 
-// ask runs a query for keys over the letters.
+// ask returns a test case that runs a keys-only query over the entities of letters.
 func ask(q *datastore.Query) func(*env) string {
 	return func(e *env) string { letters(e); return e.keys(q) }
 }
@@ -42,7 +42,7 @@ func where(property, op string, v any) datastore.PropertyFilter {
 	return datastore.PropertyFilter{FieldName: property, Operator: op, Value: v}
 }
 
-// Reasons that several cases have.
+// Reasons for differences that several cases have.
 const (
 	older   = "the classic emulator is older than this feature"
 	repeats = "the Firestore emulator returns an entity once for each value of an array that it sorts by; " +
@@ -51,7 +51,8 @@ const (
 	descTies    = "the Firestore emulator sorts equal values of a descending order by descending keys"
 )
 
-// family puts an entity of the letters' kind with descendants of the same kind, and queries them.
+// family returns a test case that puts an entity with descendants, all of the kind of letters, and
+// runs a query for them.
 func family(q func(root *datastore.Key) *datastore.Query) func(*env) string {
 	return func(e *env) string {
 		root := datastore.NameKey("P", "a", nil)
@@ -215,7 +216,7 @@ func upTo(n int) []any {
 	return list
 }
 
-// project runs a query over the letters, and shows projected values.
+// project returns a test case that runs a projection over the entities of letters.
 func project(q *datastore.Query) func(*env) string {
 	return func(e *env) string { letters(e); return e.results(q) }
 }

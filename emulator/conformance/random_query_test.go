@@ -10,10 +10,11 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// A randomQuery is a query whose keys do not have a project yet.
+// A randomQuery is a query whose keys have no project yet, so that it can be sent to several
+// Datastores.
 type randomQuery struct{ *pb.Query }
 
-// in returns the query for the database of an env.
+// in returns the query with the project and database of e.
 func (q randomQuery) in(e *env) *pb.Query {
 	c := proto.CloneOf(q.Query)
 	var visit func(f *pb.Filter)
@@ -29,7 +30,7 @@ func (q randomQuery) in(e *env) *pb.Query {
 	return c
 }
 
-// query runs a query with a limit, and continues it from its last cursor.
+// query returns a step that runs a random query with a limit, and continues it from its cursor.
 func (g *generator) query() step {
 	q, text := g.filtered()
 	limit := 1 + g.rng.IntN(5)
@@ -66,8 +67,8 @@ func (g *generator) query() step {
 	}}
 }
 
-// filtered makes a query with filters, orders and a projection that the dialect's emulator
-// supports.
+// filtered returns a random query with filters, orders and a projection, and its text. The query
+// uses only features that the emulator supports.
 func (g *generator) filtered() (randomQuery, string) {
 	q := &pb.Query{Kind: []*pb.KindExpression{{Name: "D"}}}
 	var filters []*pb.Filter
@@ -160,7 +161,7 @@ func (g *generator) filtered() (randomQuery, string) {
 	return randomQuery{q}, q.String()
 }
 
-// order adds orders.
+// order adds random orders to a query.
 func (g *generator) order(q *pb.Query, equal, between, sortable []string) {
 	add := func(name string, descending bool) {
 		o := &pb.PropertyOrder{Property: &pb.PropertyReference{Name: name}, Direction: pb.PropertyOrder_ASCENDING}
@@ -196,7 +197,7 @@ func (g *generator) order(q *pb.Query, equal, between, sortable []string) {
 	}
 }
 
-// project makes the query a projection of one or two properties, or of keys.
+// project turns the query into a projection of one or two properties, or into a keys-only query.
 func (g *generator) project(q *pb.Query, equal, sortable []string) {
 	names := []string{pick(g.rng, sortable...)}
 	if other := pick(g.rng, plain...); g.rng.IntN(2) == 0 && other != names[0] {

@@ -6,7 +6,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// readCases are about masks of reads, query plans and statistics.
+// readCases are about property masks of reads, query plans and statistics.
 var readCases = []conformanceCase{
 	{name: "lookup with a mask", doc: "returns the properties that it names", run: func(e *env) string {
 		e.put("K", "a", "x", 1, "y", 2, "in", value(props("p", 1, "q", 2)))

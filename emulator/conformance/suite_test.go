@@ -1,9 +1,10 @@
-// Package conformance runs one list of cases against three Datastores: the embedded one, Google's
-// classic emulator in Firestore mode, and Google's Firestore emulator in Datastore mode.
+// Package conformance runs one list of test cases against three Datastores. These are the embedded
+// one, Google's classic emulator in Firestore mode, and Google's Firestore emulator in Datastore
+// mode.
 //
-// A case names what production documents, and the result there. If one of Google's emulators
-// differs, the case records its result, and why the embedded Datastore does not follow it. The
-// embedded Datastore must have production's result in all cases.
+// A case quotes production's documentation, and has the result that production should have. The
+// embedded Datastore must have this result in all cases. If one of Google's emulators has another
+// result, the case records it, and why the embedded Datastore does not follow it.
 package conformance
 
 import (
@@ -27,23 +28,23 @@ import (
 
 func TestMain(m *testing.M) { googletest.Main(m) }
 
-// A conformanceCase is one property of a Datastore.
+// A conformanceCase checks one behaviour of a Datastore.
 type conformanceCase struct {
 	name string
-	doc  string // the documentation of production
+	doc  string // the sentence of production's documentation that the case checks
 	run  func(*env) string
-	want string // the result of run, in production
+	want string // the text that run returns if the Datastore behaves as documented
 
 	classic, firestore *difference
 }
 
-// A difference is the other behaviour of one of Google's emulators.
+// A difference is how one of Google's emulators behaves differently in a case.
 type difference struct {
-	got string // the result of run; "*" varies; "?" varies and may be the wanted result
+	got string // the text that run returns there; "*": it varies; "?": it varies, and may be the documented result
 	why string
 }
 
-// suites are the cases, by topic.
+// suites has the cases by topic.
 var suites = map[string][]conformanceCase{
 	"queries": queryCases, "gql": gqlCases, "projections": projectionCases, "keys": keyCases, "cursors": cursorCases,
 	"aggregations": aggregationCases,
@@ -53,7 +54,7 @@ var suites = map[string][]conformanceCase{
 
 var products = []string{"embedded", "classic", "firestore"}
 
-// An env is an empty database of one of the three Datastores.
+// An env is a client of an empty database in one of the three Datastores.
 type env struct {
 	*testing.T
 	product string
@@ -63,7 +64,7 @@ type env struct {
 	raw     pb.DatastoreClient
 }
 
-// newEnv returns an env. It skips the test if the product is not installed.
+// newEnv returns an env for a Datastore. It skips the test if this product is not installed.
 func newEnv(t *testing.T, product string) *env {
 	e := &env{T: t, product: product, project: googletest.Project()}
 	addr := ""
@@ -80,7 +81,6 @@ func newEnv(t *testing.T, product string) *env {
 	return e
 }
 
-// connect connects the env to an address.
 func (e *env) connect(addr string) {
 	t := e.T
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -91,8 +91,7 @@ func (e *env) connect(addr string) {
 	e.conn, e.raw = conn, pb.NewDatastoreClient(conn)
 }
 
-// empty returns an env with another database. All envs share one connection, and the client is
-// closed with it.
+// empty returns an env for another, empty database. It shares the connection of e.
 func (e env) empty(t *testing.T) *env {
 	e.T, e.project = t, googletest.Project()
 	var err error
@@ -104,7 +103,7 @@ func (e env) empty(t *testing.T) *env {
 }
 
 func TestConformance(t *testing.T) {
-	verdicts := make(map[string]map[string]string) // by case and product
+	verdicts := make(map[string]map[string]string) // by name of the case, and by product
 	for _, product := range products {
 		t.Run(product, func(t *testing.T) {
 			base := newEnv(t, product)
@@ -124,7 +123,8 @@ func TestConformance(t *testing.T) {
 	t.Log("\n" + table(verdicts))
 }
 
-// judge compares an outcome with the wanted or recorded one.
+// judge compares a result with the documented one, or with the recorded difference. It returns a
+// verdict for the table.
 func judge(t *testing.T, c conformanceCase, product, got string) string {
 	recorded := map[string]*difference{"classic": c.classic, "firestore": c.firestore}[product]
 	switch {
@@ -150,7 +150,8 @@ func topics() []string {
 	return all
 }
 
-// table shows the verdicts: all differences, and the number of cases without one.
+// table returns the verdicts as a table. It lists the differences, and counts the cases without
+// one.
 func table(verdicts map[string]map[string]string) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

@@ -56,7 +56,7 @@ var readOnly = &pb.TransactionOptions{
 	Mode: &pb.TransactionOptions_ReadOnly_{ReadOnly: new(pb.TransactionOptions_ReadOnly)},
 }
 
-// Reasons that several cases have.
+// Reasons for differences that several cases have.
 const (
 	waits        = "the Firestore emulator locks what a transaction reads: the other writer would wait for a long time"
 	ignoresTimes = "the classic emulator ignores read_time"

@@ -11,8 +11,8 @@ import (
 
 const ignoresTransforms = "the classic emulator ignores transforms"
 
-// transforming applies one transform to the property v of an entity, and shows the entity and the
-// transform's result.
+// transforming returns a test case that applies one transform to the property v of an entity. The
+// result shows the entity and the transform's result.
 func transforming(before any, t *pb.PropertyTransform) func(*env) string {
 	return func(e *env) string {
 		e.put("K", "a", "v", before)
@@ -65,10 +65,11 @@ func ignored(c conformanceCase) conformanceCase {
 	return c
 }
 
-// inside returns the value of a nested entity.
+// inside returns a nested entity with the given properties.
 func inside(kv ...any) *pb.Value { return value(props(kv...)) }
 
-// transformed commits mutations of one entity, with the given numbers of transforms.
+// transformed returns a test case that commits several mutations of one entity. Each count is a
+// mutation's number of transforms.
 func transformed(counts ...int) func(*env) string {
 	return func(e *env) string {
 		var mutations []*pb.Mutation

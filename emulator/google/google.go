@@ -1,5 +1,5 @@
-// Package google starts Google's two emulators that serve Datastore's protocol, if they are
-// installed. So one test can run against them and against package emulator.
+// Package google starts Google's two emulators of Datastore, if they are installed. So a test can
+// run against them as well as against package emulator.
 package google
 
 import (
@@ -27,13 +27,13 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 )
 
-// A Product is one of Google's two emulators that serve Datastore's protocol.
+// A Product is one of Google's two emulators of Datastore.
 type Product string
 
 const (
 	// Classic is Google's Datastore emulator, in Firestore mode. Half of its entities have the
-	// property __scatter__, by which keys are sampled. It has no aggregations, and ignores property
-	// masks.
+	// property __scatter__, by which clients sample keys. It has no aggregations, and ignores
+	// property masks.
 	Classic Product = "cloud-datastore-emulator"
 	// Firestore is Google's Firestore emulator, in Datastore mode. It has no property __scatter__,
 	// and locks what a transaction reads.
@@ -93,8 +93,8 @@ func Start(ctx context.Context, p Product) (*Emulator, error) {
 	return l.startOn(ctx, p, freePort)
 }
 
-// startOn starts an emulator on a port that the function ports returns. If another process has the
-// port, it tries another one.
+// startOn starts an emulator on a port that ports returns. If another process has taken the port,
+// it tries again with another one.
 func (l launch) startOn(ctx context.Context, p Product, ports func() (string, error)) (*Emulator, error) {
 	jar, java, err := l.find(p)
 	if err != nil {
@@ -116,13 +116,12 @@ func (l launch) startOn(ctx context.Context, p Product, ports func() (string, er
 	return e, nil
 }
 
-// portAttempts is how many ports startOn tries. Another process may take a free port before the
-// emulator does.
+// portAttempts is the number of ports that startOn tries. It tries several, because another process
+// may take a free port before the emulator does.
 const portAttempts = 3
 
 var errPortTaken = errors.New("its port was taken meanwhile")
 
-// start starts an emulator on the given port.
 func (l launch) start(ctx context.Context, p Product, jar, java, port string) (*Emulator, error) {
 	dir, err := os.MkdirTemp("", "scattermap-"+string(p))
 	if err != nil {
@@ -133,8 +132,8 @@ func (l launch) start(ctx context.Context, p Product, jar, java, port string) (*
 	}
 	running, cancel := context.WithCancel(context.Background())
 	e := &Emulator{Product: p, Addr: "127.0.0.1:" + port, cancel: cancel, ended: make(chan struct{}), dir: dir}
-	// The emulators only know English messages. The JVM's second compiler is off, because an
-	// emulator runs only for minutes: without that compiler the same tests take half the CPU time.
+	// Some texts of the emulators exist only in English. The JVM's second compiler is off, because
+	// an emulator runs only for minutes. Without it, the same tests take half of the CPU time.
 	args := append([]string{"-Duser.language=en", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", jar, l.class},
 		l.args(port, dir)...)
 	started := make(chan error)
@@ -153,8 +152,8 @@ func (l launch) start(ctx context.Context, p Product, jar, java, port string) (*
 	return e, nil
 }
 
-// run waits for the end of the process that it starts. It locks its thread, because the system ends
-// the process when the thread that started it ends.
+// run starts the process, and waits until it ends. It locks its system thread: Linux kills the
+// process when the thread that started it ends.
 func (e *Emulator) run(cmd *exec.Cmd, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -166,16 +165,16 @@ func (e *Emulator) run(cmd *exec.Cmd, started chan<- error) {
 	err := cmd.Start()
 	started <- err
 	if err == nil {
-		_ = cmd.Wait() // Close kills the process
+		_ = cmd.Wait() // an error is normal, because Close kills the process
 	}
 }
 
-// nowRunning is the text that both emulators print when they listen. Google's own command line
-// waits for it, too.
+// nowRunning is what both emulators print when they listen. Google's own command line also waits
+// for it.
 const nowRunning = "is now running"
 
-// wait waits until the emulator has printed nowRunning, and then until it answers. Before that
-// text, an answer at its port would come from another process.
+// wait waits until the emulator has printed nowRunning, and then until it answers. Before this
+// text, an answer at the port would come from another process.
 func (e *Emulator) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -210,7 +209,7 @@ func (e *Emulator) Close() {
 	os.RemoveAll(e.dir)
 }
 
-// Datastore returns a client of a project's default database, which also suits mapper.NewEngine.
+// Datastore returns a client of a project's default database. mapper.NewEngine accepts it.
 // [Emulator.Usage] counts its operations. The caller must close it before the emulator.
 func (e *Emulator) Datastore(
 	ctx context.Context, project string, opts ...option.ClientOption,
@@ -224,8 +223,8 @@ func (e *Emulator) Datastore(
 // without a COUNT counts as one read.
 func (e *Emulator) Usage() billing.Usage { return e.meter.Usage() }
 
-// find returns the emulator's archive and the Java to run it with. It looks on the PATH, and in the
-// platform folder of the Google Cloud CLI.
+// find returns the emulator's Java archive, and the Java program to run it. It searches PATH, and
+// the folder of the Google Cloud CLI.
 func (l launch) find(p Product) (jar, java string, err error) {
 	var dirs []string
 	if script, err := exec.LookPath(l.script); err == nil {
@@ -284,7 +283,7 @@ func freePort() (string, error) {
 	return port, err
 }
 
-// A lastLines is a writer that keeps only the end of its text.
+// A lastLines is a writer that keeps only the last bytes written to it.
 type lastLines struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -11,7 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator/google"
-	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
+	_ "github.com/scattermap/scattermap/internal/testflag" // every test package below emulator/ must know its flags
 )
 
 // TestGoogleEndsWithItsTest starts each of Google's emulators for a test, and checks that its
@@ -42,7 +42,7 @@ func TestGoogleEndsWithItsTest(t *testing.T) {
 			addr = g.Addr
 		})
 		if addr == "" {
-			continue // left out
+			continue // the subtest was skipped: the emulator is not installed
 		}
 		if conn, err := net.DialTimeout("tcp", addr, time.Second); err == nil {
 			conn.Close()
@@ -59,8 +59,7 @@ func TestGoogleNotInstalled(t *testing.T) {
 			t.Setenv("HOME", t.TempDir())
 			t.Setenv("CLOUDSDK_ROOT_DIR", "")
 			t.Setenv("JAVA_HOME", "")
-			// Start also searches the usual folders. If it finds the emulator there, it lacks only
-			// Java.
+			// Start also searches the usual folders. It may find the emulator there, but no Java.
 			if _, err := google.Start(context.Background(), p); !errors.Is(err, google.ErrNotInstalled) {
 				t.Errorf("error %v, want ErrNotInstalled", err)
 			}
@@ -72,13 +71,14 @@ func TestGoogleNotInstalled(t *testing.T) {
 	}
 }
 
-// TestGoogleThatDoesNotAnswer checks that a start without an answer leaves no process and no files.
+// TestGoogleThatDoesNotAnswer checks that a failed start leaves no process and no files, if the
+// emulator does not answer.
 func TestGoogleThatDoesNotAnswer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
 	}
 	tmp := t.TempDir()
-	t.Setenv("TMPDIR", tmp) // the emulator's folder is in here
+	t.Setenv("TMPDIR", tmp) // Start creates the emulator's folder in TMPDIR
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err := google.Start(ctx, google.Classic)

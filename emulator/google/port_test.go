@@ -10,8 +10,9 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// TestGooglePortTaken takes the port of Google's emulators with a server that answers as a healthy
-// emulator does. The emulator starts on the next port. If all ports are taken, the error says so.
+// TestGooglePortTaken makes a server answer like an emulator on the port that Start tries first. It
+// checks that the emulator starts on the next port, and that an error says so if all ports are
+// taken.
 func TestGooglePortTaken(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")

@@ -5,7 +5,8 @@ import (
 	"syscall"
 )
 
-// endWithParent makes the system kill the process when this process ends, for any reason.
+// endWithParent makes Linux kill the emulator's process when this process ends, for whatever
+// reason.
 func endWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

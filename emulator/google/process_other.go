@@ -4,5 +4,6 @@ package google
 
 import "os/exec"
 
-// endWithParent does nothing on this system. If this process is killed, the emulator keeps running.
+// endWithParent does nothing, because only Linux can end a process with its parent. If this process
+// is killed, the emulator keeps running.
 func endWithParent(*exec.Cmd) {}

@@ -13,20 +13,20 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Names are the property names of random entities. Some of them are odd, such as a name with a dot.
+// Names has the property names of random entities. Some are unusual, such as a name with a dot.
 var Names = []string{
 	"p", "q", "Name", "ü", "日本", "emoji😀", "with space", "a.b", "a", "dot.", "`q`", "b`c", `back\slash`, `"quoted"`,
 	"n\nl", "'", "0", "-", "N.N",
 }
 
-// New returns a random entity with up to twelve properties, named from [Names]. The caller may add
-// others. If plain is set, it leaves out values that Google's emulators refuse.
+// New returns a random entity with up to twelve properties, whose names are in [Names]. The caller
+// may add properties. If plain is set, it uses only values that Google's emulators accept.
 func New(rng *rand.Rand, key *pb.Key, plain bool) *pb.Entity {
 	g := generator{rng, key, plain}
 	return &pb.Entity{Key: key, Properties: g.properties(0)}
 }
 
-// Value returns a random value for a property. If plain is set, it is one that Google's emulators
+// Value returns a random value of a property. If plain is set, it is one that Google's emulators
 // accept.
 func Value(rng *rand.Rand, key *pb.Key, plain bool) *pb.Value {
 	return generator{rng, key, plain}.value(0)
@@ -46,7 +46,7 @@ func (g generator) properties(depth int) map[string]*pb.Value {
 	return all
 }
 
-// value returns a random value. The depth is the number of entities that the value is nested in.
+// value returns a random value. The depth is the number of entities that contain the value.
 func (g generator) value(depth int) *pb.Value {
 	if g.IntN(5) == 0 {
 		list := new(pb.ArrayValue)
@@ -91,7 +91,7 @@ func (g generator) element(depth int) *pb.Value {
 		v.ExcludeFromIndexes = v.ExcludeFromIndexes || len(blob) > 1500
 		v.ValueType = &pb.Value_BlobValue{BlobValue: blob}
 		if g.IntN(2) == 0 && !g.plain {
-			v.Meaning, v.ExcludeFromIndexes = 22, true // NDB's compressed properties
+			v.Meaning, v.ExcludeFromIndexes = 22, true // a compressed property of NDB
 		}
 	case 8, 9:
 		v.ValueType = &pb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{
@@ -99,7 +99,7 @@ func (g generator) element(depth int) *pb.Value {
 			Longitude: pick(g, 180, 0, -11.5, math.Copysign(0, -1))}}
 	default:
 		if g.IntN(4) == 0 && !g.plain {
-			v.Meaning, v.ValueType = 20, user() // App Engine's users
+			v.Meaning, v.ValueType = 20, user() // a user of App Engine
 			break
 		}
 		inner := &pb.Entity{Properties: g.properties(depth + 1)}

@@ -20,9 +20,9 @@ const Path = "jobs-api.schema.json"
 // A Schema is a JSON schema, or a part of one.
 type Schema map[string]any
 
-// Of returns a schema with a definition for each of the given types, under its name in the map. The
-// types of their fields get definitions, too. The function meaning returns the description of a
-// field.
+// Of returns a schema with a definition for each of the given types. The definition has the type's
+// key in the map as its name. The types of their fields get definitions, too. The function meaning
+// returns the description of a field.
 func Of(types map[string]reflect.Type, meaning func(t reflect.Type, field string) string) Schema {
 	m := maker{defs: make(map[string]any), meaning: meaning}
 	for _, name := range slices.Sorted(maps.Keys(types)) {
@@ -81,7 +81,7 @@ func (m maker) object(t reflect.Type) Schema {
 		if m.defs[name] != nil {
 			return Schema{"$ref": "#/$defs/" + name}
 		}
-		m.defs[name] = Schema{} // it may contain itself
+		m.defs[name] = Schema{} // defined before its fields, because the type may contain itself
 	}
 	if _, custom := reflect.PointerTo(t).MethodByName("MarshalJSON"); custom {
 		m.defs[name] = Schema{"type": "object"}
@@ -109,8 +109,8 @@ func (m maker) object(t reflect.Type) Schema {
 	return Schema{"$ref": "#/$defs/" + name}
 }
 
-// Check returns an error if a JSON text does not match one definition of a schema. The schema is in
-// the form that encoding/json decodes it to.
+// Check returns an error if a JSON text does not match one definition of a schema. The schema was
+// decoded by encoding/json.
 func Check(schema map[string]any, definition string, text []byte) error {
 	defs, _ := schema["$defs"].(map[string]any)
 	s, ok := defs[definition].(map[string]any)
@@ -162,7 +162,7 @@ func check(defs, s map[string]any, at string, v any) error {
 	return nil
 }
 
-// isType reports whether a JSON value has the type want. Want is the name of a type, or a list of
+// isType reports whether a JSON value has the type want, which is the name of a type, or a list of
 // names.
 func isType(want, v any) bool {
 	if several, ok := want.([]any); ok {

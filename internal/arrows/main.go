@@ -1,11 +1,11 @@
-// Command arrows lists which files of a package use which others. It finds the order of files in
-// which the fewest references point upwards, and counts these. If there are none, the package can
-// be read from top to bottom.
+// Command arrows shows whether a package can be read from top to bottom. It lists which files of
+// the package use which others. It finds the order of files in which the fewest references point
+// upwards, and prints the number of these. If it is 0, the package can be read in this order.
 //
 //	go run ./internal/arrows ./mapper/internal/executor
 //
-// Functions, methods, variables and constants count. Types do not, as the methods of one type may
-// be in several files.
+// It counts references to functions, methods, variables and constants. References to types do not
+// count, because the methods of one type may be in several files.
 package main
 
 import (
@@ -119,7 +119,8 @@ func read(folder string) (names []string, uses [][][]string, err error) {
 	return names, uses, nil
 }
 
-// exports returns the compiler's files with the types of imported packages, by import path.
+// exports returns the compiler's export files of a package's imports, by import path. They have the
+// types of the imported packages.
 func exports(folder string) (map[string]string, error) {
 	list := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", ".")
 	list.Dir, list.Stderr = folder, os.Stderr
@@ -147,11 +148,12 @@ func counts(object types.Object, pkg *types.Package) bool {
 	return false
 }
 
-// best returns an order of files in which the fewest references point upwards, and the number of
-// these references. It tries all sets of files that may be at the top.
+// best returns the order of files in which the fewest references point upwards, and the number of
+// these references. It tries all sets of files for the top.
 func best(uses [][][]string) (order []int, upwards int) {
 	n := len(uses)
-	// The cost of file f below a set of files is the number of its references to them.
+	// The cost of file f is the number of files above it that it uses: these references point
+	// upwards.
 	costs := func(f int, above uint32) (c int) {
 		for to := range n {
 			if above&(1<<to) != 0 && len(uses[f][to]) > 0 {

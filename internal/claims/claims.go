@@ -1,5 +1,5 @@
-// Package claims reads the claims of an identity token without verifying its signature. Errors use
-// them to say what to do next.
+// Package claims reads the claims of an identity token without verifying its signature. Error
+// messages use them to tell a user what to do.
 package claims
 
 import (
@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Gcloud is the audience of the tokens that "gcloud auth print-identity-token" makes for people:
-// gcloud's client ID. The command refuses --audiences for people (gcloud 528,
+// Gcloud is the audience of tokens that "gcloud auth print-identity-token" prints for a person. It
+// is gcloud's client ID. For a person, the command refuses another audience (gcloud 528,
 // lib/surface/auth/print_identity_token.py).
 const Gcloud = "32555940559.apps.googleusercontent.com"
 
@@ -19,7 +19,7 @@ type Claims struct {
 	Audience string `json:"aud"`
 	Email    string `json:"email"`
 	Subject  string `json:"sub"`
-	Expires  int64  `json:"exp"` // in seconds since 1970, or 0 if the token does not say it
+	Expires  int64  `json:"exp"` // in seconds since 1970; 0 if the token has no expiry
 }
 
 // Of returns the claims of a token. If they can't be read, ok is false.
@@ -35,12 +35,12 @@ func Of(token string) (c Claims, ok bool) {
 	return c, true
 }
 
-// Removed replaces the signature in a token that Cloud Run has verified
+// Removed is the text by which Cloud Run replaces the signature of a token that it has verified
 // (https://cloud.google.com/run/docs/troubleshooting#signature-removed).
 const Removed = "SIGNATURE_REMOVED_BY_GOOGLE"
 
 // Until returns when the token expires.
 func (c Claims) Until() time.Time { return time.Unix(c.Expires, 0) }
 
-// Expired reports whether the token says that it has expired.
+// Expired reports whether the token has an expiry, and it has passed.
 func (c Claims) Expired(now time.Time) bool { return c.Expires > 0 && c.Until().Before(now) }

@@ -32,8 +32,8 @@ import (
 
 // Options are the settings of a [Cloud].
 type Options struct {
-	Checkout string // the root folder of scattermap
-	Project  string // the ID of the one project
+	Checkout string // the root folder of scattermap's source
+	Project  string // the ID of the only project
 	Log      func(format string, args ...any)
 }
 
@@ -45,19 +45,19 @@ type Cloud struct {
 	queues   *cloudtasks.Client
 	conn     *grpc.ClientConn // the connection to the embedded Datastore
 	folder   string           // a temporary folder for programs and builds
-	host     *httptest.Server // receives the command lines of the programs
+	host     *httptest.Server // receives the command lines that the programs pass on
 	front    *front
 
 	commands sync.Mutex // held while a command runs
 
 	mu     sync.Mutex // guards the fields below
 	user   string     // the account that is signed in
-	adc    bool       // whether Terraform has credentials
+	adc    bool       // whether Terraform has credentials (application default credentials)
 	apis   map[string]bool
 	grants map[grant]bool
 
 	databases map[string]string // the type of each database, by its ID
-	ttl       map[string]bool   // the expiring properties, as database/kind/property
+	ttl       map[string]bool   // the properties with an expiry policy, as database/kind/property
 	accounts  map[string]bool
 	repos     map[string]bool   // the repositories of images, as location/name
 	images    map[string]string // the path of each image's binary, by the image's name
@@ -66,9 +66,9 @@ type Cloud struct {
 	schedules map[string]*schedule
 	channels  map[string]string // the mail address of each notification channel, by the channel's name
 	policies  map[string]policy
-	states    map[string]*state // Terraform's state of each root module, by its folder
+	states    map[string]*state // Terraform's state of each root module, by the module's folder
 	mails     []string
-	refused   []string // the calls of services that were refused
+	refused   []string // the calls of services that were refused because of a missing role
 }
 
 // A grant is one role of one member on a resource. The resource is "project", or starts with
@@ -82,16 +82,16 @@ type schedule struct {
 	code                                 int // the status code of the last answer
 }
 
-// A policy is an alarm policy of Cloud Monitoring.
+// A policy is an alert policy of Cloud Monitoring.
 type policy struct {
 	display, condition string
 	channels           []string
 }
 
-// marker is the name of the gRPC metadata that marks the Cloud's own calls. These need no role.
+// marker is the gRPC metadata key that marks the Cloud's own calls. These calls need no role.
 const marker = "x-cloudstandin"
 
-// Start returns a new Cloud, and installs the programs. The caller has to call Close.
+// Start returns a new Cloud, and installs the simulated programs. The caller must call Close.
 func Start(o Options) (_ *Cloud, err error) {
 	c := &Cloud{
 		options: o, number: "123456789012",
@@ -155,11 +155,11 @@ func (c *Cloud) install() error {
 }
 
 // Programs returns the folder with the simulated programs, such as gcloud. The command "go install"
-// also installs to this folder.
+// installs to the same folder.
 func (c *Cloud) Programs() string { return filepath.Join(c.folder, "bin") }
 
-// Environment returns the environment variables for a shell. With them it runs the simulated
-// programs in place of the real ones.
+// Environment returns the environment variables for a shell. With them, the shell runs the
+// simulated programs instead of the real ones.
 func (c *Cloud) Environment() []string {
 	path := c.Programs() + string(os.PathListSeparator) + os.Getenv("PATH")
 	return []string{
@@ -194,7 +194,7 @@ func (c *Cloud) Close() {
 	}
 }
 
-// Mails returns the mails that alarms have sent so far.
+// Mails returns the mails that alert policies have sent so far.
 func (c *Cloud) Mails() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,8 +208,8 @@ func (c *Cloud) Refused() []string {
 	return slices.Clone(c.refused)
 }
 
-// Left describes the resources that exist in the project now, so that a test can check that the
-// documentation removes all.
+// Left describes the resources that exist in the project. A test checks with it that the
+// documentation's clean-up commands remove all.
 func (c *Cloud) Left() (all []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,7 +234,7 @@ func (c *Cloud) Left() (all []string) {
 	return all
 }
 
-// Expiring returns the properties by which Datastore deletes expired entities, each as
+// Expiring returns the properties by which Datastore deletes expired entities, as
 // DATABASE/KIND/PROPERTY.
 func (c *Cloud) Expiring() (all []string) {
 	for name, on := range c.ttl {
@@ -266,8 +266,8 @@ func (c *Cloud) marked(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, marker, "1")
 }
 
-// serve answers a simulated program: it runs the command line that the program sends, and returns
-// the output and the exit code.
+// serve answers a request of a simulated program. It runs the command line in the request, and
+// returns the output and the exit code.
 func (c *Cloud) serve(w http.ResponseWriter, r *http.Request) {
 	var cmd command
 	if err := json.NewDecoder(r.Body).Decode(&cmd); err != nil {
@@ -280,7 +280,7 @@ func (c *Cloud) serve(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		answer.Err, answer.Code = answer.Err+strings.TrimRight(err.Error(), "\n")+"\n", 1
 	}
-	_ = json.NewEncoder(w).Encode(answer) // the program may have ended
+	_ = json.NewEncoder(w).Encode(answer) // fails if the program has ended
 }
 
 func (c *Cloud) do(ctx context.Context, cmd command) (reply, error) {
@@ -324,7 +324,7 @@ func (c *Cloud) has(member, resource string, roles ...string) bool {
 	})
 }
 
-// give adds a grant to the project if on is set, and otherwise removes it.
+// give adds a grant if on is set, and removes it otherwise.
 func (c *Cloud) give(g grant, on bool) error {
 	kind, address, ok := strings.Cut(g.member, ":")
 	c.mu.Lock()
@@ -348,7 +348,7 @@ func (c *Cloud) give(g grant, on bool) error {
 	return nil
 }
 
-// roles are the names of all roles that can be granted here.
+// roles has the names of the roles that this project knows.
 var roles = setOf(`
 	roles/artifactregistry.writer roles/cloudbuild.builds.builder roles/cloudtasks.enqueuer roles/cloudtasks.queueAdmin
 	roles/cloudtasks.viewer roles/cloudtrace.agent roles/datastore.user roles/datastore.viewer
@@ -364,8 +364,8 @@ func setOf(words string) map[string]bool {
 	return set
 }
 
-// intercept lets a service's call to an emulator through if the service's account has the necessary
-// role. Otherwise it returns an error, and notes the call as refused.
+// intercept checks a service's call to an emulator. If the service's account has the necessary
+// role, the call goes on. Otherwise intercept returns an error, and records the call as refused.
 func (c *Cloud) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo,
 	next grpc.UnaryHandler) (any, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -386,7 +386,7 @@ func (c *Cloud) allowed(request any, method string) error {
 	c.mu.Lock()
 	var account string
 	for _, s := range c.services {
-		account = "serviceAccount:" + s.account // there is only one service
+		account = "serviceAccount:" + s.account // the caller must be this service, because there is only one
 	}
 	c.mu.Unlock()
 	if strings.Contains(method, "google.datastore.") {
@@ -454,7 +454,7 @@ func (c *Cloud) database(project, id string) error {
 	return nil
 }
 
-// commit writes entities to the Datastore for the person who is signed in, who needs no role.
+// commit writes entities to the Datastore for the signed-in user, who needs no role.
 func (c *Cloud) commit(ctx context.Context, r *datastorepb.CommitRequest) (proto.Message, error) {
 	if err := errors.Join(c.needs("datastore.googleapis.com"), c.database(r.ProjectId, cmp.Or(r.DatabaseId,
 		"(default)"))); err != nil {
@@ -469,11 +469,12 @@ func freePort() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = l.Close() }() // only its port is needed
+	defer func() { _ = l.Close() }() // nobody uses the listener
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	return port, err
 }
 
-// Runs reports whether the documentation's commands can run on this system. They have to trust the
-// Cloud's certificate authority, and only some systems read the environment variable for it.
+// Runs reports whether the documentation's commands can run on this system. The programs have to
+// trust the Cloud's certificate authority. Systems other than Linux ignore the environment variable
+// that names it.
 func Runs() bool { return runtime.GOOS == "linux" }

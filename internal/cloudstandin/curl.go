@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// Curl has the flags of curl that the documentation may use. The value says whether the flag has
-// one.
+// Curl has the flags of curl that the documentation may use. A value of true means that the flag
+// takes a value.
 var Curl = map[string]bool{
 	"--fail-with-body": false, "--fail": false, "--silent": false, "--show-error": false, "--location": false,
 	"--request": true, "--header": true, "--data": true, "--output": true, "--max-time": true,
@@ -96,7 +96,7 @@ func (c *Cloud) curl(ctx context.Context, cmd command) (reply, error) {
 		if err != nil {
 			return reply{}, err
 		}
-		defer func() { _ = answer.Body.Close() }() // only read
+		defer func() { _ = answer.Body.Close() }() // nothing was written, so no data is lost
 		text, err := io.ReadAll(answer.Body)
 		if err != nil {
 			return reply{}, err
@@ -145,8 +145,8 @@ func (c *Cloud) restCommit(ctx context.Context, project, method string, header h
 	return http.StatusOK, string(text)
 }
 
-// git runs a command line of git, which must clone scattermap. It makes a folder with links into
-// the checkout in place of a clone.
+// git runs a command line of git, which must clone scattermap. Instead of a clone, it makes a
+// folder with links into the checkout.
 func (c *Cloud) git(cmd command) (reply, error) {
 	if len(cmd.Args) != 2 || cmd.Args[0] != "clone" || cmd.Args[1] != "https://github.com/scattermap/scattermap" {
 		return reply{}, fmt.Errorf("git: the stand-in only clones https://github.com/scattermap/scattermap, not "+
@@ -173,9 +173,8 @@ func (c *Cloud) git(cmd command) (reply, error) {
 	return reply{Err: "Cloning into 'scattermap'...\n"}, nil
 }
 
-// golang runs a command line of go. For "go mod tidy", which would need a network, it makes a
-// module that imports scattermap use the checkout. "go install" installs to the folder of the
-// programs.
+// golang runs a command line of go. "go mod tidy" would need a network, so it makes the module use
+// the checkout of scattermap. "go install" installs to the folder of the simulated programs.
 func (c *Cloud) golang(ctx context.Context, cmd command) (reply, error) {
 	switch {
 	case len(cmd.Args) == 2 && cmd.Args[0] == "install":
@@ -187,8 +186,8 @@ func (c *Cloud) golang(ctx context.Context, cmd command) (reply, error) {
 	return reply{}, c.realGo(ctx, cmd.Folder, cmd.Args...)
 }
 
-// tidy changes the go.mod of a module so that it uses the checkout, and all modules that the
-// checkout requires.
+// tidy changes the go.mod of a module, so that the module uses the checkout of scattermap. It adds
+// all modules that the checkout requires.
 func (c *Cloud) tidy(folder string) (reply, error) {
 	source, err := os.ReadFile(filepath.Join(folder, "main.go"))
 	if err != nil || !strings.Contains(string(source), `"github.com/scattermap/scattermap/`) {

@@ -20,10 +20,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// A handler implements one command of gcloud. It returns two texts that gcloud prints: the result
-// to stdout, and the status to stderr.
+// A handler implements one command of gcloud. Its function returns the texts that gcloud prints to
+// stdout and to stderr.
 type handler struct {
-	apis string // the APIs that must be enabled, without .googleapis.com, separated by spaces
+	apis string // the APIs that must be enabled, without .googleapis.com, and separated by spaces
 	do   func(r *request) (out, said string, err error)
 }
 
@@ -35,9 +35,9 @@ type request struct {
 	cmd command
 }
 
-// Place returns the flag of a command that names the location, or "" if it has none. gcloud's
-// parser does not require the flag: without it gcloud looks in its configuration and in the
-// project, or asks at the console.
+// Place returns the name of the command's flag for the location, or "" if it has no such flag.
+// gcloud's parser does not require the flag: without it, gcloud uses its configuration or the
+// project, or asks the user.
 func (c Call) Place() string {
 	for prefix, flag := range map[string]string{
 		"tasks ": "--location", "scheduler ": "--location", "artifacts ": "--location", "firestore databases " +
@@ -116,8 +116,8 @@ func message(err error) string {
 	return err.Error()
 }
 
-// format returns named values in the form in which gcloud prints them. With the flag
-// --format=value(...) only the values named there are printed, and otherwise all.
+// format returns named values as gcloud prints them. With the flag --format=value(...) it returns
+// only the values in the parentheses, and otherwise all.
 func format(call Call, values map[string]string) (string, error) {
 	asked, ok := strings.CutPrefix(call.Get("--format"), "value(")
 	if !ok {
@@ -337,7 +337,7 @@ var handlers = map[string]handler{
 	}},
 }
 
-// apiNames are the APIs that a project can enable here.
+// apiNames has the APIs that this project knows.
 var apiNames = setOf(`
 	artifactregistry.googleapis.com billingbudgets.googleapis.com cloudbilling.googleapis.com
 	cloudbuild.googleapis.com cloudresourcemanager.googleapis.com cloudscheduler.googleapis.com
@@ -346,8 +346,8 @@ var apiNames = setOf(`
 	monitoring.googleapis.com run.googleapis.com serviceusage.googleapis.com secretmanager.googleapis.com
 	storage.googleapis.com telemetry.googleapis.com`)
 
-// remove deletes a resource from a map, and returns what gcloud prints. If there is no such
-// resource, it returns an error.
+// remove deletes a resource from a map, and returns what gcloud prints for this. If the resource
+// does not exist, it returns an error.
 func remove[V any](r *request, from map[string]V, name, said string) (string, string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -383,8 +383,8 @@ func (c *Cloud) channel(address string) string {
 	return name
 }
 
-// accessToken returns "access-token-of-" and the account that is signed in, as gcloud's output. The
-// simulated curl accepts such a token.
+// accessToken handles the command that prints an access token. It returns "access-token-of-" and
+// the signed-in account. The simulated curl accepts this token.
 func accessToken(r *request) (string, string, error) {
 	if r.user == "" {
 		return "", "", errors.New("You do not currently have an active account selected.")
@@ -421,8 +421,8 @@ func identityToken(r *request) (string, string, error) {
 		"[" + account + "].", err
 }
 
-// binding returns a handler that grants a role on a resource, or removes it if on is false. The
-// kind is the kind of resource.
+// binding returns a handler that adds a role binding on a resource of a kind, or removes it if on
+// is false.
 func binding(kind string, on bool) func(*request) (string, string, error) {
 	return func(r *request) (string, string, error) {
 		name := r.Positional(0)
@@ -581,8 +581,8 @@ func deleteQueue(r *request) (string, string, error) {
 	return "", said, err
 }
 
-// imageOf returns the image that a command deploys. If the command names a source folder, imageOf
-// builds the image first.
+// imageOf returns the image that a command deploys. If the command has a source folder instead of
+// an image, imageOf builds the image first.
 func imageOf(r *request, name, region string) (string, error) {
 	image, source := r.Get("--image"), r.Get("--source")
 	switch {
@@ -613,8 +613,8 @@ func imageOf(r *request, name, region string) (string, error) {
 	return image, nil
 }
 
-// deploy handles "gcloud run deploy": it deploys an image, or builds one from a folder and deploys
-// that.
+// deploy handles "gcloud run deploy". It deploys an image, or builds one from a source folder and
+// deploys it.
 func deploy(r *request) (string, string, error) {
 	name, region := r.Positional(0), r.Get("--region")
 	if name == "" {
@@ -729,7 +729,7 @@ func createPolicy(r *request) (string, string, error) {
 	return "", "Created alert policy [" + name + "].", err
 }
 
-// policy creates an alarm policy, and returns its name.
+// policy creates an alert policy, and returns its name.
 func (c *Cloud) policy(p policy) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// A module is a folder of Terraform files, parsed. Its blocks are by their addresses.
+// A module is a folder of parsed Terraform files.
 type module struct {
 	folder string
 	// The key is the address: var.x, output.x, module.x, data.kind.name or kind.name.
@@ -59,8 +59,8 @@ func readModule(folder string) (*module, error) {
 	return m, nil
 }
 
-// checkVariables returns an error if a given variable is not declared, or if a declared one without
-// a default is not given.
+// checkVariables returns an error if a given variable is not declared, or if a declared variable
+// without a default is not given.
 func (m *module) checkVariables(given []string) error {
 	for _, name := range given {
 		if m.blocks["var."+name] == nil {
@@ -90,7 +90,7 @@ type plan struct {
 type instance struct {
 	*module
 	plan    *plan
-	path    string // the prefix of the instance's addresses in the state: module.x. or "" for the root module
+	path    string // the start of the instance's addresses in the state: module.NAME., or "" for the root module
 	values  map[string]cty.Value
 	pending map[string]bool
 }
@@ -135,7 +135,7 @@ func (p *plan) instantiate(m *module, path string, given map[string]cty.Value) (
 			outputs[name] = i.values[address]
 		}
 	}
-	// Validations are checked last, as they may refer to other variables.
+	// Validations are checked last, because they may refer to other variables.
 	for address, b := range m.blocks {
 		if b.Type != "variable" {
 			continue
@@ -153,7 +153,7 @@ func (p *plan) instantiate(m *module, path string, given map[string]cty.Value) (
 	return outputs, nil
 }
 
-// variable gives a variable of the module its value, converted to the declared type.
+// variable converts a value to the type that a variable declares, and assigns it.
 func (i *instance) variable(name string, v cty.Value) error {
 	b := i.blocks["var."+name]
 	kind := cty.DynamicPseudoType
@@ -213,7 +213,7 @@ func (i *instance) addressOf(t hcl.Traversal) string {
 	return strings.Join(parts[:min(n, len(parts))], ".")
 }
 
-// need resolves all addresses that an expression refers to.
+// need resolves all blocks to which an expression refers, before the expression is evaluated.
 func (i *instance) need(variables []hcl.Traversal) error {
 	for _, t := range variables {
 		address := i.addressOf(t)
@@ -222,7 +222,7 @@ func (i *instance) need(variables []hcl.Traversal) error {
 				return fmt.Errorf("there is no %s", address)
 			}
 		} else if i.blocks[address] == nil {
-			continue // each, path, or declared by a for expression
+			continue // not a block: each, path, or a variable of a for expression
 		}
 		if err := i.resolve(address); err != nil {
 			return err
@@ -231,8 +231,8 @@ func (i *instance) need(variables []hcl.Traversal) error {
 	return nil
 }
 
-// evaluate returns the value of an expression. Besides the module's variables, the expression may
-// use more.
+// evaluate returns the value of an expression. Besides the module's blocks, it may refer to the
+// variables in more.
 func (i *instance) evaluate(e hcl.Expression, more map[string]cty.Value) (cty.Value, error) {
 	if err := i.need(e.Variables()); err != nil {
 		return cty.NilVal, err
@@ -273,8 +273,8 @@ func objectOf(v any) cty.Value {
 	return cty.ObjectVal(all)
 }
 
-// resolve evaluates the block at an address, unless that was done. For a resource, it creates the
-// resource.
+// resolve evaluates the block at an address, unless this was already done. If the block is a
+// resource, it creates the resource.
 func (i *instance) resolve(address string) (err error) {
 	if _, ok := i.values[address]; ok {
 		return nil
@@ -314,7 +314,7 @@ func (i *instance) resolve(address string) (err error) {
 	return nil
 }
 
-// inner instantiates the module that a block of this module calls, and returns the outputs.
+// inner instantiates the module that a module block calls, and returns its outputs.
 func (i *instance) inner(b *hclsyntax.Block) (cty.Value, error) {
 	given := make(map[string]cty.Value)
 	var source string
@@ -337,8 +337,8 @@ func (i *instance) inner(b *hclsyntax.Block) (cty.Value, error) {
 	return cty.ObjectVal(outputs), err
 }
 
-// resource creates the resource of a block, or several with count or for_each. It returns the value
-// that references get.
+// resource creates the resource of a block, or several resources for count or for_each. It returns
+// the value that other blocks see.
 func (i *instance) resource(address string, b *hclsyntax.Block) (cty.Value, error) {
 	if a := b.Body.Attributes["for_each"]; a != nil {
 		over, err := i.evaluate(a.Expr, nil)
@@ -378,15 +378,15 @@ func (i *instance) resource(address string, b *hclsyntax.Block) (cty.Value, erro
 	return i.one(address, b, nil)
 }
 
-// one creates a single resource, and returns its value. It may be one of several of a block, and
-// then more has the element's variables.
+// one creates a single resource, and returns the value that other blocks see. With count or
+// for_each, more has the variables of this resource, such as each.key.
 func (i *instance) one(address string, b *hclsyntax.Block, more map[string]cty.Value) (cty.Value, error) {
 	o, err := i.object(b.Body, more)
 	if err != nil {
 		return cty.NilVal, err
 	}
 	if i.plan.made.there[i.path+address] {
-		return o.value(nil), nil // unchanged
+		return o.value(nil), nil // the resource exists, and is unchanged
 	}
 	computed, undo, err := i.plan.create(b.Labels[0], o)
 	if err != nil {
@@ -450,7 +450,8 @@ func (i *instance) object(body *hclsyntax.Body, more map[string]cty.Value) (o ob
 	return o, nil
 }
 
-// value returns the value that a reference to the object has: its attributes and the computed ones.
+// value returns the value that other blocks see: the object's attributes, and those that the
+// provider computes.
 func (o object) value(computed map[string]string) cty.Value {
 	all := maps.Clone(o.attributes)
 	for name, text := range computed {
@@ -493,7 +494,7 @@ func (o object) list(name string) (all []string) {
 	return all
 }
 
-// item returns the element with a key, as text, of an attribute that is a map.
+// item returns one element, as text, of an attribute that is a map.
 func (o object) item(name, key string) string {
 	v, ok := o.attributes[name]
 	if !ok || v.IsNull() || !v.CanIterateElements() {
@@ -507,7 +508,7 @@ func (o object) item(name, key string) string {
 	return ""
 }
 
-// block returns the first inner block with a name, or an empty one if there is none.
+// block returns the first inner block of a name, or an empty object if there is none.
 func (o object) block(name string) object {
 	if all := o.blocks[name]; len(all) > 0 {
 		return all[0]
@@ -515,7 +516,7 @@ func (o object) block(name string) object {
 	return object{}
 }
 
-// functions returns the functions of Terraform's language that the repository's modules may use.
+// functions has the functions of Terraform's language that this repository's modules use.
 func (i *instance) functions() map[string]function.Function {
 	text := func(name string) []function.Parameter {
 		return []function.Parameter{{Name: name, Type: cty.String}}

@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// hostVariable is the environment variable by which a simulated program knows the URL of its Cloud.
+// hostVariable is the environment variable in which a simulated program finds the URL of its Cloud.
 const hostVariable = "CLOUDSTANDIN"
 
 // programs are the names of the simulated programs.
 var programs = []string{"gcloud", "terraform", "tofu", "curl", "git", "go"}
 
-// A command is the command line of a simulated program, which the program sends to the Cloud.
+// A command is the command line of a simulated program. The program sends it to the Cloud.
 type command struct {
 	Name, Folder string
 	Args         []string
@@ -32,7 +32,7 @@ type reply struct {
 }
 
 // Main acts as a simulated program if this binary was started under the program's name. Otherwise
-// it returns. The binary's main function, such as TestMain, has to call it first.
+// it returns. A TestMain that uses the Cloud must call it first.
 func Main() {
 	host := os.Getenv(hostVariable)
 	name := filepath.Base(os.Args[0])
@@ -70,7 +70,7 @@ func send(host string, c command) (r reply, err error) {
 	if err != nil {
 		return r, err
 	}
-	defer func() { _ = answer.Body.Close() }() // only read
+	defer func() { _ = answer.Body.Close() }() // nothing was written, so no data is lost
 	text, err := io.ReadAll(answer.Body)
 	if err != nil {
 		return r, err

@@ -32,10 +32,10 @@ import (
 	"time"
 )
 
-// A service is a simulated service of Cloud Run, with one process.
+// A service is a simulated service of Cloud Run. It has one process.
 type service struct {
 	name, region, account string
-	open                  bool // whether Cloud Run lets every caller in, without a token
+	open                  bool // whether everybody may call the service, without a token
 	url                   string
 	revision              int
 
@@ -51,12 +51,12 @@ func (s *service) stop() {
 	if s == nil || s.process == nil {
 		return
 	}
-	_ = s.process.Process.Kill() // it may have ended
+	_ = s.process.Process.Kill() // fails if the process has ended
 	<-s.done
 	s.process = nil
 }
 
-// A deployment has the settings of a new revision of a service.
+// A deployment has the settings of a service's new revision.
 type deployment struct {
 	name, region, account, binary string
 	open                          bool
@@ -82,7 +82,8 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 	if before != nil {
 		s.revision = before.revision + 1
 	}
-	c.services[d.name] = s // its account is checked at its first call
+	// registered before it is ready, because its first calls to the emulators need its account
+	c.services[d.name] = s
 	c.mu.Unlock()
 	before.stop()
 	s.process = exec.Command(d.binary)
@@ -110,7 +111,7 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 		for lines := bufio.NewScanner(output); lines.Scan(); {
 			c.logged(s, lines.Text())
 		}
-		_ = s.process.Wait() // its log says why it ended
+		_ = s.process.Wait() // the log of the process has the reason
 	}()
 	probes := 0
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
@@ -122,7 +123,7 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 		if d.ready == "" {
 			conn, err := net.Dial("tcp", "127.0.0.1:"+port)
 			if err == nil {
-				return s, conn.Close() // it accepts connections
+				return s, conn.Close() // for a TCP probe, it is enough that the process accepts connections
 			}
 		} else if answer, err := http.Get("http://127.0.0.1:" + port + d.ready); err == nil {
 			_ = answer.Body.Close() // only the status code counts
@@ -142,8 +143,8 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 		d.name, s.revision, strings.Join(s.log, "\n"))
 }
 
-// logged is called for each line of a service's log. It sends the mails of the alarms that the line
-// raises.
+// logged handles a line of a service's log. It sends mails for the alert policies that the line
+// triggers.
 func (c *Cloud) logged(s *service, line string) {
 	c.options.Log("%s: %s", s.name, line)
 	s.mu.Lock()
@@ -157,7 +158,8 @@ func (c *Cloud) logged(s *service, line string) {
 	defer c.mu.Unlock()
 	for _, p := range c.policies {
 		var matches bool
-		if strings.Contains(p.condition, "scattermap_failures") { // a query of metrics, which are not collected here
+		// This condition is on metrics, which this simulation does not collect.
+		if strings.Contains(p.condition, "scattermap_failures") {
 			matches = entry["event"] == "job failed" || entry["event"] == "job paused"
 		} else {
 			matches = matchesLine(p.condition, s.name, entry)
@@ -209,13 +211,14 @@ func matchesLine(filter, service string, entry map[string]any) bool {
 	return filter != ""
 }
 
-// A front is the server that receives all requests to services. It finds the service by the host
+// A front is the proxy that receives all requests to services. It finds the service by the host
 // name, and checks tokens as Cloud Run does.
 type front struct {
-	cloud     *Cloud
-	server    *httptest.Server
-	proxy     *httptest.Server // the HTTPS proxy of the programs; they send CONNECT requests to it
-	authority string           // the file with the certificate of the authority that signs the hosts' certificates
+	cloud  *Cloud
+	server *httptest.Server
+	proxy  *httptest.Server // the HTTPS proxy of the programs; they send CONNECT requests to it
+	// the file with the authority's certificate; the authority signs the hosts' certificates
+	authority string
 	signer    *ecdsa.PrivateKey
 	root      *x509.Certificate
 }
@@ -257,8 +260,8 @@ func (f *front) close() {
 	}
 }
 
-// certificate returns a certificate for the host that a TLS client wants, signed by the front's own
-// authority.
+// certificate returns a certificate for the host to which a TLS client connects. The front's own
+// authority has signed it.
 func (f *front) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{hello.ServerName},
@@ -270,8 +273,8 @@ func (f *front) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: f.signer}, err
 }
 
-// connect handles a CONNECT request: it decrypts the client's TLS connection, and passes the bytes
-// on to the front's server.
+// connect handles a CONNECT request of a simulated program. It decrypts the program's TLS
+// connection, and passes the bytes on to the front's server.
 func (f *front) connect(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodConnect {
 		http.Error(w, "this proxy is for TLS", http.StatusMethodNotAllowed)
@@ -281,7 +284,7 @@ func (f *front) connect(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	defer func() { _ = conn.Close() }() // the client may have closed it
+	defer func() { _ = conn.Close() }() // fails if the client has closed it
 	if _, err := io.WriteString(conn, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
 		return
 	}
@@ -290,19 +293,19 @@ func (f *front) connect(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	defer func() { _ = to.Close() }() // the front may have closed it
+	defer func() { _ = to.Close() }() // fails if the front has closed it
 	var both sync.WaitGroup
 	both.Go(func() {
-		_, _ = io.Copy(to, secure) // until one of them closes
+		_, _ = io.Copy(to, secure) // ends when one of the connections closes
 		_ = to.(*net.TCPConn).CloseWrite()
 	})
-	_, _ = io.Copy(secure, to) // as above
+	_, _ = io.Copy(secure, to) // ends when one of the connections closes
 	_ = conn.Close()
 	both.Wait()
 }
 
-// RoundTrip sends a request from this process to the front, whatever its host. Cloud Tasks sends
-// its tasks this way.
+// RoundTrip sends a request from this process to the front, whatever the request's host. So Cloud
+// Tasks delivers tasks through the front.
 func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
 	to := r.Clone(r.Context())
 	to.Host = r.URL.Host
@@ -310,7 +313,7 @@ func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(to)
 }
 
-// gcloudAudience is the audience of the identity tokens that gcloud makes for people.
+// gcloudAudience is the audience of the identity tokens that gcloud prints for a person.
 const gcloudAudience = "32555940559.apps.googleusercontent.com"
 
 // ServeHTTP answers a request as Cloud Run does: it checks the token, and passes the request on to
@@ -357,8 +360,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(w, r)
 }
 
-// memberOf returns the name that an account has as the member of a grant, such as "user:" and the
-// address.
+// memberOf returns an account in the notation of role bindings, such as user:ann@example.com.
 func memberOf(email string) string {
 	if strings.HasSuffix(email, ".gserviceaccount.com") {
 		return "serviceAccount:" + email
@@ -367,7 +369,7 @@ func memberOf(email string) string {
 }
 
 // claimsOf returns the account and the audience of the token in a header. It does not verify the
-// token, as no test forges one.
+// token, because no test forges one.
 func claimsOf(header string) (email, audience string, err error) {
 	parts := strings.Split(strings.TrimPrefix(header, "Bearer "), ".")
 	if len(parts) != 3 {
@@ -387,7 +389,7 @@ func claimsOf(header string) (email, audience string, err error) {
 	return claims.Email, claims.Aud, nil
 }
 
-// call sends the request of a schedule, as Cloud Scheduler does when it is due.
+// call sends the request of a schedule, as Cloud Scheduler does at the scheduled time.
 func (c *Cloud) call(ctx context.Context, s *schedule) error {
 	token, err := c.emulator.Token(s.account, s.audience)
 	if err != nil {
@@ -426,7 +428,7 @@ func (c *Cloud) build(ctx context.Context, folder, pkg, image string) error {
 	return nil
 }
 
-// built has the programs of the checkout that this process has built. They can be reused, as the
+// built has the programs of the checkout that this process has built. They are reused, because the
 // checkout does not change meanwhile.
 var built struct {
 	sync.Mutex
@@ -459,8 +461,8 @@ func (c *Cloud) program(ctx context.Context, folder, pkg, binary string) error {
 	return os.WriteFile(binary, built.binaries[key], 0o700)
 }
 
-// source returns the folder with the source for a folder that a command names. For a folder that
-// git has cloned it is the checkout. Any other is its own source, and own is true.
+// source returns the source of a folder that a command deploys. If the folder was cloned by the
+// simulated git, the source is the checkout. Any other folder is its own source, and own is true.
 func (c *Cloud) source(folder string) (source string, own bool) {
 	if module, err := filepath.EvalSymlinks(filepath.Join(folder, "go.mod")); err == nil &&
 		filepath.Dir(module) == c.options.Checkout {
@@ -469,7 +471,7 @@ func (c *Cloud) source(folder string) (source string, own bool) {
 	return folder, true
 }
 
-// realGo runs the real go command, not the simulated one.
+// realGo runs the real go command instead of the simulated one.
 func (c *Cloud) realGo(ctx context.Context, folder string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = folder

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// terraformFlags has, for each command of Terraform, the flags that the documentation may use. The
-// value says whether the flag has one.
+// terraformFlags has, for each command of Terraform, the flags that the documentation may use. A
+// value of true means that the flag takes a value.
 var terraformFlags = map[string]map[string]bool{
 	"init":     {"-upgrade": false, "-input": true, "-backend-config": true},
 	"plan":     {"-var": true, "-var-file": true, "-out": true, "-target": true},
@@ -140,7 +140,8 @@ func (c *Cloud) terraform(ctx context.Context, cmd command) (reply, error) {
 		if err != nil {
 			return reply{}, err
 		}
-		p := &plan{cloud: c, ctx: context.WithoutCancel(ctx), made: m} // it keeps functions for a later destroy command
+		// without cancel, because functions in the plan are also called by a later destroy command
+		p := &plan{cloud: c, ctx: context.WithoutCancel(ctx), made: m}
 		added := len(m.undo)
 		err = p.apply(root, call.Variables)
 		if err != nil {
@@ -164,7 +165,7 @@ func (c *Cloud) terraform(ctx context.Context, cmd command) (reply, error) {
 
 // A state is Terraform's record of the resources that it has created.
 type state struct {
-	there   map[string]bool // the addresses of the resources
+	there   map[string]bool // the addresses of the resources that exist
 	undo    []func() error
 	outputs map[string]string
 }
@@ -190,8 +191,8 @@ func (p *plan) create(kind string, r object) (computed map[string]string, undo f
 		"internal/cloudstandin/terraform.go", kind)
 }
 
-// mere are kinds of resources that do nothing in the simulated project. They only have computed
-// values, and need APIs to be enabled.
+// mere has the kinds of resources that have no effect in the simulated project. They have only
+// computed values, and the APIs that they need.
 var mere = map[string]struct {
 	computed map[string]string
 	apis     []string
@@ -212,8 +213,8 @@ var mere = map[string]struct {
 	"null_resource":  {map[string]string{"id": "1"}, nil},
 }
 
-// grants are the kinds of resources that give a member a role. The function on returns the resource
-// that the role is for. The api must be enabled.
+// grants has the kinds of resources that give a member a role. The function on returns the resource
+// to which the role applies. The api must be enabled.
 var grants = map[string]struct {
 	on  func(*Cloud, object) string
 	api string
@@ -235,7 +236,7 @@ var grants = map[string]struct {
 	}, "secretmanager.googleapis.com"},
 }
 
-// grant gives a member a role, if an API is enabled. Its results are the ones of create.
+// grant gives a member a role, if an API is enabled. It returns the same results as create.
 func (p *plan) grant(g grant, api string) (map[string]string, func() error, error) {
 	if err := p.cloud.needs(api); err != nil {
 		return nil, nil, err
@@ -243,8 +244,8 @@ func (p *plan) grant(g grant, api string) (map[string]string, func() error, erro
 	return map[string]string{}, p.drop(func() { delete(p.cloud.grants, g) }), p.cloud.give(g, true)
 }
 
-// drop returns a function that removes a resource from the project. This function calls f while it
-// holds the Cloud's lock.
+// drop returns a function that removes a resource from the project. It calls f while it holds the
+// Cloud's lock.
 func (p *plan) drop(f func()) func() error {
 	return func() error {
 		p.cloud.mu.Lock()
@@ -254,8 +255,8 @@ func (p *plan) drop(f func()) func() error {
 	}
 }
 
-// creates are the kinds of resources that exist in the simulated project, with the functions that
-// create them.
+// creates has the functions that create resources in the simulated project, by the kind of
+// resource.
 var creates = map[string]func(*plan, object) (map[string]string, func() error, error){
 	"google_project_service":                 (*plan).createAPI,
 	"google_service_account":                 (*plan).createAccount,
@@ -378,7 +379,7 @@ func (p *plan) createService(r object) (map[string]string, func() error, error) 
 	}
 	for _, container := range template.blocks["containers"] {
 		if len(container.blocks["ports"]) == 0 {
-			continue // a sidecar container
+			continue // a sidecar container, which is not simulated
 		}
 		image := container.text("image")
 		if d.binary = c.images[image]; d.binary == "" {
@@ -386,7 +387,7 @@ func (p *plan) createService(r object) (map[string]string, func() error, error) 
 		}
 		d.ready = container.block("startup_probe").block("http_get").text("path")
 		for _, e := range container.blocks["env"] {
-			if e.text("name") != "OTEL_EXPORTER_OTLP_ENDPOINT" { // no collector runs here
+			if e.text("name") != "OTEL_EXPORTER_OTLP_ENDPOINT" { // no collector of telemetry runs here
 				d.environment[e.text("name")] = e.text("value")
 			}
 		}

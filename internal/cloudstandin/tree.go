@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// A Tree describes commands of gcloud, with their flags and arguments. The program tree.py extracts
-// it from an installed gcloud's own parser.
+// A Tree describes the commands of gcloud, with their flags and arguments. The program tree.py
+// extracts it from gcloud's own parser.
 type Tree struct {
 	Version string `json:"version"`
 	Global  []Node `json:"global"` // the flags that every command has
@@ -24,9 +24,10 @@ type Node struct {
 	Flags      []string `json:"flags,omitempty"`
 	Positional string   `json:"positional,omitempty"`
 	Group      []Node   `json:"group,omitempty"`
-	// The node must be given. In a group, this applies only if another node of the group is given.
+	// Required says that the node must be given. Inside a group, this applies only if another node
+	// of the group is given.
 	Required bool `json:"required,omitempty"`
-	Mutex    bool `json:"mutex,omitempty"` // At most one node of this group may be given.
+	Mutex    bool `json:"mutex,omitempty"` // Mutex says that at most one node of this group may be given.
 	// Nargs is the number of values, as in Python's argparse: "0" for a flag without a value, "?"
 	// for at most one, "*" for any number, "+" for at least one.
 	Nargs   string   `json:"nargs,omitempty"`
@@ -36,11 +37,11 @@ type Node struct {
 //go:embed tree.json
 var treeFile []byte
 
-// Gcloud returns the description of gcloud's commands that this package contains.
+// Gcloud returns the description of gcloud's commands. It is embedded in this package.
 var Gcloud = sync.OnceValue(func() *Tree {
 	var t Tree
 	if err := json.Unmarshal(treeFile, &t); err != nil {
-		panic(err) // the file is part of the package
+		panic(err) // the embedded file is valid
 	}
 	return &t
 })
@@ -48,12 +49,13 @@ var Gcloud = sync.OnceValue(func() *Tree {
 // A Call is a parsed command line of gcloud.
 type Call struct {
 	Path string // the path of the command, such as "tasks queues create"
-	// the value of each flag, by its first name; "true" or "false" for a flag without a value
+	// the value of each flag that is given, by the flag's first name; a flag without a value has
+	// "true" or "false"
 	Flags       map[string]string
 	Positionals []string
 }
 
-// Get returns the value of a flag, or "" if it is not given.
+// Get returns the value of a flag, or "" if the flag is not given.
 func (c Call) Get(flag string) string { return c.Flags[flag] }
 
 // Positional returns the positional argument with an index, or "" if there are fewer.
@@ -64,14 +66,14 @@ func (c Call) Positional(i int) string {
 	return ""
 }
 
-// chooses reports whether a value is one that a flag with a fixed set of values accepts.
+// chooses reports whether a value is one of the choices of a flag.
 func (n Node) chooses(value string) bool {
 	return len(n.Choices) == 0 || slices.Contains(n.Choices, strings.ToLower(value)) ||
 		slices.Contains(n.Choices, value)
 }
 
-// invertedFlag returns the flag that is turned off by a name such as --no-quiet. If there is no
-// such flag, ok is false.
+// invertedFlag returns the flag that a name such as --no-quiet turns off. If there is no such flag,
+// ok is false.
 func invertedFlag(flags map[string]Node, name string) (flag string, ok bool) {
 	inverted, ok := strings.CutPrefix(name, "--no-")
 	n, known := flags["--"+inverted]
@@ -81,9 +83,9 @@ func invertedFlag(flags map[string]Node, name string) (flag string, ok bool) {
 	return n.Flags[0], true
 }
 
-// Parse parses the arguments of gcloud as gcloud's own parser does. It returns an error for unknown
-// commands, flags and values with choices, and for missing or exclusive arguments. It does not
-// check the form of other values.
+// Parse parses the arguments of gcloud in the same way as gcloud's own parser. It returns an error
+// for an unknown command, flag or choice, and for missing or mutually exclusive arguments. It does
+// not check other values.
 func (t *Tree) Parse(args []string) (Call, error) {
 	c := Call{Flags: make(map[string]string)}
 	nodes, rest, err := t.command(&c, args)
@@ -128,8 +130,8 @@ func (t *Tree) Parse(args []string) (Call, error) {
 	return c, c.check(nodes)
 }
 
-// command finds the command that the arguments start with, and puts its path into c. It returns the
-// flags and arguments that the command has, and the arguments after its name.
+// command finds the command that the arguments start with, and stores its path in c. It returns the
+// command's flags and arguments, and the arguments after its path.
 func (t *Tree) command(c *Call, args []string) (nodes []Node, rest []string, err error) {
 	var path []string
 	for i, arg := range args {
@@ -170,7 +172,8 @@ func index(flags map[string]Node, n Node) {
 	}
 }
 
-// check returns an error if a required node is not given, or if one is given that excludes another.
+// check returns an error if a required node is not given, or if two mutually exclusive nodes are
+// given.
 func (c Call) check(nodes []Node) error {
 	var least, most int
 	var names []string
@@ -212,7 +215,7 @@ func (c Call) check(nodes []Node) error {
 	return nil
 }
 
-// checkNode checks a nested group as check does, if at least one of its nodes is given.
+// checkNode checks a nested group like check does, if at least one of its nodes is given.
 func (c Call) checkNode(n Node) error {
 	if n.Group == nil || !c.there(n) {
 		return nil
@@ -236,8 +239,8 @@ func (c Call) checkNode(n Node) error {
 	return nil
 }
 
-// there reports whether a node, or a node inside it, is given. For a positional argument it returns
-// true: check counts these.
+// there reports whether a node, or a node inside it, is given. For a positional argument, it always
+// returns true, because check counts positional arguments.
 func (c Call) there(n Node) bool {
 	if len(n.Flags) > 0 {
 		_, ok := c.Flags[n.Flags[0]]
@@ -249,7 +252,7 @@ func (c Call) there(n Node) bool {
 	return slices.ContainsFunc(n.Group, c.there)
 }
 
-// String returns the name by which gcloud's errors call a node.
+// String returns a node's name in gcloud's error messages.
 func (n Node) String() string {
 	switch {
 	case len(n.Flags) > 0:

@@ -1,8 +1,8 @@
-// Package forge makes tokens for tests: valid ones as Google signs them, and tokens with each kind
-// of fault.
+// Package forge makes tokens for tests: valid ones, signed as Google does, and tokens with each
+// kind of fault.
 //
-// A [Forger] signs with a key of its own, which it publishes as Google does. [Forger.Proofs] lists
-// all that a request may carry to prove its sender, with the expected status code.
+// A [Forger] signs with a key of its own, and publishes this key as Google does. [Forger.Proofs]
+// lists headers that a request may carry to prove its sender, with the expected status codes.
 package forge
 
 import (
@@ -23,7 +23,8 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// A Forger makes tokens for tests, with its own key. All are of one kind: [OIDC] or [IAP].
+// A Forger makes tokens for tests, with its own key. Its tokens are either [OIDC] tokens or [IAP]
+// assertions.
 type Forger struct {
 	t         testing.TB
 	key       crypto.Signer
@@ -33,7 +34,7 @@ type Forger struct {
 	fetched   atomic.Int64
 }
 
-// OIDC returns a forger of OIDC tokens, as Cloud Tasks and gcloud send them.
+// OIDC returns a forger of OIDC tokens. Cloud Tasks and gcloud use such tokens.
 func OIDC(t testing.TB) *Forger {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -53,17 +54,18 @@ func IAP(t testing.TB) *Forger {
 	return &Forger{t: t, key: key, id: "iap", algorithm: jose.ES256, issuer: "https://cloud.google.com/iap"}
 }
 
-// Claims are the claims in which a token differs from a valid one. The value nil removes a claim.
+// Claims has the claims in which a token differs from a valid one. A nil value removes a claim.
 type Claims map[string]any
 
-// Token returns a signed token of an account for an audience. Apart from the changes it is valid.
+// Token returns a signed token of an account for an audience. It is valid, apart from the given
+// changes.
 func (f *Forger) Token(account, audience string, changes Claims) string {
 	f.t.Helper()
 	return f.signed(f.algorithm, jose.JSONWebKey{Key: f.key, KeyID: f.id}, account, audience, changes)
 }
 
-// signed returns a token that is signed with the given algorithm and key. Apart from the changes
-// its claims are valid.
+// signed returns a token that is signed with a key. Its claims are valid, apart from the given
+// changes.
 func (f *Forger) signed(algorithm jose.SignatureAlgorithm, key any, account, audience string, changes Claims) string {
 	f.t.Helper()
 	now := time.Now()
@@ -72,7 +74,7 @@ func (f *Forger) signed(algorithm jose.SignatureAlgorithm, key any, account, aud
 		"iat": now.Unix(), "exp": now.Add(10 * time.Minute).Unix(),
 	}
 	if f.algorithm == jose.RS256 {
-		claims["email_verified"] = true // the proxy's assertions lack this claim
+		claims["email_verified"] = true // IAP's assertions do not have this claim
 	}
 	for name, value := range changes {
 		if claims[name] = value; value == nil {
@@ -90,9 +92,9 @@ func (f *Forger) signed(algorithm jose.SignatureAlgorithm, key any, account, aud
 	return token
 }
 
-// Keys serves the forger's public key at a URL, in Google's format, until the test ends, and
-// returns the URL. It may also serve the keys of other forgers. Then a receiver refuses their
-// tokens for their content, and not because the key is unknown.
+// Keys serves the forger's public key until the test ends, in Google's format, and returns the URL.
+// It can also serve other forgers' keys. A receiver then refuses their tokens because of their
+// claims, and not because the key is unknown.
 func (f *Forger) Keys(others ...*Forger) string {
 	f.t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -103,17 +105,16 @@ func (f *Forger) Keys(others ...*Forger) string {
 			keys.Keys = append(keys.Keys, jose.JSONWebKey{Key: f.key.Public(), KeyID: f.id,
 				Algorithm: string(f.algorithm), Use: "sig"})
 		}
-		_ = json.NewEncoder(w).Encode(keys) // the client may have gone
+		_ = json.NewEncoder(w).Encode(keys) // fails if the client has closed the connection
 	}))
 	f.t.Cleanup(server.Close)
 	return server.URL
 }
 
-// Fetched returns how many requests for the public key there were.
+// Fetched returns how often the public key was requested.
 func (f *Forger) Fetched() int { return int(f.fetched.Load()) }
 
-// Header returns the HTTP header of a request with a token. The token is in the field that
-// receivers of its kind read.
+// Header returns an HTTP header with a token, in the field for this kind of token.
 func (f *Forger) Header(token string) http.Header {
 	if f.algorithm == jose.ES256 {
 		return http.Header{assertion: {token}}
@@ -127,5 +128,5 @@ const (
 	assertion     = "X-Goog-Iap-Jwt-Assertion" // in the canonical form of [http.Header]
 )
 
-// Segment returns a text in base64, as each of a token's three parts is encoded.
+// Segment returns a text in the base64 encoding of a token's three parts.
 func Segment(v string) string { return base64.RawURLEncoding.EncodeToString([]byte(v)) }

@@ -10,22 +10,24 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// A Proof is a header that a request sends to prove its sender, and the answer that it should get.
+// A Proof is an HTTP header that a request sends to prove its sender, with the expected status
+// code.
 type Proof struct {
 	Name   string
 	Header http.Header
-	Token  string // the token in Header, or empty if there is none
+	Token  string // the token in Header, or "" if there is none
 	Code   int    // the expected status code: 401, 403, or 200 for a valid proof
 
-	OtherAccount bool // the proof is valid, but for another account
+	OtherAccount bool // whether the token is valid, but of another account
 }
 
-// Proofs returns valid and false proofs for a test of a receiver. The receiver accepts this
-// forger's tokens, of one account and for one audience. The first proof is valid. The other forger
-// makes tokens of the other kind. The caller has to serve both forgers' keys ([Forger.Keys]).
+// Proofs returns valid and false proofs, for a test of a receiver. The receiver accepts tokens of
+// this forger for one account and one audience. The first proof is valid. The other forger makes
+// tokens of the other kind: [OIDC] or [IAP]. The caller must serve both forgers' keys with
+// [Forger.Keys].
 //
-// All proofs have the headers that Cloud Tasks and Identity-Aware Proxy set. These prove nothing,
-// as everybody can send them.
+// Each proof also has the headers that Cloud Tasks and Identity-Aware Proxy add. These prove
+// nothing, because anybody can send them.
 func (f *Forger) Proofs(other *Forger, account, audience string) []Proof {
 	f.t.Helper()
 	stranger := OIDC(f.t)
@@ -58,7 +60,7 @@ func (f *Forger) Proofs(other *Forger, account, audience string) []Proof {
 	forOther := other.Token(account, audience, nil)
 	with("good", 200, good)
 
-	// No proof, or no token.
+	// No token, or a text that is no token.
 	add("plain headers only", 401, "", nil)
 	with("an empty token", 401, "")
 	with("garbage", 401, "a.b.c")
@@ -104,7 +106,7 @@ func (f *Forger) Proofs(other *Forger, account, audience string) []Proof {
 	add("a token without its scheme", 401, good, http.Header{authorization: {good}})
 	add("another scheme", 401, good, http.Header{authorization: {"Basic " + good}})
 
-	// Signed, but for others or for another time.
+	// Signed by the right key, but for another account or audience, or for another time.
 	claims("expired", 401, Claims{"exp": in(-time.Minute)})
 	claims("no expiry", 401, Claims{"exp": nil})
 	claims("issued in the future", 401, Claims{"iat": in(time.Minute)})

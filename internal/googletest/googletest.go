@@ -1,5 +1,5 @@
-// Package googletest gives tests access to Google's emulators. Each emulator is started once for a
-// test binary, by the first test that needs it.
+// Package googletest gives tests access to Google's emulators. The first test in a process that
+// needs an emulator starts it, and later tests share it.
 package googletest
 
 import (
@@ -39,7 +39,7 @@ func once(p google.Product) func() (*google.Emulator, error) {
 	})
 }
 
-// Main runs the tests of a package that uses Google's emulators, and then ends the emulators. The
+// Main runs the tests of a package, and then ends the emulators that they have started. The
 // package's TestMain calls it.
 func Main(m *testing.M) {
 	code := m.Run()

@@ -10,7 +10,8 @@ func (p *parser) atAggregation() bool {
 	return p.tok.is("COUNT") || p.tok.is("COUNT_UP_TO") || p.tok.is("SUM") || p.tok.is("AVG")
 }
 
-// aggregateOver reads an aggregation query in the long form, AGGREGATE … OVER (…), after AGGREGATE.
+// aggregateOver reads the rest of an aggregation query AGGREGATE … OVER (…). The parser has read
+// AGGREGATE.
 func (p *parser) aggregateOver() (*Statement, error) {
 	aggregations, err := p.aggregations()
 	if err != nil {
@@ -34,8 +35,8 @@ func (p *parser) aggregateOver() (*Statement, error) {
 	return &Statement{Query: q, Aggregations: aggregations}, nil
 }
 
-// selectAggregations reads an aggregation query in the short form, SELECT COUNT(*) …, after SELECT.
-// Its only clauses are FROM and WHERE.
+// selectAggregations reads the rest of an aggregation query SELECT COUNT(*) …. The parser has read
+// SELECT. Only FROM and WHERE may follow.
 func (p *parser) selectAggregations() (*Statement, error) {
 	aggregations, err := p.aggregations()
 	if err != nil {
@@ -88,7 +89,7 @@ func (p *parser) aggregation() (*pb.AggregationQuery_Aggregation, error) {
 	return a, err
 }
 
-// operand reads the operand of an aggregation, such as the property of SUM, into a. The limit of
+// operand reads the operand of an aggregation into a, such as the property of SUM. The limit of
 // COUNT_UP_TO can't be a binding, as in Google's emulators.
 func (p *parser) operand(a *pb.AggregationQuery_Aggregation, function string) error {
 	switch function {

@@ -12,15 +12,16 @@ import (
 	"github.com/scattermap/scattermap/internal/names"
 )
 
-// bindings are the values that a request gives for the binding sites of its query, such as @name.
+// bindings has the values that a request gives for the binding sites of its query. A binding site
+// is @name or @1.
 type bindings struct {
 	named      map[string]*pb.GqlQueryParameter
 	positional []*pb.GqlQueryParameter
 	used       []bool // for each positional binding, whether the query has used it
 }
 
-// bindingName matches the names that a named binding may have. The protocol documents this form for
-// the keys of named_bindings.
+// bindingName matches valid names of bindings. The protocol documents this form for the keys of
+// named_bindings.
 var bindingName = regexp.MustCompile(`^[A-Za-z_$][A-Za-z_$0-9]*$`)
 
 func reservedBinding(name string) bool { return names.Reserved(name) }
@@ -33,7 +34,8 @@ func newBindings(q *pb.GqlQuery) (*bindings, error) {
 		positional: q.GetPositionalBindings(),
 		used:       make([]bool, len(q.GetPositionalBindings())),
 	}
-	for _, name := range slices.Sorted(maps.Keys(b.named)) { // sorted, so that the error is always the same
+	// Sorted, so that with several errors it is always the same one.
+	for _, name := range slices.Sorted(maps.Keys(b.named)) {
 		switch {
 		case !bindingName.MatchString(name):
 			return nil, fmt.Errorf("GQL binding %s: its name does not match %s", show(name), bindingName)
@@ -66,7 +68,7 @@ func checkParameter(parameter *pb.GqlQueryParameter) error {
 	}
 }
 
-// unused returns an error if the query has not used a positional binding. It may leave named ones
+// unused returns an error if the query does not use a positional binding. Named bindings may stay
 // unused, as the protocol documents.
 func (b *bindings) unused() error {
 	if i := slices.Index(b.used, false); i >= 0 {
@@ -75,7 +77,7 @@ func (b *bindings) unused() error {
 	return nil
 }
 
-// parameter returns the binding for a binding site, which is a value or a cursor.
+// parameter returns the binding of a binding site: a value or a cursor.
 func (p *parser) parameter(t token) (*pb.GqlQueryParameter, error) {
 	b := p.bindings
 	if t.kind == named {
@@ -96,7 +98,7 @@ func (p *parser) parameter(t token) (*pb.GqlQueryParameter, error) {
 	return b.positional[n-1], nil
 }
 
-// boundValue returns the value that is bound to a binding site.
+// boundValue returns the value of a binding site. It returns an error if the binding is a cursor.
 func (p *parser) boundValue(t token) (*pb.Value, error) {
 	parameter, err := p.parameter(t)
 	if err != nil {

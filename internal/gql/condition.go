@@ -12,14 +12,14 @@ import (
 	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
-// beforeCondition is the text that makes a whole query of a condition after it. The condition
-// starts on the second line.
+// beforeCondition is a text that turns a condition into a whole query. The condition starts on the
+// second line, so the line numbers in errors must be corrected.
 const beforeCondition = "SELECT * WHERE\n"
 
 var inCondition = regexp.MustCompile(`^GQL query, line (\d+), `)
 
-// ParseCondition parses a condition, as it may follow WHERE in a query: balance >= 0 AND plan IN
-// ARRAY('free', 'gold').
+// ParseCondition parses a condition, in the form in which it follows WHERE in a query. An example
+// is: balance >= 0 AND plan IN ARRAY('free', 'gold').
 func ParseCondition(text string) (*pb.Filter, error) {
 	s, err := Parse(&pb.GqlQuery{QueryString: beforeCondition + text, AllowLiterals: true}, nil)
 	if err != nil {
@@ -70,8 +70,7 @@ func GoValue(v *pb.Value) (any, error) {
 	return nil, fmt.Errorf("a condition can't have a value like %v", v)
 }
 
-// Filters are the operators that a job's filters can have. The values are their spellings in
-// mapper.Where.
+// Filters has the operators that a job's filters can have, with their spellings in mapper.Where.
 var Filters = map[pb.PropertyFilter_Operator]string{
 	pb.PropertyFilter_EQUAL: "=", pb.PropertyFilter_LESS_THAN: "<", pb.PropertyFilter_LESS_THAN_OR_EQUAL: "<=",
 	pb.PropertyFilter_GREATER_THAN: ">", pb.PropertyFilter_GREATER_THAN_OR_EQUAL: ">=", pb.PropertyFilter_IN: "in",

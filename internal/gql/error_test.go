@@ -10,12 +10,12 @@ import (
 	"github.com/scattermap/scattermap/internal/gql"
 )
 
-// An invalidCase is a wrong query, and the text of its error.
+// An invalidCase is an invalid query, and the text of the error.
 type invalidCase struct {
 	text       string
 	want       string
 	positional []string
-	crashes    bool // Google's emulator crashes, and answers Unknown
+	crashes    bool // whether Google's emulator crashes, and answers Unknown
 }
 
 func wrong(condition, want string) invalidCase {

@@ -4,8 +4,8 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// filter reads conditions joined by AND and OR. A chain of one of the two becomes one composite
-// filter. Parentheses keep chains apart.
+// filter reads conditions joined by AND and OR. A chain of conditions with the same operator
+// becomes one composite filter. A chain in parentheses becomes a filter of its own.
 func (p *parser) filter() (*pb.Filter, error) {
 	return p.chain("OR", pb.CompositeFilter_OR, func() (*pb.Filter, error) {
 		return p.chain("AND", pb.CompositeFilter_AND, p.condition)
@@ -63,8 +63,8 @@ func (p *parser) parenthesised() (*pb.Filter, error) {
 	return f, nil
 }
 
-// comparators are the operators that may stand on either side of the value. In "1 < p" the operator
-// means ">", so it has a mirrored meaning for a value before the property.
+// comparators are the operators between a property and a value, in either order. If the value comes
+// first, the operator is mirrored: "1 < p" means p > 1.
 var comparators = map[string]struct{ plain, mirrored pb.PropertyFilter_Operator }{
 	"=":  {pb.PropertyFilter_EQUAL, pb.PropertyFilter_EQUAL},
 	"!=": {pb.PropertyFilter_NOT_EQUAL, pb.PropertyFilter_NOT_EQUAL},
@@ -74,7 +74,7 @@ var comparators = map[string]struct{ plain, mirrored pb.PropertyFilter_Operator 
 	">=": {pb.PropertyFilter_GREATER_THAN_OR_EQUAL, pb.PropertyFilter_LESS_THAN_OR_EQUAL},
 }
 
-// propertyFirst reads a condition that starts with its property, such as p = 1.
+// propertyFirst reads a condition that starts with a property, such as p = 1.
 func (p *parser) propertyFirst() (*pb.Filter, error) {
 	property, err := p.property()
 	if err != nil {
@@ -118,7 +118,7 @@ func (p *parser) isNull(property *pb.PropertyReference) (*pb.Filter, error) {
 	return propertyFilter(property, pb.PropertyFilter_EQUAL, null()), p.literal(t)
 }
 
-// valueFirst reads a condition that starts with its value, such as 1 = p.
+// valueFirst reads a condition that starts with a value, such as 1 = p.
 func (p *parser) valueFirst() (*pb.Filter, error) {
 	value, err := p.value()
 	if err != nil {
@@ -147,9 +147,9 @@ func (p *parser) valueFirst() (*pb.Filter, error) {
 	return propertyFilter(property, op, value), nil
 }
 
-// propertyFilter returns the condition of a property, an operator and a value. If the value is not
-// an array, IN and CONTAINS become "=". With them, early GQL could only ask whether a property has
-// one of several values.
+// propertyFilter returns the filter for a property, an operator and a value. If the value is not an
+// array, the operator IN means "=". Early GQL allowed only this use: it asks whether an array
+// property contains the value.
 func propertyFilter(property *pb.PropertyReference, op pb.PropertyFilter_Operator, value *pb.Value) *pb.Filter {
 	if _, array := value.GetValueType().(*pb.Value_ArrayValue); op == pb.PropertyFilter_IN && !array {
 		op = pb.PropertyFilter_EQUAL

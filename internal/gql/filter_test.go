@@ -2,7 +2,7 @@ package gql_test
 
 import "fmt"
 
-// where returns a case of one condition on the property a.
+// where returns a test case with one condition on the property a.
 func where(condition, op, value string) validCase {
 	return validCase{
 		text: "SELECT * FROM k WHERE " + condition,

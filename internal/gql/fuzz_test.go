@@ -10,7 +10,7 @@ import (
 	"github.com/scattermap/scattermap/internal/gql"
 )
 
-// maxDepth is the limit of nested parentheses.
+// maxDepth is the parser's limit of nested parentheses.
 const maxDepth = 100
 
 func TestDepth(t *testing.T) {
@@ -28,7 +28,7 @@ func TestDepth(t *testing.T) {
 			}
 		}
 	}
-	// Parentheses after each other are not nested.
+	// Parentheses side by side are not nested.
 	text := "SELECT * FROM k WHERE (a = 1)" + strings.Repeat(" AND ((a = 1))", 10_000)
 	if _, err := gql.Parse(request(text, nil), partition); err != nil {
 		t.Error(err)
@@ -41,7 +41,7 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// filterDepth returns the depth of nested composite filters.
+// filterDepth returns how deep a filter's composite filters are nested.
 func filterDepth(f *pb.Filter) int {
 	deepest := 0
 	for _, sub := range f.GetCompositeFilter().GetFilters() {
@@ -50,8 +50,8 @@ func filterDepth(f *pb.Filter) int {
 	return deepest
 }
 
-// FuzzParse looks for strings for which Parse panics, nests too deep, returns a query that can't be
-// sent, or returns another query the second time.
+// FuzzParse looks for strings on which Parse fails in one of these ways. It panics, nests filters
+// too deep, returns a query that can't be sent, or returns different queries for the same string.
 func FuzzParse(f *testing.F) {
 	for _, cases := range [][]validCase{selections, filters, values, keys, positions, aggregations, lexical} {
 		for _, c := range cases {

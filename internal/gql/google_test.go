@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/emulator/google"
 )
 
-// TestGoogle compares with Google's Firestore emulator, whose answer to a GQL query includes the
-// parsed query. All expectations of the other tests hold there, too.
+// TestGoogle checks the expected results of the other tests against Google's Firestore emulator.
+// The emulator's answer to a GQL query contains the parsed query.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
@@ -74,7 +74,7 @@ func TestGoogle(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range aggregations { // the answer lacks the query
+	for _, c := range aggregations { // the emulator's answers to aggregations do not contain the query
 		if err := aggregate(c.request()); err != nil {
 			t.Errorf("%s: %v", c.text, err)
 		}

@@ -9,16 +9,17 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/scattermap/scattermap/internal/gql"
-	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
+	_ "github.com/scattermap/scattermap/internal/testflag" // every test package below emulator/ must know its flags
 )
 
 // The partition of all requests in these tests.
 var partition = &pb.PartitionId{ProjectId: "p", NamespaceId: "ns"}
 
-// cursor is a cursor of Google's emulators, for the partition and the kind k.
+// cursor is a cursor from Google's emulators, of a query for the kind k in this partition.
 const cursor = "\n\x19\x12\x13j\x01pr\t\v\x12\x01k\"\x02n1\f\xa2\x01\x02ns\x18\x00 \x00"
 
-// bound are the bindings of the tests: @i, @s, @null, @list, @key, @c, or @1 and so on.
+// bound has the bindings of the tests, by name: @i, @s, @null, @list, @key, @c. Test cases may also
+// use them as @1 and so on.
 var bound = map[string]*pb.GqlQueryParameter{
 	"i":    parameter("value { integer_value: 5 }"),
 	"s":    parameter("value { string_value: 'x' }"),
@@ -38,14 +39,14 @@ func parameter(text string) *pb.GqlQueryParameter {
 	return parameter
 }
 
-// A validCase is a valid query, and its form in the protocol.
+// A validCase is a valid query, and its expected form in the protocol.
 type validCase struct {
 	text string
-	want string // text format of a Query
+	want string // the expected Query, in protobuf's text format
 
-	aggregations []string // text format of each Aggregation
-	positional   []string // names in bound
-	refused      string   // why the Firestore emulator nevertheless does not run it
+	aggregations []string // the expected aggregations, in protobuf's text format
+	positional   []string // names in bound of the bindings @1, @2 and so on
+	refused      string   // why the Firestore emulator refuses the query nevertheless
 }
 
 func (c validCase) request() *pb.GqlQuery { return request(c.text, c.positional) }
@@ -58,7 +59,7 @@ func request(text string, positional []string) *pb.GqlQuery {
 	return q
 }
 
-// statement returns the expected result of parsing c.
+// statement returns the expected result of Parse.
 func (c validCase) statement(t *testing.T) *gql.Statement {
 	t.Helper()
 	s := &gql.Statement{Query: new(pb.Query)}

@@ -11,8 +11,8 @@ type lexer struct {
 	at   int // the byte offset of the next token
 }
 
-// next returns the next token of the query. At the end it returns the token end, also when called
-// again. Where no token matches, it returns the same invalid token each time.
+// next returns the next token of the query. At the end of the query, it always returns the token
+// end. If the text is no token, it always returns the same invalid token.
 func (l *lexer) next() token {
 	for l.at < len(l.text) && strings.IndexByte(" \t\r\n", l.text[l.at]) >= 0 {
 		l.at++
@@ -48,7 +48,7 @@ func (l *lexer) next() token {
 	}
 }
 
-// take returns the next n bytes as a token, and moves on to the text after them.
+// take returns the next n bytes as a token, and moves past them.
 func (l *lexer) take(kind tokenKind, n int) token {
 	text := l.text[l.at : l.at+n]
 	t := token{kind: kind, at: l.at, text: text, value: text}
@@ -60,8 +60,8 @@ func (l *lexer) invalid(at int, format string, args ...any) token {
 	return token{kind: invalid, at: l.at, err: positioned(l.text, at, format, args...)}
 }
 
-// nameLength returns the length of the unquoted name at the start of s. Letters are A to Z of
-// either case, _, $ and all characters outside of ASCII.
+// nameLength returns the length of the unquoted name at the start of s. A name may have the letters
+// A to Z and a to z, digits except at its start, _, $, and all characters outside ASCII.
 func nameLength(s string) int {
 	i := 0
 	for i < len(s) {
@@ -86,8 +86,8 @@ func digits(s string) int {
 	return i
 }
 
-// numberStart reports whether s starts with a number. A sign directly before digits is part of the
-// number, even after another number: "1+2" is two numbers.
+// numberStart reports whether s starts with a number. A sign directly before digits belongs to the
+// number, even if another number comes before it: "1+2" is two numbers.
 func numberStart(s string) bool {
 	if s[0] == '+' || s[0] == '-' {
 		s = s[1:]
@@ -131,16 +131,16 @@ func (l *lexer) binding(s string) token {
 	return t
 }
 
-// escapes are the characters that may follow a backslash in a string, with their meanings. The list
-// is MySQL's, in which \% and \_ keep their backslash. Google's emulators refuse all other
-// characters.
+// escapes has the characters that may follow a backslash in a string, with their meanings. The list
+// is MySQL's: in \% and \_, the backslash stays. Google's emulators refuse all other characters
+// after a backslash.
 var escapes = map[byte]string{
 	'0': "\x00", 'b': "\b", 'n': "\n", 'r': "\r", 't': "\t", 'Z': "\x1a",
 	'\\': `\`, '\'': "'", '"': `"`, '`': "`", '%': `\%`, '_': `\_`,
 }
 
-// quoted reads a string or a name in quotes. It ends at the next quote of the same kind, unless
-// that is doubled, which stands for one quote.
+// quoted reads a string or a name in quotes. It ends at the next quote of the same kind. A doubled
+// quote stands for one quote, and does not end it.
 func (l *lexer) quoted(kind tokenKind, what string) token {
 	var value strings.Builder
 	quote := l.text[l.at]

@@ -71,7 +71,7 @@ func (p *parser) integer(t token) (int64, error) {
 	return n, nil
 }
 
-// double returns the number of a token. A number that is too large becomes infinite.
+// double returns a token's number. A number that is too large becomes infinity.
 func (p *parser) double(t token) (float64, error) {
 	f, err := strconv.ParseFloat(t.text, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
@@ -107,8 +107,7 @@ func (p *parser) call() (*pb.Value, error) {
 	return v, p.expect(")")
 }
 
-// array reads the values between the parentheses of an ARRAY. The protocol does not allow nested
-// arrays.
+// array reads the values in the parentheses of an ARRAY literal. An array can't contain arrays.
 func (p *parser) array() (*pb.Value, error) {
 	array := new(pb.ArrayValue)
 	v := &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: array}}
@@ -134,7 +133,8 @@ func (p *parser) array() (*pb.Value, error) {
 	}
 }
 
-// string reads the string in a literal with parentheses, such as BLOB("…"). An error calls it what.
+// string reads the string in the parentheses of a literal, such as BLOB("…"). Errors use what as
+// the name of the literal.
 func (p *parser) string(what string) (token, error) {
 	if p.tok.kind != str {
 		return token{}, p.expected("a string: " + what)
@@ -142,8 +142,8 @@ func (p *parser) string(what string) (token, error) {
 	return p.advance(), nil
 }
 
-// blob reads the string of a BLOB: bytes in the URL-safe base64 of RFC 4648, without padding. It
-// refuses line breaks, which the decoder alone would accept.
+// blob reads the string of a BLOB literal: bytes in the URL-safe base64 of RFC 4648, without
+// padding. It refuses line breaks, which Go's decoder would ignore.
 func (p *parser) blob() (*pb.Value, error) {
 	t, err := p.string("web-safe base64")
 	if err != nil {
@@ -156,8 +156,8 @@ func (p *parser) blob() (*pb.Value, error) {
 	return &pb.Value{ValueType: &pb.Value_BlobValue{BlobValue: b}}, nil
 }
 
-// datetimeForm matches the times that a DATETIME accepts: RFC 3339 with at most microseconds, as
-// Datastore stores no more.
+// datetimeForm matches the times that a DATETIME literal accepts: RFC 3339 with at most six
+// decimals, because Datastore stores microseconds.
 var datetimeForm = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)$`)
 
 func (p *parser) datetime() (*pb.Value, error) {

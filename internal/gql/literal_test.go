@@ -2,7 +2,7 @@ package gql_test
 
 import "fmt"
 
-// is returns a case of the condition a = value.
+// is returns a test case with the condition a = literal.
 func is(literal, value string) validCase { return where("a = "+literal, "EQUAL", value) }
 
 func isKey(literal, partition, path string) validCase {
@@ -84,7 +84,7 @@ var lexical = []validCase{
 	named("key", "key"),
 	named("First", "First"),
 	named("array.blob", "array.blob"),
-	named("a\u00a0", "a\u00a0"), // all characters outside of ASCII are letters
+	named("a\u00a0", "a\u00a0"), // all characters outside ASCII count as letters
 	{text: "\r\n\tSELECT`a`FROM`k`\n", want: kindK + `projection { property { name: "a" } }`},
 	{text: "SELECT *FROM k", want: kindK},
 	{text: "SELECT * FROM `a b`", want: `kind { name: "a b" }`},

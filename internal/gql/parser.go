@@ -7,13 +7,14 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// maxDepth is the maximum depth of nested parentheses in a filter, far more than people write. It
-// limits the stack of this parser, and the stacks of functions that later walk the filter. All
-// other rules of the grammar nest a fixed number of times.
+// maxDepth is the maximum depth of nested parentheses in a filter. People write far fewer. It
+// limits the recursion of this parser, and of functions that later walk the filter. Other rules of
+// the grammar are not recursive.
 const maxDepth = 100
 
-// A parser reads one statement. Each of its methods reads one rule of the grammar. The rule's first
-// token is tok, and afterwards tok is the first token after the rule.
+// A parser reads one statement. Each of its methods reads one rule of the grammar. When the method
+// starts, tok is the first token of the rule. When it returns, tok is the first token after the
+// rule.
 type parser struct {
 	lexer
 	tok   token // the next token
@@ -25,7 +26,7 @@ type parser struct {
 	depth     int // the number of open parentheses in a filter
 }
 
-// advance moves on to the next token, and returns the one before, which was in tok.
+// advance moves on to the next token. It returns the token that it leaves.
 func (p *parser) advance() token {
 	t := p.tok
 	p.tok, p.ahead = p.ahead, p.next()
@@ -68,7 +69,7 @@ func (p *parser) expected(what string) error {
 	return p.errorAt(p.tok, "expected %s, got %s", what, p.tok)
 }
 
-// literal returns an error if literals are not allowed, so that the query has to bind its values.
+// literal returns an error if literals are not allowed. The query then has to use bindings.
 func (p *parser) literal(t token) error {
 	if p.literals {
 		return nil
@@ -76,13 +77,13 @@ func (p *parser) literal(t token) error {
 	return p.errorAt(t, "the literal %s is not allowed: bind the value, or set allow_literals", t)
 }
 
-// calls reports whether tok is the given word, with an opening parenthesis after it. Such words
-// have a meaning only before a parenthesis, and are not reserved.
+// calls reports whether tok is the given word, and the next token an opening parenthesis. Such
+// words have a meaning only before a parenthesis. Otherwise they are ordinary names.
 func (p *parser) calls(name string) bool {
 	return p.tok.kind == word && p.ahead.is("(") && strings.EqualFold(p.tok.text, name)
 }
 
-// name reads the name of a kind, a property or a result. In an error, what says which of them.
+// name reads the name of a kind, a property or a result. Errors use what for the kind of name.
 func (p *parser) name(what string) (string, error) {
 	if p.tok.kind == keyword {
 		return "", p.errorAt(p.tok, "expected %s, got the reserved word %s: as a name it needs backquotes", what,
@@ -94,8 +95,8 @@ func (p *parser) name(what string) (string, error) {
 	return p.advance().value, nil
 }
 
-// property reads the name of a property. A property of a nested entity has a name of several parts,
-// which the protocol joins with dots.
+// property reads the name of a property. The name of a nested property has several parts, which the
+// protocol joins with dots.
 func (p *parser) property() (*pb.PropertyReference, error) {
 	first, err := p.name("a property")
 	if err != nil {

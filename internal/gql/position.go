@@ -15,7 +15,7 @@ type position struct {
 	isCursor bool
 }
 
-// position reads an operand of LIMIT or OFFSET. The clause is for errors.
+// position reads an operand of LIMIT or OFFSET. Errors name the clause.
 func (p *parser) position(clause string) (position, error) {
 	var n int64
 	pos := position{token: p.tok}
@@ -55,8 +55,8 @@ func (p *parser) position(clause string) (position, error) {
 	return pos, nil
 }
 
-// limit reads the text after LIMIT into q. It is the maximum number of results, the cursor at which
-// the query ends, or with FIRST both, whichever comes earlier.
+// limit reads the text after LIMIT into q. It is a maximum number of results, or the cursor at
+// which the query ends. LIMIT FIRST has both, and the one that comes earlier ends the query.
 func (p *parser) limit(q *pb.Query) error {
 	if !p.calls("FIRST") {
 		at, err := p.position("LIMIT")
@@ -97,8 +97,8 @@ func limitAt(q *pb.Query, at position) {
 	}
 }
 
-// offset reads the text after OFFSET into q. It says how many results to skip, from the first one
-// or from a cursor.
+// offset reads the text after OFFSET into q: the number of results to skip. They are counted from
+// the first result, or from a cursor.
 func (p *parser) offset(q *pb.Query) error {
 	from, err := p.position("OFFSET")
 	if err != nil {

@@ -7,16 +7,16 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// A Statement is a parsed GQL query. It has the same values of bindings in memory as the request,
-// not copies.
+// A Statement is a parsed GQL query. The values of bindings are not copies: they are shared with
+// the request.
 type Statement struct {
 	Query        *pb.Query
 	Aggregations []*pb.AggregationQuery_Aggregation // the aggregations, or nil if the query has none
 }
 
-// Parse parses the query q with its bindings. KEY literals get the project, the database and the
-// namespace that they lack from the partition, the request's, which may be nil. An error says where
-// in the string the fault is, and what was expected there.
+// Parse parses the query q with its bindings. KEY literals without a project, database or namespace
+// get the partition's. The partition is the request's, and may be nil. An error says where in the
+// string the fault is, and what was expected there.
 func Parse(q *pb.GqlQuery, partition *pb.PartitionId) (*Statement, error) {
 	text := q.GetQueryString()
 	if !utf8.ValidString(text) {
@@ -55,8 +55,8 @@ func invalidUTF8(s string) int {
 	return len(s)
 }
 
-// positioned returns an error with the line and the column of a byte offset in a query. Both are
-// counted from 1, and columns count characters.
+// positioned returns an error with the line and the column of a byte offset in a query. Both start
+// at 1. The column counts characters.
 func positioned(text string, at int, format string, args ...any) error {
 	line, column := 1, 1
 	for _, r := range text[:at] {

@@ -7,12 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// A token is a word, a literal, a binding site or a sign of the query.
+// A token is a word, a literal, a binding site or a sign in a query.
 type token struct {
 	kind  tokenKind
 	at    int    // the byte offset in the query
-	text  string // the text as the query has it
-	value string // the meaning of the text; the comment of each kind says which
+	text  string // the text in the query
+	value string // the meaning of the text; see the constants of tokenKind
 	err   error  // why the token is invalid, or nil
 }
 
@@ -32,9 +32,9 @@ const (
 	positional           // a binding site such as @1; value: the number
 )
 
-// keywords are the reserved words: as names they need backquotes. They are the words that Google's
-// emulators refuse without backquotes, and the reference leaves out some of them. KEY, PROJECT,
-// FIRST and others are not keywords: they have a meaning only before a parenthesis.
+// keywords are the reserved words. Used as names, they need backquotes. Google's emulators refuse
+// exactly these words without backquotes; the GQL reference lists only some of them. KEY, PROJECT,
+// FIRST and others are not reserved, because they have a meaning only before a parenthesis.
 var keywords = map[string]bool{
 	"AGGREGATE": true, "ALL": true, "ANCESTOR": true, "AND": true, "ANY": true,
 	"AS": true, "ASC": true, "AVG": true, "BETWEEN": true, "BY": true,
@@ -55,10 +55,10 @@ func (t token) is(value string) bool {
 // isName reports whether the token can be the name of a kind or a property.
 func (t token) isName() bool { return t.kind == word || t.kind == quoted }
 
-// maxShown is the maximum length of the part of a query that an error repeats, in bytes.
+// maxShown is the maximum length in bytes of the part of a query that an error repeats.
 const maxShown = 60
 
-// String returns the token's text for an error.
+// String returns the token's text for an error message.
 func (t token) String() string {
 	if t.kind == end {
 		return "the end of the query"
@@ -66,13 +66,13 @@ func (t token) String() string {
 	return show(t.text)
 }
 
-// show returns a text in quotes for an error. A long text is cut off.
+// show returns a text in quotes for an error message. A long text is cut off.
 func show(text string) string {
 	if len(text) <= maxShown {
 		return fmt.Sprintf("%q", text)
 	}
 	cut := 0
-	for i := range text { // cut between characters
+	for i := range text { // find a place between two characters
 		if i > maxShown {
 			break
 		}
@@ -81,8 +81,8 @@ func show(text string) string {
 	return fmt.Sprintf("%q...", text[:cut])
 }
 
-// Path returns the path of a property in GQL's form. The path is names joined by dots, and gets
-// backquotes if it needs them.
+// Path returns the path of a property in GQL: its names joined by dots, in backquotes where
+// necessary.
 func Path(path string) string {
 	for name := range strings.SplitSeq(path, ".") {
 		if !plain(name) {
@@ -92,7 +92,7 @@ func Path(path string) string {
 	return path
 }
 
-// Name returns the name of a kind or a property in GQL's form: in backquotes if it needs them.
+// Name returns the name of a kind or a property in GQL, in backquotes if necessary.
 func Name(name string) string {
 	if plain(name) {
 		return name

@@ -1,6 +1,6 @@
-// Package intercept lets code see and change the requests and answers of a Datastore client. Its
-// interceptor is on the client's connection. It passes calls on unchanged unless their context was
-// made by [With].
+// Package intercept lets code see and change the requests and answers of a Datastore client. An
+// interceptor on the client's connection does this. It changes only calls with a context from
+// [With].
 package intercept
 
 import (
@@ -11,17 +11,18 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A Call sees and changes the requests and answers of all calls whose context has it ([With]).
+// A Call sees and changes the requests and answers of all calls with a context from [With].
 type Call interface {
-	Request(req any) error   // Request may change a request, or refuse it by returning an error.
-	Answer(resp any)         // Answer may read and change an answer.
-	Refused(err error) error // Refused returns the error that the client gets in place of err.
+	Request(req any) error // Request may change a request, or refuse it by returning an error.
+	Answer(resp any)       // Answer may read and change an answer.
+	// Refused may replace err, the error of a call. The client gets the error that it returns.
+	Refused(err error) error
 }
 
 type callKey struct{}
 
-// With returns a context for calls that c sees. If the context already has other Calls, they see
-// these calls, too, and their Answer comes first.
+// With returns a context. c sees all calls with this context. If the context already has other
+// Calls, they see these calls, too, and get the answer first.
 func With(ctx context.Context, c Call) context.Context {
 	if outer := of(ctx); outer != nil {
 		c = both{outer, c}
@@ -46,7 +47,7 @@ func (b both) Answer(resp any) {
 func (b both) Refused(err error) error { return b.inner.Refused(b.outer.Refused(err)) }
 
 // Unary is the interceptor, for the client's option grpc.WithUnaryInterceptor. If a connection has
-// it twice, it still acts once.
+// it twice, it acts only once.
 func Unary(
 	ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
@@ -66,7 +67,7 @@ func Unary(
 }
 
 // Has reports whether a client's connection has the interceptor. It makes a call that is never
-// sent: the interceptor refuses it, or else its canceled context ends it.
+// sent: the interceptor refuses it. Without the interceptor, its cancelled context ends it.
 func Has(client *datastore.Client) bool {
 	probe := new(probe)
 	ctx, cancel := context.WithCancel(With(context.Background(), probe))
@@ -75,7 +76,7 @@ func Has(client *datastore.Client) bool {
 	return probe.seen
 }
 
-// A probe notes that the interceptor has seen it, and refuses its request.
+// A probe is a Call that records that it was called, and refuses the request.
 type probe struct{ seen bool }
 
 var errProbe = errors.New("the interceptor is there")

@@ -10,12 +10,12 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// Options limit the keys that [Random] makes.
+// Options limit which keys [Random] makes.
 type Options struct {
 	Kind      string // the kind of every key
 	Namespace string
-	// BasicPlane leaves out the characters above U+FFFF, which Google's classic
-	// emulator sorts by their UTF-16 halves instead of their UTF-8 bytes.
+	// BasicPlane leaves out characters above U+FFFF. Google's classic emulator sorts them by
+	// UTF-16, and production by UTF-8.
 	BasicPlane bool
 }
 
@@ -41,8 +41,8 @@ func Random(rng *rand.Rand, n int, o Options) []*datastore.Key {
 	return keys
 }
 
-// kinds are the kinds of the keys' ancestors. Some are before and some after the kinds that tests
-// use for the keys.
+// kinds has the kinds of the keys' ancestors. In Datastore's order, some are before and some after
+// the kinds that tests use.
 var kinds = []string{"A", "AA", "A\x00", "A\x01", "a", "Z", "é", "\uffff"}
 
 func element(rng *rand.Rand, kind string, parent *datastore.Key, o Options) *datastore.Key {
@@ -86,5 +86,5 @@ func name(rng *rand.Rand, o Options) string {
 	if s := b.String(); !strings.HasPrefix(s, "__") {
 		return s
 	}
-	return "__" // two underscores alone are an ordinary name
+	return "__" // only two underscores: this is not a reserved name
 }

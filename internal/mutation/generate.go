@@ -22,15 +22,14 @@ import (
 
 const module = "github.com/scattermap/scattermap"
 
-// A Target is a package to make mutants of, or some of its files.
+// A Target is a package in which mutants are made, or some files of a package.
 type Target struct {
 	Name  string   // the target's name in the table of results, and in the names of mutants
 	Dir   string   // the package's folder below the module's root
-	Files []string // the names of the files; if empty, all but tests
+	Files []string // the names of the files; if empty, all files except tests
 }
 
-// Targets are the packages and files on which scattermap's promises rest. Mutants are made of
-// these.
+// Targets has the packages and files on which scattermap's promises rest.
 var Targets = []Target{
 	{Name: "lifecycle", Dir: "mapper/internal/lifecycle"},
 	{Name: "record", Dir: "mapper/internal/record"},
@@ -50,17 +49,16 @@ var Targets = []Target{
 type Mutant struct {
 	ID     int    // the number that turns the mutant on
 	Target string // the target's name
-	Func   string // the function that is changed, with its receiver
-	Op     string // the kind of change
+	Func   string // the changed function, with its receiver
+	Op     string // the kind of change, such as "never"
 	Text   string // the changed code, on one line
-	N      int    // the mutant's number among the ones with the same text, from 1
+	N      int    // the number of this mutant among those with the same text in the function, from 1
 	Place  string // the file and the line, for people
 
-	Group string // a name that all mutants of one expression share
+	Group string // a name shared by all mutants of the same expression
 }
 
-// Name returns the mutant's name. No other mutant has the same, and it does not change when lines
-// move.
+// Name returns the mutant's name. It is unique, and does not change when lines move.
 func (m Mutant) Name() string {
 	name := fmt.Sprintf("%s.%s: %s: %s", m.Target, m.Func, m.Op, m.Text)
 	if m.N > 1 {
@@ -69,8 +67,8 @@ func (m Mutant) Name() string {
 	return name
 }
 
-// Generate returns the mutants of the targets, and the changed files by path. The files contain all
-// mutants.
+// Generate makes the mutants of the targets. It returns the mutants, and the changed files by path.
+// A changed file contains all of its mutants.
 func Generate(root string, targets []Target) ([]Mutant, map[string][]byte, error) {
 	exports, err := exportData(root, targets)
 	if err != nil {
@@ -91,8 +89,8 @@ func Generate(root string, targets []Target) ([]Mutant, map[string][]byte, error
 	return g.mutants, g.files, nil
 }
 
-// exportData returns the compiler's files with the types of all packages that the targets import,
-// by import path.
+// exportData returns the compiler's export files for all packages that the targets import, by
+// import path. They have the types of these packages.
 func exportData(root string, targets []Target) (map[string]string, error) {
 	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}"}
 	for _, t := range targets {
@@ -121,7 +119,7 @@ type generator struct {
 	files   map[string][]byte
 	count   map[string]int // the number of mutants with each name
 
-	// The names of the current target and function.
+	// the names of the current target and of the current function
 	name, fn string
 	info     *types.Info
 	source   []byte
@@ -132,8 +130,8 @@ type generator struct {
 type edit struct {
 	from, to int
 	text     string
-	// The edit ends a call. Among edits at one place it goes first, and the one for the innermost
-	// call before the others.
+	// closes says that the edit ends a call. If several edits are at one place, those that end
+	// calls come first, the innermost call before the others.
 	closes bool
 }
 
@@ -221,6 +219,7 @@ func funcName(d *ast.FuncDecl) string {
 }
 
 // add adds a mutant of the code at a node, and returns its number. The op is the kind of change.
+// Mutants of the same expression have the same group.
 func (g *generator) add(op string, at ast.Node, group token.Pos) int {
 	pos := g.fset.Position(at.Pos())
 	m := Mutant{
@@ -254,16 +253,16 @@ func (g *generator) edit(from, to token.Pos, text string, closes bool) {
 	g.edits = append(g.edits, edit{g.fset.Position(from).Offset, g.fset.Position(to).Offset, text, closes})
 }
 
-// wrap puts a call around a node, whose value becomes the last argument. The call is a format for
-// the arguments before it.
+// wrap replaces a node by a call whose last argument is the node. The format call has the start of
+// the call, and the mutants' numbers are filled in.
 func (g *generator) wrap(n ast.Node, call string, ids ...any) {
 	g.edit(n.Pos(), n.Pos(), fmt.Sprintf(call, ids...), false)
 	g.edit(n.End(), n.End(), ")", true)
 }
 
-// apply returns the current file's text with all edits.
+// apply returns the text of the current file after all edits.
 func (g *generator) apply() []byte {
-	// Outer nodes were added before inner ones: they open first and close last.
+	// Outer nodes were added before inner ones. So their calls open first and close last.
 	n := len(g.edits)
 	order := make([]int, n)
 	for i := range order {
@@ -293,7 +292,7 @@ func (g *generator) apply() []byte {
 	return b.Bytes()
 }
 
-// block makes the mutants of all statements, conditions and comparisons in a node.
+// block makes the mutants of all statements, conditions and comparisons inside a node.
 func (g *generator) block(n ast.Node) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -335,7 +334,7 @@ func (g *generator) block(n ast.Node) {
 	})
 }
 
-// statements makes a mutant of each statement in a list that has an effect. The mutant skips the
+// statements makes a mutant of each statement in a list that has an effect. The mutant skips this
 // statement.
 func (g *generator) statements(list []ast.Stmt) {
 	for _, s := range list {
@@ -362,8 +361,8 @@ func (g *generator) statements(list []ast.Stmt) {
 	}
 }
 
-// isField reports whether an expression is a field, an element or the target of a pointer. Other
-// code may see a change of it.
+// isField reports whether an expression is a field, an element, or what a pointer points to. Other
+// code can see an assignment to it.
 func isField(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.SelectorExpr, *ast.IndexExpr, *ast.StarExpr:
@@ -374,7 +373,7 @@ func isField(e ast.Expr) bool {
 	return false
 }
 
-// Packages and names of functions whose calls get no mutants. Such calls decide nothing: they log,
+// The packages and functions whose calls get no mutants, because they decide nothing. They log,
 // measure, or free memory and locks.
 var (
 	neutralPackages = []string{
@@ -384,7 +383,7 @@ var (
 	neutralNames = []string{"Close", "Unlock", "RUnlock", "Stop", "cancel", "stop", "panic", "clear", "Recovered"}
 )
 
-// matters reports whether a call may change what a job does.
+// matters reports whether a call can influence what a job does.
 func (g *generator) matters(call *ast.CallExpr) bool {
 	var id *ast.Ident
 	switch f := ast.Unparen(call.Fun).(type) {
@@ -420,8 +419,8 @@ func (g *generator) onlyLogs(n *ast.IfStmt) bool {
 	return true
 }
 
-// step makes a mutant of a statement that only assigns the error of a call, such as err = f(). The
-// mutant leaves the call out, as if it had succeeded.
+// step makes a mutant of a statement that only assigns a call's error, such as err = f(). The
+// mutant skips the call, as if it had succeeded.
 func (g *generator) step(s ast.Stmt) {
 	if s, ok := s.(*ast.AssignStmt); ok && len(s.Lhs) == 1 && len(s.Rhs) == 1 {
 		g.call(s.Rhs[0])
@@ -441,8 +440,8 @@ func (g *generator) call(e ast.Expr) {
 	g.edit(e.End(), e.End(), " })", true)
 }
 
-// constructsError reports whether a call only makes an error. A mutant of it would be useless,
-// because an earlier condition has decided that there is an error.
+// constructsError reports whether a call only makes an error. Such a call gets no mutant, because
+// an earlier condition has decided that there is an error.
 func (g *generator) constructsError(call *ast.CallExpr) bool {
 	var id *ast.Ident
 	switch f := ast.Unparen(call.Fun).(type) {
@@ -453,7 +452,7 @@ func (g *generator) constructsError(call *ast.CallExpr) bool {
 	}
 	o := g.info.Uses[id]
 	if o == nil || o.Pkg() == nil {
-		return true // error(x), or a conversion
+		return true // the conversion error(x), or another conversion
 	}
 	p := o.Pkg().Path()
 	return p == "errors" || p == "context" || strings.HasSuffix(p, "/fault")
@@ -472,16 +471,17 @@ func (g *generator) result(e ast.Expr) {
 	g.decision(e)
 }
 
-// decision makes mutants of a condition with && or || that is used as a value. Each leaves out one
-// operand.
+// decision makes mutants of a condition with && or || that is used as a value. Each mutant leaves
+// out one operand.
 func (g *generator) decision(e ast.Expr) {
 	if x, ok := ast.Unparen(e).(*ast.BinaryExpr); ok && (x.Op == token.LAND || x.Op == token.LOR) && g.isBool(x) {
 		g.operands(x, e.Pos())
 	}
 }
 
-// condition makes the mutants of a condition. One negates it, and the others each leave out one
-// operand. A condition without operands gets one that is never true, if never is set.
+// condition makes the mutants of a condition. One negates it, and each of the others leaves out one
+// operand. If the condition has only one operand and never is set, there is also one that is never
+// true.
 func (g *generator) condition(e ast.Expr, never bool, group token.Pos) {
 	if !g.isBool(e) {
 		return
@@ -492,8 +492,8 @@ func (g *generator) condition(e ast.Expr, never bool, group token.Pos) {
 	}
 }
 
-// operands makes mutants of a condition that each leave out one operand of && or ||. It returns
-// their number.
+// operands makes mutants of a condition with && or ||. Each leaves out one operand. It returns the
+// number of mutants.
 func (g *generator) operands(e ast.Expr, group token.Pos) (n int) {
 	switch x := e.(type) {
 	case *ast.ParenExpr:
@@ -522,8 +522,8 @@ func (g *generator) operands(e ast.Expr, group token.Pos) (n int) {
 	return n
 }
 
-// cases makes two mutants of each case of a switch. In one the case is never taken, and in the
-// other one always.
+// cases makes two mutants of each case of a switch. With one the case is never taken, and with the
+// other always.
 func (g *generator) cases(s *ast.SwitchStmt) {
 	for _, c := range s.Body.List {
 		for _, e := range c.(*ast.CaseClause).List {
@@ -542,7 +542,7 @@ func (g *generator) cases(s *ast.SwitchStmt) {
 	}
 }
 
-// value makes the mutants of a value e in a switch over tag.
+// value makes the mutants of the case e in a switch over tag.
 func (g *generator) value(tag, e ast.Expr) {
 	if !isPure(tag) {
 		return
@@ -565,11 +565,11 @@ func (g *generator) value(tag, e ast.Expr) {
 	g.wrap(e, "mutant.AnyCase(%d, %s, ", g.named("always", of, e), text)
 }
 
-// named adds a mutant as add does, and puts a text before the code in its name.
+// named does what add does, and puts a text before the code in the mutant's name.
 func (g *generator) named(op, before string, e ast.Expr) int {
 	id := g.add(op, e, e.Pos())
 	m := &g.mutants[id]
-	g.count[m.Name()]-- // it was counted under the name without the prefix
+	g.count[m.Name()]-- // add has counted it under the name without this text
 	m.N, m.Text = 1, before+m.Text
 	g.count[m.Name()]++
 	m.N = g.count[m.Name()]
@@ -580,7 +580,7 @@ func (g *generator) raw(n ast.Node) string {
 	return string(g.source[g.fset.Position(n.Pos()).Offset:g.fset.Position(n.End()).Offset])
 }
 
-// isPure reports whether the code may evaluate an expression twice without another effect.
+// isPure reports whether evaluating an expression twice has the same effect as once.
 func isPure(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -594,7 +594,7 @@ func isPure(e ast.Expr) bool {
 }
 
 // comparison makes mutants of a comparison of ordered values. They change it at its boundary, such
-// as < to <=. In place of ==, they also accept larger or smaller numbers.
+// as < to <=. For ==, they also accept larger values, or smaller values.
 func (g *generator) comparison(x *ast.BinaryExpr) {
 	if !g.isOrdered(x.X) || !g.isOrdered(x.Y) || g.info.Types[x].Value != nil {
 		return
@@ -612,7 +612,7 @@ func (g *generator) comparison(x *ast.BinaryExpr) {
 		return
 	}
 	if equals && (onlyGrows(x.X) || onlyGrows(x.Y)) {
-		return // one mutant would equal the code, and the other one the condition that is never true
+		return // one mutant would behave like the original, and the other one like a condition that is never true
 	}
 	if !equals && (g.isString(x.X) || g.isString(x.Y)) {
 		return
@@ -628,7 +628,8 @@ func (g *generator) comparison(x *ast.BinaryExpr) {
 	g.edit(x.OpPos, x.OpPos+token.Pos(len(x.Op.String())), ",", false)
 }
 
-// onlyGrows reports whether an expression is a number that never decreases, such as a generation.
+// onlyGrows reports whether an expression is a number that never decreases, such as a generation in
+// a record.
 func onlyGrows(e ast.Expr) bool {
 	if b, ok := e.(*ast.BinaryExpr); ok {
 		e = b.X
@@ -653,13 +654,13 @@ func (g *generator) basic(e ast.Expr) types.BasicInfo {
 func (g *generator) isOrdered(e ast.Expr) bool { return g.basic(e)&types.IsOrdered != 0 }
 func (g *generator) isString(e ast.Expr) bool  { return g.basic(e)&types.IsString != 0 }
 
-// isVariable reports whether an expression is a number that is not constant.
+// isVariable reports whether an expression is a number, but no constant.
 func (g *generator) isVariable(e ast.Expr) bool {
 	return g.basic(e)&types.IsInteger != 0 && g.info.Types[e].Value == nil
 }
 
 // Overlay writes changed files to a folder. It returns the path of a file for the go command's flag
-// -overlay, which makes it use them in place of the module's.
+// -overlay. With this flag, the command uses the changed files in place of the module's.
 func Overlay(files map[string][]byte, dir string) (string, error) {
 	replace := make(map[string]string)
 	for name, source := range files {

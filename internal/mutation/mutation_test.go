@@ -59,7 +59,7 @@ func TestNames(t *testing.T) {
 //go:embed testdata/example.txt
 var example string
 
-// TestGenerate checks the mutants of a function.
+// TestGenerate checks which mutants are made of an example function.
 func TestGenerate(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -94,19 +94,20 @@ func TestGenerate(t *testing.T) {
 //go:embed sample.txt
 var sample string
 
-// seeds is the number of seeds on which a test looks for a mutant of the sample. Most are found on
-// the first one.
+// seeds is the largest number of seeds on which a test looks for a mutant of the sample. Most
+// mutants are found on the first seed.
 const seeds = 10
 
-// seeded returns the test with a seed.
+// seeded returns the test with a flag for its seed.
 func (t Test) seeded(seed int) *Test {
 	t.Args = append(slices.Clip(t.Args), "-seed", strconv.Itoa(seed))
 	return &t
 }
 
-// TestMutations removes the most important fences of the protocol, which sample.txt lists, one at a
-// time. A test has to find each. Without a mutant the same tests have to pass. Usually TestMutations
-// takes every fourth fence, from one that the seed chooses. .ci/nightly takes all.
+// TestMutations turns on the mutants in sample.txt, one at a time. They remove the protocol's most
+// important fences: conditions that protect data. It checks that the listed test finds each mutant,
+// and passes without a mutant. Usually it takes every fourth mutant, from one that the seed
+// chooses. .ci/nightly takes all.
 func TestMutations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out mutations of the protocol")
@@ -153,7 +154,7 @@ func TestMutations(t *testing.T) {
 		test = used[by]
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range seeds { // goroutines run in another order each time
+			for seed := range seeds { // another seed, because goroutines run in another order each time
 				r, err := lab.confirmed(t.Context(), []*Test{test.seeded(1 + seed)}, time.Minute, m)
 				if err != nil {
 					t.Fatal(err)
@@ -176,7 +177,8 @@ func TestMutations(t *testing.T) {
 	})
 }
 
-// TestSwitch checks that the functions of package mutant change nothing while no mutant is on.
+// TestSwitch checks that the functions of package mutant behave as the original code while no
+// mutant is on.
 func TestSwitch(t *testing.T) {
 	for _, c := range []bool{false, true} {
 		if mutant.Not(1, c) != c || mutant.Never(1, c) != c || mutant.Always(1, c) != c {
@@ -199,7 +201,7 @@ func TestSwitch(t *testing.T) {
 	}
 }
 
-// BenchmarkSwitch measures the cost of a mutant that is not on.
+// BenchmarkSwitch measures the time of a call of package mutant while no mutant is on.
 func BenchmarkSwitch(b *testing.B) {
 	n := 0
 	for b.Loop() {

@@ -24,7 +24,7 @@ import (
 	"github.com/scattermap/scattermap/internal/mutation/mutant"
 )
 
-// Suites are the packages whose tests are to find the mutants, as folders below the module's root.
+// Suites has the packages whose tests look for the mutants, as folders below the module's root.
 var Suites = []string{
 	"mapper", "mapper/protocol", "mapper/mappertest", "mapper/internal/record", "mapper/internal/ledger",
 	"mapper/internal/undolog", "mapper/internal/undo", "mapper/internal/page", "mapper/internal/store",
@@ -32,36 +32,38 @@ var Suites = []string{
 	"mapper/internal/lifecycle", "mapper/internal/executor", "export", "prebuilt",
 }
 
-// A Test is a test that is to find mutants. It has the test's processor time, and the mutants that
+// A Test is a test that looks for mutants. It has the test's processor time, and the mutants that
 // the test can find.
 type Test struct {
 	Binary, Dir, Name string
 	Args              []string // flags for the test binary
 	CPU               time.Duration
-	Seen              []byte // for each mutant, by number, 1 if it makes a difference in the test
+	// a byte for each mutant, by the mutant's number: 1 if the mutant makes a difference in the
+	// test
+	Seen []byte
 }
 
-// String returns the test's name, with its package.
+// String returns the names of the test's package and of the test.
 func (t *Test) String() string {
 	return strings.Join(append([]string{filepath.Base(t.Dir) + "." + t.Name}, t.Args...), " ")
 }
 
-// A Lab tries mutants: it has the test binaries that contain all mutants, and the tests.
+// A Lab tries mutants. It has the tests, and the test binaries, which contain all mutants.
 type Lab struct {
 	Mutants []Mutant
 	Tests   []*Test
-	Broken  []string // tests that fail even without a mutant, and so can't find any
+	Broken  []string // tests that fail even without a mutant, and so can't find one
 
 	root, dir string
 	suites    []string
 	workers   int
 
 	mu    sync.Mutex
-	kills map[string]map[*Test]int // the number of mutants that each test has found, by the changed function
+	kills map[string]map[*Test]int // for each changed function, how many of its mutants each test has found
 }
 
-// Build makes the mutants of targets, and builds the test binaries of suites in a folder. Each
-// binary contains all mutants.
+// Build makes the mutants of the targets, and builds the test binaries of the suites in a folder.
+// Each binary contains all mutants.
 func Build(ctx context.Context, root, dir string, targets []Target, suites []string, workers int) (*Lab, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -89,7 +91,7 @@ func Build(ctx context.Context, root, dir string, targets []Target, suites []str
 	return &Lab{Mutants: mutants, root: root, dir: dir, suites: suites, workers: workers, kills: kills}, nil
 }
 
-// simulations are the names of random tests. The value is the number of seeds on which each runs.
+// simulations has the names of tests that run on random seeds, with the number of seeds for each.
 var simulations = map[string]int{
 	"TestSimulation": 12, "TestUndoSimulation": 4, "TestRingSimulation": 4, "TestEraseSimulation": 2, "TestStorm": 2,
 	"TestEachCallFails": 30,
@@ -97,11 +99,13 @@ var simulations = map[string]int{
 
 const seedsAtOnce = 2
 
-// All puts all tests of the suites into Tests. A simulation is there once for each seed.
+// All collects all tests of the suites in Tests. A simulation is in it several times, with
+// different seeds.
 func (l *Lab) All(ctx context.Context) error {
 	for _, s := range l.suites {
 		binary, dir := filepath.Join(l.dir, filepath.Base(s)+".test"), filepath.Join(l.root, s)
-		list := exec.CommandContext(ctx, binary, "-test.list", "^(Test|Fuzz)") // no examples, which wait in real time
+		// without examples, because they wait in real time
+		list := exec.CommandContext(ctx, binary, "-test.list", "^(Test|Fuzz)")
 		list.Dir = dir
 		out, err := list.Output()
 		if err != nil {
@@ -121,7 +125,7 @@ func (l *Lab) All(ctx context.Context) error {
 	return nil
 }
 
-// test returns the test with a name in the form that its String returns, or nil.
+// test returns the test with a name as its String returns, or nil.
 func (l *Lab) test(name string) *Test {
 	of := strings.Fields(name)
 	pkg, name, _ := strings.Cut(of[0], ".")
@@ -135,9 +139,9 @@ func (l *Lab) test(name string) *Test {
 	return nil
 }
 
-// Reach runs each test without a mutant. It notes the test's processor time, and the mutants that
-// would make a difference in it. Tests that fail are removed. Results in the file are reused, and
-// new ones are added to it. Without a file all tests run.
+// Reach runs each test without a mutant. It records the test's processor time, and the mutants that
+// would make a difference in it. It removes tests that fail. If file is not empty, Reach reuses the
+// results in this file, and adds new ones to it.
 func (l *Lab) Reach(ctx context.Context, file string, say func(string)) error {
 	known, err := readReach(file)
 	if err != nil {
@@ -180,7 +184,7 @@ func (l *Lab) Reach(ctx context.Context, file string, say func(string)) error {
 	return err
 }
 
-// reach runs one test without a mutant. It notes the test's processor time, and the mutants that
+// reach runs one test without a mutant. It records the test's processor time, and the mutants that
 // would make a difference.
 func (l *Lab) reach(ctx context.Context, t *Test, file string) (ran, error) {
 	seen := filepath.Join(l.dir, file)
@@ -197,8 +201,8 @@ func (l *Lab) reach(ctx context.Context, t *Test, file string) (ran, error) {
 	return r, err
 }
 
-// A reached is the stored result of one run of a test without a mutant. It has hashes of the names
-// of the mutants that would make a difference in the test.
+// A reached is a line of Reach's file: the result of one test without a mutant. It has hashes of
+// the names of the mutants that would make a difference.
 type reached struct {
 	Test string
 	CPU  time.Duration
@@ -207,7 +211,7 @@ type reached struct {
 
 func hash(name string) uint64 {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(name)) // it never fails
+	_, _ = h.Write([]byte(name)) // a hash's Write never fails
 	return h.Sum64()
 }
 
@@ -253,7 +257,7 @@ func (l *Lab) writeReach(file string, t *Test) error {
 	return errors.Join(err, f.Close())
 }
 
-// Each calls do for the numbers below n, several at a time.
+// Each calls do for each number from 0 to n-1, several at a time.
 func (l *Lab) Each(n int, do func(int) error) error {
 	next, errs := make(chan int), make([]error, l.workers)
 	var all sync.WaitGroup
@@ -274,21 +278,21 @@ func (l *Lab) Each(n int, do func(int) error) error {
 	return errors.Join(errs...)
 }
 
-// A Result says which test has found a mutant, or that none has.
+// A Result says which test has found a mutant, if any.
 type Result struct {
 	Mutant string `json:"mutant"`
 	Place  string `json:"place"`
-	// the test that fails with the mutant on, or empty if none does
+	// the test that fails while the mutant is on; empty if none does
 	Found   string `json:"found,omitempty"`
-	Late    bool   `json:"late,omitempty"`    // whether the test fails because it does not end
+	Late    bool   `json:"late,omitempty"`    // whether this test fails because it does not end in time
 	Reached int    `json:"reached,omitempty"` // the number of tests in which the mutant makes a difference
-	// the number of tests that did not run, as they would take too long
+	// the number of tests that were left out because they would take too long
 	Left int           `json:"left,omitempty"`
 	CPU  time.Duration `json:"cpu,omitempty"`
 }
 
-// Try turns a mutant on, and runs the tests in which it makes a difference until one fails. It
-// takes at most the given time. First come the tests that have found other mutants of the same
+// Try turns a mutant on, and runs the tests in which it makes a difference, until one fails. It
+// takes at most the time most. First come the tests that have found other mutants of the same
 // function, and then the fastest tests.
 func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, error) {
 	res := Result{Mutant: m.Name(), Place: m.Place}
@@ -350,12 +354,12 @@ func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, er
 	return res, nil
 }
 
-// failing matches the text in a test binary's output before the name of a failed test. A test that
-// was running when time was up counts as failed.
+// failing matches what a test binary prints before the name of a failed test. A test that runs when
+// the time is over counts as failed.
 const failing = `(?m)^\s*(--- FAIL: |panic: test timed out.*\n\s+running tests:\n\s+)`
 
-// nextBatch returns the next tests to run in one process. They have the same binary and arguments.
-// As long as no test fails, batches become longer.
+// nextBatch returns the next tests to run in one process. They are in the same binary, and have the
+// same arguments. While no test fails, batches become longer.
 func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 	most := max(500*time.Millisecond, spent)
 	n, sum := 0, time.Duration(0)
@@ -367,8 +371,8 @@ func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 	return tests[:n]
 }
 
-// confirmed runs tests with a mutant on. If they take too long, it runs them once more with more
-// time.
+// confirmed runs tests with a mutant on. If they take too long, it runs them again with more time:
+// the machine may have been busy.
 func (l *Lab) confirmed(ctx context.Context, tests []*Test, expected time.Duration, m Mutant) (r ran, err error) {
 	lim := limits{cpu: 2*time.Second + 3*expected, wall: 10*time.Minute + 60*expected}
 	r = run(ctx, tests, lim, mutant.OnEnv+"="+strconv.Itoa(m.ID))
@@ -383,18 +387,19 @@ func (l *Lab) confirmed(ctx context.Context, tests []*Test, expected time.Durati
 	return r, r.err
 }
 
-// limits are the processor time and the real time of a process.
+// A limits has the largest processor time and real time of a process.
 type limits struct{ cpu, wall time.Duration }
 
-// A ran is the result of running tests in a process.
+// A ran is the result of a process that runs tests.
 type ran struct {
-	failed, late bool // Failed says that a test has failed, and late that the process took too long.
+	failed, late bool // whether a test has failed, and whether the process took too long
 	out          []byte
 	cpu          time.Duration
-	err          error // why the process could not run, or how it ended if a test failed
+	err          error // why the process could not run, or its exit error if a test failed
 }
 
-// memoryKiB limits the memory of a process of tests, in KiB. A mutant may allocate without end.
+// memoryKiB limits the memory of a process that runs tests, in KiB. A mutant may allocate memory
+// without end.
 const memoryKiB = 8 << 20
 
 func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
@@ -436,12 +441,12 @@ func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
 	return r
 }
 
-// idleFor is the time without any processor time after which a process counts as stuck.
+// idleFor is how long a process may use no processor time before it counts as stuck.
 const idleFor = 30 * time.Second
 
-// stopIdle kills a process that uses no processor time for [idleFor], and reports whether it did.
-// On a busy machine a process may wait for long, but still gets some time. If the system does not
-// tell a process's time, nothing is killed, and the tests' own time-out ends it.
+// stopIdle kills a process that uses no processor time for [idleFor], and reports whether it did. A
+// process on a busy machine still gets some time. If the system does not report a process's time,
+// stopIdle kills nothing, and the tests' own time-out ends the process.
 func stopIdle(p *os.Process, waited <-chan struct{}) bool {
 	var before string
 	since := time.Now()
@@ -461,8 +466,8 @@ func stopIdle(p *os.Process, waited <-chan struct{}) bool {
 	}
 }
 
-// cpuOf returns the processor time of a process as text, in twentieths of a second. It also reports
-// whether the system tells the time.
+// cpuOf returns the processor time of a process in twentieths of a second, as text. If the system
+// does not report the time, it returns false.
 func cpuOf(pid int) (string, bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -1,7 +1,7 @@
 package mutation
 
 import (
-	_ "embed" // embeds the list
+	_ "embed" // for the embedded list
 	"fmt"
 	"strings"
 )
@@ -9,7 +9,7 @@ import (
 //go:embed survivors.txt
 var survivors string
 
-// Survivors returns the names of the mutants that no test needs to find, with the reasons.
+// Survivors returns the names of the mutants that tests need not find, with the reasons.
 func Survivors() (map[string]string, error) {
 	reasons := make(map[string]string)
 	n := 0

@@ -8,8 +8,9 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// Path returns a key's path as one line of text. Different paths have different texts. For this, a
-// name is quoted, and also a kind with a character that could end the kind or the line.
+// Path returns a key's path as one line of text. Different paths have different texts. To make sure
+// of this, it quotes names. It also quotes a kind that has a character which could end the kind or
+// the line.
 func Path(k *datastore.Key) string {
 	parent := ""
 	if k.Parent != nil {

@@ -11,7 +11,7 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestKey checks the texts of keys.
+// TestKey checks the texts that Key returns.
 func TestKey(t *testing.T) {
 	inside := datastore.IDKey("Bank", 7, nil)
 	inside.Namespace = "acme"
@@ -35,7 +35,8 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// TestDifferentPaths checks that different paths have different texts, each of one line.
+// TestDifferentPaths checks that different paths have different texts, and that each text is one
+// line.
 func TestDifferentPaths(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	some := func() string {

@@ -1,5 +1,5 @@
-// Package nightly marks tests that run only in .ci/nightly, because they take long and seldom find
-// faults that other tests do not.
+// Package nightly marks tests that run only in .ci/nightly. They take long, and seldom find a fault
+// that other tests do not find.
 package nightly
 
 import (
@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// Env is the environment variable that tells tests that .ci/nightly runs them.
+// Env is an environment variable that .ci/nightly sets for the tests that it runs.
 const Env = "SCATTERMAP_NIGHTLY"
 
-// Is reports whether .ci/nightly started this process.
+// Is reports whether .ci/nightly runs this process.
 func Is() bool { return os.Getenv(Env) != "" }
 
 // Leave skips a test, unless .ci/nightly runs it.

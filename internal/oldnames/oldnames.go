@@ -1,10 +1,10 @@
-// Package oldnames has the former JSON names of a job's settings. Older clients still send them,
-// stored ticks of schedules have them, and processes of older builds read them.
+// Package oldnames has the former JSON names of a job's settings. They are still in requests of
+// older clients, and in stored tasks of schedules. Processes of older builds know only these names.
 package oldnames
 
 import "time"
 
-// Start has the settings of mapper.StartOptions that had another name before, under this name.
+// Start has the settings of mapper.StartOptions that were renamed, under their old names.
 type Start struct {
 	Rehearse bool          `json:"rehearse,omitempty"`   // now DryRun
 	Beside   bool          `json:"beside,omitempty"`     // now AllowOverlap

@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestFilters reads GQL conditions as filters of queries.
+// TestFilters checks the filters that AddCondition makes of GQL conditions.
 func TestFilters(t *testing.T) {
 	for condition, filters := range map[string]string{
 		`Seats > 10`: `{"property":"Seats","op":">","value":10}`,
@@ -44,8 +44,8 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// TestNewID checks that jobs that are started in the same second have different IDs, and that the
-// longest name of a mapper makes a valid ID.
+// TestNewID checks that jobs started in the same second get different IDs, and that the longest
+// name of a mapper gives a valid ID.
 func TestNewID(t *testing.T) {
 	for _, mapper := range []string{"count", "a.b_c-d", strings.Repeat("m", 100)} {
 		for _, rehearse := range []bool{false, true} {
@@ -58,7 +58,7 @@ func TestNewID(t *testing.T) {
 	}
 }
 
-// TestUndone describes the results of undos and of their rehearsals.
+// TestUndone checks the text for the result of an undo, and of an undo's rehearsal.
 func TestUndone(t *testing.T) {
 	for _, c := range []struct {
 		mapper   string

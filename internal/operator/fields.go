@@ -10,27 +10,27 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// roots are the Go types whose fields are settings in requests. The key is the type's name in the
-// names of settings.
+// roots has the Go types whose fields are settings in requests, by the name that stands for the
+// type in a [setting.Name].
 var roots = map[string]reflect.Type{
 	"StartOptions": reflect.TypeFor[mapper.StartOptions](), "CleanUpOptions": reflect.TypeFor[mapper.CleanUpOptions](),
 	"UndoOptions": reflect.TypeFor[mapper.UndoOptions](),
 	"Query":       reflect.TypeFor[mapper.Query](), "Rate": reflect.TypeFor[mapper.Rate](),
 }
 
-// others are the JSON names of the settings that are not fields of a type in roots.
+// others has the JSON names of settings that are not fields of the types in roots.
 var others = map[setting.Name]string{
 	"PlanOptions.TimePerEntity": "per_entity_ns", "PlanOptions.WritesPerEntity": "writes",
 	"PlanOptions.CallsPerEntity": "calls",
 	"Filter.AllowAnyType":        "any_type",
-	"StartOptions.Files":         "params.files", // in an export's parameters
+	"StartOptions.Files":         "params.files", // a parameter of exports
 	"RetainAlways":               "-1",
 	"Job.Move":                   "move", "Job.Retry": "retry", "Job.FailuresPage": "failures",
 }
 
-// JSONName returns a setting's JSON name in requests: "page_size" for StartOptions.PageSize, and
-// "rate.entities" for StartOptions.Rate.EntitiesPerSecond. It returns "" for a setting that
-// requests do not have.
+// JSONName returns the JSON name of a setting in requests. Examples are "page_size" for
+// StartOptions.PageSize, and "rate.entities" for StartOptions.Rate.EntitiesPerSecond. It returns ""
+// for a setting that requests do not have.
 func JSONName(n setting.Name) string {
 	if name, ok := others[n]; ok {
 		return name
@@ -51,8 +51,9 @@ func JSONName(n setting.Name) string {
 	return strings.Join(names, ".")
 }
 
-// InJSON returns an error's text, in which settings have their JSON names. Parts are the pieces of
-// this text, for callers that replace the names: first a text, then a name, and so on in turn.
+// InJSON returns an error's text, with the JSON names of settings. The parts are the same text in
+// pieces: a text, then a setting's name, then a text, and so on. A caller can use them to replace
+// the names.
 func InJSON(err error) (text string, parts []string) {
 	const mark = "\x00"
 	marked := setting.In(err, func(n setting.Name) string {
@@ -62,7 +63,7 @@ func InJSON(err error) (text string, parts []string) {
 		return string(n)
 	})
 	parts = strings.Split(marked, mark)
-	if strings.Contains(err.Error(), mark) { // a user has used the mark in a name
+	if strings.Contains(err.Error(), mark) { // a user has used the mark in a name, so the text can't be split
 		parts = []string{strings.ReplaceAll(marked, mark, `"`)}
 	}
 	var b strings.Builder
@@ -76,12 +77,12 @@ func InJSON(err error) (text string, parts []string) {
 	return b.String(), parts
 }
 
-// Say returns an error's text, in which call chooses the name of each setting. Call gets the
-// setting's JSON name, or the Go name if there is none.
+// Say returns an error's text, with the name that call returns for each setting. The argument of
+// call is the JSON name, or the Go name if the setting has no JSON name.
 func Say(err error, call func(name string) string) string {
 	return setting.In(err, func(n setting.Name) string { return call(cmp.Or(JSONName(n), string(n))) })
 }
 
-// Elsewhere returns the words for a setting that the command line or the dashboard does not have:
-// its JSON name "of the jobs API".
+// Elsewhere returns the name of a setting that the command line or the dashboard does not have: its
+// JSON name, followed by "of the jobs API".
 func Elsewhere(name string) string { return fmt.Sprintf("%q of the jobs API", name) }

@@ -19,8 +19,7 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestInJSON checks that errors name settings by their JSON names, and that everything else is
-// unchanged.
+// TestInJSON checks that error texts have the JSON names of settings, and are otherwise unchanged.
 func TestInJSON(t *testing.T) {
 	t.Parallel()
 	errBad := errors.New("bad")
@@ -48,13 +47,14 @@ func TestInJSON(t *testing.T) {
 	}
 }
 
-// namesNothing are settings whose errors only a Go program can meet: requests can't set them.
+// namesNothing has settings without a JSON name, because requests can't set them. Only Go programs
+// see errors about them.
 var namesNothing = map[string]bool{"StartOptions.Hold": true,
 	"VerifyOptions.ReadTime": true, "VerifyOptions.Entities": true}
 
-// TestSettingsAreNamed checks that setting.Errorf makes all of the library's errors that name a
-// setting, so that each surface can replace the names. Requests have a name for each of these
-// settings.
+// TestSettingsAreNamed checks that all of the library's errors about settings come from
+// setting.Errorf. So the API, the command line and the dashboard can replace the names. It also
+// checks that these settings have JSON names.
 func TestSettingsAreNamed(t *testing.T) {
 	t.Parallel()
 	found := 0
@@ -78,7 +78,7 @@ func TestSettingsAreNamed(t *testing.T) {
 				if !ok || lit.Kind != token.STRING {
 					return true
 				}
-				text, _ := strconv.Unquote(lit.Value) // a parsed literal is valid
+				text, _ := strconv.Unquote(lit.Value) // succeeds, because the literal was parsed
 				for _, name := range setting.Find(text) {
 					found++
 					if !named[lit] {
@@ -103,8 +103,8 @@ func TestSettingsAreNamed(t *testing.T) {
 	}
 }
 
-// namesIn returns the literals that may name settings: the formats of setting.Errorf, and
-// setting.Names.
+// namesIn returns the literals that may name settings: the formats of setting.Errorf, and the
+// literals of type setting.Name.
 func namesIn(file *ast.File) map[*ast.BasicLit]bool {
 	named := make(map[*ast.BasicLit]bool)
 	all := func(n ast.Node) {
@@ -120,7 +120,7 @@ func namesIn(file *ast.File) map[*ast.BasicLit]bool {
 		case *ast.CallExpr:
 			f, ok := n.Fun.(*ast.SelectorExpr)
 			if ok && (f.Sel.Name == "Validate" || f.Sel.Name == "validate") && len(n.Args) > 0 {
-				all(n.Args[0]) // a setting.Name
+				all(n.Args[0]) // a conversion to setting.Name
 			}
 			if id, plain := n.Fun.(*ast.Ident); plain && len(n.Args) > 0 &&
 				(id.Name == "checkRetain" || id.Name == "fail") {

@@ -18,8 +18,9 @@ import (
 
 var errNobody = errors.New("Options.Allow is nil: nobody is allowed anything")
 
-// Allowed returns a handler that asks allow for the sender of each request. It passes allowed
-// requests on to next with their sender, and refuses the others. If allow is nil, it refuses all.
+// Allowed returns a handler that calls allow to find the sender of a request. It passes allowed
+// requests on to next, with their sender, and refuses all others. If allow is nil, it refuses all
+// requests.
 func Allowed(
 	allow auth.Func, log *slog.Logger,
 	refuse func(w http.ResponseWriter, code int, text string), next http.Handler,
@@ -41,27 +42,27 @@ func Allowed(
 			if advice := auth.Advice(err); advice != "" {
 				text += ": " + advice
 			}
-			w.Header().Set("WWW-Authenticate", "Bearer") // RFC 9110 requires this header with a 401
+			w.Header().Set("WWW-Authenticate", "Bearer") // with a 401, RFC 9110 requires this header
 		}
-		w.Header().Set("Connection", "close") // the request's body was not read
+		w.Header().Set("Connection", "close") // because nobody reads the request's body
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 		refuse(w, code, text)
 	})
 }
 
-// A BadRequest is an error that the request itself has caused. Its status code is 400.
+// A BadRequest is an error whose cause is the request itself. Its status code is 400.
 type BadRequest string
 
 func (e BadRequest) Error() string { return string(e) }
 
-// Bad returns an error, formatted as by fmt.Errorf, that counts as a [BadRequest].
+// Bad returns an error that counts as a [BadRequest]. Its arguments are the same as fmt.Errorf's.
 func Bad(format string, args ...any) error { return bad{fmt.Errorf(format, args...)} }
 
 type bad struct{ error }
 
 func (b bad) Unwrap() error { return b.error }
 
-// Code returns the HTTP status code of the answer to a request that failed with an error.
+// Code returns the HTTP status code of the answer to a request that failed with err.
 func Code(err error) int {
 	switch {
 	case err == nil:
@@ -78,8 +79,8 @@ func Code(err error) int {
 	return http.StatusInternalServerError
 }
 
-// SafeCause returns a text with the reason why a request failed, for its sender. The text contains
-// nothing from an entity, and no text of the database.
+// SafeCause returns the reason why a request failed, as a text for its sender. The text contains no
+// data of an entity, and no message of the database.
 func SafeCause(err error) string {
 	switch code := status.Code(err); {
 	case errors.Is(err, context.Canceled), code == codes.Canceled:

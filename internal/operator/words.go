@@ -32,7 +32,7 @@ func Counted(n int64, one, several string) string {
 	return Grouped(n) + " " + several
 }
 
-// Ago returns how long ago a time was.
+// Ago returns the time between t and now as a text, such as "5 min ago".
 func Ago(t, now time.Time) string {
 	d := now.Sub(t)
 	switch {
@@ -46,8 +46,8 @@ func Ago(t, now time.Time) string {
 	return fmt.Sprintf("%d days ago", int(d.Hours()/24))
 }
 
-// Line returns a text of unknown origin as one line. It cuts the text at a length, and removes
-// control characters, which could change a terminal.
+// Line returns a text of unknown origin as one line of at most the given length. It removes control
+// characters, which could change a terminal.
 func Line(s string, most int) string {
 	clean := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == 0x200e || r == 0x200f || r >= 0x2028 && r <= 0x202e ||
@@ -62,7 +62,7 @@ func Line(s string, most int) string {
 	return clean
 }
 
-// Number returns a number as text. For -1, it returns the word for an unknown number.
+// Number returns a number as text. -1 stands for an unknown number.
 func Number(n int64) string {
 	if n < 0 {
 		return "not known"
@@ -81,8 +81,8 @@ func Within(n int64, b mapper.Bounds) string {
 	return fmt.Sprintf("about %s, between %s and %s", Grouped(n), Grouped(b.Min), Grouped(b.Max))
 }
 
-// Standing returns a job's state as the command line shows it. If the job's phase says more, it
-// follows after a comma, such as "running, queued".
+// Standing returns a job's state as the command line shows it. If the job's phase says more than
+// the state, the phase follows, as in "running, queued".
 func Standing(state mapper.State, phase mapper.Phase) string {
 	if more := PhaseOf(state, phase); more != string(state) {
 		return string(state) + ", " + more
@@ -90,7 +90,7 @@ func Standing(state mapper.State, phase mapper.Phase) string {
 	return string(state)
 }
 
-// PhaseOf returns a job's phase, or its state if the phase says no more than that.
+// PhaseOf returns a job's phase. If the phase says no more than the state, it returns the state.
 func PhaseOf(state mapper.State, phase mapper.Phase) string {
 	switch phase {
 	case "", mapper.PhaseProcessing, mapper.PhasePaused, mapper.PhaseEnded:
@@ -102,7 +102,7 @@ func PhaseOf(state mapper.State, phase mapper.Phase) string {
 	return string(phase)
 }
 
-// Costs returns two costs of a job as text: the cost so far, and the expected one at the job's end.
+// Costs returns, as text, what a job has cost so far, and what it is expected to cost at its end.
 func Costs(job *mapper.Status) string {
 	text := fmt.Sprintf("about $%.4f", job.Dollars)
 	switch {
@@ -114,7 +114,7 @@ func Costs(job *mapper.Status) string {
 	return fmt.Sprintf("%s so far, about $%.4f at its end", text, job.DollarsTotal)
 }
 
-// Needs returns, as text, the expected cost of the rest of a job.
+// Needs returns, as text, what the rest of a job is expected to cost.
 func Needs(job *mapper.Status) string {
 	if job.DollarsTotal < 0 {
 		return "how much it needs to finish is not known"
@@ -175,8 +175,8 @@ func Roughly(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(math.Round(d.Hours()/24)))
 }
 
-// Sized returns the estimated number of entities as text. It says "at least" if the estimate is a
-// lower bound.
+// Sized returns the estimated number of a query's entities as text. If the estimate is a lower
+// bound, the text says "at least".
 func Sized(est *mapper.Estimate) string {
 	size := "about "
 	switch {
@@ -188,10 +188,10 @@ func Sized(est *mapper.Estimate) string {
 	return size + Grouped(est.Entities)
 }
 
-// Undoes reports whether a job undoes another job, or rehearses that.
+// Undoes reports whether a job undoes another job, or rehearses an undo.
 func Undoes(job *mapper.Status) bool { return strings.Contains(job.Mapper, "undo:") }
 
-// UndoneJob returns the ID of the job that an undo is for. For a job that is no undo, it returns
+// UndoneJob returns the ID of the job that an undo undoes. For a job that is no undo, it returns
 // "".
 func UndoneJob(s *mapper.Status) string {
 	if !Undoes(s) {
@@ -206,8 +206,8 @@ func UndoneJob(s *mapper.Status) string {
 	return p.Job
 }
 
-// Undone describes the result of an undo in words: how many entities it has restored, deleted and
-// left.
+// Undone describes the result of an undo: how many entities it has restored, deleted, and left
+// unchanged.
 func Undone(job *mapper.Status) string {
 	n := func(name string) string { return Grouped(job.Counters[name]) }
 	form, already := "%s entities restored, %s new ones deleted, %s not restored", ", %s already as before"
@@ -222,7 +222,7 @@ func Undone(job *mapper.Status) string {
 	return text
 }
 
-// Over describes in words over which entities a query is, such as "Account in all namespaces".
+// Over describes the entities that a query selects, such as "Account in all namespaces".
 func Over(q mapper.Query) string {
 	text := strings.Join(append(slices.Clone(q.Kinds), q.Kind), ", ")
 	text = strings.TrimSuffix(text, ", ")

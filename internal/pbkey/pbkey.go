@@ -1,5 +1,5 @@
-// Package pbkey converts keys from the form of Datastore's protocol to the Go client's. The client
-// has such a conversion, but does not export it.
+// Package pbkey converts keys from the form of Datastore's protocol to the Go client's form. The
+// client does not export its own conversion.
 package pbkey
 
 import (
@@ -9,7 +9,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// Of returns a key in the Go client's form, without project and database.
+// Of returns a key in the Go client's form. This form has no project and no database.
 func Of(k *pb.Key) (key *datastore.Key) {
 	for _, e := range k.GetPath() {
 		key = &datastore.Key{Kind: e.GetKind(), ID: e.GetId(), Name: e.GetName(), Parent: key,
@@ -18,8 +18,8 @@ func Of(k *pb.Key) (key *datastore.Key) {
 	return key
 }
 
-// Text returns a text for a key. Only equal keys have equal texts. The client's String returns the
-// same text for the ID 7 and the name "7".
+// Text returns a text for a key. Different keys have different texts. The client's own String
+// method returns the same text for the ID 7 and for the name "7".
 func Text(k *datastore.Key) string {
 	var b []byte
 	for e := k; e != nil; e = e.Parent {

@@ -1,7 +1,8 @@
 // Package pbvalue converts entities between the form of Datastore's protocol and the Go client's
-// form. The client does not export its own conversion. Its form has no place for some data:
-// meanings, the index flags of an array's elements, and the projects of keys. So [Go] may lose
-// something, and [Of] does not.
+// form. The client does not export its own conversion.
+//
+// The client's form has no place for some data: meanings, the index flags of an array's elements,
+// and the projects of keys. So [Go] may lose data. [Of] loses none.
 package pbvalue
 
 import (
@@ -25,12 +26,12 @@ import (
 // keyField is the name of the property in which the client keeps the key of a nested struct.
 const keyField = "__key__"
 
-// Properties returns an entity's properties in the client's form, ordered by name. A change of them
-// does not change the entity.
+// Properties returns an entity's properties in the client's form, sorted by name. They share no
+// memory with the entity.
 func Properties(e *pb.Entity) []datastore.Property { return Some(e, nil) }
 
-// Some returns, in the client's form, an entity's properties whose names are wanted. If wanted is
-// nil, it returns all.
+// Some returns an entity's properties in the client's form. If wanted is not nil, it returns only
+// the properties for whose names wanted returns true.
 func Some(e *pb.Entity, wanted func(name string) bool) []datastore.Property {
 	var all []datastore.Property
 	if wanted == nil {
@@ -86,13 +87,13 @@ func Go(v *pb.Value) any {
 	return nil
 }
 
-// Entity returns the entity that the client's Put would store for a key and properties. If
-// unindexed is set, all of its properties are unindexed, at every depth.
+// Entity returns the entity that the client's Put stores for a key and properties. If unindexed is
+// set, no property is indexed, at any depth.
 func Entity(key *datastore.Key, properties []datastore.Property, unindexed bool) (*pb.Entity, error) {
 	e := &pb.Entity{Key: Key(key), Properties: make(map[string]*pb.Value, len(properties))}
 	for _, p := range properties {
 		if p.Name == keyField {
-			continue // the client does not send this field
+			continue // the client does not send a key in a property
 		}
 		if e.Properties[p.Name] != nil {
 			return nil, fmt.Errorf("property %q is there twice", p.Name)
@@ -106,8 +107,8 @@ func Entity(key *datastore.Key, properties []datastore.Property, unindexed bool)
 	return e, nil
 }
 
-// Key converts a key to the protocol's form. It leaves out project and database, which the client
-// adds.
+// Key converts a key to the protocol's form, without project and database. The client adds these
+// when it sends the key.
 func Key(k *datastore.Key) *pb.Key {
 	if k == nil {
 		return nil
@@ -130,11 +131,11 @@ func Key(k *datastore.Key) *pb.Key {
 	return all
 }
 
-// LongestIndexed is the maximum length of an indexed text or blob, in bytes. It comes from the page
+// LongestIndexed is the maximum length of an indexed string or blob, in bytes. It is from the page
 // on Datastore's limits.
 const LongestIndexed = 1500
 
-// first is the earliest time that the protocol allows. All times that it allows are before last.
+// The protocol allows times from first on and before last.
 var first, last = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Errors about values that Datastore can't store.
@@ -145,8 +146,8 @@ var (
 	errPoint   = errors.New("a geographical point is off the map")
 )
 
-// Of returns the protocol value that the client's Put would store for a value in the client's form.
-// It returns an error for a value that the client or the database would refuse.
+// Of returns the protocol's value that the client's Put stores for a value. It returns an error for
+// a value that the client or the database refuses.
 func Of(value any, noIndex bool) (*pb.Value, error) {
 	v := &pb.Value{ExcludeFromIndexes: noIndex}
 	switch x := value.(type) {
@@ -166,7 +167,7 @@ func Of(value any, noIndex bool) (*pb.Value, error) {
 		if x.Before(first) || !x.Before(last) {
 			return nil, errTime
 		}
-		micros := int32(x.Nanosecond()) / 1000 * 1000 // the database keeps microseconds
+		micros := int32(x.Nanosecond()) / 1000 * 1000 // the database stores microseconds
 		v.ValueType = &pb.Value_TimestampValue{TimestampValue: &timestamppb.Timestamp{Seconds: x.Unix(), Nanos: micros}}
 	case datastore.GeoPoint:
 		if !x.Valid() {
@@ -195,7 +196,7 @@ func Of(value any, noIndex bool) (*pb.Value, error) {
 	return v, nil
 }
 
-// ofPlain converts a value of a simple type to the protocol's form, such as a number or a text.
+// ofPlain converts a value of a simple type, such as a number or a text, to the protocol's form.
 func ofPlain(value any, noIndex bool) *pb.Value {
 	v := &pb.Value{ExcludeFromIndexes: noIndex}
 	switch x := value.(type) {
@@ -227,8 +228,8 @@ func checkText(text string, noIndex bool) error {
 	return nil
 }
 
-// ofList converts an array to the protocol's form. The index flag is stored with each element, not
-// with the array.
+// ofList converts an array to the protocol's form. The elements get the index flag, and not the
+// array.
 func ofList(all []any, noIndex bool) (*pb.Value, error) {
 	list := make([]*pb.Value, len(all))
 	for i, one := range all {
@@ -240,8 +241,8 @@ func ofList(all []any, noIndex bool) (*pb.Value, error) {
 	return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: list}}}, nil
 }
 
-// ofPointer converts the value that a pointer points to. For a value that is no pointer, it returns
-// the error that no property can have its type.
+// ofPointer converts what a pointer points to. If the value is no pointer, it returns an error
+// which says that no property can have this type.
 func ofPointer(value any, noIndex bool) (*pb.Value, error) {
 	p := reflect.ValueOf(value)
 	switch {

@@ -22,10 +22,11 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// A tap sees the requests and answers of a test's client.
+// A tap is an interceptor of a test's client. It records an entity that is written, and can replace
+// an entity that is read.
 type tap struct {
-	sent *pb.Entity // of the last Put
-	give *pb.Entity // the answer of the next Get, in place of the stored entity
+	sent *pb.Entity // the entity in the last Put
+	give *pb.Entity // the entity that the next Get returns; nil: the stored one
 }
 
 func (p *tap) intercept(
@@ -42,8 +43,8 @@ func (p *tap) intercept(
 	return err
 }
 
-// TestAsTheClient converts random entities in both directions, and compares with the Go client's
-// Get, and its Put of the result.
+// TestAsTheClient compares the conversions of random entities, in both directions, with what the Go
+// client's Get and Put do.
 func TestAsTheClient(t *testing.T) {
 	tapped := new(tap)
 	client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "project",
@@ -76,7 +77,7 @@ func TestAsTheClient(t *testing.T) {
 			if refused == nil {
 				t.Fatalf("the client's Put: %v, and Entity refuses nothing: %.3000v", err, tapped.give)
 			}
-			continue // refused values have a table of their own
+			continue // another test has a table of refused values
 		}
 		put++
 		tapped.sent.Key.PartitionId = nil

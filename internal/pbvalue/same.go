@@ -10,7 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Same reports whether two values are equal bit for bit. proto.Equal would not tell 0 from -0.
+// Same reports whether two values are equal bit for bit. It distinguishes 0 from -0, unlike
+// proto.Equal.
 func Same(a, b *pb.Value) bool {
 	switch x := a.GetValueType().(type) {
 	case *pb.Value_DoubleValue:
@@ -36,7 +37,7 @@ func SameEntity(a, b *pb.Entity) bool {
 		maps.EqualFunc(a.GetProperties(), b.GetProperties(), Same)
 }
 
-// sameAround reports whether two values have equal meanings and equal index flags.
+// sameAround reports whether two values have the same meaning and the same index flag.
 func sameAround(a, b *pb.Value) bool {
 	return a.GetMeaning() == b.GetMeaning() && a.GetExcludeFromIndexes() == b.GetExcludeFromIndexes()
 }
@@ -47,16 +48,15 @@ func samePoint(a, b *latlng.LatLng) bool {
 	return sameFloat(a.GetLatitude(), b.GetLatitude()) && sameFloat(a.GetLongitude(), b.GetLongitude())
 }
 
-// Clone returns a copy of an entity, bit for bit. proto.CloneOf would turn -0 into 0 in a
-// geographical point: it does not copy a field without presence that compares equal to 0. An
-// encoded message keeps the -0.
+// Clone returns a copy of an entity, bit for bit. proto.CloneOf alone would turn -0 into 0 in a
+// geographical point, so Clone then copies the numbers of points.
 func Clone(e *pb.Entity) *pb.Entity {
 	clone := proto.CloneOf(e)
 	restorePoints(e, clone)
 	return clone
 }
 
-// CloneValue returns a copy of a value, as [Clone] does for an entity.
+// CloneValue returns a copy of a value, bit for bit: see [Clone].
 func CloneValue(v *pb.Value) *pb.Value {
 	clone := proto.CloneOf(v)
 	restorePoint(v, clone)

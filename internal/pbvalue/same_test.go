@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestClone copies random entities. A copy has the same encoding, and shares no memory with the
-// entity.
+// TestClone checks that a copy of a random entity has the same encoding, and shares no memory with
+// the entity.
 func TestClone(t *testing.T) {
 	rng := testflag.Rand(t)
 	encode := func(e *pb.Entity) string {
@@ -53,7 +53,7 @@ func TestClone(t *testing.T) {
 	}
 }
 
-// TestSame checks that values that differ in one bit are not the same.
+// TestSame checks that values which differ in only one bit are not the same.
 func TestSame(t *testing.T) {
 	minus := math.Copysign(0, -1)
 	of := func(v any, noIndex bool) *pb.Value {

@@ -1,10 +1,10 @@
-// Package setting makes errors about settings, in which each setting can be shown under the name
-// that the reader knows. For a Go program this is the field, for a request the JSON name, for a
-// command line the flag, and for a form the label.
+// Package setting makes errors about settings. Each reader sees the name of a setting that he
+// knows. This is the field in a Go program, the JSON name in a request, the flag on a command line,
+// and the label in a form.
 //
-// [Errorf] makes such an error. Its format has the settings by their Go names. [In] returns the
-// text of an error with other names, also if another error wraps it. Names are replaced only in
-// formats, and never in users' texts.
+// [Errorf] makes such an error. Its format has the settings' Go names. [In] returns the text of an
+// error with other names, even if other errors wrap it. It replaces names only in formats, and
+// never in users' texts.
 package setting
 
 import (
@@ -17,7 +17,7 @@ import (
 )
 
 // A Name is the Go name of a setting, such as StartOptions.PageSize, or of a method, such as
-// Job.Move. If an argument of [Errorf] is a Name, the error's text has the reader's name there.
+// Job.Move. An argument of [Errorf] that is a Name is also shown under the reader's name.
 type Name string
 
 // name matches the Go name of a setting in the format of an error.
@@ -28,16 +28,17 @@ var name = regexp.MustCompile(`\b(?:(?:StartOptions|PlanOptions|CleanUpOptions|U
 func Find(format string) []string { return name.FindAllString(format, -1) }
 
 // Errorf returns an error about settings, which [In] can show under other names. Its arguments are
-// the ones of fmt.Errorf.
+// the same as fmt.Errorf's.
 func Errorf(format string, args ...any) error {
 	return &about{fmt.Errorf(format, args...), format, args}
 }
 
-// Up returns a number for an error that names the least value of a setting. It has three digits, and
-// is rounded up: the value that the error names is then accepted.
+// Up returns the least allowed value of a setting, as text for an error. The text has three digits,
+// and is rounded up, so that the shown value is allowed.
 func Up(least float64) string {
 	round := func(x float64) float64 {
-		x, _ = strconv.ParseFloat(strconv.FormatFloat(x, 'e', 2, 64), 64) // its own text
+		// the number that the text with three digits stands for
+		x, _ = strconv.ParseFloat(strconv.FormatFloat(x, 'e', 2, 64), 64)
 		return x
 	}
 	up := round(least)
@@ -47,8 +48,8 @@ func Up(least float64) string {
 	return strconv.FormatFloat(up, 'f', -1, 64)
 }
 
-// Renamed returns an error with the settings of one type replaced by the same fields of another
-// type, such as StartOptions by UndoOptions. For a nil error it returns nil.
+// Renamed returns an error in which the settings of one type have the names of another type's
+// fields, such as UndoOptions instead of StartOptions. If err is nil, it returns nil.
 func Renamed(err error, from, to string) error {
 	if err == nil {
 		return nil
@@ -74,7 +75,7 @@ func (r renamed) in(call func(Name) string) string {
 	})
 }
 
-// An about is an error of [Errorf]: a format with names of settings, and the arguments.
+// An about is an error that [Errorf] has made: a format with names of settings, and the arguments.
 type about struct {
 	error
 
@@ -97,7 +98,7 @@ func wrapped(err error) []error {
 	return nil
 }
 
-// In returns an error's text, in which the function call chooses the name of each setting.
+// In returns an error's text, with the name that call returns for each setting.
 func In(err error, call func(Name) string) string {
 	switch e := err.(type) { //nolint:errorlint // those that it wraps are looked at below
 	case *about:
@@ -110,7 +111,7 @@ func In(err error, call func(Name) string) string {
 		before := inner.Error()
 		at := strings.Index(text[from:], before)
 		if at < 0 || before == "" {
-			continue // the wrapping error's text does not contain it
+			continue // the text of the wrapping error does not contain it
 		}
 		after := In(inner, call)
 		text = text[:from+at] + after + text[from+at+len(before):]

@@ -13,8 +13,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestIn checks that an error names settings as its reader does, at any depth of wrapping, and
-// leaves users' names unchanged.
+// TestIn checks that In replaces the names of settings in an error's text, however deep the error
+// is wrapped, and leaves users' names unchanged.
 func TestIn(t *testing.T) {
 	t.Parallel()
 	errBad := errors.New("bad arguments")
@@ -45,7 +45,7 @@ func TestIn(t *testing.T) {
 	}
 }
 
-// TestUp checks that a least value is rounded up, to the next number of three digits.
+// TestUp checks that a number is rounded up to three digits.
 func TestUp(t *testing.T) {
 	for least, want := range map[float64]string{
 		0.5: "0.5", 0.3: "0.3", 1.0 / 3: "0.334", 0.000_621_01: "0.000622", 0.999_1: "1",

@@ -1,5 +1,5 @@
-// Package stranger handles requests from unknown senders safely: it refuses them cheaply, and
-// shortens their texts for a log.
+// Package stranger has helpers for requests from unknown senders. They refuse a request at little
+// cost, and shorten its texts for a log.
 package stranger
 
 import (
@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Refuse answers a request without reading its body. The server closes the connection after the
-// answer, and does not wait for the rest of the body.
+// Refuse answers a request without reading its body. The server then closes the connection, and
+// does not wait for the rest of the body.
 func Refuse(w http.ResponseWriter, code int) {
 	HangUp(w)
 	w.WriteHeader(code)
@@ -18,7 +18,8 @@ func Refuse(w http.ResponseWriter, code int) {
 // HangUp makes the server close the connection after the next answer.
 func HangUp(w http.ResponseWriter) {
 	w.Header().Set("Connection", "close")
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // a test's connection has no deadline
+	// fails in tests whose connection supports no deadline
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 }
 
 // Shown returns the start of a text from an unknown sender, short enough for a log.

@@ -1,9 +1,10 @@
-// Package strictjson decodes JSON, and refuses by name what encoding/json would silently change:
+// Package strictjson decodes JSON. It returns an error with the name of the value where
+// encoding/json would silently lose or change something:
 //
-//   - a name that comes twice, as the last one would win
-//   - a name that the struct lacks
-//   - null for a value that can't be null, as the value would stay unchanged
-//   - a number that would become another one
+//   - a name that comes twice, because the last one would win
+//   - a name that the struct does not have
+//   - null for a value that can't be null, because the value would stay unchanged
+//   - a number that the Go type can't hold exactly
 //   - text that is not UTF-8
 package strictjson
 
@@ -30,8 +31,8 @@ var ErrMissing = errors.New("there is no JSON value")
 // Decode decodes a text with exactly one JSON value into the variable that v points to.
 func Decode(text []byte, v any) error { return decode(text, v, false) }
 
-// DecodeNulls decodes as [Decode] does, but accepts null everywhere and treats it as a missing
-// value. Many programs write missing values as null.
+// DecodeNulls decodes as [Decode] does, but accepts null for every value. It treats null as a
+// missing value, because many programs write missing values as null.
 func DecodeNulls(text []byte, v any) error { return decode(text, v, true) }
 
 func decode(text []byte, v any, nulls bool) error {
@@ -49,15 +50,15 @@ func decode(text []byte, v any, nulls bool) error {
 	return check(text, reflect.TypeOf(v).Elem(), nulls)
 }
 
-// Check returns an error for text that Decode would refuse whatever type it decodes into.
+// Check returns an error for a text that [Decode] refuses for every type.
 func Check(text []byte) error {
 	var raw json.RawMessage
 	return Decode(text, &raw)
 }
 
-// plain returns encoding/json's error about a text in plainer words. If a value does not fit its Go
-// type, the new error has the value's path in the text. Package json would name embedded structs as
-// well, and no path for a type that decodes itself.
+// plain returns an error of encoding/json in plainer words. If a value does not fit its Go type,
+// the new error has the value's path in the text. encoding/json would also name embedded structs in
+// the path, and has no path for types that decode themselves.
 func plain(text []byte, err error, t reflect.Type) error {
 	if json.Valid(text) {
 		if found := locate("", text, t); found != nil {
@@ -71,8 +72,8 @@ func plain(text []byte, err error, t reflect.Type) error {
 }
 
 // locate finds the first value in a text that does not fit its part of the type t, and returns an
-// error with its path. Fields are tried in the order of their names. If all values fit, locate
-// returns nil. The path is the place of the text in the whole value.
+// error with its path. It tries fields sorted by name. If all values fit, it returns nil. The
+// argument path is the path of the text in the whole value.
 func locate(path string, text []byte, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -94,7 +95,7 @@ func locateInside(path string, text []byte, t reflect.Type) error {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
 		var values map[string]json.RawMessage
-		_ = json.Unmarshal(text, &values) // there are none if it is no object
+		_ = json.Unmarshal(text, &values) // if it is no object, there are no fields
 		for _, name := range slices.Sorted(maps.Keys(values)) {
 			var inner reflect.Type
 			if t.Kind() == reflect.Map {
@@ -102,7 +103,7 @@ func locateInside(path string, text []byte, t reflect.Type) error {
 			} else if f := fieldOf(t, name); f == nil {
 				continue
 			} else if inner = f.Type; strings.Contains(f.Tag.Get("json"), ",string") {
-				continue // its JSON is a text, whatever its type
+				continue // in JSON, this field is a string, whatever its Go type
 			}
 			if err := locate(join(path, name), values[name], inner); err != nil {
 				return err
@@ -110,7 +111,7 @@ func locateInside(path string, text []byte, t reflect.Type) error {
 		}
 	case reflect.Slice, reflect.Array:
 		var values []json.RawMessage
-		_ = json.Unmarshal(text, &values) // there are none if it is no array
+		_ = json.Unmarshal(text, &values) // if it is no array, there are no elements
 		for i, value := range values {
 			if err := locate(fmt.Sprintf("%s[%d]", path, i), value, t.Elem()); err != nil {
 				return err
@@ -120,20 +121,20 @@ func locateInside(path string, text []byte, t reflect.Type) error {
 	return nil
 }
 
-// unfit returns the error for a value at a path that does not fit the type t. The given err is the
-// one of package json.
+// unfit returns an error for the value at a path, which does not fit the type t. err is
+// encoding/json's error about it.
 func unfit(path string, err error, t reflect.Type) error {
 	wrong := new(json.UnmarshalTypeError)
 	if !errors.As(err, &wrong) {
 		return fmt.Errorf("%s can't be read: %w", shown(path), err)
 	}
 	article := "a"
-	if strings.HasPrefix(wrong.Value, "a") || strings.HasPrefix(wrong.Value, "o") { // an array, an object
+	if strings.HasPrefix(wrong.Value, "a") || strings.HasPrefix(wrong.Value, "o") { // array or object
 		article = "an"
 	}
 	has := fmt.Sprintf("fit a Go %v", wrong.Type)
 	switch {
-	case wrong.Type != t: // it is inside
+	case wrong.Type != t: // the fault is in a part of the value
 	case t.Kind() == reflect.Struct:
 		has = "be an object"
 	case t.Kind() == reflect.Slice:
@@ -142,8 +143,8 @@ func unfit(path string, err error, t reflect.Type) error {
 	return fmt.Errorf("%s is %s %s, and has to %s", shown(path), article, wrong.Value, has)
 }
 
-// check returns an error for text that encoding/json accepts for the type t, but does not decode
-// exactly. If nulls is set, null is allowed everywhere.
+// check returns an error for a text that encoding/json accepts for the type t, but does not decode
+// exactly. If nulls is set, it accepts null for every value.
 func check(text []byte, t reflect.Type, nulls bool) error {
 	if !utf8.Valid(text) {
 		return errors.New("it is not UTF-8")
@@ -153,7 +154,8 @@ func check(text []byte, t reflect.Type, nulls bool) error {
 	return (&reader{Decoder: d, text: text, nulls: nulls}).value("", t)
 }
 
-// A reader reads valid JSON again, and compares it with the type that has decoded it.
+// A reader goes through JSON that was already decoded, token by token. It compares the tokens with
+// the Go type.
 type reader struct {
 	*json.Decoder
 	text  []byte
@@ -167,12 +169,12 @@ var (
 	timeType = reflect.TypeFor[time.Time]()
 )
 
-// own reports whether a type decodes its JSON with a method of its own. Nothing is known about the
-// form of such JSON. A time is an exception: it has a known form, and accepts null as missing.
+// own reports whether a type has a method that decodes its JSON, so that the form of the JSON is
+// unknown. For a time it returns false, because the form of times is known.
 func own(t reflect.Type) bool { return t != timeType && reflect.PointerTo(t).Implements(ownType) }
 
-// value reads the next value, which is at a path, and compares it with its type t. A nil t means
-// that the value is inside a type that decodes itself.
+// value reads the next value, and compares it with its type t. path is the value's path. A nil t
+// means that the value belongs to a type that decodes itself.
 func (r *reader) value(path string, t reflect.Type) error {
 	token, err := r.Token()
 	if err != nil {
@@ -241,10 +243,10 @@ func (r *reader) object(path string, t reflect.Type) error {
 		if err := r.checkText(path); err != nil {
 			return err
 		}
-		name, _ := token.(string) // a name, inside an object
+		name, _ := token.(string) // inside an object, this token is always a name
 		is, inner := name, t
 		if t != nil && t.Kind() == reflect.Struct {
-			is = fold(name) // as encoding/json finds fields
+			is = fold(name) // the same comparison as encoding/json's
 			if inner = nil; fieldOf(t, name) != nil {
 				inner = fieldOf(t, name).Type
 			}
@@ -270,7 +272,8 @@ func (r *reader) object(path string, t reflect.Type) error {
 	return err
 }
 
-// fold returns the common form of all spellings that encoding/json takes for the same field.
+// fold returns the same text for all spellings of a name that encoding/json treats as the same
+// field.
 func fold(name string) string {
 	return strings.Map(func(r rune) rune {
 		least := r
@@ -281,8 +284,8 @@ func fold(name string) string {
 	}, name)
 }
 
-// checkText returns an error if the text that was read last has half of a surrogate pair.
-// encoding/json would replace this half by another character.
+// checkText returns an error if the last text has half of a surrogate pair. encoding/json would
+// replace this half by another character.
 func (r *reader) checkText(path string) error {
 	end := r.InputOffset()
 	from := bytes.LastIndexByte(r.text[:end-1], '"')
@@ -312,8 +315,8 @@ func (r *reader) checkText(path string) error {
 	return nil
 }
 
-// escaped reports whether the character at a place in a text has a backslash before it that escapes
-// it.
+// escaped reports whether a backslash escapes the character at an index of a text. A backslash that
+// is itself escaped does not count.
 func escaped(text []byte, at int) bool {
 	n := 0
 	for at > 0 && text[at-1] == '\\' {
@@ -323,17 +326,17 @@ func escaped(text []byte, at int) bool {
 	return n%2 == 1
 }
 
-// unitAt returns the UTF-16 unit that a \u escape at a place in a text stands for. Without such an
-// escape there, it returns 0.
+// unitAt returns the UTF-16 unit of the \u escape at an index of a text. If there is no such
+// escape, it returns 0.
 func unitAt(raw []byte, at int) uint64 {
 	if at+6 > len(raw) || raw[at] != '\\' || raw[at+1] != 'u' {
 		return 0
 	}
-	n, _ := strconv.ParseUint(string(raw[at+2:at+6]), 16, 32) // the digits were checked
+	n, _ := strconv.ParseUint(string(raw[at+2:at+6]), 16, 32) // succeeds, because the digits were checked
 	return n
 }
 
-// checkNull returns an error for a null at a path if no variable of type t can be nil.
+// checkNull returns an error for a null at a path, if a variable of type t can't be nil.
 // encoding/json would leave such a variable unchanged, as if the value were missing.
 func checkNull(path string, t reflect.Type) error {
 	if t == nil {
@@ -390,21 +393,22 @@ func Exact(number string) bool {
 		return digits == "" || f != 0
 	}
 	written := len(digits)
-	if !strings.ContainsAny(number, ".eE") { // a whole number, perhaps with zeros at its end
+	if !strings.ContainsAny(number, ".eE") { // an integer, which may end in zeros
 		written = exponent
 	}
 	held, power := digitsOf(strconv.FormatFloat(f, 'e', written-1, 64))
 	return held == digits && power == exponent
 }
 
-// mostDigits is a number of digits that no float64 needs, and no number halfway between two.
+// mostDigits is a number of significant digits, after which a number is certainly not a float64. It
+// is also not halfway between two.
 const mostDigits = 800
 
-// digitsOf returns a number's digits, without zeros at either end. The exponent is the power of ten
-// of the first digit.
+// digitsOf returns a number's significant digits, without zeros at either end. The exponent is the
+// power of ten of the first digit.
 func digitsOf(number string) (digits string, exponent int) {
 	mantissa, power, _ := strings.Cut(strings.ToLower(strings.TrimLeft(number, "+-")), "e")
-	exponent, _ = strconv.Atoi(power) // an exponent that is too large is no float64
+	exponent, _ = strconv.Atoi(power) // an exponent that is too large for an int is too large for a float64
 	whole, fraction, _ := strings.Cut(mantissa, ".")
 	all := whole + fraction
 	digits = strings.TrimLeft(all, "0")

@@ -44,7 +44,7 @@ type params struct {
 }
 
 func TestDecode(t *testing.T) {
-	for text, want := range map[string]string{ // empty: it is accepted
+	for text, want := range map[string]string{ // "": Decode accepts the text
 		`{}`: "", `{"name": "a"}`: "", `{"NAME": "a"}`: "", `{"deep": "a"}`: "",
 		`{"name": "a", "name": "b"}`:                "\"name\" comes twice",
 		`{"name": "a", "Name": "b"}`:                `"name" and "Name"`,
@@ -123,8 +123,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestExact compares with exact arithmetic. A float64 holds a number if it is the nearest one, and
-// has all of its digits.
+// TestExact compares Exact with exact arithmetic. A float64 holds a number exactly if it is the
+// nearest float64, and printing it gives all digits of the number.
 func TestExact(t *testing.T) {
 	for number, want := range map[string]bool{
 		"0": true, "-0": true, "0.000": true, "0e99": true, "1": true, "100": true, "1e2": true, "1.50": true,

@@ -1,4 +1,5 @@
-// Package testbucket has an object store in memory for tests, in place of one in Cloud Storage.
+// Package testbucket has an object store in memory for tests. It replaces a bucket of Cloud
+// Storage.
 package testbucket
 
 import (
@@ -18,38 +19,38 @@ import (
 	"gocloud.dev/gcerrors"
 )
 
-// A Bucket is an object store in memory. A test can see each call of a program, delay its effect,
-// and choose its result.
+// A Bucket is an object store in memory. A test can see each call of the program, delay the call's
+// effect, and choose the result.
 type Bucket struct {
-	// Hook, if set, is called in place of each call's effect. It calls the effect at any time, or
-	// never, and returns the result for the program.
+	// Hook, if it is set, is called instead of each call's effect. It may call the effect at any
+	// time, or never. The program gets the error that Hook returns.
 	Hook func(*Call) error
-	// Lag, if set, returns the age of the content that a listing shows of a name. So listings can
-	// miss recent writes.
+	// Lag, if it is set, makes listings outdated: a listing shows a blob's content from this long
+	// ago. So a listing can miss recent writes.
 	Lag func(key string) time.Duration
 
 	mu    sync.Mutex
-	blobs map[string][]version // all versions of each blob by name, the oldest first
+	blobs map[string][]version // the versions of each blob, by the blob's name, oldest first
 }
 
-// A version is the content that a blob has from a time on.
+// A version is the content of a blob from a time on.
 type version struct {
 	at   time.Time
-	text []byte // the content, or nil if the blob is deleted
+	text []byte // the content; nil if the blob was deleted
 }
 
 // A Call is one call of a program to a bucket.
 type Call struct {
 	context.Context
-	// read, open, write, delete or list. A write has two calls: open, when its text is unknown, and
-	// write.
+	// read, open, write, delete or list. To write a blob, a program makes two calls: open, before
+	// its text is known, and write.
 	Op     string
-	Key    string // the name of the blob, or the prefix of a list
+	Key    string // the name of the blob; for list, the prefix
 	Text   []byte // the text of a write
 	Effect func() error
 }
 
-// listed is the maximum number of names that one call to list returns, as in Cloud Storage.
+// listed is the maximum number of names that a call of list returns, as in Cloud Storage.
 const listed = 1000
 
 // Errors that calls of a bucket return.
@@ -61,7 +62,7 @@ var (
 // New returns an empty bucket.
 func New() *Bucket { return &Bucket{blobs: make(map[string][]version)} }
 
-// Open returns the bucket in the form that programs use.
+// Open returns the bucket in the form that the program uses.
 func (b *Bucket) Open() *blob.Bucket { return blob.NewBucket(served{b}) }
 
 // A served implements the driver interface of package blob for a Bucket.
@@ -77,7 +78,7 @@ func (b *Bucket) do(ctx context.Context, op, key string, text []byte, effect fun
 	return b.Hook(&Call{ctx, op, key, text, effect})
 }
 
-// at returns the content that a blob had at a time, or nil if there was none.
+// at returns the content of a blob at a time, or nil if it did not exist then.
 func (b *Bucket) at(key string, t time.Time) []byte {
 	var text []byte
 	for _, v := range b.blobs[key] {
@@ -104,7 +105,7 @@ func (b *Bucket) Now() map[string][]byte {
 // Names returns the names of all current blobs, sorted.
 func (b *Bucket) Names() []string { return slices.Sorted(maps.Keys(b.Now())) }
 
-// Overwritten returns the names of all blobs that were written again while they existed.
+// Overwritten returns the names of all blobs that were written while they already existed.
 func (b *Bucket) Overwritten() (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -119,14 +120,14 @@ func (b *Bucket) Overwritten() (all []string) {
 	return all
 }
 
-// Put stores a blob directly: Hook does not see it.
+// Put stores a blob without a call of Hook.
 func (b *Bucket) Put(key string, text []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.blobs[key] = append(b.blobs[key], version{time.Now(), text})
 }
 
-// Get returns the content of a blob, or nil if there is none. Hook does not see it.
+// Get returns the content of a blob, or nil if it does not exist. It does not call Hook.
 func (b *Bucket) Get(key string) []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()

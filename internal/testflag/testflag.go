@@ -17,22 +17,22 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// Sequences is the number of random sequences of calls that the differential test runs. It compares
-// the answers of the embedded emulators with Google's.
+// Sequences is the number of random sequences of calls that the differential test runs. This test
+// compares the embedded emulators with Google's.
 var Sequences = flag.Int("sequences", 30, "how many random sequences of calls are compared")
 
-// Seeds is the number of seeds on which [Simulate] runs each test. With 0, each test has its own
-// number.
+// Seeds is the number of seeds on which [Simulate] runs each test. If it is 0, each test chooses
+// its own number.
 var Seeds = flag.Int("seeds", 0, "how many seeds simulations try; 0: a few")
 
-// Comparisons is the number of pairs of queries whose answers the metamorphic test compares. In
-// each pair, one answer follows from the other.
+// Comparisons is the number of pairs of queries that the metamorphic test compares. In each pair,
+// one query's answer follows from the other's.
 var Comparisons = flag.Int("comparisons", 600, "how many pairs of answers of the embedded Datastore are compared")
 
 var seed = flag.Uint64("seed", 0, "the first seed of random tests; 0 is a new one")
 
-// Seed returns the first seed of a random test, from the flag -seed if it is set. If the test
-// fails, its log shows the seed.
+// Seed returns the first seed of a random test. It is the flag -seed, or random. The test's log
+// shows it if the test fails.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	first := *seed
@@ -43,13 +43,14 @@ func Seed(t testing.TB) uint64 {
 	return first
 }
 
-// larger is the text in a usual run's log for the seeds and sizes that only .ci/nightly runs.
+// larger is a line in the log of a usual run. It says that .ci/nightly uses more seeds and larger
+// sizes.
 const larger = "left out: more seeds and larger numbers, with which .ci/nightly runs it"
 
 // atNight is the factor by which .ci/nightly multiplies the seeds of [Simulate].
 const atNight = 15
 
-// Size returns the size for a test: short in a short run, night in .ci/nightly, and otherwise
+// Size returns the size of a test: short with the flag -short, night in .ci/nightly, and otherwise
 // usual.
 func Size(t testing.TB, short, usual, night int) int {
 	t.Helper()
@@ -64,13 +65,13 @@ func Size(t testing.TB, short, usual, night int) int {
 }
 
 // Simulate runs a test on several seeds, one after the other, and returns the number of seeds. This
-// is few in a short run (one with the race detector), fifteen times usual in .ci/nightly, and
-// otherwise usual. The flag [Seeds] overrides it.
+// is few with the flag -short, 15 × usual in .ci/nightly, and otherwise usual. The flag [Seeds]
+// overrides it.
 func Simulate(t *testing.T, usual, few int, run func(t *testing.T, seed uint64)) (n int) {
 	t.Helper()
 	first := Seed(t)
 	if raced {
-		few = 1 // it takes ten times as long
+		few = 1 // the race detector makes tests ten times slower
 	}
 	if n = *Seeds; n == 0 {
 		n = Size(t, few, usual, atNight*usual)
@@ -81,8 +82,8 @@ func Simulate(t *testing.T, usual, few int, run func(t *testing.T, seed uint64))
 	return n
 }
 
-// SideBySide makes a test on one seed of [Simulate] run in parallel with others. With -failfast it
-// does nothing, because -failfast does not stop parallel tests.
+// SideBySide lets a test that [Simulate] runs on one seed run in parallel with other tests. With
+// -failfast it does nothing, because -failfast does not stop parallel tests.
 func SideBySide(t *testing.T) {
 	t.Helper()
 	if flag.Lookup("test.failfast").Value.String() != "true" {
@@ -91,17 +92,17 @@ func SideBySide(t *testing.T) {
 }
 
 // Patience is how long a test waits in real time for an event. It is long, because the machine may
-// be busy: a test fails only if the event does not come at all.
+// be busy: a test fails only if the event never comes.
 const Patience = 5 * time.Minute
 
-// Rand returns a source of random numbers. A failing test shows its seed.
+// Rand returns a random number generator for a test. If the test fails, its log shows the seed.
 func Rand(t testing.TB) *rand.Rand {
 	t.Helper()
 	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
-// Sequential skips a test in a short run of the race detector. It is for long tests that run
-// nothing concurrently: they check numbers or forms, or wait for many deaths. Other tests run the
+// Sequential skips a test that runs with both -short and the race detector. It is for long tests
+// without concurrency: they check numbers or forms, or wait for many deaths. Other tests run the
 // same code.
 func Sequential(t *testing.T) {
 	t.Helper()

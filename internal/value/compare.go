@@ -10,8 +10,8 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// The ranks of types, in Datastore's order of values of different types, as in both of Google's
-// emulators. Timestamps have the rank of integers, as microseconds, and strings the rank of blobs.
+// The ranks of types. Datastore orders values of different types by them, as in both of Google's
+// emulators. A timestamp has the rank of an integer, and a string has the rank of a blob.
 const (
 	NullRank = iota
 	IntegerRank
@@ -80,8 +80,8 @@ func Compare(a, b any) int {
 	return 0
 }
 
-// IntegerOf returns the integer that a value of [IntegerRank] is ordered by. For a timestamp this
-// is its microseconds.
+// IntegerOf returns the integer by which a value of [IntegerRank] is ordered. For a timestamp, it
+// is the number of microseconds since 1970.
 func IntegerOf(v any) int64 {
 	if t, ok := v.(time.Time); ok {
 		return t.UnixMicro()
@@ -98,7 +98,7 @@ func compareBytes(a, b any) int {
 	return bytes.Compare(BytesOf(a), BytesOf(b))
 }
 
-// BytesOf returns the bytes that a string or a blob is ordered by.
+// BytesOf returns the bytes by which a string or a blob is ordered.
 func BytesOf(v any) []byte {
 	if s, ok := v.(string); ok {
 		return []byte(s)
@@ -106,8 +106,8 @@ func BytesOf(v any) []byte {
 	return v.([]byte)
 }
 
-// FloatBits converts a float to an integer. The integers have the order of the floats. Negative
-// zero comes before zero, and NaN after all others.
+// FloatBits converts a float to an integer. These integers are in the order of the floats. Negative
+// zero comes before zero, and NaN after all other floats.
 func FloatBits(f float64) uint64 {
 	bits := math.Float64bits(f)
 	switch {
@@ -119,7 +119,7 @@ func FloatBits(f float64) uint64 {
 	return bits | 1<<63
 }
 
-// FloatOf returns the float that [FloatBits] has converted.
+// FloatOf reverses [FloatBits].
 func FloatOf(bits uint64) float64 {
 	switch {
 	case bits == math.MaxUint64:
@@ -131,9 +131,9 @@ func FloatOf(bits uint64) float64 {
 }
 
 // CompareKeys returns a number less than, equal to or greater than 0, by Datastore's order of keys.
-// Keys are ordered by namespace, and then element by element from the root, an ancestor before its
-// descendants. Kinds compare as bytes. IDs come before names, IDs compare as signed integers, and
-// names as UTF-8 bytes.
+// Keys are ordered by namespace, and then element by element from the root. An ancestor comes
+// before its descendants. Kinds compare as bytes. IDs come before names. IDs compare as signed
+// integers, and names as UTF-8 bytes.
 func CompareKeys(a, b *datastore.Key) int {
 	if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
 		return c
@@ -141,7 +141,8 @@ func CompareKeys(a, b *datastore.Key) int {
 	return ComparePaths(Path(a), Path(b))
 }
 
-// ComparePaths compares two paths, as [Path] returns them, element by element from the root.
+// ComparePaths compares two paths element by element, from the root. The paths are in the form that
+// [Path] returns.
 func ComparePaths(a, b []*datastore.Key) int {
 	for i := range min(len(a), len(b)) {
 		if c := CompareElements(a[i], b[i]); c != 0 {
@@ -177,8 +178,8 @@ func CloneKey(k *datastore.Key) *datastore.Key {
 	return &clone
 }
 
-// Path returns the ancestors of a key from the root, and then the key. Each stands for the element
-// of the path that it ends with.
+// Path returns the keys of an entity's ancestors, from the root on, and then its own key. Each key
+// stands for its last element.
 func Path(k *datastore.Key) []*datastore.Key {
 	n := 0
 	for e := k; e != nil; e = e.Parent {

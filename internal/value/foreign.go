@@ -12,14 +12,14 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// A Foreign is a key of another project or database than the entity that contains it. The client's
-// keys have neither, so the client would take it for a key of its own project.
+// A Foreign is a key of another project or database than its entity's. The client's type for keys
+// has neither, so the client would take it for a key of the entity's project.
 type Foreign struct {
 	Key               *datastore.Key
 	Project, Database string
 }
 
-// A ForeignEntity is a nested entity with a key of another project or database. Its Key has this
+// A ForeignEntity is a nested entity whose key is of another project or database. Its Key is this
 // key, and the Key in its Entity is nil.
 type ForeignEntity struct {
 	Key    Foreign
@@ -54,7 +54,8 @@ func Go(of *pb.Entity, v *pb.Value) any {
 	return pbvalue.Go(v)
 }
 
-// keyOf converts a key in the entity "of": to a [Foreign], or else to a *datastore.Key.
+// keyOf converts a key in the entity "of" to a *datastore.Key, or to a [Foreign] if it is of
+// another project or database.
 func keyOf(of *pb.Entity, k *pb.Key) any {
 	at, own := k.GetPartitionId(), of.GetKey().GetPartitionId()
 	if len(k.GetPath()) > 0 && at.GetProjectId() != "" && own.GetProjectId() != "" &&
@@ -64,8 +65,8 @@ func keyOf(of *pb.Entity, k *pb.Key) any {
 	return pbkey.Of(k)
 }
 
-// compareForeign compares two keys, at least one of them a [Foreign]. Keys of the entity's own
-// project come first.
+// compareForeign compares two keys: a [Foreign] and another key, which may also be a [Foreign].
+// Keys of the entity's own project come first.
 func compareForeign(a, b any) int {
 	p, foreign := a.(Foreign)
 	q, both := b.(Foreign)

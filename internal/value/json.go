@@ -15,10 +15,10 @@ import (
 	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
-// JSON is a value of a property, in the form that requests of the jobs API have. In it true,
-// "text", 5 and null stand for themselves, and 5.0 is a float. Other values are objects that name
-// their type: {"time": "2026-…"}, {"key": "…"} as from datastore.Key.Encode, {"bytes": "…"} in
-// base64, {"float": "NaN"} or {"float": 5}, {"int": "5"}.
+// JSON is a value of a property in requests of the jobs API. The JSON values true, "text", 5 and
+// null stand for themselves, and 5.0 is a float. Other values are objects that name their type:
+// {"time": "2026-…"}, {"key": "…"} as from datastore.Key.Encode, {"bytes": "…"} in base64,
+// {"float": "NaN"} or {"float": 5}, {"int": "5"}.
 type JSON struct{ V any }
 
 type typedValue struct {
@@ -29,7 +29,7 @@ type typedValue struct {
 	Int   *number        `json:"int,omitempty"`
 }
 
-// A number is a number in JSON, as a number or as a text. Some programs write 5.0 as 5, and others
+// A number is a JSON number, or a number in a JSON string. Some programs write 5.0 as 5, and some
 // can't write large integers as numbers.
 type number string
 
@@ -128,8 +128,8 @@ func (j *JSON) typed(b []byte) error {
 	return err
 }
 
-// floatOf returns the float for a JSON number. It returns an error if no float has all of the
-// number's digits.
+// floatOf returns the float of a JSON number. It returns an error if no float has all digits of the
+// number.
 func floatOf(number string) (float64, error) {
 	f, err := strconv.ParseFloat(number, 64)
 	if err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) && !strictjson.Exact(number) {

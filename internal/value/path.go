@@ -6,10 +6,10 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// Each calls f with the value of each property that a path names, by the rules of Datastore's
-// indexes. A path is names joined by dots. A dot leads into a nested entity, also one in an array,
-// or is part of a name. So "a.b" is the property b of the entity a, and also the property "a.b" of
-// flattened structs. If both exist, f gets both.
+// Each calls f with each value at a path, by the rules of Datastore's indexes. A path is names
+// joined by dots. A dot either leads into a nested entity, which may be in an array, or is part of
+// a name. So "a.b" is the property b of the entity a. It is also the property "a.b", as in
+// flattened structs. If both exist, Each calls f for both.
 func Each(e *pb.Entity, path string, f func(v *pb.Value)) { each(e, path, false, f) }
 
 func each(e *pb.Entity, path string, indexed bool, f func(*pb.Value)) {
@@ -33,7 +33,7 @@ func each(e *pb.Entity, path string, indexed bool, f func(*pb.Value)) {
 }
 
 // Leads reports whether the start of a path names a nested entity of e. The rest of the path then
-// names a property of it.
+// names a property of the nested entity.
 func Leads(e *pb.Entity, path string) bool {
 	found := false
 	for i := range strings.Count(path, ".") {
@@ -47,7 +47,7 @@ func Leads(e *pb.Entity, path string) bool {
 	return found
 }
 
-// Of returns the values that an entity has at a path. An array counts as its elements, one by one.
+// Of returns the values that an entity has at a path. For an array, these are its elements.
 func Of(e *pb.Entity, path string) (values []any) {
 	Each(e, path, func(v *pb.Value) {
 		for _, el := range Elements(v) {

@@ -46,13 +46,13 @@ func Type(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// Text returns a value as a text that shows its type. Different values have different texts. The
-// forms are GQL's where these exist: null, true, 5, 5.0, "5", BLOB("…") in web-safe base64,
+// Text returns a value as a text that shows its type. Different values have different texts. GQL's
+// notation is used where it exists: null, true, 5, 5.0, "5", BLOB("…") in web-safe base64,
 // DATETIME("2026-10-24T00:00:00Z"), and KEY(NAMESPACE("acme"), Account, 5).
 //
-// Other forms are KEY(PROJECT("other"), DATABASE("second"), Account, 5) for a [Foreign] key, NaN,
-// Infinity, POINT(52.5, 13.4), ARRAY(5, "a"), and ENTITY(city: "Oslo") with names in order. Control
-// characters for terminals are escaped, as in Go.
+// Other notations are KEY(PROJECT("other"), DATABASE("second"), Account, 5) for a [Foreign] key,
+// NaN, Infinity, POINT(52.5, 13.4), ARRAY(5, "a"), and ENTITY(city: "Oslo") with sorted names.
+// Control characters are escaped, as in Go.
 func Text(v any) string { return string(appendText(nil, v)) }
 
 func appendText(b []byte, v any) []byte {
@@ -69,7 +69,7 @@ func appendText(b []byte, v any) []byte {
 		return strconv.AppendQuote(b, v)
 	case []byte:
 		return append(base64.RawURLEncoding.AppendEncode(append(b, `BLOB("`...), v), `")`...)
-	case time.Time: // as stored
+	case time.Time: // in microseconds, as stored
 		b = append(b, `DATETIME("`...)
 		return append(v.UTC().Truncate(time.Microsecond).AppendFormat(b, time.RFC3339Nano), `")`...)
 	case datastore.GeoPoint:
@@ -150,7 +150,7 @@ func appendForeign(b []byte, k Foreign) []byte {
 }
 
 // appendProperties appends the text of an entity's properties and the closing parenthesis. If keyed
-// is set, b ends with the entity's key, and a comma comes first.
+// is set, b ends with the entity's key, so a comma comes first.
 func appendProperties(b []byte, properties []datastore.Property, keyed bool) []byte {
 	ordered := slices.Clone(properties)
 	slices.SortStableFunc(ordered, func(p, q datastore.Property) int { return strings.Compare(p.Name, q.Name) })
@@ -163,9 +163,10 @@ func appendProperties(b []byte, properties []datastore.Property, keyed bool) []b
 	return append(b, ')')
 }
 
-// Short shortens a text to at most the given number of bytes, which must be 40 or more. A longer
-// text is cut off, and ends with a hash of the whole text. So different texts stay different, also
-// from every text that [Text] returns. The result is valid UTF-8.
+// Short shortens a text to at most the given number of bytes, which must be at least 40. A longer
+// text is cut off, and ends with a hash of the whole text. So different texts get different
+// results. A shortened text also differs from every text that [Text] returns. The result is valid
+// UTF-8.
 func Short(text string, most int) string {
 	if len(text) <= most {
 		return text

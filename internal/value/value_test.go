@@ -19,7 +19,7 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// random returns a value of any type, often one that is easily taken for another.
+// random returns a random value of any type. Many are easily confused with another value.
 func random(r *rand.Rand, depth int) any {
 	texts := []string{"", "a", "1", "1.0", "null", "true", "NaN", "a\"b", "a`b", `a\b`, "a\nb", "KEY(K, 1)", "ä",
 		"\u200e", "\u007f", "a, b: c", strings.Repeat("x", 300)}
@@ -79,7 +79,8 @@ func randomKey(r *rand.Rand, text func() string) *datastore.Key {
 	return k
 }
 
-// TestText reads the texts of random values back. So no two values have the same text.
+// TestText parses the texts of random values. It checks that the result is the same value, so no
+// two values have the same text.
 func TestText(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -101,7 +102,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestGQL checks that GQL reads the texts of values that it can express as the same values.
+// TestGQL checks that GQL parses a value's text as the same value, if GQL can express this value.
 func TestGQL(t *testing.T) {
 	for _, v := range []any{
 		nil, true, false, int64(-5), 5.0, 0.1, 1e21, "a", "null", "a\"b'c", "5", []byte("ab\xff"), time.Date(2026, 10,
@@ -126,7 +127,7 @@ func TestGQL(t *testing.T) {
 	}
 }
 
-// same reports whether two values are the same, except for index flags of nested values.
+// same reports whether two values are the same. It ignores the index flags of nested values.
 func same(a, b any) bool {
 	switch a := a.(type) {
 	case float64:
@@ -151,7 +152,7 @@ func same(a, b any) bool {
 	return a == b
 }
 
-// sameEntities compares entities. Their properties may be in different orders.
+// sameEntities compares two entities. Their properties may be in a different order.
 func sameEntities(a, b *datastore.Entity) bool {
 	if len(a.Properties) != len(b.Properties) || (a.Key == nil) != (b.Key == nil) ||
 		a.Key != nil && !a.Key.Equal(b.Key) {
@@ -166,7 +167,7 @@ func sameEntities(a, b *datastore.Entity) bool {
 	return true
 }
 
-// A reader reads texts of values.
+// A reader parses texts that Text has returned.
 type reader struct {
 	text   string
 	failed bool
@@ -262,7 +263,7 @@ func (p *reader) value() any {
 	return p.number()
 }
 
-// entity reads the text after ENTITY(.
+// entity reads what follows ENTITY( in a text.
 func (p *reader) entity() *datastore.Entity {
 	e := new(datastore.Entity)
 	if strings.HasPrefix(p.text, "KEY(") {
@@ -316,7 +317,7 @@ func (p *reader) key() (k *datastore.Key) {
 	return k
 }
 
-// TestPaths checks where paths lead, wherever the dots are.
+// TestPaths checks which values a path leads to, for names with and without dots.
 func TestPaths(t *testing.T) {
 	entity := func(properties ...datastore.Property) *datastore.Entity {
 		return &datastore.Entity{Properties: properties}
@@ -357,8 +358,8 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestForeign checks that keys of other projects and databases differ from own keys, which the
-// client does not tell apart.
+// TestForeign checks that keys of other projects and databases differ from the entity's own. The
+// client's keys do not show this difference.
 func TestForeign(t *testing.T) {
 	key := func(project, database string) *pb.Value {
 		k := pbvalue.Key(datastore.IDKey("K", 1, nil))

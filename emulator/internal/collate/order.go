@@ -22,8 +22,9 @@ const (
 	nameTag     byte = 0x02
 )
 
-// First bytes of the ordered forms of values. They give the order of types, as in both of Google's
-// emulators. Integers and timestamps share one, and so do strings and blobs.
+// First bytes of the ordered forms of values. They put values of different types in the same order
+// as both of Google's emulators do. Integers and timestamps share a byte, and so do strings and
+// blobs.
 const (
 	nullTag byte = 0x10 + iota
 	integerTag
@@ -35,8 +36,9 @@ const (
 	entityTag
 )
 
-// appendBytes appends the ordered form of the bytes s. Zero bytes in it are escaped. Its end is
-// marked by bytes that sort before every escaped or plain byte.
+// appendBytes appends the ordered form of the bytes s. In this form, each zero byte of s is
+// escaped, and an end mark follows the last byte. The end mark sorts before every plain or escaped
+// byte.
 func appendBytes[S string | []byte](dst []byte, s S) []byte {
 	for i := range len(s) {
 		dst = append(dst, s[i])
@@ -51,8 +53,8 @@ func appendInt64(dst []byte, n int64) []byte {
 	return binary.BigEndian.AppendUint64(dst, uint64(n)^(1<<63))
 }
 
-// appendFloat64 appends the ordered form of a double: negative zero is before zero, and NaN after
-// everything.
+// appendFloat64 appends the ordered form of a double. Negative zero comes before zero, and NaN
+// after all other numbers.
 func appendFloat64(dst []byte, f float64) []byte {
 	bits := math.Float64bits(f)
 	switch {
@@ -66,8 +68,8 @@ func appendFloat64(dst []byte, f float64) []byte {
 	return binary.BigEndian.AppendUint64(dst, bits)
 }
 
-// appendElements appends the ordered form of a path, without the mark at its end. The forms of all
-// descendants start with this, too.
+// appendElements appends the ordered form of a path, without the mark at its end. So the result is
+// a prefix of the ordered forms of all descendants of this path.
 func appendElements(dst []byte, path []*pb.Key_PathElement) []byte {
 	for _, el := range path {
 		dst = append(dst, PathElement)
@@ -134,12 +136,12 @@ func Invert(form string) string {
 	return string(b)
 }
 
-// Ancestors returns the ordered forms of the paths of an entity and its ancestors. They are cut
-// from the entity's own path.
+// Ancestors returns the paths of an entity's ancestors and of the entity itself, as index entries
+// without values. The argument is the ordered form of the entity's path.
 func Ancestors(path string) []Entry {
 	var all []Entry
 	for i := 0; i < len(path) && path[i] == PathElement; {
-		i = skipBytes(path, i+1) // the kind
+		i = skipBytes(path, i+1) // skips the kind
 		if path[i] == idTag {
 			i += 1 + 8
 		} else {
@@ -172,7 +174,7 @@ func cutBytes(form string) (plain, rest string, ok bool) {
 		}
 		b = append(b, form[i])
 		if form[i] == 0 {
-			i++ // the escape
+			i++ // skips the escape
 		}
 	}
 	return "", "", false
@@ -182,22 +184,22 @@ func cutBytes(form string) (plain, rest string, ok bool) {
 func skipBytes(form string, i int) int {
 	for form[i] != 0 || form[i+1] != 1 {
 		if form[i] == 0 {
-			i++ // an escaped zero
+			i++ // skips an escaped zero
 		}
 		i++
 	}
 	return i + 2
 }
 
-// An Entry is a value by which an index has an entity: the value and its ordered form.
+// An Entry is one indexed value of an entity, with the ordered form of the value.
 type Entry struct {
 	Form  string
 	Value *pb.Value
 }
 
-// Entries returns the values by which the index of a property name has an entity with these
-// properties. These are each element of an array, and the properties of nested entities under names
-// joined by dots. Values that are excluded from indexes are left out.
+// Entries returns the values that an index of the property name holds for an entity with these
+// properties. An array has a value for each of its elements. A name with a dot, as in a.b, means
+// property b of the nested entity a. Values that are excluded from indexes are left out.
 func Entries(properties map[string]*pb.Value, name string) []Entry {
 	values := EntriesOf(properties[name])
 	for i := range len(name) {
@@ -221,8 +223,8 @@ func Entries(properties map[string]*pb.Value, name string) []Entry {
 	return values
 }
 
-// EntriesOf returns the values by which an index has the property value v. It does not look into
-// nested entities.
+// EntriesOf returns the values that an index holds for the property value v: one, or one for each
+// element of an array. It leaves out nested entities, and values that are excluded from indexes.
 func EntriesOf(v *pb.Value) []Entry {
 	if v == nil || v.ExcludeFromIndexes || v.GetEntityValue() != nil {
 		return nil

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
+	_ "github.com/scattermap/scattermap/internal/testflag" // every test package below emulator/ must know its flags
 )
 
 // FuzzKeyForm checks that the ordered forms of names compare like the names, in both directions,

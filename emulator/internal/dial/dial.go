@@ -20,7 +20,8 @@ func Insecure(endpoint string) []option.ClientOption {
 	}
 }
 
-// Versions returns [mapper.ClientOption].
+// Versions returns the client option that [mapper.ClientOption] returns. With it, a client receives
+// the versions of entities.
 func Versions() option.ClientOption {
 	return option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept.Unary))
 }

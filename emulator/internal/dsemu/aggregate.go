@@ -10,8 +10,8 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/query"
 )
 
-// aggregate returns the aggregations over a query's rows, and the number of index entries that were
-// read for them.
+// aggregate runs a query, and returns the results of its aggregations, such as COUNT. It also
+// returns the number of index entries that it read.
 func (db *database) aggregate(
 	ctx context.Context, q *query.Query, tallies []*query.Tally, o *pb.ReadOptions,
 ) (resp *pb.RunAggregationQueryResponse, entries int64, err error) {

@@ -47,8 +47,8 @@ func (db *database) commit(ctx context.Context, req *pb.CommitRequest) (*pb.Comm
 	}
 }
 
-// checkFirst looks for conflicts of the transaction that a request commits, before the commit
-// itself: see [database.checkEarly].
+// checkFirst starts a transactional commit: it looks for conflicts, with pauses for other callers.
+// The commit itself does not pause, and then has little left to check. See [database.checkEarly].
 func (db *database) checkFirst(req *pb.CommitRequest, now time.Time) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -69,8 +69,9 @@ func (db *database) giveUp(req *pb.CommitRequest) {
 	}
 }
 
-// tryCommit carries out a commit. If another transaction has a lock in its way, tryCommit returns
-// that transaction, for which the caller waits.
+// tryCommit carries out a commit. If another transaction holds a lock on an entity of the commit,
+// tryCommit changes nothing and returns that transaction. The caller waits for its end, and tries
+// again.
 func (db *database) tryCommit(req *pb.CommitRequest, now time.Time) (*pb.CommitResponse, *transaction, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -97,7 +98,7 @@ func (db *database) tryCommit(req *pb.CommitRequest, now time.Time) (*pb.CommitR
 	switch {
 	case tx == nil || holder != nil:
 	case err != nil:
-		tx.abort() // it can still be rolled back
+		tx.abort() // a client can still roll it back
 	default:
 		db.end(tx)
 	}
@@ -117,7 +118,7 @@ func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transacti
 	}
 }
 
-// apply writes all mutations of a commit, or none. The commit is of the transaction tx, or of none.
+// apply applies all mutations of a commit, or none. tx is nil if the commit is not transactional.
 // The caller has locked the database.
 func (db *database) apply(
 	tx *transaction, mutations []*pb.Mutation, now time.Time,

@@ -22,23 +22,24 @@ type database struct {
 	mu         mutex
 	totals     store.Totals
 	namespaces btree.Map[string, *metadata.Kinds]
-	lastCommit int64    // time of the last commit in microseconds
-	log        []change // changes that a running read may not have seen, oldest first
-	trimmed    int      // number of changes at the start of log that trim has handled
-	// versions before this time were dropped to save memory; reads of earlier times are refused
+	lastCommit int64    // time of the last commit, in microseconds since 1970
+	log        []change // commits' writes, oldest first; trim removes old ones
+	trimmed    int      // number of changes at the start of log that trim has already dropped
+	// time in microseconds; reads of earlier times are refused, because old versions were dropped
+	// to save memory
 	forgotten    int64
-	scans        map[int64]int // number of running scans, by the time of the state that they read
+	scans        map[int64]int // number of running scans by the time whose state they read, in microseconds
 	transactions map[string]*transaction
 	expiredAt    time.Time // when expire was last called
 	trimmedAt    time.Time // when trim last dropped something
-	// the last transaction's ID; shared by the server's databases, so that each ID is unique
+	// ID of the last transaction; all databases of the server share it, so that each ID is unique
 	lastID      *atomic.Uint64
-	closed      bool // whether a reset has closed the database
+	closed      bool // whether the server was reset, so that calls to this database fail
 	ids         *rand.Rand
 	reservedIDs map[string]bool // IDs that were reserved, and that allocate does not use
 }
 
-// A change records that a commit has written a record.
+// A change records that the commit at a time wrote a record.
 type change struct {
 	at     int64
 	kind   *store.Kind
@@ -81,7 +82,7 @@ func (db *database) addKind(namespace, name string) *store.Kind {
 	return k
 }
 
-// get returns the version of an entity at the time at, as a read of that time sees it.
+// get returns the version that an entity had at the time at.
 func (db *database) get(key model.Key, at int64) (store.Version, bool) {
 	k := db.kind(key.Namespace, key.Kind)
 	if model.Reserved(key.Kind) {
@@ -108,7 +109,8 @@ func (db *database) describe(
 	return described.Describe(namespace, name, at, in, most)
 }
 
-// nextCommit returns the time of the next commit: now, but later than every earlier commit.
+// nextCommit returns the time of the next commit. It is now, or the first microsecond after the
+// last commit if that is later.
 func (db *database) nextCommit(now time.Time) int64 {
 	return max(now.UnixMicro(), db.lastCommit+1)
 }
@@ -127,8 +129,8 @@ func (db *database) needed() int64 {
 	return h
 }
 
-// scan registers a query that reads the state at a time. Until the caller calls end, the database
-// keeps all versions that the query reads.
+// scan registers a query that reads the state at a time. The database keeps all versions that the
+// query reads until the caller calls end.
 func (db *database) scan(at int64) (end func()) {
 	db.scans[at]++
 	return func() {
@@ -138,16 +140,17 @@ func (db *database) scan(at int64) (end func()) {
 	}
 }
 
-// Limits of one step of trim. A step handles up to trimChanges changes, and up to trimVersions
-// changes that have an old version to drop.
+// The largest amount of work of one call of trim. A call handles up to trimChanges changes, or up
+// to trimVersions changes that have an old version to drop.
 const (
 	trimChanges  = 1024
 	trimVersions = 64
 )
 
-// trim drops changes and old versions that no read needs any more, or that need too much memory. It
-// drops the oldest versions first. So reads of all times after a certain one stay right, and reads
-// of earlier times are refused. It returns true if there is more to drop.
+// trim drops old entries of the log, and old versions of entities. It drops what no allowed read
+// needs any more. If the remaining old versions exceed [Options.VersionMemory], it drops more, from
+// the oldest on. The database then refuses reads of the times before. It returns true if there is
+// more to drop.
 func (db *database) trim(now time.Time) (more bool) {
 	if db.trimmed == len(db.log) {
 		return false
@@ -188,7 +191,7 @@ func (db *database) tidy() {
 	}
 }
 
-// since returns the changes after a time.
+// since returns the changes that were committed after a time.
 func (db *database) since(at int64) []change {
 	i, _ := slices.BinarySearchFunc(db.log, at+1, func(c change, at int64) int { return cmp.Compare(c.at, at) })
 	return db.log[max(i, db.trimmed):]

@@ -18,8 +18,8 @@ import (
 )
 
 // TestDescriptionsInPieces describes each reserved kind as a whole, in pieces, and for spans of
-// keys. It checks that all have the same entities. Namespaces and kinds may be empty, deleted or
-// have odd names. Meanwhile other calls wait.
+// keys. It checks that all of these have the same entities. Some namespaces and kinds are empty or
+// deleted, or have odd names. Other calls wait meanwhile, so the description pauses.
 func TestDescriptionsInPieces(t *testing.T) {
 	rng := testflag.Rand(t)
 	for range 20 {
@@ -60,7 +60,7 @@ func TestDescriptionsInPieces(t *testing.T) {
 		}
 		ns := namespaces[rng.IntN(len(namespaces))]
 		db.mu.Lock()
-		db.mu.waiting.Store(int32(rng.IntN(2))) // a caller that waits, and gets the lock at every pause
+		db.mu.waiting.Store(int32(rng.IntN(2))) // pretends that a caller waits, so that the description pauses
 		for _, name := range []string{
 			"__namespace__", "__kind__", "__property__", "__Stat_Total__",
 			"__Stat_Namespace__", "__Stat_Kind__", "__Stat_Ns_Total__", "__Stat_Ns_Kind__",
@@ -97,8 +97,8 @@ func TestDescriptionsInPieces(t *testing.T) {
 	}
 }
 
-// describePieces describes a span in pieces of at least most entities, and checks that no entity
-// comes twice.
+// describePieces describes a span of keys in pieces. It checks that each piece except the last has
+// at least most entities, and that no entity comes twice.
 func describePieces(t *testing.T, db *database, ns, name string, in metadata.Span, most int) map[string]string {
 	t.Helper()
 	got := make(map[string]string)
@@ -136,8 +136,8 @@ type writing struct{ write func() }
 func (w writing) Wanted() bool { return true }
 func (w writing) Pause()       { w.write() }
 
-// TestScanBesideWrites scans several kinds at once, and several parts of one, while others write at
-// every pause. The results are the entities of the scan's time.
+// TestScanBesideWrites checks that a query sees only the state of its read time. It scans several
+// kinds at once, and several parts of one kind, while others write at every pause.
 func TestScanBesideWrites(t *testing.T) {
 	rng := testflag.Rand(t)
 	s := newTestServer(t)

@@ -12,20 +12,20 @@ import (
 // plans reports whether a request wants only the plan of the query, and no results.
 func plans(o *pb.ExplainOptions) bool { return o != nil && !o.Analyze }
 
-// A cost has the numbers of what running a query took.
+// A cost is what running a query took.
 type cost struct {
 	results    int64
 	reads      int64 // billed reads
 	small      int64 // billed small operations
 	documents  int64 // documents that were read
 	scanned    int64 // index entries that were read
-	aggregated int64 // entries among scanned that are billed, because they were aggregated
+	aggregated int64 // the index entries among scanned that are billed, because an aggregation read them
 }
 
 // metrics returns the metrics of a query: its plan and its cost.
 func (c cost) metrics(plan *pb.PlanSummary, took time.Duration) *pb.ExplainMetrics {
 	count := func(n int64) *structpb.Value { return structpb.NewStringValue(strconv.FormatInt(n, 10)) }
-	var least int64 // the amount billed for a query that reads nothing
+	var least int64 // bill of a query that reads nothing
 	if c.documents+c.aggregated == 0 {
 		least = c.reads
 	}

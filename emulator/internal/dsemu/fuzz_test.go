@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/entity"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 	"github.com/scattermap/scattermap/emulator/internal/query"
-	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
+	_ "github.com/scattermap/scattermap/internal/testflag" // every test package below emulator/ must know its flags
 )
 
 func newTestServer(t testing.TB) *Server {
@@ -41,7 +41,8 @@ func testFilter(property string, op pb.PropertyFilter_Operator, v *pb.Value) *pb
 			PropertyFilter: &pb.PropertyFilter{Property: &pb.PropertyReference{Name: property}, Op: op, Value: v}}}
 }
 
-// testQueries are queries of every kind, as seeds.
+// testQueries returns queries with every kind of filter, order and projection. The fuzz tests start
+// from them.
 func testQueries() []*pb.Query {
 	kind := []*pb.KindExpression{{Name: "K"}}
 	m := &pb.PropertyReference{Name: "m"}
@@ -69,8 +70,8 @@ func testQueries() []*pb.Query {
 	}
 }
 
-// FuzzQuery sends arbitrary queries. No answer is a panic, and reading the results piece by piece
-// gives the same as reading them at once.
+// FuzzQuery sends arbitrary queries. It checks that none panics, and that small batches give the
+// same results as one large batch.
 func FuzzQuery(f *testing.F) {
 	for _, q := range testQueries() {
 		encoded, err := proto.Marshal(q)
@@ -109,7 +110,7 @@ func FuzzQuery(f *testing.F) {
 		parsed, err := query.Parse(db.Database, query.Options{Scatter: db.opts.Scatter, Indexes: db.opts.Indexes}, nil,
 			q)
 		if err != nil {
-			return // its start cursor was removed
+			return // the server has removed the start cursor from the request
 		}
 		db.scanRows(parsed, db.lastCommit, func(r query.Row) bool {
 			whole = append(whole, string(parsed.Cursor(r)))
@@ -156,13 +157,13 @@ func FuzzRequests(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, i int, encoded []byte) {
 		ctx, cancel := context.WithCancel(t.Context())
-		cancel() // so that a commit that has to wait gives up
+		cancel() // cancelled, so that a commit that has to wait for a lock returns at once
 		methods[i&7](ctx, encoded)
 	})
 }
 
-// method wraps a method so that it takes an encoded request. A text that can't be decoded is
-// ignored, and errors are fine.
+// method wraps a method so that its request can be given in wire form. The result ignores requests
+// that can't be decoded, and errors of the method.
 func method[Q, R any, P interface {
 	*Q
 	proto.Message

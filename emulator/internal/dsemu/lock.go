@@ -7,12 +7,14 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// With pessimistic concurrency a transaction has a shared lock on everything that it has read. Each
-// commit waits for the other transactions that have read the entities that it changes. A query
-// locks its whole result, including entities that would join or leave it.
+// With pessimistic concurrency, a transaction has a shared lock on everything that it has read. A
+// commit waits until no other transaction has a lock on an entity that it changes. A query locks
+// its whole result. This includes entities that the commit would add to the result, or remove from
+// it.
 //
-// There is no queue. Readers go on while a commit waits, and enough of them can make it wait until
-// it is aborted. Google does not document whether production is fairer.
+// Waiting commits do not form a queue. While a commit waits, other transactions can read its
+// entities and get locks, too. If this goes on for too long, the commit is aborted. Google does not
+// document whether production is fairer.
 
 // maxLockWait is how long a commit waits for locks before it is aborted. Google's Firestore
 // emulator waits longer than 20 s.
@@ -21,13 +23,14 @@ const maxLockWait = 30 * time.Second
 // lockPoll is how often a waiting commit looks for transactions that have expired.
 const lockPoll = time.Second
 
-// locks reports whether a transaction holds locks.
+// locks reports whether a transaction holds locks. This is so if concurrency is pessimistic and the
+// transaction may write.
 func (db *database) locks(tx *transaction) bool {
 	return db.opts.Pessimistic && !tx.readOnly
 }
 
-// holders returns the transactions, other than tx, that have read entities that a commit will
-// change. The caller has locked the database.
+// holders returns the other transactions that hold a lock on an entity that the commit of tx
+// changes. The caller has locked the database.
 func (db *database) holders(tx *transaction, drafts []*draft, versions []store.Version) []*transaction {
 	var all []*transaction
 	for _, other := range db.transactions {
@@ -43,8 +46,9 @@ func (db *database) holders(tx *transaction, drafts []*draft, versions []store.V
 	return all
 }
 
-// holds reports whether the transaction has read something that a commit changes: the draft's
-// entity, or a query's result to which the version after belongs.
+// holds reports whether the transaction has a lock in the way of a commit. That is, the transaction
+// has read the draft's entity, or a query whose result contains the entity before or after the
+// commit.
 func (tx *transaction) holds(d *draft, after store.Version) bool {
 	if !d.exists && !d.existed {
 		return false

@@ -10,14 +10,14 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A draft is an entity that a commit writes, changed by the commit's mutations so far.
+// A draft is an entity during a commit, as changed by the mutations that have been applied so far.
 type draft struct {
 	key     model.Key
 	before  store.Version
 	existed bool
 
 	exists     bool
-	changed    bool // whether the entity differs from its state before
+	changed    bool // whether the entity differs from the stored one
 	after      entity.Form
 	last       string // the operation of the last mutation
 	written    bool   // whether at least one mutation had no conflict
@@ -29,15 +29,17 @@ type draftSet struct {
 	db     *database
 	byID   map[string]*draft
 	order  []*draft
-	atomic bool  // whether the commit ends a transaction, which may change an entity more than once
+	atomic bool  // whether the commit is transactional: only such a commit may change an entity more than once
 	at     int64 // the time of the commit
 }
 
-// An applied is the result of one mutation in a commit.
+// An applied is the outcome of one mutation in a commit.
 type applied struct {
-	draft      *draft
-	completed  bool // whether the mutation's key was given an ID
-	conflict   bool // whether the mutation had a conflict, and has no effect
+	draft     *draft
+	completed bool // whether the server gave an incomplete key an ID
+	// whether the entity had another version than the mutation requires, so that the mutation has
+	// no effect
+	conflict   bool
 	transforms []*pb.Value
 }
 
@@ -57,17 +59,17 @@ func (a applied) result(at int64) *pb.MutationResult {
 	return r
 }
 
-// A mutation is a mutation of a request, after check has accepted it.
+// A mutation is a mutation of a request that check has accepted.
 type mutation struct {
 	*pb.Mutation
 	operation string
 	entity    *pb.Entity
 	draft     *draft
-	completed bool // whether the mutation's key was given an ID
+	completed bool // whether the server gave an incomplete key an ID
 }
 
-// check checks the parts of a mutation that do not depend on stored entities. So a bad request is
-// always refused, even if its entities do not exist.
+// check checks the parts of a mutation that do not depend on stored entities. It comes before any
+// other step, so a malformed mutation is refused whatever is stored.
 func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	c := mutation{Mutation: m}
 	switch op := m.GetOperation().(type) {
@@ -118,7 +120,7 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	return c, nil
 }
 
-// apply changes the drafts by one mutation.
+// apply applies one mutation to the draft of its entity.
 func (s *draftSet) apply(m mutation) (applied, error) {
 	d := m.draft
 	a := applied{draft: d, completed: m.completed}
@@ -156,7 +158,7 @@ func (s *draftSet) apply(m mutation) (applied, error) {
 	return a, err
 }
 
-// conflicts reports whether the entity does not have the version that a mutation requires.
+// conflicts reports whether the draft's entity has another version than the mutation requires.
 func (d *draft) conflicts(m *pb.Mutation) (bool, error) {
 	var version int64
 	if d.existed {
@@ -214,12 +216,12 @@ func (d *draft) created(at int64) int64 {
 func (s *draftSet) versions() ([]store.Version, error) {
 	versions := make([]store.Version, len(s.order))
 	for i, d := range s.order {
-		if !d.written { // all its mutations conflicted
+		if !d.written { // all mutations of this entity conflicted
 			continue
 		}
 		v := store.Version{At: s.at, Created: d.created(s.at), Deleted: !d.exists, Form: d.after}
 		if v.Deleted {
-			v.Form = v.Clone() // the key is a slice of the entity's form, which it would keep in memory
+			v.Form = v.Clone() // the wire form contains the key; a slice of it would keep the whole form in memory
 		}
 		if len(v.Wire(false)) > maxEntity {
 			return nil, model.Invalid("The entity %v is %d bytes, above the maximum of %d.", d.key.PB.Path,

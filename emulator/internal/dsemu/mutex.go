@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// A mutex is a mutex whose holder can let waiting callers have it for a moment, such as during a
-// long scan.
+// A mutex is a mutex whose holder can see that callers wait, and let them in for a moment. A long
+// scan does so.
 type mutex struct {
 	sync.Mutex
 	waiting atomic.Int32
@@ -27,8 +27,8 @@ func (m *mutex) Lock() {
 // Wanted reports whether a caller waits for the mutex.
 func (m *mutex) Wanted() bool { return m.waiting.Load() > 0 }
 
-// Pause unlocks the mutex, so that a waiting caller can lock it, and then locks it again. Without
-// the loop this goroutine would mostly be the next to lock it.
+// Pause unlocks the mutex until a waiting caller has locked it, and then locks it again. It yields
+// the processor in a loop: otherwise this goroutine would mostly be the next to lock the mutex.
 func (m *mutex) Pause() {
 	const tries = 200
 	n := m.waiting.Load()

@@ -37,7 +37,8 @@ func filled(t *testing.T, n int64) (*Server, *database) {
 	return s, db
 }
 
-// shape returns a query for the order of a property, which needs an index.
+// shape returns a query that is ordered by a property. It filters by nothing, and needs the index
+// of this property.
 func shape(t *testing.T, db *database, property string, descending bool) *query.Query {
 	t.Helper()
 	o := &pb.PropertyOrder{Property: &pb.PropertyReference{Name: property}, Direction: pb.PropertyOrder_ASCENDING}
@@ -52,8 +53,8 @@ func shape(t *testing.T, db *database, property string, descending bool) *query.
 	return q
 }
 
-// TestScanPauses makes a write while a query is scanned. The write takes effect during the scan,
-// and the results do not contain it.
+// TestScanPauses writes while a query is being scanned. The write takes effect during the scan, but
+// the query's results do not contain it.
 func TestScanPauses(t *testing.T) {
 	const n = 20000
 	s, db := filled(t, n)
@@ -139,8 +140,8 @@ func TestScanPauses(t *testing.T) {
 	}
 }
 
-// TestQueryWaitsForIndex makes a query that needs an index which is being built. The query waits,
-// and no other call does.
+// TestQueryWaitsForIndex runs a query while the index that it needs is being built. The query waits
+// for the index, and other calls do not wait.
 func TestQueryWaitsForIndex(t *testing.T) {
 	const n = 1000
 	s, db := filled(t, n)
@@ -199,8 +200,8 @@ func TestQueryWaitsForIndex(t *testing.T) {
 	}
 }
 
-// TestManyShapes makes queries of more shapes than there is room for indexes, twice. All are
-// answered, and the indexes of the last ones exist.
+// TestManyShapes runs more queries that each need an index of their own than the memory for indexes
+// allows, twice. All are answered, and the indexes of the last queries exist.
 func TestManyShapes(t *testing.T) {
 	const n = 300
 	s, db := filled(t, n)
@@ -254,13 +255,14 @@ func TestManyShapes(t *testing.T) {
 	}
 }
 
-// TestConflictsFoundWithPauses commits transactions that have seen a part of a kind, after and
-// while others write inside and outside of that part. A conflict is found whether the change came
-// before, at a pause, or last.
+// TestConflictsFoundWithPauses runs transactions that query the entities with one value, while
+// others write entities with this value and others. It checks that a commit conflicts exactly if a
+// write changed the query's result. Such a write may come first, in the middle, or in a pause of
+// the check.
 func TestConflictsFoundWithPauses(t *testing.T) {
 	s, db := filled(t, 2000)
-	// write writes entities with one value, and one entity with another value at the end of the
-	// commit.
+	// write writes others entities with the value other, and after these, in the same commit, the
+	// entity id with the value n.
 	write := func(id, n int64, others int64, other int64) {
 		t.Helper()
 		req := &pb.CommitRequest{ProjectId: "full", Mode: pb.CommitRequest_NON_TRANSACTIONAL}
@@ -279,7 +281,7 @@ func TestConflictsFoundWithPauses(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	const unseen, seen = 100, 5 // values of n
+	const unseen, seen = 100, 5 // values of n that the query does not select, and that it selects
 	turn := int64(0)
 	for name, conflicts := range map[string]func(i int) bool{
 		"none": func(int) bool { return false }, "the first": func(i int) bool { return i == 0 },
@@ -309,7 +311,7 @@ func TestConflictsFoundWithPauses(t *testing.T) {
 		change := func(i int) {
 			turn++
 			if conflicts(i) {
-				write(3000+turn, seen, 200, unseen) // this write conflicts
+				write(3000+turn, seen, 200, unseen) // this write changes the query's result
 			} else {
 				write(100000+turn, unseen, 0, 0)
 			}
@@ -320,7 +322,7 @@ func TestConflictsFoundWithPauses(t *testing.T) {
 		db.mu.Lock()
 		tx := db.transactions[string(begun.Transaction)]
 		ended := make(chan bool)
-		go func() { // writes at each pause
+		go func() { // writes in each pause of the check
 			for i := range 20 {
 				change(1000 + i)
 			}
@@ -345,7 +347,7 @@ func TestConflictsFoundWithPauses(t *testing.T) {
 		if looked != (name != "the first") {
 			t.Errorf("a change that conflicts: %s, and the changes were looked at early: %v", name, looked)
 		}
-		// The entities that were seen get another value.
+		// Removes the entities from the query's result, for the next case.
 		for id := 3001 + turn - 1020; id <= 3000+turn; id++ {
 			write(id, unseen, 0, 0)
 		}

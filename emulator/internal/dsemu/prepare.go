@@ -14,16 +14,16 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// Limits of records, and of their values, up to which an index is built without unlocking the
-// database.
+// Sizes up to which an index is built in one go, without unlocking the database in between: the
+// number of records, and of their values.
 const (
 	fewRecords = 256
 	fewValues  = 4096
 )
 
-// prepare builds the indexes that a query needs, and keeps them until the caller calls release. The
-// caller has locked the database. While an index is built, prepare unlocks it, so that other calls
-// go on. Calls that need the same index wait for it.
+// prepare builds the indexes that a query needs. It protects them from being dropped until the
+// caller calls release. The caller has locked the database. While an index is built, prepare
+// unlocks the database, so that other calls go on. Calls that need the same index wait for it.
 func (db *database) prepare(ctx context.Context, q *query.Query) (release func(), err error) {
 	var held []func()
 	release = func() {
@@ -32,10 +32,10 @@ func (db *database) prepare(ctx context.Context, q *query.Query) (release func()
 		}
 	}
 	if model.Reserved(q.Kind) {
-		return release, nil // the query's kind exists only for this query
+		return release, nil // the query reads entities that are made only for it, and indexes of them do not last
 	}
 	for settled := false; !settled; {
-		settled = true // false once the database was unlocked: other indexes may be gone then
+		settled = true // set to false after the database was unlocked: indexes found before may have been dropped
 		needs := q.Needs()
 		if len(needs) == 0 {
 			break
@@ -115,20 +115,19 @@ func (db *database) build(k *store.Kind, d store.Definition) {
 }
 
 // A pace limits the speed at which an index is built. A build takes seconds of processor time, and
-// other calls take microseconds. On a machine without idle processors, a build without rests would
-// delay other calls by milliseconds, even without locks. So it works in short turns while other
-// calls come, and without rests otherwise.
+// other calls take microseconds. If no processor is idle, a build without rests would delay other
+// calls by milliseconds. So the build rests between short turns while other calls come.
 type pace struct {
 	mu   *mutex
 	own  int64 // number of times that the build has locked the database
-	seen int64 // number of times that others had locked the database when last checked
+	seen int64 // number of times that others had locked the database when rest last looked
 	at   time.Time
 
 	begun time.Time
 }
 
 const (
-	restFor   = 50 * time.Microsecond // the length of a rest: about two turns, including the time to wake up
+	restFor   = 50 * time.Microsecond // the length of a rest
 	restWhile = 100 * time.Millisecond
 	// after this time the build no longer rests, because most clients give up after a minute
 	restUntil = 40 * time.Second
@@ -146,8 +145,8 @@ func (p *pace) rest() {
 	}
 }
 
-// boundIndexes drops indexes that have not been used for a while, if all indexes together need too
-// much memory.
+// boundIndexes drops indexes that have not been used for a while, until the rest fits in
+// [Options.IndexMemory].
 func (db *database) boundIndexes() {
 	for db.totals.Indexes > db.opts.IndexMemory && store.DropUnused(&db.totals, db.allKinds) {
 	}

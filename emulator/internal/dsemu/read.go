@@ -17,16 +17,17 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// maxResponse is the largest size of the results in one answer, in bytes: the official clients
-// accept messages of up to 4 MiB. Production defers the rest of a lookup, too.
+// maxResponse is the largest size of the results in one answer, in bytes. It is a little less than
+// 4 MiB, the largest message that the official clients accept. The rest of a lookup is answered as
+// deferred, as in production.
 const maxResponse = 4<<20 - 64<<10
 
-// A view is the state that a read sees, given by its time. If the read is in a transaction that has
-// to remember it, the view also has the transaction.
+// A view is the state that a read sees, given by a time. If the read belongs to a transaction that
+// may conflict, the view has the transaction, which records the read.
 type view struct {
 	at    int64
 	tx    *transaction
-	begun []byte // the ID of the transaction that this read has started; nil: none
+	begun []byte // the ID of the transaction that this read started; nil if it started none
 }
 
 // view returns the view for a request's read options. The caller has locked the database.
@@ -35,7 +36,7 @@ func (db *database) view(o *pb.ReadOptions, now time.Time) (view, error) {
 		return view{}, errClosed
 	}
 	if now.Sub(db.trimmedAt) > time.Second {
-		db.trim(now) // otherwise nothing would trim without commits
+		db.trim(now) // without commits, nothing else would call trim
 	}
 	var tx *transaction
 	var err error
@@ -65,8 +66,8 @@ func (db *database) view(o *pb.ReadOptions, now time.Time) (view, error) {
 	return v, nil
 }
 
-// readTime returns the read time in a request in microseconds, or an error if that time can't be
-// read.
+// readTime returns the read time of a request in microseconds since 1970. It returns an error if
+// the state of that time is not available.
 func (db *database) readTime(t *timestamppb.Timestamp, now time.Time) (int64, error) {
 	if err := t.CheckValid(); err != nil {
 		return 0, model.Invalid("read_time: %v", err)
@@ -124,7 +125,7 @@ func (db *database) lookup(keys []model.Key, req *pb.LookupRequest) (*pb.LookupR
 	return resp, nil
 }
 
-// keepMasked removes the properties from a result that a property mask does not name.
+// keepMasked removes from a result the properties that are not in a property mask.
 func keepMasked(r *pb.EntityResult, v store.Version, paths []string) error {
 	properties, err := entity.Mask(nil, v.Properties(), paths)
 	if err != nil {
@@ -204,8 +205,9 @@ func (db *database) runQuery(
 	return &pb.RunQueryResponse{Batch: batch, Transaction: view.begun}, nil
 }
 
-// remember records in the transaction that it has read a query to its end. After the scan, the
-// caller reduces that to the part that was really read. Other calls may commit in between.
+// remember records in the transaction that it reads all results of a query. After the scan, the
+// caller corrects this to the results that were really read. The record comes first because other
+// calls may commit during the scan.
 func (v view) remember(q *query.Query) *scanned {
 	seen := &scanned{query: q}
 	if v.tx != nil {
@@ -221,7 +223,8 @@ func (db *database) scanRows(q *query.Query, at int64, visit func(query.Row) boo
 		q.Scan(db.stored(q), at, &db.mu, visit)
 		return
 	}
-	// Entities that describe the database are made in pieces, about as far as the query gets.
+	// Entities of reserved kinds are made for this query, in pieces. So a query with a limit does
+	// not make all of them.
 	const atOnce = 1000
 	from, to, byKey := q.ByKey()
 	most := min(db.opts.Batch, atOnce) + 1
@@ -242,7 +245,7 @@ func (db *database) scanRows(q *query.Query, at int64, visit func(query.Row) boo
 	}
 }
 
-// stored returns the kinds that a query reads, as far as they have records.
+// stored returns the kinds that a query reads. Kinds that never had an entity are left out.
 func (db *database) stored(q *query.Query) []*store.Kind {
 	if q.Kind != "" {
 		if k := db.kind(q.Namespace, q.Kind); k != nil {

@@ -19,17 +19,17 @@ const maxLookupKeys = 1000
 
 // Options are the settings of a server. All fields must be set.
 type Options struct {
-	Scatter     int           // the share of entities that get __scatter__: one in this number
+	Scatter     int           // n; one in n entities has the property __scatter__
 	Batch       int           // the largest number of a query's results in one answer
-	Seed        uint64        // determines the IDs that are allocated
-	Retention   time.Duration // how far in the past a state can be read
-	PointInTime bool          // whether whole minutes older than an hour can be read
-	Pessimistic bool          // whether transactions lock the entities that they read
-	Indexes     *indexes.Set  // the indexes that queries may need; nil: any query is served
+	Seed        uint64        // seed of the random IDs of entities
+	Retention   time.Duration // how long ago a read time may be
+	PointInTime bool          // whether whole minutes older than an hour can be read (point-in-time recovery)
+	Pessimistic bool          // whether transactions lock the entities that they read, as with pessimistic concurrency
+	Indexes     *indexes.Set  // the composite indexes; a query that needs another one is refused; nil: none is refused
 
-	// the largest size of old versions in a database, which only reads of the past see, in bytes
+	// the largest size in bytes of a database's old versions, which only reads of the past need
 	VersionMemory int64
-	IndexMemory   int64 // the largest size of the indexes in a database, in bytes
+	IndexMemory   int64 // the largest size in bytes of a database's indexes
 }
 
 // A Server serves google.datastore.v1.
@@ -295,7 +295,7 @@ func (s *Server) Reset() {
 	defer s.mu.Unlock()
 	for _, db := range s.databases {
 		db.mu.Lock()
-		db.closed = true // for callers that wait, or have just found it
+		db.closed = true // calls that wait for this database, or are about to lock it, then fail
 		for _, tx := range db.transactions {
 			db.end(tx)
 		}

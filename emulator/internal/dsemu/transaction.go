@@ -22,31 +22,31 @@ const (
 	maxTransactionIdle = 60 * time.Second
 )
 
-// A transaction records what it has read until it commits.
+// A transaction records what it has read, until it commits.
 //
-// With optimistic concurrency it reads a snapshot, and conflicts if the entities that it read have
-// changed when it commits. With pessimistic concurrency it reads the current entities, and others
-// that want to change these wait for its end: see lock.go.
+// With optimistic concurrency, it reads a snapshot. Its commit conflicts if an entity that it has
+// read was changed after the snapshot. With pessimistic concurrency, it reads the current entities.
+// Others that want to change these wait until it ends: see lock.go.
 type transaction struct {
 	id       string
 	readOnly bool
-	snapshot int64 // the time of the last commit that the transaction sees
+	snapshot int64 // the time of the snapshot, in microseconds
 	begun    time.Time
 	used     time.Time
-	aborted  bool // whether the transaction has conflicted, so that it can only be rolled back
+	aborted  bool // whether the transaction was aborted, so that only a rollback is possible
 
 	keys    map[string]model.Key
 	queries []*scanned
 
-	ended    chan struct{}  // a channel that is closed when no other transaction has to wait for this one any more
-	waitsFor []*transaction // transactions that this one's commit waits for
+	ended    chan struct{}  // closed when other transactions no longer have to wait for this one
+	waitsFor []*transaction // the transactions whose locks the commit of this one waits for
 }
 
-// A scanned records which part of a query's results a transaction has read.
+// A scanned records how many of a query's results a transaction has read.
 type scanned struct {
 	query   *query.Query
 	to      string // the sort key of the last result that was read; empty: all results were read
-	checked int64  // changes up to this time are known not to affect that part
+	checked int64  // changes up to this time were checked, and do not affect the results that were read
 }
 
 var (
@@ -65,9 +65,9 @@ func (db *database) begin(o *pb.TransactionOptions, now time.Time) (*transaction
 	return tx, nil
 }
 
-// newTransaction returns a transaction that is not open: it can commit at once. The previous
-// transaction in options is ignored: it would raise the priority of a retry, and there are no
-// priorities here.
+// newTransaction returns a transaction that is not in the database's list of open ones, so it must
+// commit at once. It ignores the previous transaction in the options. In production this raises the
+// priority of a retry; here there are no priorities.
 func (db *database) newTransaction(o *pb.TransactionOptions, now time.Time) (*transaction, error) {
 	db.expire(now)
 	if db.closed {
@@ -91,7 +91,8 @@ func (db *database) newTransaction(o *pb.TransactionOptions, now time.Time) (*tr
 	return tx, nil
 }
 
-// transaction returns an open transaction. The caller has locked the database.
+// transaction returns an open transaction by its ID, or an error. The caller has locked the
+// database.
 func (db *database) transaction(id []byte, now time.Time) (*transaction, error) {
 	db.expire(now)
 	tx := db.transactions[string(id)]
@@ -106,14 +107,13 @@ func (db *database) transaction(id []byte, now time.Time) (*transaction, error) 
 	return tx, nil
 }
 
-// expired reports whether a transaction has reached its limit of age, or of time since its last
-// call.
+// expired reports whether a transaction is too old, or has been idle for too long.
 func (tx *transaction) expired(now time.Time) bool {
 	return now.Sub(tx.begun) > maxTransactionAge || now.Sub(tx.used) > maxTransactionIdle
 }
 
-// expireEvery is the time between two searches for expired transactions. There may be thousands,
-// because clients do not end transactions that only read.
+// expireEvery is the time between two searches for expired transactions. There may be thousands of
+// these, because clients do not end transactions that only read.
 const expireEvery = time.Second
 
 // expire ends the transactions that have expired.
@@ -135,7 +135,7 @@ func (db *database) end(tx *transaction) {
 	tx.release()
 }
 
-// abort marks a transaction as aborted: only a rollback is possible then.
+// abort marks a transaction as aborted. From then on, only a rollback is possible.
 func (tx *transaction) abort() {
 	tx.aborted = true
 	tx.release()
@@ -170,7 +170,7 @@ func (db *database) conflicts(tx *transaction) bool {
 	return slices.ContainsFunc(db.since(tx.checked()), tx.conflicts)
 }
 
-// checked returns the time up to which changes are known not to affect any of the transaction's
+// checked returns the time up to which all changes were checked for all of the transaction's
 // queries.
 func (tx *transaction) checked() int64 {
 	at := int64(math.MaxInt64)
@@ -180,8 +180,9 @@ func (tx *transaction) checked() int64 {
 	return at
 }
 
-// conflicts reports whether a change affects what the transaction's queries have read. The caller
-// checks later changes of the same record separately.
+// conflicts reports whether a change of a record affects what the transaction's queries have read.
+// It compares the record at the snapshot with its newest version. If the record changes again, the
+// caller checks that change, too.
 func (tx *transaction) conflicts(c change) bool {
 	key := c.record.Last.Key()
 	before, existed := c.record.At(tx.snapshot)
@@ -199,22 +200,22 @@ func (tx *transaction) conflicts(c change) bool {
 // checkAtOnce is how many changes a commit checks before it looks whether other calls wait.
 const checkAtOnce = 64
 
-// checkEarly looks for conflicts of a transaction that is about to commit, with pauses if other
-// calls wait. The commit then checks only the remaining changes, without a pause. The caller has
-// locked the database.
+// checkEarly looks for conflicts of a transaction that is about to commit. It pauses if other calls
+// wait. The commit then checks only the remaining changes, without a pause. The caller has locked
+// the database.
 func (db *database) checkEarly(tx *transaction) {
 	open := func() bool { return !db.closed && !tx.aborted && db.transactions[tx.id] == tx && len(tx.queries) > 0 }
-	// If others write faster than this checks, some changes remain for the commit.
-	var at int64  // the changes up to this time were checked for all queries
-	var begun int // number of checked changes after at
+	// If others write faster than this loop checks, some changes remain for the commit.
+	var at int64  // all changes up to this time were checked for all queries
+	var begun int // number of changes after at that were checked
 	for most := 2*len(db.log) + checkAtOnce; most > 0 && open(); most -= checkAtOnce {
 		if now := tx.checked(); now != at {
-			at, begun = now, 0 // the transaction made another query meanwhile
+			at, begun = now, 0 // the transaction has run another query in a pause
 		}
 		rest := db.since(at)
 		n := min(len(rest), begun+checkAtOnce)
 		if n == begun || slices.ContainsFunc(rest[begun:n], tx.conflicts) {
-			return // the commit finds the same conflict
+			return // nothing is left to check, or there is a conflict, which the commit will find again
 		}
 		whole := n
 		for n < len(rest) && whole > 0 && rest[whole-1].at == rest[n].at {
@@ -232,13 +233,13 @@ func (db *database) checkEarly(tx *transaction) {
 	}
 }
 
-// covers reports whether a key is in the range of the query.
+// covers reports whether the entity of a key is of the query's namespace and kind.
 func (s *scanned) covers(key *pb.Key) bool {
 	return s.query.Namespace == key.GetPartitionId().GetNamespaceId() &&
 		(s.query.Kind == "" || s.query.Kind == key.Path[len(key.Path)-1].Kind)
 }
 
-// saw reports whether a version of a record belongs to the part of the results that was read.
+// saw reports whether a version of a record is among the results that the transaction has read.
 func (s *scanned) saw(r *store.Record, v store.Version) bool {
 	for _, row := range s.query.Rows(nil, r, v, "") {
 		if row.SortKey > s.query.After && (!s.query.Bounded || row.SortKey <= s.query.Until) &&

@@ -1,5 +1,5 @@
-// Package entity stores entities in their wire form, and applies property masks and transforms to
-// them.
+// Package entity stores entities in their wire form (encoded protocol buffers). It applies property
+// masks and property transforms to them.
 package entity
 
 import (
@@ -22,7 +22,8 @@ func Integer(n int64) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: n}}
 }
 
-// Time converts microseconds since 1970, by which versions are numbered, into a timestamp.
+// Time converts a time in microseconds since 1970 into a timestamp. Versions of entities are such
+// times.
 func Time(micros int64) *timestamppb.Timestamp {
 	return &timestamppb.Timestamp{Seconds: micros / 1e6, Nanos: int32(micros % 1e6 * 1e3)}
 }

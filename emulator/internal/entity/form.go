@@ -14,11 +14,11 @@ import (
 
 // A Form is an entity in its wire form, which takes a tenth of the memory of the decoded message.
 // The key's field comes first, so the start of the form is the wire form of a keys-only result. The
-// properties follow in the order of their names, so equal entities have equal forms.
+// properties follow in the order of their names. So equal entities have equal forms.
 type Form struct {
 	wire    []byte
 	keyLen  int32 // number of bytes of the key's field
-	indexed int32 // number of the entity's values that are in the indexes
+	indexed int32 // number of the entity's values that indexes contain
 }
 
 // New returns the form of an entity that has a key and no properties.
@@ -35,7 +35,7 @@ func (f Form) KeyOnly() Form {
 	return Form{wire: f.wire[:f.keyLen:f.keyLen], keyLen: f.keyLen}
 }
 
-// Clone returns a copy of the form that shares no memory with it.
+// Clone returns a copy of the form that shares no memory with the original.
 func (f Form) Clone() Form {
 	f.wire = bytes.Clone(f.wire)
 	return f
@@ -51,8 +51,8 @@ func (f Form) With(properties map[string]*pb.Value) (Form, error) {
 	return f.count(countIndexed(properties))
 }
 
-// count returns the form with the number n of indexed values, or an error if an entity may not have
-// that number.
+// count returns the form with its field indexed set to n. It returns an error if an entity may not
+// have n indexed values.
 func (f Form) count(n int) (Form, error) {
 	if n > maxIndexed {
 		return f, model.Invalid("an entity has at most %d indexed values, this one has %d", maxIndexed, n)
@@ -61,8 +61,9 @@ func (f Form) count(n int) (Form, error) {
 	return f, nil
 }
 
-// Splice applies a property mask, as [Mask] does, but decodes only what it removes. For each of the
-// names it takes the property of from, or removes the property if from lacks it.
+// Splice applies a property mask: it changes the properties with the given names to those in from.
+// If from lacks a name, Splice removes that property. The result is the same as [Mask]'s, but
+// Splice decodes only the properties that it removes.
 func (f Form) Splice(names []string, from map[string]*pb.Value) (Form, error) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	indexed := int(f.indexed)
@@ -101,8 +102,8 @@ func (f Form) Splice(names []string, from map[string]*pb.Value) (Form, error) {
 	return Form{wire: slices.Concat(parts...), keyLen: f.keyLen}.count(indexed)
 }
 
-// firstProperty returns the name of the first property in wire form, and the number of bytes of the
-// property. A property is an entry of a map, whose first field is its key.
+// firstProperty returns the name of the first property in wire, and the number of bytes that the
+// property takes. In wire form, a property is an entry of a map, and starts with its name.
 func firstProperty(wire []byte) (name []byte, length int) {
 	_, _, tag := protowire.ConsumeTag(wire)
 	entry, n := protowire.ConsumeBytes(wire[tag:])
@@ -111,8 +112,8 @@ func firstProperty(wire []byte) (name []byte, length int) {
 	return name, tag + n
 }
 
-// TopLevel returns the names in a property mask. It returns false if one of them leads into a
-// nested entity.
+// TopLevel returns the names in a property mask. It returns false if one of them names a property
+// of a nested entity.
 func TopLevel(mask *pb.PropertyMask) (names []string, ok bool) {
 	names = mask.GetPaths()
 	return names, mask != nil && !slices.ContainsFunc(names, func(name string) bool {
@@ -135,8 +136,8 @@ func (f Form) Key() *pb.Key { return decode(f.wire[:f.keyLen]).Key }
 // Properties decodes the properties.
 func (f Form) Properties() map[string]*pb.Value { return decode(f.wire[f.keyLen:]).Properties }
 
-// Some decodes the properties for whose names the function wanted returns true. That takes a
-// fraction of the time of decoding all.
+// Some decodes only the properties for whose names wanted returns true. This is several times
+// faster than decoding all properties.
 func (f Form) Some(wanted func(name []byte) bool) map[string]*pb.Value {
 	some := new(pb.Entity)
 	rest, run := f.wire[f.keyLen:], 0 // length of the wanted part of rest so far
@@ -169,7 +170,7 @@ func decode(wire []byte) *pb.Entity {
 	return e
 }
 
-// Wire returns the wire form of the entity, or only of its key.
+// Wire returns the wire form of the entity, or only its key in wire form.
 func (f Form) Wire(keyOnly bool) []byte {
 	if keyOnly {
 		return f.wire[:f.keyLen]
@@ -180,14 +181,14 @@ func (f Form) Wire(keyOnly bool) []byte {
 // Equal reports whether the entities are equal.
 func (f Form) Equal(other Form) bool { return bytes.Equal(f.wire, other.wire) }
 
-// Indexed returns how many of the entity's values are in the indexes.
+// Indexed returns how many of the entity's values indexes contain.
 func (f Form) Indexed() int { return int(f.indexed) }
 
 // maxIndexed is the largest number of indexed values of an entity, from the limits page of
 // Datastore.
 const maxIndexed = 20000
 
-// countIndexed counts the values that are in the indexes.
+// countIndexed counts the values that indexes contain.
 func countIndexed(properties map[string]*pb.Value) int {
 	n := 0
 	for _, v := range properties {
@@ -199,7 +200,7 @@ func countIndexed(properties map[string]*pb.Value) int {
 func countIndexedOf(v *pb.Value) int {
 	switch value := v.GetValueType().(type) {
 	case *pb.Value_ArrayValue:
-		if v.ExcludeFromIndexes { // a vector
+		if v.ExcludeFromIndexes { // a vector is one value, not an array
 			return 0
 		}
 		n := 0

@@ -10,8 +10,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestSplice splices properties, and compares the forms with those that Mask makes of decoded
-// entities.
+// TestSplice compares Splice on wire forms with Mask on decoded entities, for random property
+// masks.
 func TestSplice(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	values := func() map[string]*pb.Value {

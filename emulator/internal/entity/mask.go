@@ -10,9 +10,8 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// Mask returns the properties before, with the ones replaced that a property mask names. The paths
-// are the names in the mask. It takes these properties from after, and removes those that after
-// lacks.
+// Mask applies a property mask, whose names are paths. It returns a copy of before in which each
+// named property has its value from after. If after lacks a named property, the copy lacks it, too.
 func Mask(before, after map[string]*pb.Value, paths []string) (map[string]*pb.Value, error) {
 	result := make(map[string]*pb.Value, len(before))
 	maps.Copy(result, before)
@@ -51,9 +50,9 @@ func maskOne(to, from map[string]*pb.Value, names []string) {
 	}
 }
 
-// splitPath splits the path of a property at its dots, into names. In a name in backticks a
-// backslash escapes a character, and everything else stands for itself. In other names a backslash
-// escapes a dot or a backslash.
+// splitPath splits the path of a property at its dots, into names. A name may be in backticks.
+// Inside backticks, a dot is part of the name, and a backslash escapes any character. Outside, a
+// backslash escapes a dot or a backslash.
 func splitPath(p string) ([]string, error) {
 	var names []string
 	for rest := p; ; {

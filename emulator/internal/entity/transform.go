@@ -17,7 +17,7 @@ import (
 // MaxTransforms is the largest number of transforms of one entity in a commit.
 const MaxTransforms = 500
 
-// CheckTransforms checks the parts of transforms that do not depend on the stored properties.
+// CheckTransforms checks the parts of transforms that do not depend on the stored entity.
 func CheckTransforms(db model.Database, transforms []*pb.PropertyTransform) error {
 	for _, t := range transforms {
 		names, err := splitPath(t.GetProperty())
@@ -59,9 +59,9 @@ func checkOperand(property string, operand *pb.Value) error {
 	return nil
 }
 
-// Transform applies property transforms, which were checked, to a copy of properties. It returns
-// the copy, and the results of the transforms. The rules are in the protocol's comments on
-// PropertyTransform.
+// Transform applies property transforms to a copy of properties. CheckTransforms must have accepted
+// them. It returns the copy, and each transform's result. The rules are in the comments of the
+// protocol's PropertyTransform.
 func Transform(
 	db model.Database, properties map[string]*pb.Value, transforms []*pb.PropertyTransform, at int64,
 ) (map[string]*pb.Value, []*pb.Value, error) {
@@ -91,7 +91,7 @@ func get(properties map[string]*pb.Value, names []string) *pb.Value {
 	return get(v.GetEntityValue().GetProperties(), names[1:])
 }
 
-// set puts a value at a path. On the way it replaces values that are not entities.
+// set stores a value at a path. If a value on the way is no entity, set replaces it by one.
 func set(properties map[string]*pb.Value, names []string, v *pb.Value) {
 	if len(names) == 1 {
 		properties[names[0]] = v
@@ -116,7 +116,7 @@ func transformed(at int64, v *pb.Value, t *pb.PropertyTransform) (after, result 
 	null := &pb.Value{ValueType: &pb.Value_NullValue{}}
 	switch op := t.TransformType.(type) {
 	case *pb.PropertyTransform_SetToServerValue:
-		const millisecond = 1000 // in microseconds; the server time is no finer
+		const millisecond = 1000 // in microseconds; a server time is in whole milliseconds
 		after = &pb.Value{ValueType: &pb.Value_TimestampValue{TimestampValue: Time(at - at%millisecond)}}
 	case *pb.PropertyTransform_Increment:
 		after = number(v, op.Increment, add)
@@ -180,8 +180,8 @@ func float(v *pb.Value) float64 {
 	return float64(v.GetIntegerValue())
 }
 
-// number returns the result of a transform on numbers: combine of the property v and the operand.
-// If the property is not a number, the operand replaces it.
+// number applies a transform on numbers: it returns combine of the property v and the operand. If v
+// is not a number, it returns the operand.
 func number(v, operand *pb.Value, combine func(a, b *pb.Value) *pb.Value) *pb.Value {
 	if !isNumber(v) {
 		return operand
@@ -189,9 +189,9 @@ func number(v, operand *pb.Value, combine func(a, b *pb.Value) *pb.Value) *pb.Va
 	return combine(v, operand)
 }
 
-// add returns the sum of two numbers. Integers stop at the limits of 64 bits, and a double makes
-// the sum a double. The sum is indexed even if the property was not, as in Google's Firestore
-// emulator.
+// add returns the sum of two numbers. If an integer sum exceeds 64 bits, the result is the greatest
+// or least integer. If either is a double, so is the sum. The sum is indexed even if the property
+// was not, as in Google's Firestore emulator.
 func add(a, b *pb.Value) *pb.Value {
 	x, isInteger := a.ValueType.(*pb.Value_IntegerValue)
 	y, bothAre := b.ValueType.(*pb.Value_IntegerValue)
@@ -208,8 +208,8 @@ func add(a, b *pb.Value) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: sum}}
 }
 
-// extreme returns the greater or the lesser of two numbers, depending on sign. If they are equal,
-// it returns a, the property's own. If either is NaN, it returns NaN.
+// extreme returns the greater of two numbers if sign is 1, and the lesser if sign is -1. If they
+// are equal, it returns a, the property's present value. If either is NaN, it returns NaN.
 func extreme(a, b *pb.Value, sign int) *pb.Value {
 	switch x, y := float(a), float(b); {
 	case x != x:
@@ -241,7 +241,8 @@ func compareNumbers(a, b *pb.Value) int {
 	return cmp.Compare(float(a), float(b))
 }
 
-// compareMixed compares an integer with a double, which may exceed 64 bits.
+// compareMixed compares an integer with a double. The double may be outside the range of 64-bit
+// integers.
 func compareMixed(n int64, d float64) int {
 	const end = 1 << 63
 	switch {

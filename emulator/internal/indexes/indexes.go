@@ -1,8 +1,8 @@
 // Package indexes decides which composite indexes a query needs.
 //
-// A [Set] has the indexes of an index.yaml. A [Shape] describes the index that a query needs: the
-// properties of its equalities, and then its orders. Many shapes need no composite index. For the
-// others [Set.Serve] says whether an index serves them, and which index is missing.
+// A [Set] has the composite indexes of an index.yaml. A [Shape] describes a query: the properties
+// that it compares for equality, and its orders. Many shapes need no composite index. For the
+// others, [Set.Serve] returns the indexes that serve the shape, or the missing index.
 package indexes
 
 import (
@@ -17,7 +17,7 @@ import (
 
 const keyProperty = "__key__"
 
-// A Property is a property in an index, with a direction.
+// A Property is a property in an index, with its direction.
 type Property struct {
 	Name       string
 	Descending bool
@@ -30,7 +30,7 @@ type Index struct {
 	Properties []Property
 }
 
-// String returns the index as lines of an index.yaml.
+// String returns the index as an entry of an index.yaml.
 func (x Index) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "- kind: %s\n", quote(x.Kind))
@@ -47,7 +47,7 @@ func (x Index) String() string {
 	return b.String()
 }
 
-// quote returns a name in the form in which YAML reads it as the same name.
+// quote quotes a name for YAML if YAML would otherwise read it as something else.
 func quote(name string) string {
 	encoded, err := yaml.Marshal(name)
 	if err != nil {
@@ -56,7 +56,8 @@ func quote(name string) string {
 	return strings.TrimSuffix(string(encoded), "\n")
 }
 
-// A Set has the composite indexes of a database. A nil Set serves every query.
+// A Set has the composite indexes of a database. If it is nil, no query is refused for want of an
+// index.
 type Set struct{ all []Index }
 
 // Parse reads the contents of an index.yaml.
@@ -64,7 +65,7 @@ func Parse(contents []byte) (*Set, error) {
 	var file struct {
 		Indexes []struct {
 			Kind       string `yaml:"kind"`
-			Ancestor   any    `yaml:"ancestor"` // yes and no are words in YAML 1.2, and booleans in index.yaml
+			Ancestor   any    `yaml:"ancestor"` // index.yaml may say yes and no, which are texts in YAML 1.2
 			Properties []struct {
 				Name      string `yaml:"name"`
 				Direction string `yaml:"direction"`
@@ -102,19 +103,22 @@ func Parse(contents []byte) (*Set, error) {
 	return set, nil
 }
 
-// A Shape describes the index that one conjunction of a query needs.
+// A Shape describes which properties an index must have to serve one conjunction of a query.
 type Shape struct {
 	Kind     string
 	Ancestor bool
-	Equal    []string   // the properties of equalities, each once
+	Equal    []string   // the properties that are compared for equality, each once
 	Orders   []Property // the properties of inequalities and orders, in that order
-	Rest     []Property // properties that are only projected: their order and direction do not matter
+	Rest     []Property // properties that are only projected; they may have any order and direction in the index
 }
 
-// needed returns the composite index that alone serves the shape. It returns false if the shape
-// needs none. Two kinds of shapes need none. Equalities and ancestors with keys in ascending order
-// are merged from the built-in indexes. One property's order or inequality is a built-in index.
-// Source: "Index definition and structure" in Datastore's documentation.
+// needed returns the composite index that serves the shape alone. It returns false if the shape
+// needs no composite index, because built-in indexes serve it. This is so in two cases:
+//
+//   - The shape has only equalities and an ancestor, and its only order is ascending keys.
+//   - The shape has only an order or an inequality on one property.
+//
+// The source is "Index definition and structure" in Datastore's documentation.
 func (s Shape) needed() (Index, bool) {
 	orders := slices.Concat(s.orders(), s.Rest)
 	if len(orders) == 0 || len(orders) == 1 && len(s.Equal) == 0 && !s.Ancestor && orders[0].Name != keyProperty {
@@ -128,9 +132,8 @@ func (s Shape) needed() (Index, bool) {
 	return index, true
 }
 
-// builtIn returns the built-in indexes that serve a shape which needs no composite one. These are
-// the index of its order, or the merged indexes of its equalities, or the index of keys, which has
-// no properties.
+// builtIn returns the built-in indexes that serve a shape without a composite index. These are the
+// index of its order, or the indexes of its equalities, or else the index of keys.
 func (s Shape) builtIn() []Index {
 	properties := slices.Concat(s.orders(), s.Rest)
 	for _, name := range slices.Sorted(slices.Values(s.Equal)) {
@@ -146,7 +149,8 @@ func (s Shape) builtIn() []Index {
 	return all
 }
 
-// orders returns the orders without ascending keys at the end. Every index ends with these anyway.
+// orders returns the shape's orders, without ascending keys at the end. Every index ends with
+// ascending keys anyway.
 func (s Shape) orders() []Property {
 	if n := len(s.Orders); n > 0 && len(s.Rest) == 0 && s.Orders[n-1] == (Property{Name: keyProperty}) {
 		return s.Orders[:n-1]
@@ -154,8 +158,9 @@ func (s Shape) orders() []Property {
 	return s.Orders
 }
 
-// Serve returns the indexes that serve a shape, or else the missing one. Several indexes serve it
-// together if each ends with the same orders, and starts with some of the equalities.
+// Serve returns the indexes that serve a shape. If there are none, it returns the missing index.
+// Several indexes serve a shape together if they end with the same orders, and each starts with
+// some of the equalities.
 func (s *Set) Serve(shape Shape) (used []Index, missing *Index) {
 	needed, composite := shape.needed()
 	switch {
@@ -176,15 +181,16 @@ func (s *Set) Serve(shape Shape) (used []Index, missing *Index) {
 	return nil, &needed
 }
 
-// permuted reports whether two lists have the same properties, in any order and direction.
+// permuted reports whether two lists have the same properties. Their order and directions may
+// differ.
 func permuted(properties, other []Property) bool {
 	return len(properties) == len(other) && !slices.ContainsFunc(properties, func(p Property) bool {
 		return !slices.ContainsFunc(other, func(o Property) bool { return o.Name == p.Name })
 	})
 }
 
-// merged returns indexes that end with the given orders, and together have all equalities of a
-// shape. It returns nil if there are none.
+// merged returns the indexes that end with the given orders and contain only equalities of the
+// shape. It returns nil if these indexes together lack an equality.
 func (s *Set) merged(shape Shape, orders []Property) []Index {
 	var used []Index
 	covered := make(map[string]bool)
@@ -198,7 +204,7 @@ func (s *Set) merged(shape Shape, orders []Property) []Index {
 			continue
 		}
 		if n == len(shape.Equal) {
-			return []Index{x} // alone
+			return []Index{x} // this index is enough
 		}
 		used = append(used, x)
 		for _, p := range prefix {

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
+	_ "github.com/scattermap/scattermap/internal/testflag" // every test package below emulator/ must know its flags
 )
 
 func asc(names ...string) []Property {
@@ -79,7 +79,7 @@ indexes:
 		if ok {
 			continue
 		}
-		// The recommended index serves the query.
+		// With the index that was reported as missing, the query is served.
 		added, err := Parse([]byte("indexes:\n" + missing.String()))
 		if err != nil {
 			t.Errorf("%s: the recommended index does not parse: %v\n%s", name, err, missing)

@@ -1,5 +1,5 @@
-// Package metadata makes the entities of reserved kinds, which describe a database: its namespaces,
-// kinds, properties and statistics.
+// Package metadata makes the entities of Datastore's reserved kinds. These describe a database: its
+// namespaces, kinds, properties and statistics.
 package metadata
 
 import (
@@ -16,40 +16,41 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// The reserved kinds that describe a database. Their entities are made when they are read, from the
-// entities at the time of the read. Production's statistics are some hours old.
+// The reserved kinds. Their entities are made when a query reads them, from the entities at the
+// time of the read. In production, the statistics are some hours old.
 const (
-	namespaceKind      = "__namespace__"
-	kindKind           = "__kind__"
-	propertyKind       = "__property__"
-	statTotalKind      = "__Stat_Total__"
-	statNamespaceKind  = "__Stat_Namespace__"
-	statKindKind       = "__Stat_Kind__"
-	statNsTotalKind    = "__Stat_Ns_Total__"
-	statNsKindKind     = "__Stat_Ns_Kind__"
-	totalName          = "total_entity_usage"
-	defaultNamespaceID = 1 // the ID in the key of the empty namespace, because a name can't be empty
+	namespaceKind     = "__namespace__"
+	kindKind          = "__kind__"
+	propertyKind      = "__property__"
+	statTotalKind     = "__Stat_Total__"
+	statNamespaceKind = "__Stat_Namespace__"
+	statKindKind      = "__Stat_Kind__"
+	statNsTotalKind   = "__Stat_Ns_Total__"
+	statNsKindKind    = "__Stat_Ns_Kind__"
+	totalName         = "total_entity_usage"
+	// the ID in the key of the entity that describes the empty namespace; a name can't be empty
+	defaultNamespaceID = 1
 )
 
-// Kinds are the kinds of a namespace.
+// Kinds has the kinds of a namespace by name.
 type Kinds = btree.Map[string, *store.Kind]
 
-// A Database is the database that is described.
+// A Database is the database that the entities describe.
 type Database struct {
 	model.Database
 	Namespaces *btree.Map[string, *Kinds]
-	Scatter    int // one in this number of entities has __scatter__
+	Scatter    int // n; one in n entities has the property __scatter__
 	Lock       query.Pause
 }
 
-// A Span is a range of keys, given by their paths. It includes From, and excludes To. An empty To
-// is no bound.
+// A Span is a range of keys, given by the ordered forms of their paths. It includes From and
+// excludes To. If To is empty, the span has no upper bound.
 type Span struct{ From, To string }
 
-// Describe returns the first entities of a reserved kind in a span of keys, in the state at the
-// time at. It returns at least most entities if there are as many. If there may be more, the result
-// next is the path where they start. If the kind is unknown, it returns none. The caller has locked
-// the database; it is unlocked in pauses.
+// Describe makes the entities of a reserved kind whose keys are in a span, for the state at a time.
+// It may stop after most entities. Then the result next is the path at which the next call has to
+// start; otherwise next is empty. If the reserved kind is unknown, it makes none. The caller has
+// locked the database. Describe unlocks it for moments if other calls wait.
 func (db *Database) Describe(namespace, name string, at int64, in Span, most int) (k *store.Kind, next string) {
 	d := &description{
 		db: db, namespace: namespace, at: at, in: in, most: most, kind: store.NewKind(name, new(store.Totals)),
@@ -100,12 +101,11 @@ type description struct {
 	most      int
 	kind      *store.Kind
 	next      string // the path where the next call starts
-	ended     bool   // whether the end of the span was reached
-	looked    int    // number of entities and names since the last check for waiting callers
+	ended     bool   // whether the whole span was described
+	looked    int    // work since the last check for waiting callers
 }
 
-// first returns a name from which on the keys of the span are found: the first name, or an earlier
-// one.
+// first returns a name from which to start. No earlier name is in the span.
 func (d *description) first() string {
 	kind, name, ok := collate.FirstName(d.in.From)
 	if ok && (kind == d.kind.Name || kind == kindKind && d.kind.Name == propertyKind) {
@@ -114,14 +114,15 @@ func (d *description) first() string {
 	return ""
 }
 
-// skips reports whether the key with a path is before or after the span.
+// skips reports whether the key with a path is outside the span.
 func (d *description) skips(path ...*pb.Key_PathElement) bool {
 	form := string(collate.AppendPath(nil, path))
 	d.ended = d.in.To != "" && form >= d.in.To
 	return d.ended || form < d.in.From
 }
 
-// put adds an entity to the result. It returns false if no more are wanted.
+// put adds an entity to the result if its key is in the span. It returns false if the result is
+// complete.
 func (d *description) put(properties map[string]*pb.Value, path ...*pb.Key_PathElement) bool {
 	of := &pb.PartitionId{ProjectId: d.db.Project, DatabaseId: d.db.ID, NamespaceId: d.namespace}
 	key := model.Key{
@@ -154,7 +155,8 @@ func namespacePath(ns string) *pb.Key_PathElement {
 	return element(namespaceKind, ns)
 }
 
-// statName returns the last element of the key of a statistic about a name, which may be empty.
+// statName returns the last element of the key of a statistic about a namespace or kind. Its name
+// may be empty.
 func statName(kind, name string) *pb.Key_PathElement {
 	if name == "" {
 		return &pb.Key_PathElement{Kind: kind, IdType: &pb.Key_PathElement_Id{Id: defaultNamespaceID}}
@@ -162,12 +164,13 @@ func statName(kind, name string) *pb.Key_PathElement {
 	return element(kind, name)
 }
 
-// pauseEvery is the number of entities and names after which a description looks for waiting
+// pauseEvery is the number of entities and names after which a description checks for waiting
 // callers.
 const pauseEvery = 64
 
-// look adds work to the count of work: 1 for an entity or a name, and more for slower steps. After
-// pauseEvery, if callers wait, it pauses and returns true.
+// look counts work: 1 for an entity or a name, and more for slower steps. Each time the count
+// exceeds pauseEvery, it checks for callers that wait for the database. If there are some, it
+// pauses for them and returns true.
 func (d *description) look(work int) (paused bool) {
 	if d.looked += work; d.looked < pauseEvery {
 		return false
@@ -180,7 +183,8 @@ func (d *description) look(work int) (paused bool) {
 	return true
 }
 
-// each calls visit for the entries of a map, from a key on, while others may write to the map.
+// each calls visit for the entries of a map, from a key on. Others may write to the map during
+// pauses.
 func each[V any](d *description, of *btree.Map[string, V], from string, visit func(string, V) bool) {
 	for {
 		var key string
@@ -251,7 +255,7 @@ func (d *description) properties() {
 	d.eachKind(d.namespace, d.first(), func(kind string, k *store.Kind) bool {
 		of := element(kindKind, kind)
 		if d.skips(of); d.ended {
-			return false // its properties come after the kind
+			return false // the entities that describe its properties come after the span
 		}
 		forms := make(map[string]map[string]bool)
 		d.entities(k, func(v store.Version) bool {
@@ -268,14 +272,15 @@ func (d *description) properties() {
 			for _, form := range slices.Sorted(maps.Keys(forms[name])) {
 				elements = append(elements, entity.Text(form))
 			}
-			// All of the kind's properties, so that the kind is not read again for the rest.
+			// The entity has all of the kind's indexed properties, so no other call has to read the
+			// kind again.
 			more = d.put(map[string]*pb.Value{"property_representation": entity.Array(elements)}, of, path)
 		}
 		return more
 	})
 }
 
-// represent adds the indexed properties to forms: for each name, the types of its values.
+// represent adds indexed properties to forms, which has the types of the values of each property.
 func represent(forms map[string]map[string]bool, prefix string, properties map[string]*pb.Value) {
 	for name, v := range properties {
 		values := []*pb.Value{v}
@@ -296,7 +301,7 @@ func represent(forms map[string]map[string]bool, prefix string, properties map[s
 	}
 }
 
-// representation returns the name of a value's type, as on Datastore's page about metadata queries.
+// representation returns the name of a value's type in Datastore's metadata queries, such as INT64.
 func representation(v *pb.Value) string {
 	switch v.ValueType.(type) {
 	case *pb.Value_IntegerValue, *pb.Value_TimestampValue:
@@ -315,7 +320,7 @@ func representation(v *pb.Value) string {
 	return "NULL"
 }
 
-// A measure is the number of some entities, with their total size.
+// A measure has the number and the total size of some entities.
 type measure struct{ count, bytes int64 }
 
 func (d *description) measure(k *store.Kind) (m measure) {
@@ -338,8 +343,8 @@ func (d *description) measureAll(ns string) (m measure) {
 
 func (m measure) add(o measure) measure { return measure{m.count + o.count, m.bytes + o.bytes} }
 
-// properties returns the properties that all statistics have, and more. Bytes are the entities'
-// bytes: the embedded Datastore does not measure its indexes.
+// properties returns the properties of a statistic: those that all statistics have, and more. The
+// sizes do not include indexes, which the embedded Datastore does not measure.
 func (m measure) properties(at int64, more map[string]*pb.Value) map[string]*pb.Value {
 	properties := map[string]*pb.Value{
 		"count":        entity.Integer(m.count),

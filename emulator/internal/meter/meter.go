@@ -1,4 +1,4 @@
-// Package meter counts the operations of calls for which Google would send a bill.
+// Package meter counts the operations for which Google would send a bill.
 package meter
 
 import (
@@ -49,9 +49,9 @@ func (m *Meter) Lookup(resp *pb.LookupResponse) {
 }
 
 // RunQuery counts the operations of a successful RunQuery, and returns its reads and small
-// operations. If a client reads a query in several batches, each is a call, and billed alone.
-// Results that come from an index alone are small operations, except in a projection with
-// distinct-on.
+// operations. If a client reads a query in several batches, each batch is a call of its own.
+// Results that come only from an index are billed as small operations. Exceptions are projections
+// with distinct-on.
 func (m *Meter) RunQuery(resp *pb.RunQueryResponse, distinct bool) (reads, small int64) {
 	batch := resp.GetBatch()
 	n := int64(len(batch.GetEntityResults()))
@@ -66,8 +66,8 @@ func (m *Meter) RunQuery(resp *pb.RunQueryResponse, distinct bool) (reads, small
 	return reads, small
 }
 
-// Aggregation counts the operations of a successful aggregation over a number of index entries, and
-// returns its reads.
+// Aggregation counts a successful aggregation that read a number of index entries. It returns its
+// reads.
 func (m *Meter) Aggregation(entries int64) int64 {
 	reads := max(1, (entries+999)/1000)
 	m.add(func(u *billing.Usage) { u.Reads += reads })
@@ -92,15 +92,15 @@ func (m *Meter) Commit(req *pb.CommitRequest) {
 	})
 }
 
-// Task counts one operation on a task that has size bytes. Operations without a task have the size
-// 0.
+// Task counts a Cloud Tasks operation with a task of size bytes. Operations without a task have the
+// size 0.
 func (m *Meter) Task(size int) {
 	const piece = 32 << 10
 	m.add(func(u *billing.Usage) { u.TaskOps += max(1, int64(size+piece-1)/piece) })
 }
 
-// UnaryServerInterceptor returns an interceptor that counts the calls of a server. It does not
-// count their other operations: the server does that, because it knows how much it has scanned.
+// UnaryServerInterceptor returns an interceptor that counts the number of calls of a server. The
+// server itself counts the billed operations, because it knows how much it has read.
 func (m *Meter) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		m.rpc(info.FullMethod)
@@ -108,9 +108,9 @@ func (m *Meter) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	}
 }
 
-// UnaryClientInterceptor returns an interceptor that counts the operations of a client's calls of
-// Datastore, for servers without a meter. An aggregation without a COUNT counts as one read,
-// because its answer does not say how much was scanned.
+// UnaryClientInterceptor returns an interceptor that counts a client's operations, for servers
+// without a meter. An aggregation without a COUNT counts as one read, because its answer does not
+// show how much the server has read.
 func (m *Meter) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {

@@ -21,7 +21,7 @@ const (
 	MaxName = 1500
 )
 
-// validNamespace matches valid names of namespaces, as the comment of the client's NewQuery says.
+// validNamespace matches valid namespaces, as documented at the Go client's NewQuery.
 var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
 
 // Invalid returns an error with the code INVALID_ARGUMENT.
@@ -32,22 +32,22 @@ func Invalid(format string, args ...any) error {
 // Reserved reports whether a kind, a name or a property is reserved by Datastore.
 func Reserved(s string) bool { return names.Reserved(s) }
 
-// A Key is a key that was checked.
+// A Key is a key that has passed the checks.
 type Key struct {
 	Namespace string
 	Kind      string
 	Path      string  // the ordered form of the key's path, see package collate
-	PB        *pb.Key // the key with its whole partition, even if the client left parts out
+	PB        *pb.Key // the key with project, database and namespace, even if the client left them out
 }
 
-// ID returns a text that identifies the key among the keys of all namespaces.
+// ID returns a text that identifies the key in its database.
 func (k Key) ID() string { return k.Namespace + "\x00" + k.Path }
 
-// A Database names the project and the database of a request. Keys and queries in the request must
-// belong to them.
+// A Database names the project and the database of a request.
 type Database struct{ Project, ID string }
 
-// Partition completes a partition with the request's project and database.
+// Partition returns a partition of the request. It adds the request's project and database if they
+// are missing, and returns an error if they differ.
 func (db Database) Partition(p *pb.PartitionId) (*pb.PartitionId, error) {
 	if got := p.GetProjectId(); got != "" && got != db.Project {
 		return nil, Invalid("partition has project %q, the request has %q", got, db.Project)
@@ -105,7 +105,7 @@ func CheckReadPath(path []*pb.Key_PathElement, incomplete bool) error {
 	return nil
 }
 
-// StoredKey checks a complete key of an entity that is stored.
+// StoredKey checks the key of an entity to be written. The key must be complete.
 func (db Database) StoredKey(k *pb.Key) (Key, error) {
 	if err := CheckPath(k.GetPath(), false); err != nil {
 		return Key{}, err
@@ -113,7 +113,7 @@ func (db Database) StoredKey(k *pb.Key) (Key, error) {
 	return db.CompleteKey(k)
 }
 
-// ReadKey checks a complete key that is only read.
+// ReadKey checks the key of an entity to be read. The key must be complete.
 func (db Database) ReadKey(k *pb.Key) (Key, error) {
 	if err := CheckReadPath(k.GetPath(), false); err != nil {
 		return Key{}, err
@@ -121,8 +121,8 @@ func (db Database) ReadKey(k *pb.Key) (Key, error) {
 	return db.CompleteKey(k)
 }
 
-// WholeKey returns a key inside a value with its project and database filled in. The key may be of
-// another database. Without a project it is of this database.
+// WholeKey returns a key that is the value of a property, with its project and database. A key
+// without a project is of this database. Other keys may be of any database.
 func (db Database) WholeKey(k *pb.Key) *pb.Key {
 	of := k.GetPartitionId()
 	if of.GetProjectId() != "" {

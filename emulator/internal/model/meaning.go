@@ -4,15 +4,15 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// Meanings that have rules of their own, and limits of their values. A meaning is a number beside a
-// value, which says what an older client meant by it.
+// Meanings with rules of their own. A meaning is a number stored with a value. By it, older clients
+// marked what the value stands for.
 const (
-	timeMeaning       = 7 // the meaning of an integer that is a time, from before times had a type
+	timeMeaning       = 7 // an integer that is a time, from older clients without a type for times
 	ratingMeaning     = 13
-	textMeaning       = 15 // the meaning of a long text
-	byteStringMeaning = 16 // the meaning of a short blob that is indexed
-	userMeaning       = 20 // the meaning of an entity that is a user of App Engine
-	compressedMeaning = 22 // the meaning of a compressed property of NDB
+	textMeaning       = 15 // a long text
+	byteStringMeaning = 16 // a short blob that is indexed
+	userMeaning       = 20 // an entity that is a user of App Engine
+	compressedMeaning = 22 // a compressed property of NDB
 	vectorMeaning     = 31
 
 	maxRating = 100
@@ -31,8 +31,8 @@ const (
 	ofVector  meaningType = "vector"
 )
 
-// meanings has the meanings that Google's Firestore emulator accepts, with the type that a value of
-// each must have. The emulator knows more meanings, but accepts no value with them.
+// meanings has the meanings that Google's Firestore emulator accepts, with the type that a value
+// with this meaning must have.
 var meanings = map[int32]meaningType{
 	1: ofText, 2: ofText, 3: ofText, 4: ofText, 5: ofText, 6: ofText, timeMeaning: ofInteger, 8: ofText,
 	10: ofText, 11: ofText, 12: ofText, ratingMeaning: ofInteger, textMeaning: ofText,
@@ -40,14 +40,15 @@ var meanings = map[int32]meaningType{
 	userMeaning: ofEntity, compressedMeaning: ofBlob, 29: ofInteger, 30: ofInteger, vectorMeaning: ofVector,
 }
 
-// neverTaken has meanings that no value may have any more, with the type that their values had.
+// neverTaken has meanings that are no longer accepted for any value, with the type that their
+// values had. The errors for them name this type.
 var neverTaken = map[int32]meaningType{19: ofBlob, 23: ofPoint}
 
-// lastUnexpected is the last number that was ever a meaning.
+// lastUnexpected is the highest meaning that Datastore has ever used.
 const lastUnexpected = 39
 
-// checkMeaning returns an error for a value's meaning that Google's Firestore emulator refuses,
-// with the same text. It removes a meaning that has no effect.
+// checkMeaning checks a value's meaning. It returns the same errors as Google's Firestore emulator.
+// If the meaning has no effect, checkMeaning removes it.
 func checkMeaning(name string, v *pb.Value) error {
 	m := v.GetMeaning()
 	array, isArray := v.GetValueType().(*pb.Value_ArrayValue)
@@ -79,7 +80,8 @@ func checkMeaning(name string, v *pb.Value) error {
 	return checkMeant(m, v)
 }
 
-// checkMeant checks the value v, whose type is right, by the rules of its meaning m.
+// checkMeant checks the value v by the rules of its meaning m. The caller has checked the value's
+// type.
 func checkMeant(m int32, v *pb.Value) error {
 	switch m {
 	case textMeaning, compressedMeaning:
@@ -88,7 +90,7 @@ func checkMeant(m int32, v *pb.Value) error {
 		}
 	case byteStringMeaning:
 		if !v.ExcludeFromIndexes {
-			v.Meaning = 0 // every indexed blob has this meaning
+			v.Meaning = 0 // clients need not send it, because every indexed blob has this meaning
 		}
 	case timeMeaning:
 		if n := v.GetIntegerValue(); n >= minSeconds*1e6 && n < (maxSeconds+1)*1e6 {
@@ -125,7 +127,7 @@ func typeOf(v *pb.Value) meaningType {
 	return ""
 }
 
-// checkUser checks an entity in the form in which App Engine's users are stored.
+// checkUser checks an entity with the meaning of an App Engine user: which properties it has.
 func checkUser(properties map[string]*pb.Value) error {
 	known := map[string]bool{"email": true, "auth_domain": true, "user_id": true,
 		"federated_identity": true, "federated_provider": true}

@@ -25,7 +25,7 @@ const (
 )
 
 // CheckProperties checks an entity's properties. It rounds times down to the microseconds that
-// Datastore stores. It completes keys in values: keys without a project are of this database.
+// Datastore stores. It adds the database to keys among the values that lack it.
 func (db Database) CheckProperties(properties map[string]*pb.Value) error {
 	return db.checkNested("", properties, 0)
 }
@@ -42,7 +42,7 @@ func (db Database) checkNested(prefix string, properties map[string]*pb.Value, d
 	return nil
 }
 
-// CheckValue checks a value that is nested in depth entities and arrays.
+// CheckValue checks a value. The depth is the number of entities and arrays that contain it.
 func (db Database) CheckValue(name string, v *pb.Value, depth int, inArray bool) error {
 	if depth > maxDepth {
 		return Invalid("the property %.100q is inside more than %d entities and arrays", name, maxDepth)

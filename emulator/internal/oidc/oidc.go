@@ -1,5 +1,5 @@
-// Package oidc makes the OIDC tokens of tasks' deliveries, and serves the public keys that verify
-// them.
+// Package oidc makes the OIDC tokens that the Cloud Tasks emulator sends with tasks. It also serves
+// the public keys that verify them.
 package oidc
 
 import (
@@ -19,7 +19,7 @@ import (
 // issuer is the issuer in the ID tokens that Google makes.
 const issuer = "https://accounts.google.com"
 
-// A Signer makes the OIDC tokens of deliveries, with a key that lives as long as the server.
+// A Signer makes the OIDC tokens of deliveries. Its key exists as long as the server.
 type Signer struct {
 	once sync.Once
 	key  jose.JSONWebKey
@@ -41,7 +41,7 @@ func (s *Signer) init() error {
 	return s.err
 }
 
-// Sign returns a token like Google's for a service account, valid for an hour.
+// Sign returns an ID token for a service account. It looks like Google's, and is valid for an hour.
 func (s *Signer) Sign(email, audience string, now time.Time) (string, error) {
 	if err := s.init(); err != nil {
 		return "", err
@@ -63,9 +63,9 @@ func (s *Signer) Sign(email, audience string, now time.Time) (string, error) {
 	return jwt.Signed(signer).Claims(claims).Claims(account).Serialize()
 }
 
-// Limits of reusing tokens: for how long, and how many. A new signature takes about a millisecond.
-// Every token is still valid for half an hour when it is sent, which is the longest time of a
-// delivery.
+// Limits of reusing tokens: how long one is reused, and how many are kept. A new signature takes
+// about a millisecond. A reused token is still valid for at least half an hour, which is the
+// longest time of a delivery.
 const (
 	tokenReuse = 30 * time.Minute
 	maxTokens  = 1000
@@ -78,7 +78,7 @@ type signedToken struct {
 	at   time.Time
 }
 
-// Token returns a token that was signed not long ago, or a new one.
+// Token returns an OIDC token. It reuses one that is less than half an hour old.
 func (s *Signer) Token(email, audience string, now time.Time) (string, error) {
 	key := tokenKey{email, audience}
 	s.mu.Lock()
@@ -97,8 +97,8 @@ func (s *Signer) Token(email, audience string, now time.Time) (string, error) {
 	return text, nil
 }
 
-// AccessToken returns a text that stands for an OAuth access token. No receiver can verify it,
-// because only Google can verify real ones. It is the same for the same account and scope.
+// AccessToken returns a text in place of an OAuth access token. No receiver can verify it, because
+// only Google can verify real ones. The same account and scope always get the same text.
 func AccessToken(email, scope string) string {
 	if scope == "" {
 		scope = "https://www.googleapis.com/auth/cloud-platform" // the documented default

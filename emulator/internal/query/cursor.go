@@ -8,10 +8,14 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// Parts of a cursor, which is the position after a result of a query. It has a byte for the form's
-// version, and four bytes that identify the query's kind, filters and orders. Four more have the
-// length of the group in the result's sort key, and the sort key follows. A cursor stays valid
-// after later writes.
+// Parts of a cursor, which is the position after a result of a query. Its parts are:
+//
+//   - one byte: the version of this format
+//   - four bytes: a hash of the query's kind, filters and orders
+//   - four bytes: the length of the group in the result's sort key (see [Row])
+//   - the sort key
+//
+// A cursor stays valid after later writes.
 const (
 	cursorVersion = 2
 	cursorHead    = 9 // the number of bytes in a cursor before the sort key
@@ -21,7 +25,8 @@ func (q *Query) fingerprint() uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(q.Namespace + "\x00" + q.Kind))
 	for _, c := range q.anyOf {
-		fmt.Fprintf(h, "%q%q%v%q", c.lo, c.hi, c.notKeys, c.equal) // fmt prints maps in order
+		// fmt prints maps sorted by key, so the hash is always the same
+		fmt.Fprintf(h, "%q%q%v%q", c.lo, c.hi, c.notKeys, c.equal)
 		for _, iv := range c.between {
 			fmt.Fprintf(h, "%q%q%q%v", iv.property, iv.lo, iv.hi, iv.not)
 		}

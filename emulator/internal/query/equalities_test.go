@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// equalities makes a query with equalities for all given values of properties.
+// equalities returns a query with an equality for each of the given properties' values.
 func equalities(t *testing.T, of map[string][]int64) *Query {
 	t.Helper()
 	and := &pb.CompositeFilter{Op: pb.CompositeFilter_AND}
@@ -59,7 +59,8 @@ func stored(t *testing.T, properties map[string]*pb.Value) (*store.Record, store
 	return &store.Record{Path: string(collate.AppendPath(nil, path))}, store.Version{Form: f}
 }
 
-// TestEqualities compares random equalities, also on arrays, with a check of each value.
+// TestEqualities compares two ways to check random equalities on random values: the query's, and a
+// simple loop over the values.
 func TestEqualities(t *testing.T) {
 	rng := testflag.Rand(t)
 	some := func() map[string][]int64 {
@@ -110,8 +111,8 @@ func TestEqualities(t *testing.T) {
 	}
 }
 
-// TestManyEqualities checks that twice as many equalities take about twice the time: on one array,
-// and on different properties.
+// TestManyEqualities checks that the time of a query grows in proportion to the number of its
+// equalities. They are on one array, or on different properties.
 func TestManyEqualities(t *testing.T) {
 	type size struct{ array, wide float64 }
 	measure := func(n int) size {
@@ -140,7 +141,7 @@ func TestManyEqualities(t *testing.T) {
 	}
 }
 
-// TestNamesRead compares Names.Read with a check of each name.
+// TestNamesRead compares Names.Read with a simple loop over the names.
 func TestNamesRead(t *testing.T) {
 	rng := testflag.Rand(t)
 	name := func() string {
@@ -163,8 +164,8 @@ func TestNamesRead(t *testing.T) {
 	}
 }
 
-// TestNarrowedPlans narrows random plans until entities with a number of values fit. Each plan then
-// uses some of the equalities, and keeps everything else.
+// TestNarrowedPlans drops equalities from the indexes of random queries until entities with many
+// values fit. It checks that only equalities were dropped.
 func TestNarrowedPlans(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	for range 5000 {

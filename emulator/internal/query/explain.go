@@ -11,8 +11,8 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// Summary returns the plan of a query with the names of its indexes, as production does. An
-// ancestor is only part of a composite index; otherwise it is a range of keys.
+// Summary returns the plan of a query, with its indexes in production's notation. Production names
+// an ancestor only as part of a composite index. Otherwise, an ancestor is a range of keys.
 func (q *Query) Summary() *pb.PlanSummary {
 	summary := new(pb.PlanSummary)
 	var seen []string
@@ -34,7 +34,7 @@ func (q *Query) Summary() *pb.PlanSummary {
 	return summary
 }
 
-// describeIndex returns an index as a text that ends with the keys: (a ASC, __name__ ASC).
+// describeIndex returns an index in production's notation: (a ASC, __name__ ASC).
 func describeIndex(x indexes.Index) string {
 	properties := x.Properties
 	if !slices.ContainsFunc(properties, func(p indexes.Property) bool { return p.Name == model.KeyProperty }) {

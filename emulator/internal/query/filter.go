@@ -13,29 +13,29 @@ import (
 )
 
 // A conjunction is a set of conditions that an entity must satisfy together. A filter becomes
-// several conjunctions, and an entity must satisfy one of them.
+// several conjunctions. An entity passes the filter if it satisfies at least one of them.
 type conjunction struct {
-	lo, hi   string // bounds of the path: lo <= path, and path < hi unless hi is empty
+	lo, hi   string // bounds of the key's path: lo <= path < hi; an empty hi is no bound
 	notKeys  map[string]bool
-	ranged   bool        // whether the conjunction has an inequality on __key__
-	ancestor string      // the path of the ancestor, as a prefix; empty: none
+	ranged   bool        // whether the filter has an inequality on __key__
+	ancestor string      // the ordered form of the ancestor's path, without its end; empty: no ancestor
 	equal    []condition // equalities; each must hold for at least one of the property's values
 	between  []*interval // inequalities, one interval for each property; one value must satisfy all of them
 	never    bool        // whether no entity can satisfy the conjunction
 
 	wanted    []wanted    // the equalities, grouped by property
 	indexed   []condition // the equalities whose values are in the index that serves the conjunction
-	ancestral bool        // whether the ancestor is in that index, too
+	ancestral bool        // whether that index contains the paths of ancestors, too
 }
 
-// A wanted has the values that the equalities on one property require. They are in the form in
-// which values are sorted.
+// A wanted has the values that a property must have, because of equalities on it. They are in
+// ordered form (package collate), and sorted.
 type wanted struct {
 	property string
 	forms    []string
 }
 
-// all reports whether a property with these values satisfies all of the equalities.
+// all reports whether a property with these values satisfies every equality on it.
 func (w wanted) all(values []collate.Entry) bool {
 	switch {
 	case len(w.forms) == 1:
@@ -53,8 +53,8 @@ func (w wanted) all(values []collate.Entry) bool {
 	return n == len(w.forms)
 }
 
-// wants returns the values that the equalities on a property require. It returns false if there is
-// no equality.
+// wants returns the values that equalities require of a property. It returns false if the property
+// has no equality.
 func (c *conjunction) wants(property string) (wanted, bool) {
 	byName := func(w wanted, p string) int { return strings.Compare(w.property, p) }
 	i, ok := slices.BinarySearchFunc(c.wanted, property, byName)
@@ -64,8 +64,8 @@ func (c *conjunction) wants(property string) (wanted, bool) {
 	return c.wanted[i], true
 }
 
-// within returns the interval that the inequalities on a property require. It returns nil if there
-// is none.
+// within returns the interval in which the inequalities require the property's value to be. It
+// returns nil if there are no inequalities.
 func (c *conjunction) within(property string) *interval {
 	byName := func(iv *interval, p string) int { return strings.Compare(iv.property, p) }
 	i, ok := slices.BinarySearchFunc(c.between, property, byName)
@@ -79,8 +79,8 @@ type condition struct {
 	property, form string
 }
 
-// An interval is the condition of all inequalities on one property. The ordered form of a value
-// must be at least lo, below hi unless hi is empty, and none of the excluded forms.
+// An interval combines all inequalities on one property. The ordered form of a value must be at
+// least lo, below hi, and none of the excluded forms. An empty hi is no bound.
 type interval struct {
 	property string
 	lo, hi   string
@@ -92,11 +92,11 @@ func (iv *interval) holds(form string) bool {
 }
 
 // behind returns a string that is above every string that starts with a form, and below every
-// greater form. No form is a prefix of another. The byte after a form in an index is the first byte
-// of a path, of an inverted path, or of another form, and never 0xff.
+// greater form. In an index, the byte after a form is never 0xff. It starts the next form, a path,
+// or an inverted path.
 func behind(form string) string { return form + "\xff" }
 
-// Limits of a filter: the number of conjunctions that it becomes, its nesting, and the values of a
+// Limits of a filter: the number of its conjunctions, its nesting, and the number of values of a
 // NOT_IN. The sources are the documentation of OR queries, and the limits page.
 const (
 	maxDisjunctions = 30
@@ -142,8 +142,8 @@ func parseFilter(db model.Database, namespace string, f *pb.Filter) ([]*conjunct
 	return all, nil
 }
 
-// join applies the inequalities on a property to the values of its equalities, too, as Google's
-// Firestore emulator does.
+// join applies the inequalities on a property also to its equalities: a value that both name must
+// satisfy the inequalities. Google's Firestore emulator does the same.
 func (c *conjunction) join() {
 	sorted := slices.Clone(c.equal)
 	slices.SortFunc(sorted, func(a, b condition) int {
@@ -171,8 +171,9 @@ func (c *conjunction) join() {
 	}
 }
 
-// maxIndexed is the largest number of equalities in an index. Further equalities are checked in the
-// entities that the index finds, so that there is never an index of thousands of properties.
+// maxIndexed is the largest number of equalities in an index. The other equalities are checked on
+// each entity that the index finds. Without this limit, a query could need an index of thousands of
+// properties.
 const maxIndexed = 8
 
 func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
@@ -205,7 +206,8 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 			for _, a := range result {
 				for _, b := range alternatives {
 					if len(alternatives) == 1 {
-						a.equal = append(a.equal, b.equal...) // without a copy of thousands
+						// append changes a in place, which avoids copying thousands of equalities
+						a.equal = append(a.equal, b.equal...)
 						both = append(both, a.and(b, a.equal))
 					} else {
 						both = append(both, a.and(b, slices.Concat(a.equal, b.equal)))
@@ -226,7 +228,7 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 	return result, nil
 }
 
-// and returns the conjunction of c and o. Its equalities are equal.
+// and returns the conjunction of c and o, with the given equalities.
 func (c *conjunction) and(o *conjunction, equal []condition) *conjunction {
 	both := &conjunction{
 		lo: max(c.lo, o.lo), hi: lower(c.hi, o.hi), ranged: c.ranged || o.ranged, ancestor: max(c.ancestor, o.ancestor),
@@ -306,7 +308,8 @@ func (p *filterParser) in(name string, forms []string) ([]*conjunction, error) {
 	return all, nil
 }
 
-// one converts a filter into a single conjunction.
+// one converts a condition on one property, with one operator, into a conjunction. forms has the
+// ordered forms of its values.
 func (p *filterParser) one(name string, op pb.PropertyFilter_Operator, forms []string) (*conjunction, error) {
 	switch op {
 	case pb.PropertyFilter_NOT_IN, pb.PropertyFilter_NOT_EQUAL:
@@ -346,8 +349,8 @@ func (p *filterParser) one(name string, op pb.PropertyFilter_Operator, forms []s
 	return &conjunction{between: []*interval{{property: name, lo: lo, hi: hi}}}, nil
 }
 
-// bounds returns the bounds of the values that satisfy an inequality. It returns false for other
-// operators.
+// bounds returns the bounds of the values that satisfy an inequality with the value form. It
+// returns false if the operator is no inequality.
 func bounds(op pb.PropertyFilter_Operator, form string) (lo, hi string, ok bool) {
 	switch op {
 	case pb.PropertyFilter_LESS_THAN:

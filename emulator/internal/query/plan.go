@@ -9,16 +9,16 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A scan is a part of an index, or of the keys. It has the results of a conjunction, in the order
-// of the query.
+// A scan is the part of an index, or of the keys, that a query reads for one conjunction. Its
+// entries are in the order of the query.
 type scan struct {
 	definition store.Definition // the definition of the index to read; empty: the keys
-	prefix     string           // the start of all entries to read: the values of the equalities
-	lo, hi     string           // bounds of the entries after the prefix; empty hi: the end of the prefix
+	prefix     string           // the common start of all entries to read: the forms of the equalities' values
+	lo, hi     string           // bounds of what follows the prefix in an entry; empty hi: no bound
 	reverse    bool             // whether to read keys in descending order
 }
 
-// plan returns the scan of a conjunction.
+// plan returns the scan that finds the entities of a conjunction.
 func (q *Query) plan(c *conjunction) scan {
 	var s scan
 	for _, e := range c.indexed {
@@ -50,9 +50,10 @@ func (q *Query) plan(c *conjunction) scan {
 	return s
 }
 
-// narrow makes a conjunction use an index with fewer equalities, because an entity does not fit
-// into the present one. That entity has the given numbers of values of the index's properties. It
-// returns false if there is no such index. The equalities with most values are dropped first.
+// narrow drops equalities from a conjunction's index, because an entity has too many index entries.
+// counts has the entity's numbers of values for the properties of the present index. Equalities on
+// the properties with most values are dropped first. It returns false if no equality is left to
+// drop.
 func (q *Query) narrow(c *conjunction, counts []int) bool {
 	d := slices.Clone(q.plan(c).definition)
 	counts = slices.Clone(counts)
@@ -76,9 +77,9 @@ func (q *Query) narrow(c *conjunction, counts []int) bool {
 	return true
 }
 
-// invertBounds returns the bounds of an interval for descending order. They may be a little too
-// wide, because rows are checked anyway, but they must not leave out a form in the interval. A
-// lower bound may be a prefix of such forms: an ancestor's path, for example.
+// invertBounds returns the bounds of an interval for descending order. They must include every form
+// in the interval. They may include a little more, because a query checks each row anyway. A lower
+// bound may be a prefix of forms in the interval, such as an ancestor's path.
 func invertBounds(lo, hi string) (string, string) {
 	from, to := "", ""
 	if hi != "" {
@@ -90,7 +91,7 @@ func invertBounds(lo, hi string) (string, string) {
 	return from, to
 }
 
-// afterAll returns the lowest string above all strings that start with a prefix. It returns "" if
+// afterAll returns the lowest string that is above all strings with a prefix. It returns "" if
 // there is none.
 func afterAll(prefix string) string {
 	for i := len(prefix) - 1; i >= 0; i-- {

@@ -12,29 +12,33 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A Query is a request that was checked. It has everything that a scan needs, in ordered forms.
+// A Query is a query that has passed the checks. It has everything that a scan needs, in ordered
+// forms.
 //
-// Its results are rows: see [Query.Rows]. There is one for each entity that satisfies one of the
-// conjunctions, or, in a projection, one for each combination of values.
+// Its results are rows: see [Query.Rows]. Each entity that satisfies a conjunction is a row. In a
+// projection, an entity has a row for each combination of the projected values.
 type Query struct {
 	Namespace  string
 	Kind       string // the kind; empty: entities of all kinds
 	KeysOnly   bool
 	Projected  []string // projected properties, sorted by name; empty: whole entities
-	aggregated []string // properties that are summed or averaged, sorted by name; they are projected
-	Distinct   int      // number of orders at the start that form a group, whose first row is a result
-	anyOf      []*conjunction
-	named      store.Names   // the properties on which rows depend
-	orders     []store.Order // the orders: explicit ones, then those that inequalities and the projection imply
-	After      string        // the sort key of the start cursor
+	aggregated []string // properties that are summed or averaged, sorted by name; they are also projected
+	// number of orders at the start that form a group (distinct-on); only a group's first row is a
+	// result
+	Distinct int
+	anyOf    []*conjunction
+	named    store.Names // the properties that the query reads
+	// the orders: first the explicit ones, then those that inequalities and the projection imply
+	orders     []store.Order
+	After      string // the sort key of the start cursor
 	AfterGroup string
 	Until      string // the sort key of the end cursor
 	Bounded    bool   // whether the query has an end cursor, in Until
 	Offset     int    // number of rows to skip
 	Limit      int    // largest number of results; negative: no limit
-	scatter    int    // one in this number of entities has __scatter__
-	// number of orders before those that only a projection implies; the index decides on the order
-	// of these
+	scatter    int    // n; one in n entities has the property __scatter__
+	// number of orders at the start that are not implied by the projection; the index decides on
+	// the order of the rest
 	chosen  int
 	indexes []indexes.Index // the indexes that serve the query
 	Scanned int64           // number of index entries that were read
@@ -45,14 +49,14 @@ func unimplemented(what string) error {
 	return status.Errorf(codes.Unimplemented, "the embedded Datastore does not serve %s", what)
 }
 
-// Options are the settings of a database on which queries depend.
+// Options are the settings of a database that queries depend on.
 type Options struct {
-	Scatter int          // one in this number of entities has __scatter__
-	Indexes *indexes.Set // the indexes that queries may need; nil: any query is served
+	Scatter int          // n; one in n entities has the property __scatter__
+	Indexes *indexes.Set // the composite indexes; a query that needs another one is refused; nil: none is refused
 }
 
-// Parse checks a query and returns it. If results are aggregated, aggregated are the properties
-// that are summed or averaged.
+// Parse checks a query and returns it. For an aggregation query, aggregated has the properties that
+// are summed or averaged.
 func Parse(db model.Database, o Options, p *pb.PartitionId, q *pb.Query, aggregated ...string) (*Query, error) {
 	partition, err := db.Partition(p)
 	if err != nil {
@@ -106,8 +110,8 @@ func Parse(db model.Database, o Options, p *pb.PartitionId, q *pb.Query, aggrega
 	return parsed, parsed.parseCursors(q.StartCursor, q.EndCursor)
 }
 
-// parseProjection reads which properties a query returns. With only __key__, it is a query for
-// keys. Beside properties __key__ has no effect, because each result has its key.
+// parseProjection reads which properties a query returns. If there is only __key__, it is a
+// keys-only query. Otherwise __key__ has no effect, because each result has its key.
 func (q *Query) parseProjection(projection []*pb.Projection) error {
 	for _, p := range projection {
 		name := p.GetProperty().GetName()
@@ -129,8 +133,8 @@ func (q *Query) parseProjection(projection []*pb.Projection) error {
 	return nil
 }
 
-// project makes the query return the properties to aggregate, as a projection does. They come from
-// its index, in one row for each value of an array.
+// project makes the query return the properties to aggregate, like a projection. The values come
+// from the property's index, where an array has an entry for each value.
 func (q *Query) project(aggregated []string) error {
 	switch {
 	case len(aggregated) == 0:
@@ -165,12 +169,13 @@ func (q *Query) parseOrders(orders []*pb.PropertyOrder) error {
 		q.orders = append(q.orders, store.Order{Property: name, Descending: o.Direction == pb.PropertyOrder_DESCENDING})
 	}
 	if q.ordered(ScatterProperty) {
-		q.orders = q.orders[:1] // equal values come in key order anyway
+		// the other orders have no effect: entities with equal values are in key order anyway
+		q.orders = q.orders[:1]
 	}
 	return nil
 }
 
-// alone reports whether the first order is the only one, or is followed only by ascending keys.
+// alone reports whether at most ascending keys follow the first order.
 func alone(orders []*pb.PropertyOrder) bool {
 	rest := orders[1:]
 	return len(rest) == 0 || len(rest) == 1 && rest[0].GetProperty().GetName() == model.KeyProperty &&
@@ -181,7 +186,7 @@ func (q *Query) ordered(property string) bool {
 	return slices.ContainsFunc(q.orders, func(o store.Order) bool { return o.Property == property })
 }
 
-// parseDistinct puts the properties of a distinct-on before all other orders.
+// parseDistinct moves the properties of distinct-on to the front of the orders.
 func (q *Query) parseDistinct(on []*pb.PropertyReference) error {
 	var names []string
 	for _, p := range on {
@@ -209,9 +214,9 @@ func (q *Query) parseDistinct(on []*pb.PropertyReference) error {
 }
 
 // implyOrders adds the orders that a query implies. First come the properties of inequalities,
-// sorted by name, or __key__ if only that has an inequality. They have the last order's direction,
-// as in Google's Firestore emulator. Then come projected properties, because an index must have
-// their values.
+// sorted by name, or __key__ if only __key__ has an inequality. They get the direction of the last
+// explicit order, as in Google's Firestore emulator. Then come the projected properties, because
+// the index must contain their values.
 func (q *Query) implyOrders() {
 	descending := len(q.orders) > 0 && q.orders[len(q.orders)-1].Descending
 	var implied []string
@@ -273,8 +278,8 @@ func (q *Query) check() error {
 	return nil
 }
 
-// chooseIndexes finds the indexes that serve the query. It returns an error if one is missing.
-// Orders that only a projection implies are replaced by the orders of the first index.
+// chooseIndexes finds the indexes that serve the query, or returns an error if one is missing. The
+// first index decides in which order the projected properties come.
 func (q *Query) chooseIndexes(set *indexes.Set) error {
 	if q.byScatter() || model.Reserved(q.Kind) {
 		set = nil
@@ -288,7 +293,7 @@ func (q *Query) chooseIndexes(set *indexes.Set) error {
 				shape.Equal = append(shape.Equal, e.property)
 			}
 		}
-		var rest []int // orders on which the index decides
+		var rest []int // the orders whose place the index decides
 		for i, o := range q.orders {
 			p := indexes.Property{Name: o.Property, Descending: o.Descending}
 			switch {
@@ -310,7 +315,7 @@ func (q *Query) chooseIndexes(set *indexes.Set) error {
 			p := tail[len(tail)-len(rest)+n]
 			q.orders[i] = store.Order{Property: p.Name, Descending: p.Descending}
 		}
-		q.chosen = len(q.orders) // the other conjunctions use the same orders
+		q.chosen = len(q.orders) // the orders are now decided; the other conjunctions use the same
 	}
 	return nil
 }

@@ -15,19 +15,19 @@ import (
 
 // A Row is one result of a query.
 type Row struct {
-	SortKey string // a text by which results are sorted; unique
-	Group   int    // length of the group's part in the sort key
+	SortKey string // a text that is different for each row; rows are sorted by it
+	Group   int    // the length of the start of SortKey that rows of one group share (distinct-on)
 	Version store.Version
 	Values  map[string]*pb.Value // the projected values; nil: the row is a whole entity
 }
 
-// Rows appends the rows of a version of a record to dst. It ignores cursors. If the version does
-// not satisfy the query, it has no rows. If sortKey is not empty, Rows appends only the row with
-// that key.
+// Rows appends to dst the rows that a version of a record has in the query. It ignores cursors. If
+// the version does not satisfy the query, it has no rows. If sortKey is not empty, Rows appends
+// only the row with this key.
 //
-// A whole entity is one row. It sorts by the least of a property's values that the filter allows,
-// or by the greatest in descending order. In a projection there is a row for each combination of
-// the values by which it is ordered, as in an index.
+// A whole entity is one row. If a property has several values, the row sorts by the least value
+// that the filter allows, or by the greatest in descending order. In a projection, there is a row
+// for each combination of the values by which it is ordered, as in an index.
 func (q *Query) Rows(dst []Row, r *store.Record, v store.Version, sortKey string) []Row {
 	if !q.holdsPath(r.Path) {
 		return dst
@@ -82,7 +82,7 @@ func (q *Query) Rows(dst []Row, r *store.Record, v store.Version, sortKey string
 	return append(dst, rows...)
 }
 
-// scatterRows is Rows for a query that is ordered by __scatter__.
+// scatterRows does the same as Rows, for a query that is ordered by __scatter__.
 func (q *Query) scatterRows(dst []Row, r *store.Record, v store.Version) []Row {
 	value, ok := store.Scatter(v.Key().Path, q.scatter)
 	if !ok || !slices.ContainsFunc(q.anyOf, func(c *conjunction) bool {
@@ -93,9 +93,9 @@ func (q *Query) scatterRows(dst []Row, r *store.Record, v store.Version) []Row {
 	return append(dst, Row{SortKey: string(value[:]) + r.Path, Version: v})
 }
 
-// extend returns the combinations of rows with the values of the next order. If sortKey is not
-// empty, it returns only the combination that is a prefix of it. There is at most one, because no
-// form is a prefix of another.
+// extend combines each row with each value of the next order. If sortKey is not empty, it returns
+// only the combination that is a prefix of sortKey. There is at most one, because no form is a
+// prefix of another.
 func (q *Query) extend(rows []Row, o store.Order, values []collate.Entry, sortKey string) []Row {
 	var all []Row
 	for _, r := range rows {
@@ -116,8 +116,8 @@ func (q *Query) extend(rows []Row, o store.Order, values []collate.Entry, sortKe
 	return all
 }
 
-// fromIndex returns a value in the form in which projections return it from an index. Its meaning
-// says so, and it has the indexed type: times are integers, and blobs that are texts are strings.
+// fromIndex returns a value as projections return it: with the type in which an index stores it,
+// and with a meaning that says so. A time is an integer, and a blob that is a text is a string.
 func fromIndex(v *pb.Value) *pb.Value {
 	result := &pb.Value{ValueType: v.ValueType, Meaning: model.ProjectionMeaning}
 	if t := v.GetTimestampValue(); t != nil {
@@ -135,7 +135,7 @@ func (q *Query) needsProperties() bool {
 		slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal)+len(c.between) > 0 })
 }
 
-// reads reports whether rows depend on the property with a name, or on a property nested in it.
+// reads reports whether rows depend on the property of this name, or on a property nested in it.
 func (q *Query) reads(name []byte) bool {
 	return q.named.Read(name)
 }
@@ -167,8 +167,8 @@ func (q *Query) holdsPath(path string) bool {
 	return false
 }
 
-// allowed returns the values of an entity for an order, in the order's direction. They are the ones
-// in the indexes that serve the conjunctions which the entity satisfies.
+// allowed returns the values by which an entity sorts in an order, in the order's direction. These
+// are its values in the index that serves a conjunction which the entity satisfies.
 func (q *Query) allowed(o store.Order, properties map[string]*pb.Value, satisfied []*conjunction) []collate.Entry {
 	var values []collate.Entry
 	for _, value := range collate.Entries(properties, o.Property) {
@@ -188,8 +188,8 @@ func (q *Query) allowed(o store.Order, properties map[string]*pb.Value, satisfie
 	return slices.CompactFunc(values, func(a, b collate.Entry) bool { return a.Form == b.Form })
 }
 
-// allows reports whether a property's value, given by its form, can be the one that satisfies the
-// conjunction.
+// allows reports whether a property's value may be the one that the conjunction requires. The value
+// is given in ordered form.
 func (c *conjunction) allows(property, form string) bool {
 	if w, ok := c.wants(property); ok {
 		_, found := slices.BinarySearch(w.forms, form)

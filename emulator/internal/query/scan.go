@@ -10,16 +10,16 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A Pause lets other calls run during a scan, which may look at millions of entries.
+// A Pause lets other calls run during a scan. A scan may look at millions of entries.
 type Pause interface {
-	Wanted() bool // reports whether a caller waits for the database, so that a scan should call Pause
-	Pause()       // lets waiting calls run; maps that are scanned may have changed after it
+	Wanted() bool // reports whether another caller waits for the database
+	Pause()       // lets waiting calls run; they may change the maps that the scan reads
 }
 
-// pauseEvery is the number of entries after which a scan looks for waiting callers.
+// pauseEvery is the number of entries after which a scan checks for waiting callers.
 const pauseEvery = 64
 
-// A Need is an index that a query needs for scanning a kind.
+// A Need is an index that a query needs for its scan.
 type Need struct {
 	Definition store.Definition
 
@@ -27,7 +27,7 @@ type Need struct {
 	of    *conjunction
 }
 
-// Needs returns the indexes that the query needs for scanning a kind.
+// Needs returns the indexes that the query needs for its scan.
 func (q *Query) Needs() []Need {
 	var all []Need
 	if q.byScatter() {
@@ -41,13 +41,13 @@ func (q *Query) Needs() []Need {
 	return all
 }
 
-// Narrow makes the query need an index with fewer equalities. Call it if an entity has too many
-// values of the definition's properties; their numbers are counts. It returns false if there is no
-// such index.
+// Narrow makes the query use an index with fewer equalities, because an entity has too many entries
+// in the present one. counts has the entity's numbers of values for the present index's properties.
+// It returns false if no equality is left to drop.
 func (n Need) Narrow(counts []int) bool { return n.query.narrow(n.of, counts) }
 
-// ByKey reports whether the results come in ascending key order. If so, it returns the paths
-// between which the results are, including from and excluding to. An empty to is no bound.
+// ByKey reports whether the results are in ascending key order. If so, it returns the range of
+// paths that contains the results: from (included) and to (excluded). An empty to is no bound.
 func (q *Query) ByKey() (from, to string, ok bool) {
 	byKey := store.Order{Property: model.KeyProperty}
 	if len(q.Projected) > 0 || q.Distinct > 0 || len(q.orders) > 1 || len(q.orders) == 1 && q.orders[0] != byKey {
@@ -72,11 +72,11 @@ func (q *Query) ByKey() (from, to string, ok bool) {
 }
 
 // Scan calls visit for the rows of a query, in order, until visit returns false. It reads the state
-// at the time at. It pauses if other calls wait. The caller makes sure that the versions of that
-// time exist during pauses.
+// at the time at. If other calls wait, it pauses. During a pause, the caller must keep the versions
+// of that time.
 //
-// Each conjunction is a scan of an index in the order of the query, from the start cursor on.
-// Several scans are merged. A query without a kind merges all kinds.
+// For each conjunction, Scan reads an index in the order of the query, from the start cursor on. It
+// merges these rows. A query without a kind merges the rows of all kinds.
 func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) bool) {
 	m := &merge{pause: p}
 	defer m.close()
@@ -99,7 +99,7 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) boo
 		}
 	}
 	last := ""
-	// The group of the cursor's row has already had its row.
+	// A row of the start cursor's group was already returned before the cursor.
 	group, grouped := q.AfterGroup, q.After != ""
 	for {
 		r, ok := m.least()
@@ -107,7 +107,7 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) boo
 			return
 		}
 		if r.SortKey == last {
-			continue // another conjunction has returned it
+			continue // another conjunction has already returned this row
 		}
 		last = r.SortKey
 		if q.Distinct > 0 {
@@ -117,7 +117,7 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) boo
 			group, grouped = r.SortKey[:r.Group], true
 		}
 		if !visit(r) {
-			q.Scanned-- // the last row was one too many
+			q.Scanned-- // visit did not use the last row
 			return
 		}
 	}
@@ -126,7 +126,7 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) boo
 // A merge merges the rows of several sources in the order of the query.
 type merge struct {
 	sources []*source
-	byRow   byRow // the sources in a heap; nil before the first row
+	byRow   byRow // the sources that have a next row, as a heap; nil before the first row
 	pause   Pause
 	looked  int // number of entries since the last check for waiting callers
 }
@@ -142,8 +142,8 @@ func (m *merge) close() {
 	}
 }
 
-// look adds work to the count of work: 1 for an entry, and more for slower steps. After pauseEvery,
-// if callers wait, it pauses.
+// look counts work: 1 for an entry, and more for slower steps. Each time the count exceeds
+// pauseEvery, it checks for waiting callers, and pauses for them.
 func (m *merge) look(work int) {
 	if m.looked += work; m.looked < pauseEvery {
 		return
@@ -160,7 +160,7 @@ func (m *merge) look(work int) {
 	m.pause.Pause()
 }
 
-// least removes the lowest next row of all sources, and returns it.
+// least returns the lowest next row of all sources, and removes it from its source.
 func (m *merge) least() (Row, bool) {
 	switch {
 	case m.byRow == nil:
@@ -171,7 +171,7 @@ func (m *merge) least() (Row, bool) {
 			}
 		}
 		heap.Init(&m.byRow)
-	case len(m.byRow) > 0: // the first source's row was taken
+	case len(m.byRow) > 0: // the first source's row was removed, so its next row belongs elsewhere in the heap
 		if m.byRow[0].peek() {
 			heap.Fix(&m.byRow, 0)
 		} else {
@@ -202,25 +202,25 @@ func (h *byRow) Pop() any {
 	return s
 }
 
-// A source returns the rows of one scan.
+// A source returns the rows of one scan, in order, to the merge of all scans.
 type source struct {
 	query  *Query
 	merge  *merge
 	at     int64
 	prefix string
-	end    string // the end of the entries to read; empty: they have no end
+	end    string // the end of the entries to read; empty: the end of the index
 	iter   store.Iterator
 	down   bool
-	keys   bool                     // whether rows depend only on keys
-	first  bool                     // whether the iterator is at an entry that was not read yet
-	paused bool                     // whether there was a pause, after which the iterator must find its entry again
-	entry  string                   // the entry at which the iterator was before the pause
-	rows   []Row                    // the rows of the last entry
-	next   int                      // index of the next row
-	sorts  map[*store.Record]string // sort keys of entities with many values; "" if they have no row
+	keys   bool                     // whether rows can be computed from keys alone
+	first  bool                     // whether the iterator is at an entry that was not used yet
+	paused bool                     // whether there was a pause, so that the iterator must seek its entry again
+	entry  string                   // the entry before the pause
+	rows   []Row                    // the rows of the present entry
+	next   int                      // index in rows of the next row to return
+	sorts  map[*store.Record]string // sort keys of entities with many values; "" if the entity has no row
 }
 
-// manyValues is the number of values from which on an entity's result is stored in the source.
+// manyValues is the number of values from which on an entity's sort key is stored in the source.
 // Otherwise it would be computed again for each of the entity's entries in the index.
 const manyValues = 32
 
@@ -233,8 +233,8 @@ func (q *Query) source(iter store.Iterator, s scan, at int64) *source {
 		if q.After != "" {
 			from = lower(from, collate.Invert(q.After))
 		}
-		// The iterator goes to the first entry at or above its key; in reverse the entry below is
-		// wanted.
+		// Seek goes to the first entry at or above the key. A reverse scan starts at the entry
+		// below it.
 		switch {
 		case from == "":
 			src.first = src.iter.Last()
@@ -252,7 +252,8 @@ func (q *Query) source(iter store.Iterator, s scan, at int64) *source {
 	return src
 }
 
-// resume moves to the entry before the pause, or to the next one that still exists.
+// resume continues after a pause: at the entry before the pause, or at the next one that still
+// exists.
 func (s *source) resume(next string) {
 	s.iter.Renew()
 	switch found := s.iter.Seek(next); {
@@ -266,7 +267,7 @@ func (s *source) resume(next string) {
 	}
 }
 
-// peek reads ahead to the next row, and reports whether there is one.
+// peek finds the next row, and reports whether there is one.
 func (s *source) peek() bool {
 	q := s.query
 	for s.next == len(s.rows) && s.first {
@@ -302,8 +303,8 @@ func (s *source) peek() bool {
 			}
 			continue
 		}
-		// The entry may be of another version of the entity, or of another value than the one by
-		// which the entity sorts.
+		// The entry may belong to another version of the entity. It may also be of another value
+		// than that by which the entity sorts.
 		many := len(q.Projected) == 0 && v.Indexed() > manyValues
 		if many {
 			if sortKey, known := s.sorts[r]; known && sortKey != key {
@@ -339,7 +340,7 @@ func (s *source) step() bool {
 	return s.iter.Next()
 }
 
-// work returns the work of looking at a version, besides its entry.
+// work returns the amount of work for computing the rows of a version.
 func (s *source) work(v store.Version) int {
 	const valuesPerEntry = 16
 	if s.keys {
@@ -348,7 +349,7 @@ func (s *source) work(v store.Version) int {
 	return v.Indexed() / valuesPerEntry
 }
 
-// keep stores the result for an entity with many values.
+// keep stores the sort key of an entity with many values.
 func (s *source) keep(r *store.Record) {
 	if s.sorts == nil {
 		s.sorts = make(map[*store.Record]string)

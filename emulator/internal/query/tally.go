@@ -12,25 +12,26 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A Tally is the state of one aggregation, to which rows are added.
+// A Tally is one aggregation of a query, such as a COUNT, during the scan.
 type Tally struct {
 	Alias    string
-	property string // the property to add up; empty: a count
+	property string // the property to sum or average; empty: the aggregation is a COUNT
 	average  bool
-	upTo     int64 // the limit of a count; 0: none
+	upTo     int64 // the limit of a COUNT; 0: no limit
 
 	n        int64
 	sum      *big.Float // exact sum of the finite values
-	special  float64    // sum of infinities and NaN, or 0
-	isDouble bool       // whether a double was added
+	special  float64    // sum of infinities and NaN; 0 if there are none
+	isDouble bool       // whether one of the values was a double
 }
 
-// exactly is the precision in bits that adds up 2^64 doubles of all magnitudes without a loss.
+// exactly is a precision in bits. With it, a sum of up to 2^64 doubles of any magnitude is exact.
 const exactly = 1024 + 1074 + 64
 
 const maxAggregations = 5
 
-// NewTallies checks the aggregations of a request, and returns their initial states.
+// NewTallies checks the aggregations of a request. It returns a Tally for each, before the first
+// row.
 func NewTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*Tally, error) {
 	switch n := len(aggregations); {
 	case n == 0:
@@ -45,7 +46,7 @@ func NewTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*Tally, erro
 	for _, a := range aggregations {
 		t := &Tally{Alias: a.GetAlias(), sum: new(big.Float).SetPrec(exactly)}
 		if t.Alias == "" {
-			unnamed++ // only aggregations without a name are numbered
+			unnamed++ // results without a name get the names property_1, property_2 and so on
 			t.Alias = fmt.Sprintf("property_%d", unnamed)
 		}
 		if model.Reserved(t.Alias) || len(t.Alias) > model.MaxName {
@@ -94,7 +95,8 @@ func Aggregated(tallies []*Tally) []string {
 	return slices.Compact(names)
 }
 
-// Full reports whether no further row can change a result.
+// Full reports whether all results are final, whatever rows follow. This is so if each aggregation
+// is a COUNT that has reached its limit.
 func Full(tallies []*Tally) bool {
 	for _, t := range tallies {
 		if t.upTo == 0 || t.n < t.upTo {
@@ -104,7 +106,7 @@ func Full(tallies []*Tally) bool {
 	return true
 }
 
-// Add adds a row, which has the given values in its index.
+// Add adds a row, with the values that it has in the index.
 func (t *Tally) Add(values map[string]*pb.Value) {
 	if t.property == "" {
 		if t.upTo == 0 || t.n < t.upTo {
@@ -127,8 +129,8 @@ func (t *Tally) Add(values map[string]*pb.Value) {
 	}
 }
 
-// Result returns the result of the aggregation. The sum of integers is an integer unless it is too
-// large. The average of no numbers is null.
+// Result returns the result of the aggregation. A sum of integers is an integer, or a double if it
+// exceeds 64 bits. The average of no numbers is null.
 func (t *Tally) Result() *pb.Value {
 	sum, _ := t.sum.Float64()
 	if t.special != 0 {

@@ -6,12 +6,12 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/entity"
 )
 
-// A Build makes an index while others read and write the kind. In each step it takes the versions
-// of some records, in key order, with the database locked. It makes their index entries without the
-// lock. If a record that was taken changes meanwhile, the change is noted and applied later. In the
-// end the index equals one that has existed all the time. No query scans it before.
+// A Build makes an index of a kind while others read and write the kind. Each step takes some
+// records, in key order, with the database locked. It then makes their index entries without the
+// lock. If a record changes after it was taken, the Build notes the change and applies it later. At
+// the end, the index is complete and current. Queries use it only then.
 type Build struct {
-	Done chan struct{} // a channel that is closed when the index is complete, or the build was given up
+	Done chan struct{} // closed when the index is complete, or when the build ends early
 
 	kind    *Kind
 	index   *index
@@ -22,7 +22,7 @@ type Build struct {
 	repeats int
 }
 
-// An update is a version whose entries are to be added to an index, or removed from it.
+// An update is a version of a record whose entries are to be added to an index, or removed from it.
 type update struct {
 	record *Record
 	form   entity.Form
@@ -32,9 +32,11 @@ type update struct {
 const (
 	takeAtOnce = 64 // number of versions that one step takes
 	restEvery  = 24
-	fewUpdates = 32 // the largest number of updates that are applied with the database locked
-	// number of rounds after which all updates are, so that steady writes do not delay the build
-	// for ever
+	// if at most this number of updates remain, they are applied with the database locked, and the
+	// build ends
+	fewUpdates = 32
+	// after this number of rounds, all remaining updates are applied with the database locked:
+	// otherwise steady writes could delay the build forever
 	maxRepeats = 100
 )
 
@@ -53,8 +55,8 @@ func (k *Kind) Building(d Definition) *Build {
 	return nil
 }
 
-// Next takes the records for the next call of [Build.Work]. At the end it adds the index to the
-// kind, and returns false. The caller has locked the database.
+// Next takes records for the next call of [Build.Work]. If none are left, it adds the index to the
+// kind and returns false. The caller has locked the database.
 func (b *Build) Next() bool {
 	b.batch = b.batch[:0]
 	if !b.all {
@@ -88,8 +90,8 @@ func (b *Build) Next() bool {
 	return false
 }
 
-// Work makes the index entries of the records that Next has taken. It calls rest in between. It
-// needs no lock.
+// Work makes the index entries of the records that Next has taken. From time to time it calls rest.
+// It needs no lock.
 func (b *Build) Work(rest func()) {
 	for i, u := range b.batch {
 		if i%restEvery == restEvery-1 {
@@ -105,14 +107,14 @@ func (b *Build) Work(rest func()) {
 	clear(b.batch)
 }
 
-// End ends a build. If the index is not complete, the kind stays without it. The caller has locked
-// the database.
+// End ends a build. If the index is not complete, it is not added to the kind. The caller has
+// locked the database.
 func (b *Build) End() {
 	b.kind.builds = slices.DeleteFunc(b.kind.builds, func(other *Build) bool { return other == b })
 	close(b.Done)
 }
 
-// note records a change of a record that was already taken, to apply it later.
+// note records a change of a record that Next has already taken, so that it is applied later.
 func (b *Build) note(r *Record, u update) {
 	if b.all || r.Path <= b.taken {
 		b.noted = append(b.noted, u)

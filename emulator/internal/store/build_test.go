@@ -19,7 +19,7 @@ func keyOf(id int64) model.Key {
 	return model.Key{Kind: "K", Path: string(collate.AppendPath(nil, path)), PB: &pb.Key{Path: path}}
 }
 
-// put puts or deletes an entity, with some values.
+// put puts an entity with some random values, or deletes it.
 func put(t *testing.T, k *Kind, rng *rand.Rand, id, at int64) *Record {
 	t.Helper()
 	f, err := entity.New(keyOf(id).PB)
@@ -50,14 +50,14 @@ func (idx *index) dump() (all []string) {
 }
 
 // TestBuildBesideWrites builds an index while entities are put, deleted and pruned at random. It
-// compares the index with one that existed all the time, and with one that is built afterwards.
+// checks that the index equals one that existed before, and one that is built afterwards.
 func TestBuildBesideWrites(t *testing.T) {
 	rng := testflag.Rand(t)
 	d := Definition{{Property: "a"}, {Property: "b", Descending: true}}
 	for range 5 {
 		var totals, others Totals
 		k, whole := NewKind("K", &totals), NewKind("K", &others)
-		whole.Entries(d) // this index exists from the start, and is held
+		whole.Entries(d) // this index exists from the start, and is never dropped
 		seed, at := rng.Uint64(), int64(0)
 		mine, theirs := rand.New(rand.NewPCG(seed, 0)), rand.New(rand.NewPCG(seed, 0))
 		type written struct{ a, b *Record }
@@ -108,7 +108,7 @@ func TestBuildBesideWrites(t *testing.T) {
 			totals.Indexes != built.bytes {
 			t.Errorf("memory: %+v and %+v, of the indexes %d and %d", totals, others, built.bytes, always.bytes)
 		}
-		// Once everything is deleted, no memory is in use.
+		// When all entities are deleted and pruned, no memory is in use.
 		for _, w := range log {
 			if !w.a.Last.Deleted {
 				at++
@@ -125,8 +125,9 @@ func TestBuildBesideWrites(t *testing.T) {
 	}
 }
 
-// TestDroppedIndexes uses more indexes in turn than there is memory for. Most of them exist when
-// they are used again. After a change to other indexes, these soon exist all the time.
+// TestDroppedIndexes uses slightly more indexes in turn than there is memory for. It checks that
+// most of them still exist when they are used again. Then it uses only a few others, and checks
+// that these are soon never dropped.
 func TestDroppedIndexes(t *testing.T) {
 	rng := testflag.Rand(t)
 	var totals Totals
@@ -167,8 +168,8 @@ func TestDroppedIndexes(t *testing.T) {
 	}
 }
 
-// TestIdleIndexes checks that an index that no query uses is kept up to date for some time, and
-// then dropped.
+// TestIdleIndexes checks that writes keep an unused index up to date for a while, until the index
+// is dropped.
 func TestIdleIndexes(t *testing.T) {
 	rng := testflag.Rand(t)
 	var totals Totals

@@ -11,16 +11,16 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A Definition defines an index by its properties: first those that queries compare for equality,
-// which are marked Equal, and then the orders. An entity that lacks one of these properties is not
-// in the index.
+// A Definition defines an index by its properties. First come the properties that queries compare
+// for equality, marked Equal, and then the orders. An entity that lacks one of the properties is
+// not in the index.
 type Definition []Order
 
-// AncestorProperty is a property in a definition that stands for an entity's own path and the paths
-// of its ancestors.
+// AncestorProperty stands for a property of an index whose values are the paths of an entity and of
+// its ancestors.
 const AncestorProperty = "__ancestor__"
 
-// String returns the properties in the form of a query's orders.
+// String returns the properties in the notation of a query's orders.
 func (d Definition) String() string {
 	names := make([]string, len(d))
 	for i, o := range d {
@@ -36,17 +36,18 @@ func (d Definition) Orders() Definition {
 	return slices.DeleteFunc(slices.Clone(d), func(o Order) bool { return o.Equal })
 }
 
-// Names is a sorted list of names of properties, each once.
+// Names is a sorted list of property names without duplicates.
 type Names []string
 
-// NamesOf sorts names.
+// NamesOf sorts names and removes duplicates.
 func NamesOf(names []string) Names {
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// Read reports whether the list has a property's name, or the name of something nested inside the
-// property. It copies no text, because a scan calls it for each property of each entity.
+// Read reports whether the list has the name of a property, or of a property nested in it. The name
+// is in bytes, as in wire form: a scan calls Read for each property of each entity, and must not
+// copy it.
 func (n Names) Read(name []byte) bool {
 	for _, one := range n {
 		if len(one) >= len(name) && one[:len(name)] == string(name) &&
@@ -66,9 +67,10 @@ func (d Definition) names() Names {
 	return NamesOf(all)
 }
 
-// An index has an entry for each combination of values of each stored version of a record. An entry
-// consists of the ordered forms of the values and the key. A scan then looks at the version that it
-// has to see.
+// An index has entries for all stored versions of a kind's records, including old ones. A version
+// has an entry for each combination of its values. An entry consists of the ordered forms of the
+// values and of the key. A scan finds the record by an entry, and then looks at the version of its
+// time.
 type index struct {
 	definition Definition
 	names      Names
@@ -78,20 +80,21 @@ type index struct {
 	used   int64 // the value of Totals.uses when a query last used the index
 	upkeep int   // number of entries that were written since the last use
 	held   int   // number of queries that use the index now
-	excess int   // number of versions that have too many entries, and are not in the index
-	counts []int // for the last such version, the numbers of values of the definition's properties
+	excess int   // number of versions that are not in the index because they have too many entries
+	counts []int // for the last of these versions, the numbers of its values of the definition's properties
 }
 
-// An entry leads from its bytes to a record with at least one version that has the entry.
+// An entry is the record of an index entry, and the number of the record's versions that have this
+// entry.
 type entry struct {
 	record   *Record
 	versions int
 }
 
-// entryOverhead is the estimated size of an entry in memory, besides its bytes.
+// entryOverhead is the estimated number of bytes that an entry takes in memory besides its key.
 const entryOverhead = 80
 
-// add adds the entries of a version of a record. The version has the given properties.
+// add adds the entries of a version with the given properties.
 func (idx *index) add(r *Record, properties map[string]*pb.Value) {
 	entries, fit := idx.entriesOf(r.Path, properties)
 	if !fit {
@@ -106,8 +109,8 @@ func (idx *index) add(r *Record, properties map[string]*pb.Value) {
 	}
 }
 
-// remove removes the entries of a version that is dropped, except entries that another version of
-// the record has, too.
+// remove removes the entries of a version that is dropped. An entry stays if another version of the
+// record has it, too.
 func (idx *index) remove(r *Record, properties map[string]*pb.Value) {
 	entries, fit := idx.entriesOf(r.Path, properties)
 	if !fit {
@@ -123,24 +126,28 @@ func (idx *index) remove(r *Record, properties map[string]*pb.Value) {
 	}
 }
 
-// idle reports whether the index costs more than it is worth. Since its last use, writing to it has
-// taken several times as much work as building it again would.
+// idle reports whether the index costs more than it is worth. That is, writes to it since its last
+// use took several times as much work as building it again would.
 func (idx *index) idle() bool {
 	const times, least = 4, 4096
 	return idx.held == 0 && idx.upkeep > times*idx.entries.Len()+least
 }
 
-// MaxEntries is the largest number of entries of an entity in an index. They are combinations of
-// the values of arrays. In production the limit is for all indexes together.
+// MaxEntries is the largest number of entries of an entity in an index. An entity with several
+// arrays has an entry for each combination of their values. In production, the limit is for all
+// indexes together.
 const MaxEntries = 20000
 
-// fewEntries is a number of entries of an entity that is always accepted in an index of equalities.
+// fewEntries is a number of entries that an entity may always have in an index with equalities.
 const fewEntries = 128
 
-// Fits reports whether an entity can be in the index. The numbers of its values for the
-// definition's properties are counts. If a query can do with fewer equalities, the combinations of
-// several arrays may be at most a few times the arrays' values. The values of a single array always
-// fit.
+// Fits reports whether an entity can be in the index. counts has the entity's numbers of values for
+// the definition's properties. The number of combinations of these values may be at most
+// MaxEntries.
+//
+// If the index has equalities, the limit is lower: a few times the number of values. With more
+// combinations, a query should use an index with fewer equalities instead. The values of a single
+// array always fit.
 func (d Definition) Fits(counts []int) bool {
 	product, sum, limit := 1, 0, MaxEntries
 	for _, n := range counts {
@@ -156,7 +163,7 @@ func (d Definition) Fits(counts []int) bool {
 	return product <= limit
 }
 
-// entriesOf returns the entries of an entity. If they are too many, it returns none, and false.
+// entriesOf returns the entries of an entity. If there are too many, it returns false.
 func (idx *index) entriesOf(path string, properties map[string]*pb.Value) (entries []string, fit bool) {
 	all := make([][]collate.Entry, len(idx.definition))
 	counts := make([]int, len(idx.definition))
@@ -209,13 +216,13 @@ func (idx *index) entriesOf(path string, properties map[string]*pb.Value) (entri
 type Order struct {
 	Property   string
 	Descending bool
-	// whether the order is of an equality or an ancestor. A query can do without such an order, if
-	// it looks at more entries.
+	// whether the property is compared for equality, or is an ancestor's. A query can use an index
+	// without it, but then looks at more entries.
 	Equal bool
 }
 
-// Directed returns an ordered form in the direction of an order: for descending order, it inverts
-// the form.
+// Directed returns an ordered form for the direction of an order. For a descending order, it
+// inverts the form.
 func Directed(o Order, form string) string {
 	if o.Descending {
 		return collate.Invert(form)

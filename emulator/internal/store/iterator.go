@@ -2,8 +2,8 @@ package store
 
 import "github.com/tidwall/btree"
 
-// An Iterator goes through a map of records, or through an index. After a write it must be renewed,
-// and must seek again.
+// An Iterator goes through a map of records, or through an index. After a write to the map, the
+// caller must renew it and seek again.
 type Iterator interface {
 	Seek(key string) bool // moves to the first key that is equal to or above key
 	Last() bool
@@ -39,9 +39,9 @@ func (k *Kind) Keys() Iterator { return &keyIterator{k.Records.Iter(), &k.Record
 // Scattered returns an iterator over the records that have __scatter__, in its order.
 func (k *Kind) Scattered() Iterator { return &keyIterator{k.scatter.Iter(), &k.scatter} }
 
-// Hold prevents an index from being dropped until the caller calls let. If an entity does not fit
-// into the index, Hold also returns that entity's numbers of values for the definition's
-// properties.
+// Hold prevents an index from being dropped until the caller calls let. If an entity has too many
+// entries for the index, Hold also returns counts: this entity's numbers of values for the
+// definition's properties.
 func (k *Kind) Hold(d Definition) (let func(), counts []int) {
 	idx := k.index(d)
 	k.totals.use(idx)
@@ -52,8 +52,8 @@ func (k *Kind) Hold(d Definition) (let func(), counts []int) {
 	return func() { idx.held-- }, counts
 }
 
-// Entries returns an iterator over the entries of an index. The index exists until the iterator is
-// closed. If it does not exist yet, it is built at once.
+// Entries returns an iterator over the entries of an index. If the index does not exist, it is
+// first built. It is not dropped until the iterator is closed.
 func (k *Kind) Entries(d Definition) Iterator {
 	idx := k.index(d)
 	if idx == nil {

@@ -9,21 +9,21 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A Kind has the records of one kind in one namespace, and their indexes. Its maps are in key
-// order, so that a scan starts at the start of its range.
+// A Kind has the records of one kind in one namespace, and their indexes. Its maps are sorted by
+// key, so a scan of a range reads only this range.
 type Kind struct {
 	Name    string
 	Records btree.Map[string, *Record] // the records, by the ordered form of the key
-	scatter btree.Map[string, *Record] // the records with __scatter__, by its value and the key
+	scatter btree.Map[string, *Record] // the records with the property __scatter__, by its value and the key
 	indexes []*index                   // the indexes, each built when a query first needs it
-	builds  []*Build                   // builds of further indexes that are under way
+	builds  []*Build                   // builds of more indexes, which are under way
 	totals  *Totals
 }
 
 // Totals are sums over all kinds of a database.
 type Totals struct {
-	Old     int64 // the size of deleted entities and of older versions of entities, in bytes
-	Indexes int64 // size of the indexes in bytes
+	Old     int64 // total size in bytes of the older versions of entities, and of deleted entities
+	Indexes int64 // total size of the indexes in bytes
 
 	uses int64 // number of times that queries have used an index
 }
@@ -37,8 +37,8 @@ func (t *Totals) use(idx *index) {
 // NewKind returns a kind without records. It adds its sizes to t.
 func NewKind(name string, t *Totals) *Kind { return &Kind{Name: name, totals: t} }
 
-// Put adds a version to the record with a key, and returns the record, which may be new. One record
-// in proportion has __scatter__.
+// Put adds a version to the record with a key, and returns the record, which may be new. One in
+// proportion records, on average, has the property __scatter__.
 func (k *Kind) Put(key model.Key, v Version, proportion int) *Record {
 	r, ok := k.Records.Get(key.Path)
 	if !ok {
@@ -61,7 +61,7 @@ func (k *Kind) Put(key model.Key, v Version, proportion int) *Record {
 	return r
 }
 
-// change adds a version of a record to all indexes, or removes it from them.
+// change adds a version of a record to all indexes, or removes the version from all indexes.
 func (k *Kind) change(r *Record, v Version, remove bool) {
 	for _, b := range k.builds {
 		b.note(r, update{r, v.Form, remove})
@@ -88,8 +88,9 @@ func (k *Kind) change(r *Record, v Version, remove bool) {
 	}
 }
 
-// Prune drops old versions of a record, with their index entries, that no read of a time from
-// horizon on sees. It drops the record if it is deleted. It returns the number of dropped versions.
+// Prune drops the old versions of a record that no read of the time horizon, or of a later time,
+// sees. It also drops their index entries. If the entity was deleted before that time, it drops the
+// whole record. It returns the number of dropped versions.
 func (k *Kind) Prune(r *Record, horizon int64) int {
 	dropped := r.prune(horizon)
 	for _, v := range dropped {
@@ -135,7 +136,7 @@ func (k *Kind) index(d Definition) *index {
 	return nil
 }
 
-// drop drops the indexes for which the function which returns true.
+// drop drops the indexes for which which returns true.
 func (k *Kind) drop(which func(*index) bool) {
 	k.indexes = slices.DeleteFunc(k.indexes, func(idx *index) bool {
 		if which(idx) {
@@ -146,10 +147,13 @@ func (k *Kind) drop(which func(*index) bool) {
 	})
 }
 
-// DropUnused drops one index of some kinds, and reports whether it did. It does not drop the one
-// used last, or one that a query uses. It drops the least recently used one if the others were used
-// many times since, and otherwise any one. If queries need, in turn, a few more indexes than fit
-// into the memory, the least recently used one is needed next. So it is not always the one to drop.
+// DropUnused drops one index of the given kinds to free memory, and reports whether it did. It
+// never drops an index that a query uses, or the index that was used last.
+//
+// It drops the least recently used index if queries have used other indexes many times since.
+// Otherwise it drops a random one. Queries may use slightly more indexes, in turn, than fit into
+// memory. Then the least recently used index is the next one needed, so dropping it each time would
+// be the worst choice.
 func DropUnused(t *Totals, kinds func(yield func(*Kind) bool)) bool {
 	var of, ofOldest *Kind
 	var chosen, oldest *index

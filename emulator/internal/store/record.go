@@ -9,26 +9,30 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/entity"
 )
 
-// A Version is an entity after a commit. Results contain it in wire form: see [Version.Result].
+// A Version is the state of an entity after a commit that changed it. [Version.Result] returns it
+// as a result.
 type Version struct {
-	At      int64 // time of the commit in microseconds, which is also the version's number
+	// time of the commit in microseconds since 1970; this is also the number that clients see as
+	// the version
+	At      int64
 	Created int64 // time of the commit that inserted the entity
 	entity.Form
 	Deleted bool // whether the entity is deleted; then the form has only the key
 }
 
-// versionOverhead is the estimated size of a version in memory, besides its bytes.
+// versionOverhead is the estimated number of bytes that a version takes in memory besides its wire
+// form.
 const versionOverhead = 128
 
 // size estimates the size of a version in memory, in bytes.
 func (v Version) size() int64 { return int64(len(v.Wire(false))) + versionOverhead }
 
-// entityField is the number of the field entity in the message EntityResult.
+// entityField is the number of the field entity in the protocol's message EntityResult.
 const entityField = 1
 
-// Result returns the version as a result of a lookup or a query. It contains the entity in wire
-// form, as an unknown field. On the wire that makes no difference, and it saves decoding and
-// encoding.
+// Result returns the version as a result of a lookup or a query. The result has the entity's wire
+// form in an unknown field, which the client decodes as the entity. So the server neither decodes
+// nor encodes it.
 func (v Version) Result(keysOnly bool) *pb.EntityResult {
 	wire := v.Wire(keysOnly)
 	r := &pb.EntityResult{
@@ -43,15 +47,15 @@ func (v Version) Result(keysOnly bool) *pb.EntityResult {
 	return r
 }
 
-// A Record has one entity's versions.
+// A Record has all versions of one entity.
 type Record struct {
 	Path  string // the ordered form of the key
 	Last  Version
 	older []Version // older versions, the oldest first; open transactions may still read them
 }
 
-// At returns the version at a time, as a read of that time sees it. It returns false if there is
-// none.
+// At returns the version that the entity had at a time. It returns false if the entity did not
+// exist then.
 func (r *Record) At(time int64) (Version, bool) {
 	if r.Last.At <= time {
 		return r.Last, !r.Last.Deleted
@@ -64,7 +68,7 @@ func (r *Record) At(time int64) (Version, bool) {
 	return Version{}, false
 }
 
-// versions returns the versions that are not deletions.
+// versions returns the versions in which the entity exists, without deletions.
 func (r *Record) versions() []Version {
 	var all []Version
 	for _, v := range append(r.older[:len(r.older):len(r.older)], r.Last) {
@@ -80,7 +84,8 @@ func (r *Record) add(v Version) {
 	r.Last = v
 }
 
-// prune drops the versions that no read of a time from horizon on sees, and returns them.
+// prune drops the versions that no read of the time horizon, or of a later time, sees. It returns
+// them.
 func (r *Record) prune(horizon int64) []Version {
 	keep := len(r.older)
 	for next := r.Last.At; keep > 0 && next > horizon; keep-- {

@@ -8,17 +8,19 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// Scatter returns the value by which a key sorts under __scatter__, and whether an entity with that
-// key has the property.
+// Scatter returns a key's value of the property __scatter__, and whether an entity with this key
+// has the property. Clients sample a kind by this property.
 //
-// The value is the same as in Google's classic emulator. A 64-bit number is the XOR of the IDs, and
-// of Java's 32-bit hashes of the names, along the key's path. The value is the first two bytes of
-// the MD5 of the number in decimal. Kind, namespace and project play no role.
+// The value is the same as in Google's classic emulator. It is computed in two steps. A 64-bit
+// number is the XOR of all IDs in the key's path, and of Java's 32-bit hashes of all names. The
+// value is the first two bytes of the MD5 hash of this number, written in decimal. Kind, namespace
+// and project do not matter.
 //
-// In the classic emulator an entity has the property if the first byte is odd. In production one
-// entity in 128 has it, by a rule that is not public. Here an entity has it if the third and fourth
-// bytes, as a number, are divisible by proportion. So the value stays uniform. A proportion of 2
-// gives the classic emulator's choice.
+// In the classic emulator, an entity has the property if the first byte of the value is odd. In
+// production, one entity in 128 has it, by a rule that is not public. Here, an entity has it if the
+// third and fourth bytes of the MD5 hash, as a number, are divisible by proportion. So the values
+// of __scatter__ are still uniform. With a proportion of 2, the same entities have it as in the
+// classic emulator.
 func Scatter(path []*pb.Key_PathElement, proportion int) (value [2]byte, ok bool) {
 	var n int64
 	for _, el := range path {
@@ -36,7 +38,7 @@ func Scatter(path []*pb.Key_PathElement, proportion int) (value [2]byte, ok bool
 	return value, (int(sum[2])<<8|int(sum[3]))%proportion == 0
 }
 
-// javaHash returns the hash that Java's String.hashCode has for a text.
+// javaHash returns what Java's String.hashCode returns for a text.
 func javaHash(s string) int32 {
 	var h int32
 	for _, unit := range utf16.Encode([]rune(s)) {

@@ -12,14 +12,14 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// Limits of the number of tasks in one batch, from the comments of the methods.
+// Limits of the number of tasks in one batch, from the documentation of the methods.
 const (
 	maxBatchCreate = 100
 	maxBatchDelete = 1000
 )
 
-// BatchCreateTasks puts several tasks into one queue, each as CreateTask does. Each may fail alone;
-// the operation's metadata says which have failed.
+// BatchCreateTasks puts several tasks into one queue, each as CreateTask does. Some may fail while
+// others succeed. The operation's metadata says which have failed.
 func (s *Server) BatchCreateTasks(
 	_ context.Context, req *pb.BatchCreateTasksRequest,
 ) (*longrunningpb.Operation, error) {

@@ -22,8 +22,9 @@ const (
 	defaultMaxDoublings     = 16
 )
 
-// completeQueue returns a queue's settings with defaults for unset ones. It returns an error for a
-// setting that is refused.
+// completeQueue returns a queue's settings, with defaults for those that are unset. It returns an
+// error for an invalid setting. If unlimited is set, a queue may dispatch more than 500 tasks a
+// second.
 func completeQueue(config *pb.Queue, unlimited bool) (*pb.Queue, error) {
 	config = proto.CloneOf(config)
 	if config.RateLimits == nil {
@@ -34,17 +35,19 @@ func completeQueue(config *pb.Queue, unlimited bool) (*pb.Queue, error) {
 	setDefault(&limits.MaxConcurrentDispatches, defaultConcurrent)
 	fastest := float64(maxDispatchesPerSecond)
 	if unlimited {
-		fastest = math.MaxInt32 // the burst has to fit into an int32
+		fastest = math.MaxInt32 // the largest rate whose burst fits into an int32
 	}
 	switch {
-	case !(limits.MaxDispatchesPerSecond > 0 && limits.MaxDispatchesPerSecond <= fastest): // NaN is refused, too
+	// written this way, the condition refuses NaN, too
+	case !(limits.MaxDispatchesPerSecond > 0 && limits.MaxDispatchesPerSecond <= fastest):
 		return nil, invalid("Queue.rate_limits.max_dispatches_per_second has to be in (0, %v], it is %v", fastest,
 			limits.MaxDispatchesPerSecond)
 	case limits.MaxConcurrentDispatches < 0 || limits.MaxConcurrentDispatches > maxConcurrentDispatches:
 		return nil, invalid("Queue.rate_limits.max_concurrent_dispatches has to be in [1, %d], it is %d",
 			maxConcurrentDispatches, limits.MaxConcurrentDispatches)
 	}
-	// Output only. The documentation says only that it is "generally at least equal to" the rate.
+	// Clients can't set the burst. The documentation says only that it is "generally at least equal
+	// to" the rate.
 	limits.MaxBurstSize = int32(math.Ceil(max(1, limits.MaxDispatchesPerSecond)))
 	var err error
 	if config.RetryConfig, err = completeRetries(config.RetryConfig, "Queue.retry_config"); err != nil {
@@ -59,9 +62,9 @@ func completeQueue(config *pb.Queue, unlimited bool) (*pb.Queue, error) {
 	return config, nil
 }
 
-// completeRetries returns the retry settings of a queue or a task with defaults for unset ones.
-// According to the documentation, production cuts durations to seconds, but the default of 100 ms
-// contradicts that. Here no duration is cut.
+// completeRetries returns the retry settings of a queue or a task, with defaults for those that are
+// unset. Durations are used to the nanosecond. The documentation says that production cuts them to
+// seconds, but its default of 100 ms contradicts that.
 func completeRetries(c *pb.RetryConfig, field string) (*pb.RetryConfig, error) {
 	if c == nil {
 		c = new(pb.RetryConfig)
@@ -107,12 +110,11 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// outputOnly are the fields of a queue that an update leaves unchanged, even if its mask names
-// them.
+// outputOnly has the fields of a queue that an update never changes, even if its mask names them.
 var outputOnly = map[protoreflect.Name]bool{"name": true, "state": true, "purge_time": true}
 
-// updateQueue returns the settings of a queue with fields replaced by those in change: the fields
-// that the mask names, or all if it names none.
+// updateQueue returns a queue's settings after an update. It takes the fields that the mask names
+// from change, or all fields if the mask is empty.
 func updateQueue(old, change *pb.Queue, mask *fieldmaskpb.FieldMask) (*pb.Queue, error) {
 	updated := proto.CloneOf(old)
 	paths := mask.GetPaths()

@@ -13,24 +13,25 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// A delivery is one attempt to deliver a task. It has the queue's settings at its start.
+// A delivery is one attempt to deliver a task. It has copies of the task and of its queue's
+// settings, from its start.
 type delivery struct {
 	task   *task
 	copy   task
 	config *pb.Queue
 	begun  time.Time
-	forced bool // whether RunTask has started the delivery
+	forced bool // whether a call of RunTask started the delivery
 }
 
-// An outcome is the result of a delivery. The zero value says that there was none.
+// An outcome is the result of a delivery. The zero value stands for "no delivery yet".
 type outcome struct {
 	httpStatus int       // the HTTP status of the answer; 0: there was no answer
-	code       code.Code // why there was no answer
+	code       code.Code // if there was no answer, the reason
 	retryAfter time.Duration
 }
 
-// begin makes a delivery of a task that is not among the waiting tasks. The caller has locked the
-// queue.
+// begin counts a new delivery of a task, and returns it. The caller has locked the queue, and has
+// removed the task from the waiting tasks.
 func (q *queue) begin(t *task, now time.Time) *delivery {
 	t.dispatches++
 	t.running++
@@ -42,7 +43,7 @@ func (q *queue) begin(t *task, now time.Time) *delivery {
 	return &delivery{task: t, copy: *t, config: q.config, begun: now}
 }
 
-// deliver carries out a delivery, and decides what happens to the task after it.
+// deliver carries out a delivery. Then it removes the task, or schedules its retry.
 func (q *queue) deliver(ctx context.Context, d *delivery) {
 	result := q.server.send(ctx, q.era, d)
 
@@ -64,7 +65,7 @@ func (q *queue) deliver(ctx context.Context, d *delivery) {
 		}
 	}
 	t.previous = result
-	if t.dispatches == d.copy.dispatches { // no later attempt has started
+	if t.dispatches == d.copy.dispatches { // no later attempt was started
 		t.last.ended, t.last.status = now, result.status()
 	}
 	retries := q.config.RetryConfig
@@ -75,11 +76,11 @@ func (q *queue) deliver(ctx context.Context, d *delivery) {
 	if overloads(result.httpStatus) {
 		q.throttle = q.throttle.overloaded(now, wait)
 	}
-	if known, _ := q.tasks.Get(t.name); known != t { // deleted meanwhile
+	if known, _ := q.tasks.Get(t.name); known != t { // the task was deleted meanwhile
 		return
 	}
-	// "schedule_time will be reset to the time that RunTask was called plus the
-	// retry delay"
+	// The documentation of RunTask: "schedule_time will be reset to the time that RunTask was
+	// called plus the retry delay".
 	from := now
 	if d.forced {
 		from = d.begun
@@ -91,7 +92,7 @@ func (q *queue) deliver(ctx context.Context, d *delivery) {
 	switch {
 	case result.success():
 		q.remove(t, now)
-	case t.running > 0: // the other delivery decides
+	case t.running > 0: // another delivery of the task is under way, and decides at its end
 	case exhausted(retries, t.dispatches, now.Sub(t.first)) || due.Sub(t.created) >= retention:
 		q.remove(t, now)
 	default:
@@ -141,8 +142,8 @@ func (o outcome) status() *status.Status {
 	return &status.Status{Code: int32(c), Message: fmt.Sprintf("%v(%d): %s", c, c, message)}
 }
 
-// reason returns the value of the header X-CloudTasks-TaskRetryReason in the next delivery after
-// this outcome. Its texts are not documented.
+// reason returns the header X-CloudTasks-TaskRetryReason for the delivery that follows this
+// outcome. Google does not document its texts.
 func (o outcome) reason() string {
 	if o.httpStatus != 0 {
 		return fmt.Sprintf("HTTP status %d", o.httpStatus)
@@ -158,7 +159,7 @@ var httpCodes = map[int]code.Code{
 	http.StatusNotFound:            code.Code_NOT_FOUND,
 	http.StatusConflict:            code.Code_ABORTED,
 	http.StatusTooManyRequests:     code.Code_RESOURCE_EXHAUSTED,
-	499:                            code.Code_CANCELLED, // Client Closed Request
+	499:                            code.Code_CANCELLED, // an unofficial status: Client Closed Request
 	http.StatusInternalServerError: code.Code_INTERNAL,
 	http.StatusNotImplemented:      code.Code_UNIMPLEMENTED,
 	http.StatusServiceUnavailable:  code.Code_UNAVAILABLE,

@@ -7,34 +7,35 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/code"
 )
 
-// Faults decides which faults deliveries have. A queue calls its methods with the queue's lock
-// held, so they must not call the server.
+// Faults decides which faults happen to deliveries. A queue calls its methods while it holds its
+// own lock, so they must not call the server.
 type Faults interface {
-	// Pick returns the index of the task to deliver next, among n waiting tasks (n > 0). 0 is the
-	// task that is due first; the others are in no order.
+	// Pick chooses the task to deliver next, by its index among n waiting tasks (n > 0). Task 0 is
+	// due first; the others are in no particular order.
 	Pick(n int) int
-	// Hold returns how long a due task is held back, or 0.
+	// Hold returns how long a due task is delayed. 0 means not at all.
 	Hold() time.Duration
 	// Delivery returns the faults of one delivery.
 	Delivery() Delivery
 }
 
-// A Delivery has the faults of one delivery. The zero value has none.
+// A Delivery has the faults of one delivery. The zero value has no fault.
 type Delivery struct {
-	// Twin delivers the same attempt a second time while the first runs, at the time TwinAfter
-	// after its start. Again delivers it a second time after the first was answered. The second
-	// answer is ignored.
+	// Twin delivers the task a second time while the first delivery runs, TwinAfter after its
+	// start. Again delivers it a second time AgainAfter after the first delivery has ended. The
+	// answer to a second delivery has no effect.
 	Twin, Again           bool
 	TwinAfter, AgainAfter time.Duration
-	// Lost drops the answer of the handler.
+	// Lost ignores the handler's answer, as if the connection broke.
 	Lost bool
-	// Cut ends the request at the time CutAfter after its start. If the answer has arrived by then,
-	// it is dropped.
+	// Cut ends the request CutAfter after its start. If the handler has answered by then, the
+	// answer is ignored.
 	Cut      bool
 	CutAfter time.Duration
 }
 
-// send makes one attempt, with its faults.
+// send delivers a task once, or more often if its faults demand it. It returns the outcome of the
+// first delivery.
 func (s *Server) send(ctx context.Context, e *era, d *delivery) outcome {
 	if s.opts.Faults == nil {
 		return s.attempt(ctx, d)
@@ -50,14 +51,15 @@ func (s *Server) send(ctx context.Context, e *era, d *delivery) outcome {
 	return result
 }
 
-// repeat carries out a delivery a second time, when the time after has passed.
+// repeat carries out a delivery again after a while, and ignores the outcome.
 func (s *Server) repeat(ctx context.Context, d *delivery, after time.Duration) {
 	if sleep(ctx, after) {
 		s.attempt(ctx, d)
 	}
 }
 
-// cutOff carries out a delivery whose answer is lost if the fault ends it before.
+// cutOff carries out a delivery, and ends it early if the fault says so. With the faults Cut and
+// Lost, the outcome is that there was no answer.
 func (s *Server) cutOff(ctx context.Context, d *delivery, fault Delivery) outcome {
 	cut := ctx
 	if fault.Cut {

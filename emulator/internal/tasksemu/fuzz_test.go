@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/scattermap/scattermap/emulator/internal/meter"
-	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
+	_ "github.com/scattermap/scattermap/internal/testflag" // every test package below emulator/ must know its flags
 )
 
 type unreachable struct{}
@@ -25,8 +25,7 @@ func (unreachable) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("nobody is there")
 }
 
-// FuzzRequests calls every method with arbitrary messages. It answers with an error or a message,
-// and does not panic.
+// FuzzRequests calls every method with arbitrary messages, and checks that none panics.
 func FuzzRequests(f *testing.F) {
 	const location, queue = "projects/p/locations/l", "projects/p/locations/l/queues/q"
 	long := &durationpb.Duration{Seconds: math.MaxInt64, Nanos: math.MinInt32}

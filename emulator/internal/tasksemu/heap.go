@@ -38,8 +38,9 @@ func (h *taskHeap) Pop() any {
 	return t
 }
 
-// take removes a due task from the heap, and returns it. It is the task at the index place, or its
-// nearest due ancestor in the heap if that task is not due. The first task must be due.
+// take removes a due task from the heap, and returns it. It takes the task at the index place, if
+// that task is due. Otherwise it takes the nearest task above it in the heap that is due. The first
+// task must be due.
 func (h *taskHeap) take(place int, now time.Time) *task {
 	for (*h)[place].at.After(now) {
 		place = (place - 1) / 2
@@ -47,5 +48,4 @@ func (h *taskHeap) take(place int, now time.Time) *task {
 	return heap.Remove(h, place).(*task)
 }
 
-// remove removes a task from the heap.
 func (h *taskHeap) remove(t *task) { heap.Remove(h, t.place) }

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Patterns of valid names, from the comments of the service's messages.
+// Patterns of valid names, from the documentation of the protocol's messages.
 var (
 	locationName = regexp.MustCompile(`^projects/[a-zA-Z0-9:.-]+/locations/[a-zA-Z0-9-]+$`)
 	queueName    = regexp.MustCompile(`^projects/[a-zA-Z0-9:.-]+/locations/[a-zA-Z0-9-]+/queues/[a-zA-Z0-9-]{1,100}$`)

@@ -15,24 +15,26 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// operationAge is how long a finished operation can be read. In production that is not documented.
+// operationAge is how long clients can read a finished operation. For production, this is not
+// documented.
 const operationAge = 24 * time.Hour
 
-// An operation is a batch, which is done already. The answer to the batch says that it still runs,
-// so that callers who do not wait are noticed. The first read shows its end.
+// An operation is the long-running operation of a batch call. The batch is complete before the call
+// returns, but the returned operation says that it still runs. So a test notices a caller that does
+// not wait. When the caller reads the operation again, it is done.
 type operation struct {
 	name              string
 	started, metadata proto.Message
 	response          proto.Message
-	err               *rpcstatus.Status // the error of the batch; if set, there is no response
+	err               *rpcstatus.Status // the batch's error; if it is set, there is no response
 	ready             chan struct{}     // closed when the batch is done
 }
 
-// operations has the operations of the last day.
+// operations has the operations that started in the last day.
 type operations struct {
 	byName    map[string]*operation
 	byRequest map[requestKey]*operation
-	ages      []aged // the operations in the order of their starts
+	ages      []aged // the operations, oldest first
 }
 
 type aged struct {
@@ -41,7 +43,7 @@ type aged struct {
 	op  *operation
 }
 
-// A requestKey identifies a request for a batch, so that a repeated request is recognized.
+// A requestKey identifies a batch request. A second request with the same ID is a repetition.
 type requestKey struct{ kind, queue, id string }
 
 func newOperations() operations {
@@ -62,8 +64,8 @@ func (o *operations) forget(now time.Time) {
 	o.ages = o.ages[n:]
 }
 
-// operate runs a batch, and returns its operation. If the request is a repeated one, it returns the
-// operation of the first one.
+// operate runs a batch, and returns its operation. If the request is a repetition, it returns the
+// operation of the first request.
 func (s *Server) operate(kind, queue, requestID string, batch func() *operation) (*longrunningpb.Operation, error) {
 	op := &operation{
 		name:  fmt.Sprintf("%s/operations/%016x", locationOf(queue), rand.Uint64()),
@@ -91,7 +93,8 @@ func (s *Server) operate(kind, queue, requestID string, batch func() *operation)
 	return op.proto(false)
 }
 
-// proto returns the operation in the protocol's form, either as running or as done.
+// proto returns the operation in the protocol's form. The argument says whether it is shown as done
+// or as running.
 func (o *operation) proto(done bool) (*longrunningpb.Operation, error) {
 	meta := o.started
 	if done {
@@ -116,8 +119,7 @@ func (o *operation) proto(done bool) (*longrunningpb.Operation, error) {
 	return p, nil
 }
 
-// An operationsServer serves google.longrunning.Operations, without the method that lists
-// operations.
+// An operationsServer serves google.longrunning.Operations, except ListOperations.
 type operationsServer struct {
 	longrunningpb.UnimplementedOperationsServer
 	server *Server
@@ -135,7 +137,7 @@ func (s operationsServer) find(name string) (*operation, error) {
 	return op, nil
 }
 
-// GetOperation returns an operation, which it always shows as done.
+// GetOperation returns an operation as done.
 func (s operationsServer) GetOperation(
 	_ context.Context, req *longrunningpb.GetOperationRequest,
 ) (*longrunningpb.Operation, error) {
@@ -146,7 +148,7 @@ func (s operationsServer) GetOperation(
 	return op.proto(true)
 }
 
-// WaitOperation returns an operation, which it always shows as done.
+// WaitOperation returns an operation as done, without a wait.
 func (s operationsServer) WaitOperation(
 	_ context.Context, req *longrunningpb.WaitOperationRequest,
 ) (*longrunningpb.Operation, error) {
@@ -165,7 +167,7 @@ func (s operationsServer) CancelOperation(
 	return new(emptypb.Empty), err
 }
 
-// DeleteOperation deletes an operation. Its tasks stay.
+// DeleteOperation deletes an operation. The tasks that it created stay.
 func (s operationsServer) DeleteOperation(
 	_ context.Context, req *longrunningpb.DeleteOperationRequest,
 ) (*emptypb.Empty, error) {

@@ -15,26 +15,26 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// tombstoneAge is how long the name of a removed task stays taken.
+// tombstoneAge is how long the name of a removed task can't be used again.
 const tombstoneAge = 24 * time.Hour
 
-// A queue has the tasks of one queue, and a dispatcher that delivers them.
+// A queue is a queue with its tasks, and has a dispatcher that delivers them.
 type queue struct {
 	server *Server
 	era    *era
-	wake   chan struct{} // receives a value when a task was added, or when another delivery may start
+	wake   chan struct{} // receives a value when a task was added, or when the next delivery may start
 	closed chan struct{} // closed when the queue is deleted
 
 	mu         sync.Mutex
-	config     *pb.Queue // the settings; replaced as a whole, and never changed
+	config     *pb.Queue // the settings; a change replaces the message, and never modifies it
 	limiter    *rate.Limiter
 	throttle   throttle
 	tasks      btree.Map[string, *task]
 	waiting    taskHeap
 	arrivals   uint64
-	running    int                  // number of deliveries under way that count towards the limit
-	tombstones map[string]time.Time // names of removed tasks, which new tasks can't have until the given times
-	graves     []string             // the names in tombstones, oldest first
+	running    int                  // number of deliveries under way, without forced ones (RunTask)
+	tombstones map[string]time.Time // names of removed tasks, with the times until which no new task can have them
+	graves     []string             // the names in tombstones, those that expire first at the start
 }
 
 func newQueue(s *Server, e *era, config *pb.Queue) *queue {
@@ -58,7 +58,7 @@ func (q *queue) proto() *pb.Queue {
 	return q.config
 }
 
-// configure replaces the queue's settings by the ones that f returns for them.
+// configure replaces the queue's settings by what f returns for them.
 func (q *queue) configure(f func(*pb.Queue) (*pb.Queue, error)) (*pb.Queue, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,8 +72,8 @@ func (q *queue) configure(f func(*pb.Queue) (*pb.Queue, error)) (*pb.Queue, erro
 	return config, nil
 }
 
-// setRate sets the rate of the token bucket from the settings and the throttle. The caller has
-// locked the queue.
+// setRate sets the rate at which the dispatcher takes tasks: the settings' rate, reduced by the
+// throttle. The caller has locked the queue.
 func (q *queue) setRate(now time.Time) {
 	limits := q.config.RateLimits
 	share := q.throttle.share()
@@ -85,7 +85,7 @@ func (q *queue) setRate(now time.Time) {
 	}
 }
 
-// add puts a new task into the queue. It returns an error if the task's name is taken.
+// add puts a new task into the queue. It returns an error if a task has or recently had this name.
 func (q *queue) add(t *task, now time.Time) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -132,7 +132,8 @@ func (q *queue) signal() {
 	}
 }
 
-// remove removes a task from the queue. Its name stays taken. The caller has locked the queue.
+// remove removes a task from the queue. For a day, no task can have its name. The caller has locked
+// the queue.
 func (q *queue) remove(t *task, now time.Time) {
 	q.tasks.Delete(t.name)
 	if t.place >= 0 {
@@ -142,8 +143,7 @@ func (q *queue) remove(t *task, now time.Time) {
 	q.graves = append(q.graves, t.name)
 }
 
-// forget releases the names of tasks that were removed long enough ago. The caller has locked the
-// queue.
+// forget drops the tombstones that have expired. The caller has locked the queue.
 func (q *queue) forget(now time.Time) {
 	n := 0
 	for n < len(q.graves) && q.tombstones[q.graves[n]].Before(now) {
@@ -153,8 +153,8 @@ func (q *queue) forget(now time.Time) {
 	q.graves = q.graves[n:]
 }
 
-// purge removes all tasks. Deliveries under way continue, and are not retried. The caller has
-// locked the queue.
+// purge removes all tasks. Deliveries under way continue, but their tasks are not retried. The
+// caller has locked the queue.
 func (q *queue) purge(now time.Time) {
 	for _, t := range q.waiting {
 		t.place = -1
@@ -189,7 +189,7 @@ func (q *queue) run(ctx context.Context) {
 }
 
 // next starts the next delivery if the queue's limits allow it now. Otherwise it returns how long
-// to wait; 0 means until the queue is woken.
+// to wait. 0 means to wait until the channel wake has a value.
 func (q *queue) next(now time.Time) (*delivery, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -221,7 +221,7 @@ func (q *queue) next(now time.Time) (*delivery, time.Duration) {
 				continue
 			}
 		}
-		q.limiter.AllowN(now, 1) // throttled has checked that there is a token
+		q.limiter.AllowN(now, 1) // succeeds, because throttled has checked that there is a token
 		q.running++
 		return q.begin(t, now), 0
 	}
@@ -239,7 +239,7 @@ func (q *queue) throttled(now time.Time) time.Duration {
 	if tokens >= 1 {
 		return 0
 	}
-	// Rounded up, as a token is only there after its last nanosecond.
+	// Rounded up, because the token exists only after the full time.
 	delay := time.Duration(math.Ceil((1 - tokens) / float64(q.limiter.Limit()) * float64(time.Second)))
 	if recovery := q.throttle.next(now); recovery > 0 {
 		delay = min(delay, recovery)

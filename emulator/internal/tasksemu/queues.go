@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// CreateQueue creates a queue, which starts to deliver at once.
+// CreateQueue creates a queue. It dispatches tasks at once.
 func (s *Server) CreateQueue(_ context.Context, req *pb.CreateQueueRequest) (*pb.Queue, error) {
 	name := req.GetQueue().GetName()
 	if err := checkLocation(req.Parent); err != nil {
@@ -69,8 +69,8 @@ func (s *Server) GetQueue(_ context.Context, req *pb.GetQueueRequest) (*pb.Queue
 	return q.proto(), nil
 }
 
-// UpdateQueue changes the settings of a queue: those that a mask names, or all of them. If the
-// queue does not exist, it creates the queue.
+// UpdateQueue changes the settings of a queue that the mask names, or all settings if the mask is
+// empty. If the queue does not exist, it creates the queue.
 func (s *Server) UpdateQueue(_ context.Context, req *pb.UpdateQueueRequest) (*pb.Queue, error) {
 	if req.Queue == nil {
 		return nil, invalid("queue is not set")
@@ -121,7 +121,8 @@ func (s *Server) setState(name string, state pb.Queue_State) (*pb.Queue, error) 
 }
 
 // PurgeQueue deletes all tasks of a queue at once. Production takes up to a minute. Deliveries
-// under way continue, and are not retried. The names stay taken.
+// under way continue, but their tasks are not retried. The tasks' names can't be used again for a
+// day.
 func (s *Server) PurgeQueue(_ context.Context, req *pb.PurgeQueueRequest) (*pb.Queue, error) {
 	q, err := s.queue(req.Name)
 	if err != nil {
@@ -136,8 +137,8 @@ func (s *Server) PurgeQueue(_ context.Context, req *pb.PurgeQueueRequest) (*pb.Q
 	})
 }
 
-// DeleteQueue removes a queue with its tasks. Deliveries under way continue, and are not retried.
-// The queue's name stays taken for three days, unless names can be reused.
+// DeleteQueue removes a queue with its tasks. Deliveries under way continue, but their tasks are
+// not retried. For three days, no queue can have its name, unless [Options.ReuseNames] is set.
 func (s *Server) DeleteQueue(_ context.Context, req *pb.DeleteQueueRequest) (*emptypb.Empty, error) {
 	q, err := s.queue(req.Name)
 	if err != nil {
@@ -159,12 +160,12 @@ func (s *Server) DeleteQueue(_ context.Context, req *pb.DeleteQueueRequest) (*em
 	return new(emptypb.Empty), nil
 }
 
-// stateFilter matches the only filter that is supported: the documentation's sample, "state:
-// PAUSED".
+// stateFilter matches the only filters that are supported. They have the form of the
+// documentation's sample, "state: PAUSED".
 var stateFilter = regexp.MustCompile(`^\s*state\s*(:|=|!=)\s*(RUNNING|PAUSED|DISABLED)\s*$`)
 
-// ListQueues returns a page of a location's queues, by name. The token of the next page is the last
-// name of this one.
+// ListQueues returns a page of a location's queues, sorted by name. The page token is the last name
+// on the page before.
 func (s *Server) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
 	const maxPage = 9800
 	if err := checkLocation(req.Parent); err != nil {

@@ -20,7 +20,7 @@ func (s *Server) httpRequest(ctx context.Context, d *delivery) (*http.Request, e
 		return nil, err
 	}
 	req.Header = headers
-	// The key has the spelling that net/http gives to headers.
+	// The keys are already in net/http's canonical form.
 	set := func(key, value string) { headers[key] = []string{value} }
 	set("User-Agent", "Google-Cloud-Tasks")
 	set("X-Cloudtasks-Queuename", d.config.Name[strings.LastIndexByte(d.config.Name, '/')+1:])

@@ -8,8 +8,9 @@ import (
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 )
 
-// backoff returns the wait after a failed attempt, which is counted from 1. The wait is min_backoff
-// at first, then doubles max_doublings times, and then grows linearly, up to max_backoff.
+// backoff returns the wait after a failed attempt. The first attempt has the number 1. The wait
+// starts at min_backoff, then doubles max_doublings times, and then grows linearly. It is at most
+// max_backoff.
 func backoff(c *pb.RetryConfig, attempt int) time.Duration {
 	longest := c.MaxBackoff.AsDuration()
 	d := c.MinBackoff.AsDuration()
@@ -30,8 +31,8 @@ func backoff(c *pb.RetryConfig, attempt int) time.Duration {
 	return min(d, longest)
 }
 
-// exhausted reports whether a failed task gets no more attempts, because both its attempts and its
-// time are used up. If only one of the two has a limit, that one decides alone.
+// exhausted reports whether a failed task gets no more attempts. If the settings limit both the
+// attempts and the time, both limits must be reached. A limit that is not set does not count.
 func exhausted(c *pb.RetryConfig, attempts int, age time.Duration) bool {
 	longest := c.MaxRetryDuration.AsDuration()
 	if c.MaxAttempts < 0 {
@@ -40,8 +41,8 @@ func exhausted(c *pb.RetryConfig, attempts int, age time.Duration) bool {
 	return attempts >= int(c.MaxAttempts) && age >= longest
 }
 
-// retryAfter returns the wait in an answer's header Retry-After, which is in seconds or a date. It
-// returns 0 if there is none.
+// retryAfter returns the wait that an answer's header Retry-After demands, in seconds or as a date.
+// It returns 0 if the header is empty or invalid.
 func retryAfter(header string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second

@@ -20,11 +20,11 @@ import (
 type Options struct {
 	// Transport carries the deliveries' HTTP requests.
 	Transport http.RoundTripper
-	// Unlimited allows queues with more than 500 dispatches a second.
+	// Unlimited allows queues that dispatch more than 500 tasks a second.
 	Unlimited bool
 	// ReuseNames allows creating a queue with the name of a deleted one.
 	ReuseNames bool
-	// Faults decide which faults deliveries have; nil: none.
+	// Faults decides which faults happen to deliveries. If it is nil, none happen.
 	Faults Faults
 }
 
@@ -40,13 +40,14 @@ type Server struct {
 	mu         sync.Mutex
 	era        *era
 	queues     map[string]*queue
-	deleted    map[string]time.Time // times when queues were deleted, by the queues' names
+	deleted    map[string]time.Time // when queues were deleted, by the names of the queues
 	operations operations
 }
 
-// An era has what ends at a reset of the server: dispatchers and deliveries.
+// An era is the time from one reset of the server to the next. It has the dispatchers and
+// deliveries that a reset must end.
 type era struct {
-	ctx     context.Context // a context that ends when the dispatchers and deliveries have to end
+	ctx     context.Context // cancelled when the era's dispatchers and deliveries have to end
 	end     context.CancelFunc
 	working sync.WaitGroup
 }
@@ -86,7 +87,7 @@ func (s *Server) empty() {
 
 // Close ends all dispatchers and deliveries, and waits for them.
 func (s *Server) Close() {
-	s.mu.Lock() // so that no worker is added to the era while Close waits for it
+	s.mu.Lock() // the lock makes sure that no goroutine is added to the era while Close waits
 	ended := s.era
 	ended.end()
 	s.mu.Unlock()
@@ -95,11 +96,11 @@ func (s *Server) Close() {
 }
 
 // Reset drops all queues, tasks, names and operations. It ends the deliveries under way, and waits
-// for them.
+// for their goroutines.
 func (s *Server) Reset() {
 	s.mu.Lock()
 	ended := s.era
-	if ended.ctx.Err() == nil { // not closed
+	if ended.ctx.Err() == nil { // the server is not closed
 		s.era = newEra()
 	}
 	ended.end()
@@ -108,11 +109,12 @@ func (s *Server) Reset() {
 	ended.working.Wait()
 }
 
-// Keys returns a handler that serves the public keys, by which receivers verify the OIDC tokens of
-// deliveries.
+// Keys returns a handler that serves the public keys. With these, receivers verify the OIDC tokens
+// of deliveries.
 func (s *Server) Keys() http.Handler { return s.signer }
 
-// Token returns an OIDC token of a service account for an audience, like the token of a delivery.
+// Token returns an OIDC token of a service account for an audience, like the tokens that deliveries
+// carry.
 func (s *Server) Token(account, audience string) (string, error) {
 	return s.signer.Sign(account, audience, time.Now())
 }
@@ -134,12 +136,13 @@ func (s *Server) queue(name string) (*queue, error) {
 	return nil, status.Errorf(codes.NotFound, "Queue does not exist: %s. Create it first.", name)
 }
 
-// queueTombstone is how long the name of a deleted queue stays taken. The documentation says "up to
-// 3 days", and here it is three days, unless names can be reused. Reset ends it.
+// queueTombstone is how long no new queue can have the name of a deleted queue, unless
+// [Options.ReuseNames] is set. The documentation says "up to 3 days". A reset frees the names at
+// once.
 const queueTombstone = 3 * 24 * time.Hour
 
-// buried reports whether the name of a deleted queue is still taken. The caller has locked the
-// server.
+// buried reports whether a queue with this name was deleted too recently for a new one. The caller
+// has locked the server.
 func (s *Server) buried(name string, now time.Time) bool {
 	at, deleted := s.deleted[name]
 	if deleted && (s.opts.ReuseNames || now.Sub(at) >= queueTombstone) {

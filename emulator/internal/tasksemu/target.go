@@ -29,7 +29,7 @@ func checkURL(field, text string) error {
 	return nil
 }
 
-// shorten returns a text for an error, cut to a limited length.
+// shorten cuts a long text, for use in an error.
 func shorten(s string) string {
 	if len(s) > 100 {
 		return s[:100] + "…"
@@ -43,7 +43,8 @@ func checkHeaders(field string, headers map[string]string) error {
 	for k, v := range headers {
 		size += len(k) + len(v)
 		if k == "" || strings.ContainsFunc(k, func(r rune) bool {
-			return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) // RFC 9110, token
+			// the separators that RFC 9110 excludes from a token
+			return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 		}) {
 			return invalid("%s: %q is not the name of a header", field, shorten(k))
 		}
@@ -74,14 +75,15 @@ func takesBody(m pb.HttpMethod) bool {
 	return false
 }
 
-// An authorization says which token a delivery carries. The protocol's types for tasks and for
-// queues both have these methods.
+// An authorization is a setting that says which token a delivery carries. The protocol has separate
+// types for tasks and for queues; both have these methods.
 type authorization interface {
 	GetOauthToken() *pb.OAuthToken
 	GetOidcToken() *pb.OidcToken
 }
 
-// checkTarget checks the settings by which a queue changes the requests of its tasks.
+// checkTarget checks a queue's HTTP target: the settings by which it changes the requests of its
+// tasks.
 func checkTarget(t *pb.HttpTarget) error {
 	if t == nil {
 		return nil
@@ -93,7 +95,8 @@ func checkTarget(t *pb.HttpTarget) error {
 	if err := checkHeaders(field+".header_overrides", targetHeaders(t)); err != nil {
 		return err
 	}
-	// "both … MUST be specified when using the queue-level authorization override"
+	// The documentation: "both … MUST be specified when using the queue-level authorization
+	// override".
 	if token := t.GetOauthToken(); token != nil && (token.ServiceAccountEmail == "" || token.Scope == "") {
 		return invalid("%s.oauth_token needs service_account_email and scope", field)
 	}
@@ -126,9 +129,9 @@ func targetHeaders(t *pb.HttpTarget) map[string]string {
 	return headers
 }
 
-// overrideURL returns a task's URL with the changes that its queue's settings make. In the mode
-// IF_NOT_EXISTS a part is changed only if the task's URL lacks it. The URL always has a scheme and
-// a host.
+// overrideURL returns a task's URL after the changes that its queue's settings make. In the mode
+// IF_NOT_EXISTS, a setting changes only a part that the task's URL lacks. The result always has a
+// scheme and a host.
 func overrideURL(text string, o *pb.UriOverride) string {
 	u, err := url.Parse(text)
 	if err != nil || o == nil {
@@ -162,7 +165,7 @@ func overrideURL(text string, o *pb.UriOverride) string {
 	return u.String()
 }
 
-// rooted returns a path with a slash at its start. An empty path stays empty.
+// rooted adds a slash to the start of a path that lacks it. An empty path stays empty.
 func rooted(path string) string {
 	if path == "" || strings.HasPrefix(path, "/") {
 		return path
@@ -170,8 +173,8 @@ func rooted(path string) string {
 	return "/" + path
 }
 
-// overrideRequest returns a task's method, URL, body and headers, changed by its queue's settings.
-// The headers are a new map.
+// overrideRequest returns the method, URL, body and headers of a task's request, after the changes
+// that its queue's settings make. The returned headers are a new map.
 func overrideRequest(
 	r *pb.HttpRequest, t *pb.HttpTarget,
 ) (method, target string, body []byte, headers http.Header, auth authorization) {
@@ -197,7 +200,8 @@ func overrideRequest(
 	return m.String(), target, body, headers, auth
 }
 
-// setHeader sets a header that a user has requested, unless Cloud Tasks sets or reserves it.
+// setHeader sets a header that a client has requested. It ignores headers that Cloud Tasks sets
+// itself or reserves.
 func setHeader(headers http.Header, key, value string) {
 	key = http.CanonicalHeaderKey(key)
 	switch {

@@ -14,40 +14,41 @@ import (
 const (
 	maxTaskSize      = 1048569 // the maximum size of the stored form in bytes
 	maxAhead         = 30 * 24 * time.Hour
-	retention        = 31 * 24 * time.Hour // the age at which a task is deleted in any case
+	retention        = 31 * 24 * time.Hour // the age at which a task is deleted, delivered or not
 	defaultDeadline  = 10 * time.Minute
 	shortestDeadline = 15 * time.Second
 	longestDeadline  = 30 * time.Minute
 )
 
-// A task is a task in a queue. The queue's lock guards the fields that change.
+// A task is a task in a queue. Fields that change are guarded by the queue's lock.
 type task struct {
 	name    string // the full name of the task
 	id      string
 	request *pb.HttpRequest
-	retries *pb.RetryConfig // the task's own retry settings; nil: the queue's apply
+	retries *pb.RetryConfig // the task's own retry settings; nil: the queue's settings apply
 	created time.Time
 	size    int
 
-	deadline time.Duration // the longest time of a delivery
+	deadline time.Duration // how long a delivery may take
 	due      time.Time     // the schedule_time
 	at       time.Time     // the time at which to dispatch the task: due, unless a fault has delayed it
-	held     bool          // whether a fault has delayed the task since its last delivery
-	number   uint64        // the task's number in the order of arrival among the queue's waiting tasks
-	place    int           // the index in the heap of waiting tasks, or -1
+	held     bool          // whether a fault has already delayed this delivery
+	number   uint64        // the order in which tasks joined the waiting tasks
+	place    int           // the index in the heap of waiting tasks; -1 if the task does not wait
 	running  int           // number of deliveries under way
 
 	dispatches int // number of attempts started
 	responses  int // number of attempts that the handler has answered
-	// executions is the number of answers other than 5XX: "this number does not include failures
-	// due to 5XX error codes".
+	// executions is the number of attempts that were answered with a status below 500. The
+	// documentation of the header TaskExecutionCount: "this number does not include failures due to
+	// 5XX error codes".
 	executions int
 	first      time.Time
 	last       attempt
-	previous   outcome // result of the last attempt that has ended
+	previous   outcome // outcome of the last attempt that has ended
 }
 
-// An attempt has the times and the status of an attempt, as GetTask shows them.
+// An attempt has the times and the status of a delivery, as GetTask shows them.
 type attempt struct {
 	due, begun, ended time.Time
 	status            *status.Status
@@ -73,7 +74,7 @@ func newTask(p *pb.Task, name, id string, now time.Time) (*task, error) {
 	t := &task{
 		name:     name,
 		id:       id,
-		request:  request, // a clone, as the server owns the received request
+		request:  request, // a copy, because the caller keeps the request
 		created:  now,
 		size:     size,
 		deadline: defaultDeadline,
@@ -134,7 +135,7 @@ func checkRequest(r *pb.HttpRequest) error {
 	return nil
 }
 
-// expired reports whether the task's age has reached retention.
+// expired reports whether the task has reached the age at which it is deleted.
 func (t *task) expired(now time.Time) bool { return now.Sub(t.created) >= retention }
 
 // proto returns the task in the protocol's form. The caller has locked the queue.

@@ -49,7 +49,7 @@ func (s *Server) createTask(q *queue, req *pb.CreateTaskRequest) (*pb.Task, erro
 	return resp, nil
 }
 
-// find returns the task with a name, and its queue, which it locks.
+// find locks the queue of a task, and returns the queue and the task.
 func (s *Server) find(name string) (*queue, *task, error) {
 	parent, _, err := splitTask(name)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *Server) GetTask(_ context.Context, req *pb.GetTaskRequest) (*pb.Task, e
 	return t.proto(req.ResponseView), nil
 }
 
-// DeleteTask removes a task. A delivery under way continues, and is not retried.
+// DeleteTask removes a task. A delivery under way continues, but the task is not retried.
 func (s *Server) DeleteTask(_ context.Context, req *pb.DeleteTaskRequest) (*emptypb.Empty, error) {
 	return new(emptypb.Empty), s.deleteTask(req.Name)
 }
@@ -95,8 +95,8 @@ func (s *Server) deleteTask(name string) error {
 	return nil
 }
 
-// ListTasks returns a page of a queue's tasks, by name. The token of the next page is the last name
-// of this one.
+// ListTasks returns a page of a queue's tasks, sorted by name. The page token is the last name on
+// the page before.
 func (s *Server) ListTasks(_ context.Context, req *pb.ListTasksRequest) (*pb.ListTasksResponse, error) {
 	const maxPage = 1000
 	q, err := s.queue(req.Parent)
@@ -129,8 +129,8 @@ func (s *Server) ListTasks(_ context.Context, req *pb.ListTasksRequest) (*pb.Lis
 	return resp, nil
 }
 
-// RunTask delivers a task now, even if its queue is paused or at a limit, and even if the task is
-// being delivered. The delivery counts towards no limit.
+// RunTask delivers a task now. It ignores whether the queue is paused or at a limit, and whether
+// the task is already being delivered. The delivery does not count towards the queue's limits.
 func (s *Server) RunTask(_ context.Context, req *pb.RunTaskRequest) (*pb.Task, error) {
 	parent, _, err := splitTask(req.Name)
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *Server) RunTask(_ context.Context, req *pb.RunTaskRequest) (*pb.Task, e
 	if _, err := s.queue(parent); err != nil {
 		return nil, err
 	}
-	s.mu.Lock() // while the queue exists its era has not ended
+	s.mu.Lock() // the lock makes sure that the queue exists, so its era has not ended and can get a new goroutine
 	defer s.mu.Unlock()
 	q := s.queues[parent]
 	if q == nil || q.era.ctx.Err() != nil {

@@ -1,7 +1,9 @@
 // Package mutant has the functions that mutated code calls. Package mutation replaces conditions
-// and statements by such calls, each with a mutant's number. A call behaves as the original code
-// unless its mutant is on. Environment variables say which mutant is on, and where a process notes
-// which ones would have made a difference. No product code imports this package.
+// and statements by calls of these functions, each with a mutant's number. A call behaves as the
+// original code, unless its mutant is on.
+//
+// One environment variable says which mutant is on. Another one names a file in which the process
+// records the mutants that would have made a difference. No product code imports this package.
 package mutant
 
 import (
@@ -12,16 +14,16 @@ import (
 
 // The environment variables that control the mutants in a process.
 const (
-	// the number of the mutant that is on; if unset, the process behaves as the product
+	// the number of the mutant that is on; if it is unset, none is on
 	OnEnv = "SCATTERMAP_MUTANT"
-	// the path of a file; its byte at each mutant's number becomes 1 where the mutant makes a
-	// difference
+	// the path of a file with a byte for each mutant, by its number; the byte becomes 1 when the
+	// mutant would make a difference
 	SeenEnv = "SCATTERMAP_MUTANTS"
 )
 
 var (
 	on = onFrom(os.Getenv(OnEnv))
-	// seen has a byte for each mutant, by its number. If it is empty, nothing is noted.
+	// seen has a byte for each mutant, by its number. If it is empty, nothing is recorded.
 	seen = seenFrom(os.Getenv(SeenEnv))
 )
 
@@ -33,7 +35,7 @@ func onFrom(text string) int {
 	return n
 }
 
-// note notes that a mutant would make a difference here, and reports whether the mutant is on.
+// note records that a mutant would make a difference here. It reports whether the mutant is on.
 func note(id int) bool {
 	if id < len(seen) {
 		seen[id] = 1
@@ -62,18 +64,20 @@ func More[T cmp.Ordered](id int, a, b T) bool { return a > b || a == b && note(i
 // AtLeast returns a >= b. If its mutant is on, it returns a > b.
 func AtLeast[T cmp.Ordered](id int, a, b T) bool { return a > b || a == b && !note(id) }
 
-// Unequal returns a != b. With the mutant id on it returns a < b, and with the next one a > b.
+// Unequal returns a != b. If mutant id is on, it returns a < b. If mutant id+1 is on, it returns a
+// > b.
 func Unequal[T cmp.Ordered](id int, a, b T) bool {
 	return a != b && (a <= b || !note(id)) && (a >= b || !note(id+1))
 }
 
-// Equal returns a == b. With the mutant id on it returns a >= b, and with the next one a <= b.
+// Equal returns a == b. If mutant id is on, it returns a >= b. If mutant id+1 is on, it returns a
+// <= b.
 func Equal[T cmp.Ordered](id int, a, b T) bool {
 	return a == b || a > b && note(id) || a < b && note(id+1)
 }
 
-// NoCase returns a case's value in a switch over tag. With its mutant on, it returns another value
-// if the two are equal, so that the case is never taken.
+// NoCase returns the value of a case in a switch over tag. If its mutant is on and the value equals
+// tag, it returns another value. So the case is never taken.
 func NoCase[T ~string](id int, tag, value T) T {
 	if tag == value && note(id) {
 		return value + "\x00"
@@ -81,7 +85,7 @@ func NoCase[T ~string](id int, tag, value T) T {
 	return value
 }
 
-// NoNumber does for numbers what NoCase does for texts.
+// NoNumber is NoCase for numbers.
 func NoNumber[T ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint32](id int, tag, value T) T {
 	if tag == value && note(id) {
 		return ^value
@@ -89,7 +93,7 @@ func NoNumber[T ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint32](id i
 	return value
 }
 
-// AnyCase returns a case's value in a switch over tag. With its mutant on, it returns tag, so that
+// AnyCase returns the value of a case in a switch over tag. If its mutant is on, it returns tag. So
 // the case is always taken.
 func AnyCase[T comparable](id int, tag, value T) T {
 	if tag != value && note(id) {
@@ -98,10 +102,10 @@ func AnyCase[T comparable](id int, tag, value T) T {
 	return value
 }
 
-// Do reports whether a statement is to run. With its mutant on, it returns false.
+// Do returns true, so that a statement runs. If its mutant is on, it returns false.
 func Do(id int) bool { return !note(id) }
 
-// Step calls step and returns its error. With its mutant on, it returns nil without a call, as if
+// Step calls step and returns its error. If its mutant is on, it returns nil without a call, as if
 // the step had succeeded.
 func Step(id int, step func() error) error {
 	if note(id) {

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// seenFrom maps a file into memory. Bytes that are set there stay in the file, however the process
-// ends.
+// seenFrom maps a file into memory. So bytes that the process sets stay in the file, even if the
+// process is killed.
 func seenFrom(path string) []byte {
 	if path == "" {
 		return nil
@@ -18,7 +18,7 @@ func seenFrom(path string) []byte {
 	if err != nil {
 		panic(fmt.Sprintf("%s: %v", SeenEnv, err))
 	}
-	defer func() { _ = f.Close() }() // the mapping stays valid
+	defer func() { _ = f.Close() }() // the mapping stays valid after the file is closed
 	info, err := f.Stat()
 	if err != nil {
 		panic(fmt.Sprintf("%s: %v", SeenEnv, err))

@@ -1,5 +1,5 @@
-// Command mutate tries the mutants of package mutation, one at a time. For each mutant it runs the
-// tests in which the mutant makes a difference, and it prints which mutants no test finds.
+// Command mutate tries the mutants of package mutation, one at a time. For each mutant, it runs the
+// tests in which the mutant makes a difference. It prints the mutants that no test finds.
 //
 //	go run ./internal/mutation/mutate            # all
 //	go run ./internal/mutation/mutate undo store # of some packages
@@ -116,8 +116,8 @@ func mutate(ctx context.Context) (ok bool, err error) {
 // A count is a line of the printed table, with numbers of mutants.
 type count struct{ all, run, found, survived, explained int }
 
-// report tries the mutants, and prints the table and the survivors without a reason. If there are
-// no such survivors, and at least 90% of the mutants that matter were found, ok is true.
+// report tries the mutants, and prints a table and the mutants that no test found. It returns true
+// if each of these has a reason, and at least 90% of the mutants that matter were found.
 func report(
 	ctx context.Context, lab *mutation.Lab, names []string, wanted func(mutation.Mutant) bool, began time.Time,
 ) (ok bool, err error) {
@@ -164,13 +164,13 @@ func report(
 
 // A tally counts the results of mutants, for the table.
 type tally struct {
-	reasons     map[string]string // why survivors can't matter, by their names
+	reasons     map[string]string // why it does not matter that no test finds a mutant, by the mutants' names
 	counts      map[string]*count
 	existing    map[string]bool
-	open, stale []string // survivors without a reason, and reasons without a survivor
+	open, stale []string // mutants without a reason that no test found, and reasons for mutants that a test found
 }
 
-// plan returns the mutants to try, in the order in which they are tried.
+// plan returns the mutants to try, in order.
 func plan(
 	lab *mutation.Lab, names []string, wanted func(mutation.Mutant) bool, reasons map[string]string,
 ) (todo []mutation.Mutant, t *tally) {
@@ -220,8 +220,8 @@ func (t *tally) note(m mutation.Mutant, r mutation.Result) {
 	}
 }
 
-// print prints the table, survivors without a reason, and reasons without a survivor. If there are
-// neither, and enough mutants were found, ok is true.
+// print prints the table. Then it prints mutants without a reason that no test found, and reasons
+// that no longer apply. It returns true if there are neither, and enough mutants were found.
 func (t *tally) print() (ok bool) {
 	table(t.counts)
 	for _, s := range t.open {
@@ -275,8 +275,8 @@ func table(counts map[string]*count) {
 	}
 }
 
-// open opens the file with the results of earlier runs, and returns, by name, the mutants that were
-// found then. It also returns a function that adds a result, and one that closes the file.
+// open opens the file with the results of earlier runs. It returns the mutants that were found in
+// these runs, by name. It also returns a function that adds a result, and one that closes the file.
 func open() (known map[string]mutation.Result, add func(mutation.Result) error, done func(), err error) {
 	known = make(map[string]mutation.Result)
 	if *results == "" {

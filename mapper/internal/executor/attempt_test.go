@@ -25,7 +25,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// update changes the stored record of a range, as another delivery does.
+// update changes the stored record of a range, in place of another delivery.
 func update(w *testworld.World, r *record.Range, change func(r *record.Range)) {
 	w.Helper()
 	if _, err := w.Jobs.Store.UpdateRange(context.WithoutCancel(w.Context()), r.Key(), func(r *record.Range) bool {
@@ -36,15 +36,16 @@ func update(w *testworld.World, r *record.Range, change func(r *record.Range)) {
 	}
 }
 
-// TestChangedAmid has another delivery change the range while the function runs. The delivery plans
-// its page again, within the new bounds.
+// TestChangedAmid lets another delivery change the range while the function runs. The delivery must
+// plan its page again, within the new bounds.
 func TestChangedAmid(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		retry  int
 		change func(r *record.Range)
-		alone  bool // the page runs exclusively then
-		// the commits of the delivery and of the other one; the delivery leaves its mark only once
+		alone  bool // whether the page then runs exclusively
+		// number of commits by this delivery and the other one; this one must write its crash mark
+		// only once
 		commits int
 	}{
 		{name: "it was cut", change: func(r *record.Range) { r.Cut, r.End = true, at(4)[0] }, commits: 4},
@@ -78,7 +79,7 @@ func TestChangedAmid(t *testing.T) {
 				j := w.NewJob("j", "m")
 				r := j.RootRange()
 				insert(w, j, r)
-				x.paces.Expect(j.Ref(), 10) // small entities are read whole
+				x.paces.Expect(j.Ref(), 10) // small entities, so that a page reads them whole
 				d = load(w, x, j, r, tasks.Delivery{RetryCount: c.retry, TaskID: "t"})
 				defer d.planner.Close()
 				commits := 0
@@ -105,9 +106,10 @@ func TestChangedAmid(t *testing.T) {
 	}
 }
 
-// TestFirstDeliverySolo checks that the first delivery of a suspected range leaves a mark, and that
-// a suspected page without entities ends. A single entity is processed in its page, unless the page
-// was halved before.
+// TestFirstDeliverySolo checks that the first delivery of a range writes a crash mark
+// (record.CrashMark) if the range is suspected of killing its process. A suspected page without
+// entities must end. A single entity must be processed in its page, unless the page was halved
+// before.
 func TestFirstDeliverySolo(t *testing.T) {
 	for _, n := range []int64{5, 1, 0} {
 		var w *testworld.World
@@ -135,8 +137,8 @@ func TestFirstDeliverySolo(t *testing.T) {
 	}
 }
 
-// failsOnce returns a function that makes the next call of a method fail. The client does not try it
-// again.
+// failsOnce returns a function that makes the next call of a method fail, with an error after which
+// the client does not try again.
 func failsOnce(method string) func(w *testworld.World, _ *delivery) {
 	return func(w *testworld.World, _ *delivery) {
 		time.Sleep(2 * cachedFor)
@@ -149,8 +151,8 @@ func failsOnce(method string) func(w *testworld.World, _ *delivery) {
 	}
 }
 
-// TestStoppedBeforePage stops a job while a delivery waits for what comes before its page. The
-// function does not run.
+// TestStoppedBeforePage stops a job while a delivery waits before its page. The function must not
+// run.
 func TestStoppedBeforePage(t *testing.T) {
 	pause := func(w *testworld.World, d *delivery) {
 		if err := w.Jobs.Pause(w.Context(), d.job.Ref()); err != nil {
@@ -158,7 +160,7 @@ func TestStoppedBeforePage(t *testing.T) {
 		}
 		time.Sleep(2 * cachedFor)
 	}
-	fails := func(w *testworld.World, d *delivery) { // the next reading of the job
+	fails := func(w *testworld.World, d *delivery) { // makes the next read of the job fail
 		time.Sleep(2 * cachedFor)
 		var failed atomic.Bool
 		w.Intercept(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, call grpc.UnaryHandler) (any, error) {
@@ -257,8 +259,8 @@ func TestStoppedBeforePage(t *testing.T) {
 	}
 }
 
-// TestSoloDoesNotWait checks that a suspected page does not wait for its job's rate: its process
-// does nothing else meanwhile.
+// TestSoloDoesNotWait checks that a page suspected of killing its process does not wait for its
+// job's rate, because its process does nothing else meanwhile.
 func TestSoloDoesNotWait(t *testing.T) {
 	for _, solo := range []bool{true, false} {
 		inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
@@ -281,7 +283,7 @@ func TestSoloDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestSplit cuts a range before its page, for idle workers.
+// TestSplit checks how a delivery cuts a range for idle workers before it processes a page.
 func TestSplit(t *testing.T) {
 	piece := func(ids ...int64) func() ([]split.Piece, error) {
 		all := []split.Piece{{}}
@@ -294,15 +296,15 @@ func TestSplit(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		pieces func() ([]split.Piece, error)
-		last   bool // the page is the last one
+		last   bool // whether the page is the range's last one
 		change func(r *record.Range)
 		other  func(r *record.Range)
 		refuse string
 		s      standing
 		wrong  bool
-		idle   int // children for idle workers
+		idle   int // number of children for idle workers
 		busy   int
-		whole  bool // the range is not cut again
+		whole  bool // whether the range must not be cut again
 	}{
 		{name: "in three", pieces: piece(100, 200), idle: 2},
 		{name: "in six, for four workers", pieces: piece(50, 100, 150, 200, 250), idle: 3, busy: 2},
@@ -369,8 +371,8 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// checkSplit checks whether a delivery's range is cut, and whether the records of the job say how
-// large its entities are.
+// checkSplit checks whether a delivery's range was cut, and whether the job's records have the
+// average size of an entity.
 func checkSplit(w *testworld.World, d *delivery, cut, sized bool) {
 	w.Helper()
 	all := w.Records(d.job)
@@ -384,8 +386,8 @@ func checkSplit(w *testworld.World, d *delivery, cut, sized bool) {
 	}
 }
 
-// TestPostponeFails has the database fail, or another delivery come first, while a delivery gives
-// its range a new task.
+// TestPostponeFails makes the database fail, or another delivery change the range, while a delivery
+// gives its range a new task.
 func TestPostponeFails(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		got, d := take(w), loaded(w, x, w.NewJob("j", "m"))
@@ -411,7 +413,8 @@ func TestPostponeFails(t *testing.T) {
 	})
 }
 
-// TestReadInTransactionFails has the read of a transaction fail. That is no fault of an entity.
+// TestReadInTransactionFails makes the read of a transaction fail. This must not count as a fault
+// of an entity.
 func TestReadInTransactionFails(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		d := loaded(w, x, w.NewJob("j", "m"))
@@ -429,8 +432,8 @@ func TestReadInTransactionFails(t *testing.T) {
 	})
 }
 
-// TestPlanSplits has another delivery cut the range that a delivery is about to split, or the
-// database fail.
+// TestPlanSplits lets another delivery cut the range that a delivery is about to split, or makes
+// the database fail.
 func TestPlanSplits(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -481,7 +484,8 @@ func TestNewTraces(t *testing.T) {
 	}
 }
 
-// TestAdmit checks what a page costs of the rate and the budget of its job, together and alone.
+// TestAdmit checks how much of the job's rate and budget a page reserves, if the job has a rate, a
+// budget, or both.
 func TestAdmit(t *testing.T) {
 	for _, c := range []struct{ rate, budget string }{
 		{`{"entities":1}`, `{"operations":1000000}`}, {"", `{"operations":1000000}`}, {`{"entities":1}`, ""}, {},
@@ -496,7 +500,7 @@ func TestAdmit(t *testing.T) {
 			}
 			purse := &x.cache.at(j.Ref()).purse
 			free := purse.turn.TryAcquire(1)
-			if free != (c.budget == "") { // the first page's cost is unknown
+			if free != (c.budget == "") { // the first page's cost is unknown, so other pages wait
 				w.Errorf("%+v: other pages need not wait for the budget: %v", c, free)
 			}
 			if free {
@@ -519,7 +523,7 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// TestWaitsCount checks that pages after one that has waited long for its calls are shorter.
+// TestWaitsCount checks that the pages after a page that has waited long for its calls are smaller.
 func TestWaitsCount(t *testing.T) {
 	inWorld(t, 200, function.Visit, func(a *testworld.Call) error {
 		if a.ID > 1 {
@@ -546,13 +550,13 @@ func TestWaitsCount(t *testing.T) {
 		})
 }
 
-// TestReadsOn checks when a page reads the next one ahead, and the job.
+// TestReadsOn checks when a page reads the next page ahead, and the job's record.
 func TestReadsOn(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		n    int64
 		solo bool
-		age  time.Duration // of the delivery
+		age  time.Duration // age of the delivery
 		want bool
 	}{
 		{name: "it goes on", n: 50, want: true}, {name: "there is no rest", n: 10},

@@ -17,14 +17,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// background limits how many pages of background jobs run at once in this process. A page needs a
-// slot, and waits for it in the order in which pages ask. The zero value is ready for use.
+// background limits how many pages of background jobs run at the same time in this process. A page
+// needs a slot. Pages get slots in the order in which they ask. The zero value is ready for use.
 type background struct {
-	mu      sync.Mutex
-	pace    pace.Background
-	taken   int             // number of slots in use: by pages under way, or resting after a page
-	waiting []chan struct{} // the waiting pages; a channel is closed when its page gets a slot
-	wanted  int             // the most pages at once that had or wanted a slot, since the last probe
+	mu   sync.Mutex
+	pace pace.Background
+	// number of slots in use: by pages under way, and by pages that have ended but whose slots rest
+	taken   int
+	waiting []chan struct{} // the waiting pages, in order; the channel of a page is closed when it gets its slot
+	// the largest number of pages since the last probe that had a slot or waited for one, at the
+	// same time
+	wanted int
 
 	deliveries int // number of background jobs' deliveries under way
 	stop       context.CancelFunc
@@ -32,7 +35,7 @@ type background struct {
 }
 
 // enter records that a delivery of a background job starts. The first one starts the probes, which
-// measure how fast the database answers. Each enter is paired with a leave.
+// measure how fast the database answers. The delivery must call leave when it ends.
 func (b *background) enter(client *datastore.Client) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,8 +60,8 @@ func (b *background) leave() {
 // probe counts as longestProbe if it times out, or if an overloaded database refuses it.
 const longestProbe = 5 * time.Second
 
-// probe measures how fast the database answers, again and again until the context ends. The results
-// change the number of slots.
+// probe measures again and again how fast the database answers, until the context ends. The number
+// of slots depends on the results.
 func (b *background) probe(ctx context.Context, client *datastore.Client) {
 	for ctx.Err() == nil {
 		sent, key := time.Now(), b.probeKey()
@@ -71,7 +74,8 @@ func (b *background) probe(ctx context.Context, client *datastore.Client) {
 		}
 		b.mu.Lock()
 		took := time.Since(sent)
-		if c := status.Code(err); c == codes.ResourceExhausted || c == codes.Unavailable { // it refuses calls
+		// The database is overloaded, and refuses calls.
+		if c := status.Code(err); c == codes.ResourceExhausted || c == codes.Unavailable {
 			late, took = true, longestProbe
 		}
 		if late || errors.Is(err, datastore.ErrNoSuchEntity) {
@@ -88,13 +92,13 @@ func (b *background) probe(ctx context.Context, client *datastore.Client) {
 	}
 }
 
-// probeKey returns the key that probes look up. No entity has it. It is near the latest page, so
-// that the same part of the database serves both.
+// probeKey returns the key that probes look up. No entity has this key. It is near the latest page,
+// so that the part of the database that serves the page also answers the probe.
 func (b *background) probeKey() *datastore.Key {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	root := b.near
-	for root != nil && root.Parent != nil { // so that the path is short
+	for root != nil && root.Parent != nil { // only the root, so that the key is short
 		root = root.Parent
 	}
 	key := datastore.NameKey("ScattermapProbe", "probe", root)
@@ -104,7 +108,7 @@ func (b *background) probeKey() *datastore.Key {
 	return key
 }
 
-// admit gives free slots to the pages that have waited longest. The caller holds mu.
+// admit gives free slots to waiting pages, in order. The caller holds mu.
 func (b *background) admit() {
 	n, _ := b.pace.Slots()
 	b.wanted = max(b.wanted, b.taken+len(b.waiting))
@@ -118,7 +122,7 @@ func (b *background) admit() {
 	}
 }
 
-// ask asks for a slot for a page. The page's first entity has the key. The returned channel is
+// ask asks for a slot for a page whose first entity has the given key. It returns a channel that is
 // closed when the page gets its slot.
 func (b *background) ask(key *datastore.Key) chan struct{} {
 	b.mu.Lock()
@@ -129,7 +133,7 @@ func (b *background) ask(key *datastore.Key) chan struct{} {
 	return slot
 }
 
-// insist gives a waiting page its slot at once, even if none is free.
+// insist gives a waiting page a slot at once, even if none is free.
 func (b *background) insist(slot chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -140,19 +144,18 @@ func (b *background) insist(slot chan struct{}) {
 	}
 }
 
-// quit returns the slot of a page that does not start, or removes the page from the queue of
+// quit is called if a page does not start. It returns the page's slot, or removes the page from the
 // waiting pages.
 func (b *background) quit(slot chan struct{}) {
 	b.insist(slot)
 	b.free()
 }
 
-// longestRest is the longest time that a slot stays unused after a page. Most of a long page is
-// waits for the job's rate or for a service, which put no load on the database.
+// longestRest is the longest time for which a slot rests after a page. It has a limit because most
+// of a long page is waits for the job's rate or for a service, which put no load on the database.
 const longestRest = 10 * time.Second
 
-// done returns the slot of a page after a rest. The rest depends on took, the time that the page
-// has taken.
+// done returns the slot of a page after a rest. The rest depends on took, how long the page took.
 func (b *background) done(took time.Duration) {
 	b.mu.Lock()
 	_, rest := b.pace.Slots()
@@ -171,10 +174,10 @@ func (b *background) free() {
 	b.admit()
 }
 
-// giveWay waits for a slot if the job is a background job. If the page would then no longer fit
-// into the queue's dispatch deadline, it starts without a free slot. Meanwhile the delivery leaves
+// giveWay waits for a slot if the job is a background job. The wait ends early if the page would
+// otherwise no longer fit in the queue's dispatch deadline. During the wait, the delivery leaves
 // the gate, so that other tasks may run exclusively in this process. If the job stops meanwhile,
-// giveWay returns the standing stopped. The caller calls done after the page.
+// giveWay returns stopped. The caller calls done after the page.
 func (d *delivery) giveWay(ctx context.Context, p planner.Plan) (done func(), s standing, err error) {
 	if !d.job.Background || d.place.Exclusive || len(p.At) == 0 {
 		return func() {}, ours, nil

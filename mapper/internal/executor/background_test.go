@@ -20,7 +20,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 )
 
-// has reports whether a page has its slot.
+// has reports whether a page has got its slot, without which a page of a background job may not
+// start.
 func has(slot chan struct{}) bool {
 	select {
 	case <-slot:
@@ -30,12 +31,12 @@ func has(slot chan struct{}) bool {
 	}
 }
 
-// TestSlots gives the slot of a process to pages, one after the other, in the order in which they
-// ask.
+// TestSlots lets pages ask for the only slot of a process. They must get it one after the other, in
+// the order in which they ask.
 func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, key := new(background), testworld.Key(1)
-		time.Sleep(10 * time.Second) // after the pause at the start of a minute
+		time.Sleep(10 * time.Second) // until the pause at the start of each minute is over
 		first, second, third, fourth := b.ask(key), b.ask(key), b.ask(key), b.ask(key)
 		want := func(what string, slots ...bool) {
 			t.Helper()
@@ -50,7 +51,8 @@ func TestSlots(t *testing.T) {
 			t.Errorf("%d pages want slots", b.wanted)
 		}
 		b.quit(third)
-		want("after the third has left", true, false, true, false) // its slot is closed, and free again
+		// the third page has left, and the channel of its slot is still closed
+		want("after the third has left", true, false, true, false)
 		b.done(time.Second)
 		want("after the first", true, true, true, false)
 		b.insist(fourth)
@@ -75,7 +77,8 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// TestSlotsPause asks for a slot at the start of a minute, when no page of a background job starts.
+// TestSlotsPause asks for a slot for a page at the start of a minute, when pages of background jobs
+// must wait.
 func TestSlotsPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(background)
@@ -91,8 +94,8 @@ func TestSlotsPause(t *testing.T) {
 	})
 }
 
-// TestSlotsRest checks how long a slot rests after a page, when less than one page may be under
-// way.
+// TestSlotsRest checks how long a page's slot rests after the page, if the limit is less than one
+// page at a time.
 func TestSlotsRest(t *testing.T) {
 	for _, c := range []struct{ took, rests time.Duration }{
 		{time.Second, 3 * time.Second}, {time.Minute, longestRest},
@@ -111,7 +114,7 @@ func TestSlotsRest(t *testing.T) {
 	}
 }
 
-// overloaded returns the slots of a process whose pages slow the database down.
+// overloaded returns the slots of a process after pages have made the database slow.
 func overloaded() *background {
 	b := new(background)
 	for sent := time.Now().Truncate(time.Minute); ; sent = sent.Add(100 * time.Millisecond) {
@@ -125,7 +128,7 @@ func overloaded() *background {
 	}
 }
 
-// TestProbes checks which answers of the database count as probes, and where probes look.
+// TestProbes checks which answers of the database the probes count, and which keys they look up.
 func TestProbes(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -184,7 +187,7 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// TestProbeKey checks that a probe looks near the last page, for an entity that nobody has.
+// TestProbeKey checks that a probe's key is near the last page, and that no entity can have it.
 func TestProbeKey(t *testing.T) {
 	root := datastore.NameKey("Parent", "p", nil)
 	root.Namespace = "n"
@@ -204,17 +207,18 @@ func TestProbeKey(t *testing.T) {
 	}
 }
 
-// A giving is the wait of a page for its slot.
+// A giving is a case of TestGiveWay: the wait of a page for its slot.
 type giving struct {
 	name   string
 	change func(d *delivery)
 	during func(w *testworld.World, d *delivery, cancel func())
 	s      standing
 	wrong  error
-	waits  time.Duration // at least, and at most a second more
+	waits  time.Duration // the least wait, which may be up to a second longer
 }
 
-// TestGiveWay has a page of a background job wait for its slot, and checks what ends the wait.
+// TestGiveWay lets a page of a background job wait for its slot, and checks when and how the wait
+// ends.
 func TestGiveWay(t *testing.T) {
 	for _, c := range []giving{
 		{name: "another job", change: func(d *delivery) { d.job.Background = false }},
@@ -265,7 +269,7 @@ func TestGiveWay(t *testing.T) {
 	}
 }
 
-// wait has the page wait, and checks how that ends.
+// wait lets the page wait, and checks how the wait ends.
 func (c giving) wait(w *testworld.World, x *Executor) {
 	w.Helper()
 	j := w.NewJob("j", "m")
@@ -273,7 +277,7 @@ func (c giving) wait(w *testworld.World, x *Executor) {
 	d := loaded(w, x, j)
 	time.Sleep(10 * time.Second)
 	d.begunAt = time.Now()
-	_ = x.background.ask(testworld.Key(9)) // another page has the only slot
+	_ = x.background.ask(testworld.Key(9)) // another page takes the only slot
 	p := planner.Plan{At: at(1)}
 	place, err := x.Gate.Enter(w.Context(), false)
 	if err != nil {
@@ -311,7 +315,6 @@ func (c giving) wait(w *testworld.World, x *Executor) {
 	}
 }
 
-// check checks how the wait has ended.
 func (c giving) check(w *testworld.World, d *delivery, s standing, err error, waited time.Duration) {
 	w.Helper()
 	if s != c.s || !errors.Is(err, c.wrong) && status.Code(err) != status.Code(c.wrong) ||
@@ -327,7 +330,7 @@ func (c giving) check(w *testworld.World, d *delivery, s standing, err error, wa
 	}
 }
 
-// TestBeside checks that background jobs of both queues of a process give way together.
+// TestBeside checks that the background jobs of both queues of a process share the limit of slots.
 func TestBeside(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		if other := x.Beside(w.Jobs); other.background != x.background || other == x {
@@ -336,7 +339,7 @@ func TestBeside(t *testing.T) {
 	})
 }
 
-// TestBackgroundJob runs a background job beside a database that slows down.
+// TestBackgroundJob runs a background job while the database becomes slow.
 func TestBackgroundJob(t *testing.T) {
 	inWorld(t, 50, function.Update, func(c *testworld.Call) error {
 		c.N += 100
@@ -360,8 +363,8 @@ func TestBackgroundJob(t *testing.T) {
 	})
 }
 
-// TestProbesEnd has the last delivery of a background job end amid a probe. That says nothing about
-// the database. A process forgets its limit after minutes.
+// TestProbesEnd ends the last delivery of a background job during a probe. The cancelled probe must
+// not count as a slow answer. After some minutes, the process must forget its limit.
 func TestProbesEnd(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		b := overloaded()
@@ -387,10 +390,10 @@ func TestProbesEnd(t *testing.T) {
 	})
 }
 
-// TestSlotReturned checks that a page of a background job gives its slot back.
+// TestSlotReturned checks that a page of a background job returns its slot.
 func TestSlotReturned(t *testing.T) {
 	inWorld(t, 5, function.Update, func(*testworld.Call) error { return nil }, func(w *testworld.World, x *Executor) {
-		time.Sleep(10 * time.Second) // after the pause at the start of a minute
+		time.Sleep(10 * time.Second) // until the pause at the start of each minute is over
 		j := w.NewJob("j", "m")
 		j.Background = true
 		d := loaded(w, x, j)

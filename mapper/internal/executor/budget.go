@@ -22,17 +22,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
-// aroundPages returns what a job uses besides its committed pages, from its start or a resume on.
-// There are two parts. The job's records are read when it is split, paused and resumed: up to 1,000
-// reads. When it pauses, up to ten tasks have read entities ahead that they do not process any
-// more, three pages each.
+// aroundPages returns what a job uses besides its committed pages, from its start or a Resume on.
+// There are two parts. Splitting, pausing and resuming a job read its records: up to 1,000 reads.
+// When the job pauses, up to ten tasks have each read up to three pages ahead that they do not
+// process.
 func aroundPages(page, tasks int64) billing.Usage {
 	return billing.Usage{Reads: 1000 + 3*page*min(10, max(1, tasks))}
 }
 
-// CheckBudget returns an error if a budget is too small for even one page. Page is the number of
-// entities of a page, tasks the number of tasks at once, and writes the number of writes per
-// entity.
+// CheckBudget returns an error if a budget is too small for even one page. page is the number of
+// entities in a page, tasks the number of tasks at the same time, and writes the number of writes
+// per entity.
 func CheckBudget(budget record.Budget, page, tasks int, writes float64, prices billing.Prices) error {
 	if enough, least := Suffices(budget, page, tasks, writes, prices); !enough {
 		return setting.Errorf("StartOptions.Budget is %v, and has to be none, or at least %s, "+
@@ -42,8 +42,8 @@ func CheckBudget(budget record.Budget, page, tasks int, writes float64, prices b
 	return nil
 }
 
-// Suffices reports whether a budget is enough for one page, as CheckBudget does. It also returns
-// the least budget that is enough, as a text.
+// Suffices reports whether a budget is enough for one page: see CheckBudget. It also returns the
+// least sufficient budget, as a text.
 func Suffices(budget record.Budget, page, tasks int, writes float64, prices billing.Prices) (is bool, least string) {
 	n, u := float64(page), aroundPages(int64(page), int64(tasks))
 	u = billing.Usage{Reads: u.Reads + int64(3*n) + 4, Writes: int64(n*writes) + 1 + pace.RecordWrites, TaskOps: 4}
@@ -52,22 +52,22 @@ func Suffices(budget record.Budget, page, tasks int, writes float64, prices bill
 	return is, fmt.Sprintf("$%v and %d operations", setting.Up(prices.Dollars(u)), u.Reads+u.Writes+u.TaskOps)
 }
 
-// A purse is the part of a job's budget that this process has reserved and not spent yet. The
-// process returns the rest to the job if it drains, has no more deliveries of the job, or forgets
-// the job. If the process dies, the whole purse counts as spent.
+// A purse is the part of a job's budget that this process has reserved. The process returns the
+// unspent rest to the job when it drains, has no more deliveries of the job, or forgets the job. If
+// the process dies, the whole purse counts as spent.
 type purse struct {
-	turn *semaphore.Weighted // locked by the delivery that uses the purse
-	// the share of the whole budget that is left; negative if a page has cost more than expected
+	turn *semaphore.Weighted // held by the delivery that uses the purse
+	// the unspent share of the whole budget; negative if a page has cost more than expected
 	left float64
 
-	allowance int64 // the job's Allowance at the reservation; if the job has another one by now, the purse is void
+	allowance int64 // the job's Allowance at the reservation; if the job has another one now, the purse is void
 }
 
-// usageOf returns what a page uses. entities is the number of its entities, and compared the number
-// of other entities that its transaction reads for comparison. writes counts only the function's
-// writes; usageOf adds the writes of records.
+// usageOf returns what a page uses. entities is the number of its entities. compared is the number
+// of other entities that its transaction reads, only to compare them. writes counts only the
+// function's writes; usageOf adds the writes of records.
 func (d *delivery) usageOf(entities, writes, compared float64) billing.Usage {
-	// the range's record, a child's, the job's and the scan's
+	// reads of the range's record, a child's record, the job's record, and of the query itself
 	u := billing.Usage{Reads: int64(entities+compared) + 4, Writes: int64(writes+1) + pace.RecordWrites, TaskOps: 4}
 	if d.planner.Query.Unread(true) {
 		u.Reads = 4
@@ -76,8 +76,8 @@ func (d *delivery) usageOf(entities, writes, compared float64) billing.Usage {
 }
 
 // keepBudget reserves the expected cost of a page of n entities in the job's budget. If less than
-// that remains, it pauses the job and returns the standing stopped. The caller calls settle after
-// the page. If the page was committed, settle replaces the expected cost by the real one.
+// this remains, it pauses the job and returns stopped. The caller calls settle after the page. If
+// the page was committed, settle replaces the expected cost by the actual cost.
 func (d *delivery) keepBudget(ctx context.Context, n int) (settle func(), s standing, err error) {
 	budget, err := d.job.BudgetLimit()
 	if err != nil {
@@ -87,7 +87,7 @@ func (d *delivery) keepBudget(ctx context.Context, n int) (settle func(), s stan
 	if err := p.turn.Acquire(ctx, 1); err != nil {
 		return nil, ours, err
 	}
-	// If the cost of a page is still unknown, the other pages wait until the first one has ended.
+	// While the cost of a page is unknown, other pages wait until the first page has ended.
 	held := d.x.paces.Get(d.job.Ref()).Entities == 0
 	defer func() {
 		if !held || settle == nil {
@@ -98,8 +98,9 @@ func (d *delivery) keepBudget(ctx context.Context, n int) (settle func(), s stan
 	expected := estimate.Share(budget, d.usageOf(float64(n), float64(n)*d.x.paces.Writes(job, d.planner.Mode.Writes()),
 		float64(n)*d.x.paces.Compared(job)), d.x.Prices)
 	ahead := 0.0
-	// Each page of a delivery reads the next one ahead. Another delivery reads again what the last
-	// page has read ahead, so the first page of each delivery pays for that.
+	// Each page of a delivery reads the next page ahead. When a delivery ends, its last page has
+	// read entities that another delivery reads again. The first page of each delivery pays for
+	// this.
 	if !d.ahead {
 		ahead = estimate.Share(budget, billing.Usage{Reads: int64(2 * n)}, d.x.Prices)
 	}
@@ -121,29 +122,31 @@ func (d *delivery) keepBudget(ctx context.Context, n int) (settle func(), s stan
 		}
 		defer p.turn.Release(1)
 		if d.turn.used == nil {
-			return // not committed: it may still have cost as much
+			return // the page was not committed, but may have cost as much as expected
 		}
 		p.left += expected - estimate.Share(budget, *d.turn.used, d.x.Prices)
 	}), ours, nil
 }
 
-// renew empties the purse if the job's budget was raised or renewed after the reservation.
+// renew empties the purse if the job's budget was raised or renewed after the purse's reservation.
 func (p *purse) renew(allowance int64) {
 	if allowance > p.allowance {
 		p.allowance, p.left = allowance, 0
 	}
 }
 
-// takeOut reserves a part of the job's budget for this process, at least need. If the budget is
-// large enough, it reserves need for each task that the job may run at once. It does not reserve
-// around, the part for what the job costs besides its pages. It returns the reserved part and the
-// job's Allowance; the part is void when the job gets another Allowance. If less than need remains,
-// takeOut pauses the job and returns 0.
+// takeOut reserves at least need of the job's budget for this process. If the budget is large
+// enough, it reserves need for each task that the job may run at the same time. It leaves around,
+// which the job costs besides its pages.
+//
+// It returns the reserved part and the job's Allowance. When the job gets another Allowance, the
+// part is void. If less than need remains, takeOut pauses the job and returns 0.
 func (x *Executor) takeOut(
 	ctx context.Context, job *record.Job, need, around float64, budget record.Budget,
 ) (got float64, allowance int64, err error) {
 	j, err := x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
-		if !bytes.Equal(j.Budget, job.Budget) { // set a moment ago: the next page counts for it
+		// The budget was changed a moment ago, and applies from the next page on.
+		if !bytes.Equal(j.Budget, job.Budget) {
 			got = need
 			return false, nil
 		}
@@ -166,8 +169,7 @@ func (x *Executor) takeOut(
 // giveBackTime is how long a process tries to return the unspent part of a job's budget.
 const giveBackTime = 20 * time.Second
 
-// takeAll empties the purse and returns the rest. If a delivery uses the purse at the moment, it
-// returns 0.
+// takeAll empties the purse and returns the rest. If a delivery is using the purse, it returns 0.
 func (p *purse) takeAll() (left float64, allowance int64) {
 	if !p.turn.TryAcquire(1) {
 		return 0, 0
@@ -178,8 +180,8 @@ func (p *purse) takeAll() (left float64, allowance int64) {
 	return left, p.allowance
 }
 
-// giveBack returns the unspent part of a budget to its job. It tries only once: if the answer is
-// lost, a second call could return the same amount twice.
+// giveBack returns the unspent part of a budget to its job. It makes only one attempt: if an answer
+// is lost, a second attempt could return the same amount twice.
 func (x *Executor) giveBack(ctx context.Context, job record.Ref, left float64, allowance int64) {
 	if left == 0 {
 		return
@@ -195,9 +197,9 @@ func (x *Executor) giveBack(ctx context.Context, job record.Ref, left float64, a
 	}
 }
 
-// giveBackIdle returns the unspent part of a job's budget after the job's last delivery in this
-// process. It does so only if the job no longer runs here: otherwise the next delivery may need
-// that part.
+// giveBackIdle is called after a job's last delivery in this process. It returns the unspent part
+// of the job's budget, but only if the job no longer runs: otherwise the next delivery may need
+// this part.
 func (x *Executor) giveBackIdle(ctx context.Context, job record.Ref, r *cachedJob) {
 	if !r.turn.TryAcquire(1) {
 		return
@@ -210,8 +212,8 @@ func (x *Executor) giveBackIdle(ctx context.Context, job record.Ref, r *cachedJo
 	}
 }
 
-// GiveBack returns the unspent parts of the budgets of all jobs. Call it after the process has
-// drained.
+// GiveBack returns the unspent parts of the budgets of all jobs. The caller must have drained the
+// process.
 func (x *Executor) GiveBack(ctx context.Context) {
 	var group errgroup.Group
 	group.SetLimit(source.Parallel)

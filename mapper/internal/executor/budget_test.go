@@ -19,7 +19,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 )
 
-// TestSuffices checks which budgets are enough for a page of 100 entities.
+// TestSuffices checks which budgets are sufficient for a page of 100 entities.
 func TestSuffices(t *testing.T) {
 	const least = 1000 + 3*100*4 + 304 + 101 + pace.RecordWrites + 4
 	for _, c := range []struct {
@@ -40,7 +40,7 @@ func TestSuffices(t *testing.T) {
 	}
 }
 
-// TestTakeAll empties a purse.
+// TestTakeAll checks what a purse returns, and when it is empty.
 func TestTakeAll(t *testing.T) {
 	for _, c := range []struct {
 		left, want, rest float64
@@ -60,7 +60,7 @@ func TestTakeAll(t *testing.T) {
 	}
 }
 
-// TestPagesPay follows the share of a job's budget that a process has, page by page.
+// TestPagesPay checks, page by page, how much of a job's budget a process has reserved.
 func TestPagesPay(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")
@@ -86,7 +86,7 @@ func TestPagesPay(t *testing.T) {
 		}
 		d.turn.used = &billing.Usage{Reads: 14, Writes: 1 + pace.RecordWrites, TaskOps: 4}
 		first()
-		first() // does nothing
+		first() // a second call has no effect
 		near("after a page without writes", purse.left, 2*(page+ahead)+share(billing.Usage{Writes: 10}))
 		if !purse.turn.TryAcquire(1) {
 			w.Error("the next page waits")
@@ -102,10 +102,10 @@ func TestPagesPay(t *testing.T) {
 		}
 		near("while a second page runs, which another one has read ahead", purse.left, before-cost)
 		purse.turn.Release(1)
-		second() // it was not committed, and counts as spent
+		second() // the second page was not committed, and counts as spent
 		near("after it", purse.left, before-cost)
 
-		d.job.Allowance++ // somebody has renewed the budget
+		d.job.Allowance++ // an operator has renewed the budget
 		if _, s, err = d.keepBudget(w.Context(), 10); err != nil || s != ours {
 			w.Fatalf("%d, %v", s, err)
 		}
@@ -115,7 +115,7 @@ func TestPagesPay(t *testing.T) {
 	})
 }
 
-// TestBudgetRefuses checks which pages do not get their part of the budget.
+// TestBudgetRefuses checks which pages can't reserve their cost in the job's budget.
 func TestBudgetRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -123,7 +123,7 @@ func TestBudgetRefuses(t *testing.T) {
 		s      standing
 		wrong  bool
 		state  record.JobState
-		free   bool // nothing was reserved
+		free   bool // whether nothing was reserved, so that no settle is needed
 	}{
 		{name: "it does", state: record.Running},
 		{name: "too little is left", before: func(w *testworld.World, d *delivery, _ func()) { spend(w, d, 1) },
@@ -182,7 +182,7 @@ func TestBudgetRefuses(t *testing.T) {
 	}
 }
 
-// spend notes that all of a job's budget but a part is spent.
+// spend changes a job's record so that all of its budget is spent, except a share.
 func spend(w *testworld.World, d *delivery, share float64) {
 	w.Helper()
 	if _, err := w.Jobs.Store.UpdateJob(w.Context(), d.job.Ref(), func(j *record.Job) (bool, error) {
@@ -193,7 +193,7 @@ func spend(w *testworld.World, d *delivery, share float64) {
 	}
 }
 
-// TestGiveBack checks when a process returns its unspent share of a job's budget.
+// TestGiveBack checks when a process returns the unspent part of a job's budget.
 func TestGiveBack(t *testing.T) {
 	const keeps, returns = 0.75, 0.5
 	idle := func(x *Executor, j *record.Job) { x.giveBackIdle(context.Background(), j.Ref(), x.cache.at(j.Ref())) }
@@ -207,7 +207,7 @@ func TestGiveBack(t *testing.T) {
 		name   string
 		change func(x *Executor, j *record.Job, r *cachedJob)
 		then   func(x *Executor, j *record.Job)
-		want   float64 // spent of the budget
+		want   float64 // the spent share of the budget afterwards
 		calls  int
 	}{
 		{"idle, and the job runs", nil, idle, keeps, 0},
@@ -270,7 +270,8 @@ func TestGiveBack(t *testing.T) {
 	}
 }
 
-// TestGiveBackAll has a process return its shares of many jobs, a few at a time.
+// TestGiveBackAll lets a process return the unspent parts of many jobs' budgets. Only a few calls
+// may run at the same time.
 func TestGiveBackAll(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		const jobs = 2*source.Parallel + 1
@@ -311,7 +312,7 @@ func TestGiveBackAll(t *testing.T) {
 	})
 }
 
-// TestUsage checks what a page of ten entities uses.
+// TestUsage checks what a page of ten entities is expected to use.
 func TestUsage(t *testing.T) {
 	for _, c := range []struct {
 		query string
@@ -330,8 +331,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestSpent checks how much of its budget a job has spent in the end. Its function writes nothing.
-// Its pages, the reads ahead of its only delivery, and other work cost something.
+// TestSpent checks how much of its budget a job has spent at its end. Its function writes nothing.
+// The job pays for its pages, for reading ahead in its only delivery, and for other work.
 func TestSpent(t *testing.T) {
 	inWorld(t, 35, function.Update, func(*testworld.Call) error { return nil },
 		func(w *testworld.World, x *Executor) {
@@ -349,8 +350,8 @@ func TestSpent(t *testing.T) {
 		})
 }
 
-// TestRenewed has somebody renew a job's budget that a process does not know yet. The share of the
-// old budget is void.
+// TestRenewed renews a job's budget while a process does not know it yet. The process' part of the
+// old budget must be void.
 func TestRenewed(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")
@@ -367,7 +368,7 @@ func TestRenewed(t *testing.T) {
 	})
 }
 
-// TestJustEnough has just enough for a page in the purse. Nothing is reserved.
+// TestJustEnough gives the purse exactly the cost of a page. Nothing more must be reserved.
 func TestJustEnough(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")

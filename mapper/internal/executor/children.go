@@ -14,7 +14,7 @@ import (
 )
 
 // enqueueChildren enqueues the tasks of the range's children. It leaves out children whose tasks
-// this delivery has enqueued already, and the child with which the delivery goes on.
+// this delivery has already enqueued, and the child with which the delivery continues.
 func (d *delivery) enqueueChildren(ctx context.Context) (err error) {
 	r, next, waits := d.record, d.turn.follow.Next, d.turn.follow.Waits
 	if waits == nil {
@@ -34,8 +34,8 @@ func (d *delivery) enqueueChildren(ctx context.Context) (err error) {
 	return nil
 }
 
-// continued returns the child of the range with which another delivery goes on; nil if there is
-// none. That child must not get a task: otherwise two deliveries would work on the same entities.
+// continued returns the child of the range with which another delivery continues; nil if there is
+// none. This child must not get a task: otherwise two deliveries would work on the same entities.
 // If the other delivery dies, the queue or a sweep finds the child.
 func (d *delivery) continued(ctx context.Context) (*record.Range, error) {
 	last := d.record.Children - d.record.Recorded - d.record.Retries - 1
@@ -53,9 +53,9 @@ func (d *delivery) continued(ctx context.Context) (*record.Range, error) {
 }
 
 // children returns the tasks to enqueue for the range's children. It leaves out next, with which
-// the delivery goes on, children that have tasks already, and recorded failures. The last children
-// are failed entities; the task of each is due at its time in waits. Each task may start a trace of
-// its own.
+// the delivery continues, children that already have tasks, and recorded failures. The last
+// children are failed entities; waits says when their tasks are due. newTraces says whether each
+// task starts a trace of its own.
 func (d *delivery) children(next *record.Range, waits map[string]time.Time) (all []tasks.Task) {
 	r := d.record
 	for n := d.turn.enqueued; n < r.Children-r.Recorded; n++ {
@@ -73,8 +73,8 @@ func (d *delivery) children(next *record.Range, waits map[string]time.Time) (all
 	return all
 }
 
-// waits returns the times before which the range's failed entities must not be retried. It reads
-// the records of the children, because another delivery may have committed the range.
+// waits returns the times at which the range's failed entities are retried, by the IDs of their
+// ranges. If another delivery has committed the range, it reads the children's records.
 func (d *delivery) waits(ctx context.Context) (map[string]time.Time, error) {
 	r := d.record
 	waits := make(map[string]time.Time)
@@ -97,16 +97,17 @@ func (d *delivery) enqueueAgain(ctx context.Context) error {
 	return fmt.Errorf("enqueue range %s of job %s again: %w", d.record.ID, d.job.ID, err)
 }
 
-// handOver enqueues a new task for the current range if this delivery cannot finish it. It reports
+// handOver enqueues a new task for the current range if this delivery can't finish it. It reports
 // whether there is such a task. There are two cases:
 //
-//   - The delivery has gone on to a later range, and failed there (gone). The delivery's own task
-//     would first have to walk through the ranges before it.
+//   - The delivery has continued with a later range, and failed there (gone). When its own task is
+//     delivered again, it would first have to go through the earlier ranges.
 //   - This process drains. The queue would deliver the task again only after a back-off.
 func (d *delivery) handOver(ctx context.Context, gone bool, cause error) bool {
 	draining := errors.Is(cause, gate.ErrDraining)
 	if !gone {
-		// A new task would not tell of earlier deaths.
+		// The delivery of a new task is a first delivery, and would not show that earlier
+		// deliveries may have died.
 		if !draining || d.turn.redelivered || d.record.State != record.Pending {
 			return false
 		}
@@ -115,7 +116,7 @@ func (d *delivery) handOver(ctx context.Context, gone bool, cause error) bool {
 			return nil, nil
 		})
 		if err != nil || s != ours {
-			return s == superseded // another delivery has given it a task
+			return s == superseded // superseded means that another delivery has given the range a task
 		}
 	}
 	if err := d.enqueueAgain(ctx); err != nil {

@@ -21,14 +21,14 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A taken has the tasks of ranges that a queue has delivered, which nobody ran.
+// A taken records the tasks of ranges that the queue has delivered, without running them.
 type taken struct {
 	mu    sync.Mutex
 	begun time.Time
-	at    map[string][]time.Duration // by range: when its tasks came
+	at    map[string][]time.Duration // times of the deliveries, by the ID of the range
 }
 
-// take has the queue's tasks end as soon as they come.
+// take makes each delivery of a range's task succeed at once, and records it.
 func take(w *testworld.World) *taken {
 	t := &taken{begun: time.Now(), at: make(map[string][]time.Duration)}
 	w.Change(func() {
@@ -43,7 +43,8 @@ func take(w *testworld.World) *taken {
 	return t
 }
 
-// of returns when the tasks of the children of a range came: by child, and then in order.
+// of returns the times of the deliveries for a range's children, as text, in the order of the
+// children.
 func (t *taken) of(parent string) string {
 	synctest.Wait()
 	t.mu.Lock()
@@ -57,16 +58,17 @@ func (t *taken) of(parent string) string {
 	return text
 }
 
-// TestBeaten has another delivery do a range, and die before its children have tasks. They get
-// tasks, but for the one that the other delivery goes on with.
+// TestBeaten lets another delivery do a range, and die before it has enqueued the children's tasks.
+// This delivery must enqueue them, except the task of the child with which the other delivery
+// continues.
 func TestBeaten(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		n      int64
-		fail   error // of entity 3
-		old    bool  // the other delivery is too old to go on
-		itself bool  // the delivery has done it itself, and the answer was lost
-		after  bool  // the delivery comes after that
+		fail   error // the function's error for entity 3
+		old    bool  // whether the other delivery is too old to continue
+		itself bool  // whether this delivery itself has done the range, and the answer was lost
+		after  bool  // whether this delivery starts only afterwards
 		want   string
 	}{
 		{name: "all of it", n: 5},
@@ -131,12 +133,12 @@ func TestBeaten(t *testing.T) {
 	}
 }
 
-// TestChildrenFail has a call fail of a delivery that has lost its range to another one. The queue
-// delivers its task again, and then all children have tasks.
+// TestChildrenFail makes a call fail in a delivery whose range was done by another delivery. The
+// queue must deliver its task again. Afterwards, all children must have tasks.
 func TestChildrenFail(t *testing.T) {
 	for _, c := range []struct {
 		method string
-		from   int // the first call that fails
+		from   int // number of the first call that fails
 		fail   error
 	}{
 		{"Lookup", 1, nil}, {"Lookup", 2, nil}, {"Lookup", 1, errBad}, {"Lookup", 2, errBad}, {"Lookup", 3, nil},
@@ -189,7 +191,7 @@ func TestChildrenFail(t *testing.T) {
 	}
 }
 
-// TestHandOver checks which deliveries that end in error give their range a new task.
+// TestHandOver checks which deliveries that end with an error enqueue a new task for their range.
 func TestHandOver(t *testing.T) {
 	other := func(f func(r *record.Range)) func(w *testworld.World, d *delivery) {
 		return func(w *testworld.World, d *delivery) {
@@ -264,8 +266,8 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// TestGoOn checks when a delivery goes on with the rest of its range, and when the rest gets a
-// task.
+// TestGoOn checks when a delivery continues with the rest of its range, and when it enqueues a task
+// for the rest.
 func TestGoOn(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -310,7 +312,7 @@ func TestGoOn(t *testing.T) {
 					}); err != nil {
 						w.Fatal(err)
 					}
-					time.Sleep(2 * time.Second) // until the cached job is old
+					time.Sleep(2 * time.Second) // until the cached record of the job is too old
 					if c.wrong != nil {
 						refuse(w, "Lookup", c.wrong)
 					}
@@ -319,7 +321,7 @@ func TestGoOn(t *testing.T) {
 					if goes != c.goes || (err != nil) != (c.wrong != nil) {
 						w.Errorf("goes on %v, %v", goes, err)
 					}
-					w.Change(func() { // the next process
+					w.Change(func() { // continue in another process
 						jobs := *w.Jobs
 						jobs.Gate = gate.New()
 						w.Jobs = &jobs
@@ -338,7 +340,7 @@ func TestGoOn(t *testing.T) {
 
 const w2 = "projects/test/locations/here/queues/other"
 
-// TestTakeOver checks which record a delivery takes over after a commit that has failed.
+// TestTakeOver checks which record a delivery has after a failed commit.
 func TestTakeOver(t *testing.T) {
 	mine, theirs := time.Unix(10, 0), time.Unix(20, 0)
 	for _, c := range []struct {
@@ -359,9 +361,9 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestChildren checks which children get tasks, and what the tasks say. The range has seven
-// children: the first one has a task, the delivery goes on with the fourth one, two are entities to
-// try again, and one is a failure.
+// TestChildren checks which children get tasks, and the contents of these tasks. The range has
+// seven children. The first one already has a task, the delivery continues with the fourth one, two
+// are entities to retry, and one is a failure.
 func TestChildren(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")
@@ -400,8 +402,8 @@ func TestChildren(t *testing.T) {
 	})
 }
 
-// TestWaitsKnown checks that a delivery that has committed its page need not read until when failed
-// entities wait, and that another one does.
+// TestWaitsKnown checks that a delivery which has committed its page need not read the children's
+// records to know when failed entities are retried. Another delivery must read them.
 func TestWaitsKnown(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
@@ -422,7 +424,7 @@ func TestWaitsKnown(t *testing.T) {
 	}
 }
 
-// TestTasksOnce checks that each range gets its task by one call.
+// TestTasksOnce checks that the task of each range is enqueued by only one call.
 func TestTasksOnce(t *testing.T) {
 	inWorld(t, 300, function.Update, func(c *testworld.Call) error {
 		c.N += 1000

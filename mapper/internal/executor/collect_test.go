@@ -25,11 +25,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 )
 
-// sheet returns the key of what the function over a page puts.
+// sheet returns the key of the entity that the function over a page puts.
 func sheet(sum int64) *datastore.Key { return datastore.IDKey("Sheet", sum, nil) }
 
-// inPages runs a test in a bubble, with a mapper whose function collects the entities of n. The
-// function over is called with a page's IDs.
+// inPages runs a test in a synctest bubble, with n entities and a VisitPages mapper. The function
+// over is called with the IDs of a page's entities.
 func inPages(t *testing.T, n int64, over func(ctx context.Context, a *function.Attempt, name string, ids []int64) error,
 	test func(w *testworld.World, x *Executor)) {
 	t.Helper()
@@ -54,15 +54,15 @@ func inPages(t *testing.T, n int64, over func(ctx context.Context, a *function.A
 	})
 }
 
-// TestOverPage runs a function over pages. Its effect is committed with the page, and taken back if
-// the page isn't.
+// TestOverPage checks that the effect of the function over a page is committed with the page. If
+// the page is not committed, the function's OnRollback must be called.
 func TestOverPage(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		fail func(a *function.Attempt, try int) error // of the first page
+		fail func(a *function.Attempt, try int) error // the result of over for the first page
 		want string
-		lost int           // attempts that were told that they have no effect
-		took time.Duration // at least
+		lost int           // number of attempts whose OnRollback was called
+		took time.Duration // the least duration of the job
 	}{
 		{name: "it succeeds", want: "succeeded, 15 processed by 2 pages"},
 		{name: "it fails once", fail: func(_ *function.Attempt, try int) error {
@@ -106,7 +106,7 @@ func TestOverPage(t *testing.T) {
 		}, want: "succeeded, 15 processed by 2 pages", lost: 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var mu sync.Mutex // a call that takes too long runs beside the next one
+			var mu sync.Mutex // a call that took too long still runs during the next call
 			tries, lost := 0, 0
 			var names []string
 			var ended time.Time
@@ -157,7 +157,7 @@ func TestOverPage(t *testing.T) {
 	}
 }
 
-// checkSheets checks that the effects of both pages are stored, or none.
+// checkSheets checks that the effects of both pages are stored, or that none is.
 func checkSheets(w *testworld.World, job *record.Job, are bool) {
 	w.Helper()
 	first := w.Client.Get(w.Context(), sheet(55), new(testworld.Thing))
@@ -174,8 +174,8 @@ func checkSheets(w *testworld.World, job *record.Job, are bool) {
 	}
 }
 
-// TestCollectNothing checks that a page without collected values does not call the function over
-// it.
+// TestCollectNothing checks that the function over a page is not called if the page has collected
+// no values.
 func TestCollectNothing(t *testing.T) {
 	inPages(t, 0, func(context.Context, *function.Attempt, string, []int64) error { return errBad },
 		func(w *testworld.World, _ *Executor) {
@@ -187,8 +187,8 @@ func TestCollectNothing(t *testing.T) {
 		})
 }
 
-// TestCollectCalls has the function over a page call a service at a rate of calls. A page whose
-// calls are refused is tried again later.
+// TestCollectCalls lets the function over a page call a service, under a limit of the rate of
+// calls. If the page's calls are refused, the page must be retried later.
 func TestCollectCalls(t *testing.T) {
 	var made []time.Time
 	var w *testworld.World
@@ -211,7 +211,7 @@ func TestCollectCalls(t *testing.T) {
 		if got := said(w, "j"); got != "succeeded, 30 processed by 3 pages" || len(made) != 3 {
 			w.Fatalf("%s, %d calls, %d refused", got, len(made), refused)
 		}
-		if took := made[2].Sub(begun); took < 190*time.Second { // of 6 calls, the first two need not wait
+		if took := made[2].Sub(begun); took < 190*time.Second { // the first two of the 6 calls need not wait
 			w.Errorf("the last calls are made after %v", took)
 		}
 		calls := int64(0)
@@ -227,14 +227,14 @@ func TestCollectCalls(t *testing.T) {
 	})
 }
 
-// TestCollectMeter checks which runs of the function over a page tell how often runs wait for their
-// calls.
+// TestCollectMeter checks which runs of the function over a page count in the meter's statistics of
+// runs that wait for calls.
 func TestCollectMeter(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		calls int           // that wait
-		sleep time.Duration // of the function
-		want  time.Duration // how long a run may wait at its start, of an hour
+		calls int           // number of calls that the function announces
+		sleep time.Duration // duration of the function
+		want  time.Duration // how much of an hour a run may wait at its start afterwards
 	}{
 		{"it makes calls", 2, 0, time.Hour / 2}, {"it makes none", 0, 0, time.Hour},
 		{"it takes too long", 2, 2 * function.MaxInTransaction, time.Hour},
@@ -273,21 +273,22 @@ func TestCollectMeter(t *testing.T) {
 	}
 }
 
-// collected returns the results of a page with a collected value.
+// collected returns the results of a page that has one collected value.
 func collected() *page.Results {
 	o := page.Failed(nil)
 	o.Collected = []any{int64(1)}
 	return o
 }
 
-// TestCollectRefused has the calls of a function over a page be refused: by other processes, which
-// have reserved the rate, or since they are too many. The function may hide that.
+// TestCollectRefused refuses the calls of the function over a page, because other processes have
+// reserved the rate, or because there are too many calls. The page must fail even if the function
+// ignores the error.
 func TestCollectRefused(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		calls int
 		hides bool
-		other time.Duration // how long other processes have reserved the rate
+		other time.Duration // the time for which other processes have reserved the rate
 		want  string
 		error string
 	}{
@@ -338,7 +339,7 @@ func TestCollectRefused(t *testing.T) {
 	}
 }
 
-// TestLose checks which functions of OnRollback are said to have failed.
+// TestLose checks which functions of OnRollback are reported as failed.
 func TestLose(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -371,8 +372,8 @@ func TestLose(t *testing.T) {
 	}
 }
 
-// TestCollectAmidEnd commits a page that another delivery has done or changed. The attempt is told
-// if its effect is lost.
+// TestCollectAmidEnd lets another delivery do or change a page during its commit. If the attempt's
+// effect is lost, its OnRollback must be called.
 func TestCollectAmidEnd(t *testing.T) {
 	lost := 0
 	for _, c := range []struct {
@@ -421,7 +422,8 @@ func TestCollectAmidEnd(t *testing.T) {
 	}
 }
 
-// TestCollectCanceled ends a delivery while the function over its page runs. That is no refusal.
+// TestCollectCanceled cancels a delivery while the function over its page runs. This must not count
+// as a failed attempt.
 func TestCollectCanceled(t *testing.T) {
 	inPages(t, 5, func(ctx context.Context, _ *function.Attempt, _ string, _ []int64) error {
 		<-ctx.Done()

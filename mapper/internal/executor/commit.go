@@ -17,16 +17,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// Limits of conflicts with other clients. If others change an entity of a page mostMoves times, it
-// gets a range of its own. There they may change it hotAttempts times.
+// Limits of conflicts with other clients. If others change an entity of a page mostMoves times, the
+// entity gets a range of its own. If they change it there hotAttempts times in an attempt, the
+// attempt fails.
 const (
 	mostMoves   = 3
 	hotAttempts = 20
 )
 
 // commitPage commits a page. If other clients have changed some of its entities since they were
-// read, commitPage runs the function on these again. The argument run is nil if the function was
-// not called.
+// read, commitPage runs the function again on these. run is nil if the function was not called.
 func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Results, run *page.Page) (standing, error) {
 	var follow record.Follow
 	var calls int64
@@ -70,14 +70,14 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Resul
 		d.tell(ctx, o)
 		written := func(key *datastore.Key) bool { return follow.Next.Contains(keyspace.At(key)) }
 		if follow.Next != nil && slices.ContainsFunc(o.Others, written) {
-			d.planner.Forget() // the page has written entities that were read ahead
+			d.planner.Forget() // the page has written entities of the next page, which was read ahead
 		}
 	}
 	return s, err
 }
 
-// outcome returns what the page has done, in the form in which the range's record takes it. It
-// decides where the rest of the range is cut.
+// outcome returns the result of a page in the form that the range's record stores. It decides where
+// the rest of the range is cut.
 func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results) (of record.Outcome, err error) {
 	if d.record.Alone {
 		for _, f := range o.Failures {
@@ -99,7 +99,8 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 	}
 	if d.planner.Query.Many() && len(p.At) > 0 {
 		space := p.At[0].Space()
-		of.Space, of.Beyond = &space, d.record.Kind == "" // planSpaces may have narrowed the range to one space
+		// planning may have limited the range to one kind and namespace
+		of.Space, of.Beyond = &space, d.record.Kind == ""
 	}
 	d.turn.late = p.Pieces == nil
 	if of.Cut, err = d.cut(ctx, p, o); err != nil {
@@ -119,8 +120,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 	return of, err
 }
 
-// tell reports a committed page to the metrics and logs, and adds its counters to this process's
-// sums.
+// tell reports a committed page in metrics and logs, and adds its counters to this process's sums.
 func (d *delivery) tell(ctx context.Context, o *page.Results) {
 	after := observe.BehindPage
 	if d.turn.late {
@@ -144,8 +144,8 @@ func (d *delivery) tell(ctx context.Context, o *page.Results) {
 // now returns the time in UTC, to the microsecond, as records store it.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// wrote returns the list of the entities that a page's commit writes, in its stored form. An undo
-// reads it.
+// wrote returns which entities a page's commit writes, in the form that the range's record stores.
+// An undo reads it.
 func wrote(o *page.Results) []byte {
 	settled := time.Now().Add(-settledFor)
 	var fresh []*datastore.Key
@@ -162,7 +162,7 @@ func wrote(o *page.Results) []byte {
 	return w.Encode()
 }
 
-// settledFor is how long an entity must have been unchanged when a page changes it. Only then is it
-// safe to restore later: after an hour an undo can read only whole minutes, up to a minute before
-// the page.
+// settledFor is how long an entity must be unchanged before a page changes it, so that an undo can
+// restore it after more than an hour. Then only the states of whole minutes can be read, and the
+// last one is up to a minute before the page.
 const settledFor = 2 * time.Minute

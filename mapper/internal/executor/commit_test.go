@@ -15,8 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// TestWrote checks what a page's record says about the entities that the page has written, for an
-// undo. The page has come to three entities.
+// TestWrote checks what a page's record says for an undo about the entities that the page has
+// written. The page has reached three entities.
 func TestWrote(t *testing.T) {
 	old, fresh := time.Now().Add(-time.Hour).UnixMicro(), time.Now().UnixMicro()
 	keys := []*datastore.Key{testworld.Key(1), testworld.Key(2), testworld.Key(3)}
@@ -61,7 +61,7 @@ func TestWrote(t *testing.T) {
 	}
 }
 
-// TestOutcomeRecorded checks what the records of a job's pages say.
+// TestOutcomeRecorded checks the fields that pages set in their ranges' records.
 func TestOutcomeRecorded(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -127,17 +127,17 @@ func TestOutcomeRecorded(t *testing.T) {
 	}
 }
 
-// TestWritesAhead has a page's function write an entity of the next page, which was read ahead. The
-// next page reads it again.
+// TestWritesAhead lets a page's function write an entity of the next page, which was already read
+// ahead. The next page must read it again.
 func TestWritesAhead(t *testing.T) {
 	for _, query := range []string{`{"kind":"K"}`, `{"kinds":["K","Other"]}`} {
 		met := make(map[int64]int64)
 		inWorld(t, 50, function.Update, func(c *testworld.Call) error {
 			if met[c.ID] = c.N; c.ID == 29 {
-				time.Sleep(time.Second) // until the next page is read
+				time.Sleep(time.Second) // until the next page is read ahead
 				c.Put(testworld.Key(35), &testworld.Thing{N: 1000})
 			}
-			if c.ID == 50 { // there is no next page
+			if c.ID == 50 { // there is no page after this one
 				c.Put(sheet(1), &testworld.Thing{})
 			}
 			c.N += 100
@@ -161,7 +161,7 @@ func TestWritesAhead(t *testing.T) {
 	}
 }
 
-// TestSpaces runs jobs over several kinds. Kinds without entities end, too.
+// TestSpaces runs jobs over several kinds, with and without entities.
 func TestSpaces(t *testing.T) {
 	for _, n := range []int64{0, 5, 25} {
 		inWorld(t, n, function.Update, func(c *testworld.Call) error { c.N += 100; return nil },
@@ -192,8 +192,8 @@ func TestSpaces(t *testing.T) {
 	}
 }
 
-// TestUnsharded checks that the root's record says how many entities lack the property by which the
-// job is sharded.
+// TestUnsharded checks that the root's record has the number of entities that lack the property in
+// ShardBy.
 func TestUnsharded(t *testing.T) {
 	inWorld(t, 25, function.Update, func(*testworld.Call) error { return nil },
 		func(w *testworld.World, x *Executor) {
@@ -213,7 +213,8 @@ func TestUnsharded(t *testing.T) {
 			again := w.NewJob("again", "m")
 			again.Query = j.Query
 			again.Incarnate(w.Jobs.Random())
-			d := loaded(w, x, again, func(r *record.Range) { r.Cut = true }) // by an earlier delivery
+			// an earlier delivery has cut the range
+			d := loaded(w, x, again, func(r *record.Range) { r.Cut = true })
 			defer d.planner.Close()
 			if s, err := d.attempt(w.Context()); s != ours || err != nil || d.record.Unsharded != 2 {
 				w.Errorf("%d, %v: %d entities without the property, of a root that was cut before", s, err,
@@ -223,12 +224,12 @@ func TestUnsharded(t *testing.T) {
 		})
 }
 
-// TestLateRuns has others change an entity of a page while the function takes long. The entity gets
-// a range of its own earlier than otherwise.
+// TestLateRuns lets others change an entity of a page again and again, while the function takes
+// long. The slower the function, the earlier the entity must get a range of its own.
 func TestLateRuns(t *testing.T) {
 	for _, c := range []struct {
-		takes time.Duration // a run on the entity
-		runs  int           // in its page
+		takes time.Duration // duration of a run on the entity
+		runs  int           // number of runs before the entity gets its own range
 	}{{0, 3}, {2500 * time.Millisecond, 2}, {time.Second, 3}, {2 * time.Second, 3}} {
 		var w *testworld.World
 		runs := 0
@@ -265,8 +266,8 @@ func TestLateRuns(t *testing.T) {
 	}
 }
 
-// TestManyRounds has others change each entity of a page twice, one after the other. None is hot, and
-// all are processed together.
+// TestManyRounds lets others change each entity of a page twice, one entity after the other. No
+// entity changes often enough for a range of its own, so all must be processed in the page.
 func TestManyRounds(t *testing.T) {
 	var w *testworld.World
 	rounds := 0

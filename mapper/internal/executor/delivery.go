@@ -21,64 +21,69 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A delivery is one request of the queue for a range's task. It works on that range, and then on
-// the rest of it, range after range.
+// A delivery is one request of the queue for a range's task. It processes that range, and then the
+// rest of it, range after range.
 type delivery struct {
 	x          *Executor
 	job        *record.Job
-	record     *record.Range // the current range, as the delivery knows it
-	generation int64         // the generation of the range that the task names
+	record     *record.Range // the record of the current range, as last read or written
+	generation int64         // the range's generation, as named in the task
 	planner    planner.Planner
 	functions  function.Functions
 
-	begunAt time.Time  // when the request of the queue arrived
+	begunAt time.Time  // when the queue's request arrived
 	ended   func()     // called at the end of the delivery
-	place   gate.Place // the delivery's place in the gate, which lets a task run exclusively
-	ahead   bool       // whether the job's budget has paid for reading the next page ahead
+	place   gate.Place // the delivery's place in the gate; the gate decides which tasks run at the same time
+	ahead   bool       // whether a page of this delivery has paid for reading ahead
 	turn    turn
 
-	announced atomic.Int64 // number of announced calls of a service that no record counts yet
+	// number of calls of a service that the function has announced, and that no record counts yet
+	announced atomic.Int64
 }
 
-// A turn is the part of a delivery's state that belongs to its current range. The next range gets a
-// new one.
+// A turn is the part of a delivery's state that belongs to its current range. It starts anew with
+// the next range.
 type turn struct {
-	queued      tasks.Delivery // the request for the range's own task; zero if the range has no task
-	redelivered bool           // whether this task, or a lost task of the range, was delivered before
-	mark        string         // the crash mark of this delivery (record.CrashMark); empty: none
-	begun       bool           // whether the range's record has the mark
+	// the delivered task, if it is the range's own; zero if the delivery has continued with this
+	// range
+	queued      tasks.Delivery
+	redelivered bool   // whether this task, or a lost task of the range, was delivered before
+	mark        string // the crash mark of this delivery (record.CrashMark); empty: none
+	begun       bool   // whether the range's record has the mark
 
-	finished []time.Time    // the values of Range.Done in this delivery's attempts to commit
-	beaten   bool           // whether another delivery has done the range
-	follow   record.Follow  // what to do after the page's commit
-	over     bool           // whether this process has counted under more names than a job may have
-	enqueued int64          // how many of the range's first children have tasks
-	idle     int64          // number of idle workers, as far as known; the next children are for them
-	late     bool           // whether what the page gives away was not planned: this task would end late with it
-	pageAt   time.Time      // when the page started
-	used     *billing.Usage // reads, writes and other costs of the page; nil if it was not committed
-	reached  int            // the number of entities in the committed page
-	yielded  time.Duration  // how long the page of a background job has waited for its slot (giveWay)
-	grant    pace.Grant     // the page's part of the job's rate; zero: the job has no rate
-	ran      time.Duration  // how long the function has run on the page, including its waits
+	finished []time.Time   // the values of Range.Done in this delivery's attempts to commit
+	beaten   bool          // whether another delivery has done the range
+	follow   record.Follow // what to do after the page's commit
+	over     bool          // whether this process' counters of the job have more names than a job may have
+	enqueued int64         // number of the range's first children that already have tasks
+	idle     int64         // number of idle workers, if known; the next children are for them
+	// whether the page's cut was not planned, but made because this task would end late with the
+	// rest
+	late    bool
+	pageAt  time.Time      // when the page started
+	used    *billing.Usage // reads, writes and other costs of the committed page; nil if it was not committed
+	reached int            // the number of entities in the committed page
+	yielded time.Duration  // how long the page of a background job has waited for a slot (giveWay)
+	grant   pace.Grant     // the page's reservation of the job's rate; zero: the job has no rate
+	ran     time.Duration  // how long the function took for the page, including its waits
 
 	newTraces bool // whether the children start their own traces, because one trace would be too large
 }
 
 // Deliver runs the task of one delivery:
 //
-//  1. Load the job and the range.
-//  2. Plan: read the keys of a page, and decide where the range is cut.
-//  3. If workers are idle, split: record and enqueue the children before the page runs.
-//  4. Run the function on the page. Commit the result and the range's record in one call. The rest
-//     of the range becomes a child.
-//  5. Enqueue the other children.
-//  6. Go on with that child at step 2.
-//  7. Check whether the job is complete. A small job ends here.
+// 1. Load the job and the range.
+// 2. Plan: read the keys of a page, and decide where the range is cut.
+// 3. If workers are idle, split: record the children and enqueue their tasks before the page runs.
+// 4. Run the function on the page. Commit the result and the range's record in one call. The rest
+// of the range becomes a child.
+// 5. Enqueue the tasks of the other children.
+// 6. Continue with that child at step 2.
+// 7. Check whether the job is complete. A small job ends here.
 //
-// A delivery that finds the range done goes to step 5, because the delivery that has done it may
-// have died before that step. Step 7 is for ranges with children, too: the children of step 3 may
-// end before their parent.
+// A delivery that finds its range done continues at step 5, because the delivery that has done it
+// may have died before this step. Step 7 is also for ranges with children, because the children of
+// step 3 may end before their parent.
 func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	t, err := body.ParseRange(queued.Body)
 	if err != nil {
@@ -87,7 +92,7 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	if t.Idle && queued.RetryCount == 0 {
 		x.dispatch.Note(queued.ScheduleTime, time.Now())
 	}
-	place, err := x.Gate.Enter(ctx, false) // a method of the user may decode the parameters
+	place, err := x.Gate.Enter(ctx, false) // decoding the parameters may call code of the user
 	if err != nil {
 		return err
 	}
@@ -110,30 +115,31 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	if known.pages.Load() < fewPages && x.EndSmall(ctx, loaded) { // 7
 		return err
 	}
-	job, failed := x.Store.LoadJob(ctx, t.Ref()) // not cached: the check serves other deliveries, too
+	// not from the cache, because the check is also for other deliveries
+	job, failed := x.Store.LoadJob(ctx, t.Ref())
 	if failed != nil {
 		return errors.Join(err, failed)
 	}
 	return errors.Join(err, x.Complete(ctx, job, false))
 }
 
-// runAndLeave calls runAll, and then records in known that the delivery has ended. The result
-// checks is true if this was the last delivery of the job in this process, and a check is due
-// whether the job is complete.
+// runAndLeave calls runAll, and then records in known that the delivery has ended. checks is true
+// if this delivery must check whether the job is complete: a check is due, and this was the last
+// delivery of the job in this process.
 func (d *delivery) runAndLeave(ctx context.Context, known *cachedJob) (checks bool, err error) {
 	job, ended := d.job.Ref(), false
-	defer func() { // also if the delivery panics
+	defer func() { // deferred, so that it also runs if the delivery panics
 		var last bool
 		if checks, last = d.x.cache.leave(known, ended); last {
 			d.x.giveBackIdle(ctx, job, known)
 		}
 	}()
 	ended, err = d.runAll(ctx)
-	return false, err // the deferred function sets checks
+	return false, err // the deferred function sets the result checks
 }
 
-// runAll works on the range, and then on the rest of it, range after range. The result ended is
-// true if the last range is done and nothing remains. Then the job may be complete.
+// runAll processes the range, and then the rest of it, range after range. ended is true if the last
+// range is done and nothing remains. The job may then be complete.
 func (d *delivery) runAll(ctx context.Context) (ended bool, err error) {
 	for first := d.record.ID; ; {
 		ended, err := d.runRange(ctx) // 2 to 5
@@ -149,10 +155,10 @@ func (d *delivery) runAll(ctx context.Context) (ended bool, err error) {
 	}
 }
 
-// runRange works on the current range until this delivery can do no more for it. The result ended
-// is true if the range is done, and its children have tasks or are done by this delivery next.
+// runRange processes the current range until this delivery can do no more for it. ended is true if
+// the range is done, and each child has a task or is continued by this delivery.
 func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
-	defer d.leave() // also if it panics
+	defer d.leave() // deferred, so that it also runs after a panic
 	var s standing
 	for d.record.State == record.Pending && err == nil && (s == ours || s == changed) {
 		if s == changed {
@@ -168,7 +174,7 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 	}
 	d.leave()
 	if err != nil || s == stopped || s == superseded || d.job.State != record.Running {
-		return false, err // this delivery may have ended or paused the job
+		return false, err // false if this delivery has ended or paused the job
 	}
 	if err := d.enqueueChildren(ctx); err != nil { // 5
 		return false, err
@@ -184,10 +190,11 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 }
 
 // attempt tries to process one page of the current range. If the range is suspected of killing its
-// process, the attempt is exclusive: the process does nothing else. The place in the gate stays
-// taken after the attempt, because the range's record may still say that the process is exclusive.
+// process, the attempt is exclusive: the process does nothing else. After the attempt, the delivery
+// keeps its exclusive place in the gate, because the range's record may still say that its process
+// does nothing else.
 func (d *delivery) attempt(ctx context.Context) (standing, error) {
-	if d.x.Gate.IsDraining() { // it may still have the place of the last attempt
+	if d.x.Gate.IsDraining() { // the delivery may still have a place from the last attempt
 		return ours, gate.ErrDraining
 	}
 	exclusive := !d.turn.begun && d.record.Suspected() || d.record.Solo
@@ -208,8 +215,8 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 	return d.page(ctx)
 }
 
-// page processes the next page of the current range: it plans, waits for rate and budget, runs the
-// function, and commits.
+// page processes the next page of the current range. It plans, waits for the job's rate and budget,
+// runs the function, and commits.
 func (d *delivery) page(ctx context.Context) (standing, error) {
 	d.turn.pageAt, d.turn.late = time.Now(), false
 	p, s, err := d.plan(ctx) // 2 and 3
@@ -226,11 +233,11 @@ func (d *delivery) page(ctx context.Context) (standing, error) {
 		return s, err
 	}
 	defer settle()
-	if d.x.Gate.IsDraining() { // a process that drains starts no page
+	if d.x.Gate.IsDraining() { // a draining process starts no page
 		return ours, gate.ErrDraining
 	}
 	if d.record.Solo && !d.record.Alone && d.record.PageLimit() == 1 && len(p.At) == 1 {
-		// The suspect is this entity. It gets a range of its own.
+		// This entity may have killed its process, so it gets a range of its own.
 		return d.commitPage(ctx, p, page.Failed(&record.Failure{At: p.At[0], Suspected: true}), nil)
 	}
 	s, err = d.runPage(ctx, p) // 4
@@ -249,15 +256,15 @@ func (d *delivery) plan(ctx context.Context) (p planner.Plan, s standing, err er
 		if s, err = d.split(ctx, p); err != nil || s != ours {
 			return p, s, err
 		}
-		// the remaining range may be enough for several workers, too
+		// the range is now only its first piece, which may again be enough for several workers
 		p, err = d.planner.Plan(ctx, d.job, d.record)
 	}
 	return p, ours, err
 }
 
-// admit waits until the job's rate allows the page, and reserves the page's cost in the budget. If
-// the rate allows fewer entities than planned, admit shortens the page. The caller calls settle
-// after the page; further calls have no effect.
+// admit waits until the job's rate allows the page, and reserves the page's cost in the job's
+// budget. If the rate allows fewer entities than planned, admit shortens the page. The caller calls
+// settle after the page. A second call of settle has no effect.
 func (d *delivery) admit(ctx context.Context, p *planner.Plan) (settle func(), s standing, err error) {
 	settle, d.turn.used, d.turn.grant = func() {}, nil, pace.Grant{}
 	if len(d.job.Rate) > 0 && !d.record.Solo {
@@ -277,13 +284,14 @@ func (d *delivery) admit(ctx context.Context, p *planner.Plan) (settle func(), s
 	return settle, ours, nil
 }
 
-// runPage runs the function on a page, and commits the result. Meanwhile it reads the next page and
-// the boundaries for a cut in the background.
+// runPage runs the function on a page, and commits the result. Meanwhile, it reads the next page
+// and the boundaries for a cut in the background.
 func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error) {
 	var readOn func()
 	if p.Next != nil && !d.record.Solo && d.mayGoOn() {
 		job := d.job
-		go func() { _, _ = d.x.cache.load(ctx, d.x.Store, job.Ref()) }() // so that goOn does not wait for it
+		// reads the job into the cache, so that goOn does not wait for it
+		go func() { _, _ = d.x.cache.load(ctx, d.x.Store, job.Ref()) }()
 		readOn = d.planner.ReadOn()
 	}
 	if d.record.ID == d.job.Root() {
@@ -311,15 +319,14 @@ func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error
 	return s, err
 }
 
-// split cuts the range before its page is processed, and enqueues tasks for the parts that are cut
-// off.
+// split cuts the range before its page is processed, and enqueues the tasks of the children.
 func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) {
 	pieces, err := p.Pieces()
 	if err != nil {
 		return ours, fmt.Errorf("cut range %s: %w", d.record.ID, err)
 	}
 	if len(pieces) < 2 {
-		d.planner.KeepWhole() // the range is shorter than estimated
+		d.planner.KeepWhole() // the range has fewer entities than estimated
 		return ours, nil
 	}
 	workers := d.record.Workers
@@ -344,20 +351,20 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 }
 
 // goOn makes the rest of the range the delivery's current range. It returns false if this delivery
-// has to end instead, because the job was stopped or changed, or because the process drains.
+// must end instead, because the job was stopped or changed, or because the process drains.
 func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 	next := d.turn.follow.Next
 	job, err := d.x.cache.load(ctx, d.x.Store, d.job.Ref())
 	if err != nil || job.State != record.Running {
-		return false, err // a Resume of the job enqueues the range
+		return false, err // a Resume of the job will enqueue the rest's task
 	}
 	if job.Queue.Is(d.x.Queue.Name()) != nil {
-		return false, nil // the next sweep in the job's queue enqueues the range
+		return false, nil // a sweep in the job's new queue will enqueue the rest's task
 	}
 	known := d.job
 	d.job, d.record, d.generation, d.turn = job, next, next.Generation, turn{}
-	// A Resume, or a change of the job, may have missed the new range. So the range gets a task, as
-	// it does if this process drains.
+	// A Resume, or a change of the job, may not have seen the rest of the range. So the rest gets a
+	// task, as it does when this process drains.
 	if job.Generation != known.Generation || job.Epoch != known.Epoch || d.x.Gate.IsDraining() {
 		return false, d.enqueueAgain(ctx)
 	}

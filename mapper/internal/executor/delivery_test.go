@@ -36,7 +36,7 @@ func inWorld(t *testing.T, n int64, mode function.Mode, fn func(c *testworld.Cal
 	})
 }
 
-// said describes the end of a job: its state, the totals of its pages, and its failures.
+// said describes a job's end as text: its state, totals and failures.
 func said(w *testworld.World, id string) string {
 	job := w.Job(id)
 	var processed, pages int64
@@ -56,7 +56,7 @@ func said(w *testworld.World, id string) string {
 	return text
 }
 
-// TestDeliver runs jobs over 35 entities in pages of 10, from the first delivery to the end.
+// TestDeliver runs whole jobs over 35 entities, in pages of 10.
 func TestDeliver(t *testing.T) {
 	tries := make(map[int64]int)
 	adds := func(c *testworld.Call) error { c.N += 100; return nil }
@@ -66,8 +66,8 @@ func TestDeliver(t *testing.T) {
 		fn     func(c *testworld.Call) error
 		change func(j *record.Job)
 		want   string
-		n      map[int64]int64 // the new values of entities
-		alone  int             // ranges of single entities; 0: any number, -1: none
+		n      map[int64]int64 // the new values of N, by ID
+		alone  int             // number of ranges of single entities; 0: any number, -1: none
 	}{
 		{name: "an update", fn: adds, want: "succeeded, 35 processed by 4 pages", n: map[int64]int64{1: 101, 35: 135}},
 		{name: "a visit", mode: function.Visit, fn: adds, want: "succeeded, 35 processed by 4 pages",
@@ -163,15 +163,15 @@ func TestDeliver(t *testing.T) {
 	}
 }
 
-// TestFound checks how a delivery treats the state in which it finds its range or its job. The
-// range is the job's root with 5 entities. Its task names generation 3.
+// TestFound checks what a delivery does in different states of its range and job. The range is the
+// job's root with 5 entities. The task names generation 3.
 func TestFound(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(w *testworld.World, x *Executor, j *record.Job, r *record.Range)
 		queued tasks.Delivery
-		runs   bool              // the function runs
-		state  record.RangeState // the final state of the range; empty: unchanged
+		runs   bool              // whether the function runs
+		state  record.RangeState // the range's state afterwards; empty: unchanged
 		wrong  error
 	}{
 		{name: "as it was enqueued", runs: true, state: record.Done,
@@ -238,7 +238,7 @@ func TestFound(t *testing.T) {
 	}
 }
 
-// TestForged checks that a forged body is refused.
+// TestForged checks that Deliver returns an error for a task with a forged body.
 func TestForged(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")
@@ -255,8 +255,8 @@ func TestForged(t *testing.T) {
 	})
 }
 
-// TestDrains drains the process in the middle of a page. The page ends after the current entity and
-// is committed; the rest gets a task.
+// TestDrains drains the process during a page. The page must end after the current entity and
+// commit, and the rest must get a task.
 func TestDrains(t *testing.T) {
 	var calls atomic.Int64
 	inWorld(t, 35, function.Update, func(c *testworld.Call) error {
@@ -278,7 +278,7 @@ func TestDrains(t *testing.T) {
 		if calls.Load() != drained || drained == 0 || drained == 35 {
 			w.Fatalf("%d calls until it had drained, and %d after that", drained, calls.Load())
 		}
-		w.Change(func() { // the next process
+		w.Change(func() { // continue in another process
 			jobs := *w.Jobs
 			jobs.Gate = gate.New()
 			w.Jobs, w.Range = &jobs, New(w.Client, &jobs).Deliver
@@ -290,7 +290,8 @@ func TestDrains(t *testing.T) {
 	})
 }
 
-// TestPauses pauses a job while a delivery goes on with the rest of its range, and resumes the job.
+// TestPauses pauses a job while a delivery continues with the rest of its range, and then resumes
+// the job.
 func TestPauses(t *testing.T) {
 	inWorld(t, 100, function.Update, func(c *testworld.Call) error {
 		c.N += 100
@@ -318,8 +319,8 @@ func TestPauses(t *testing.T) {
 	})
 }
 
-// TestBudget runs a job whose budget is too small. The job is paused, and each resume renews the
-// budget.
+// TestBudget runs a job whose budget is too small. The job must pause, and each Resume must renew
+// the budget.
 func TestBudget(t *testing.T) {
 	inWorld(t, 2000, function.Update, func(c *testworld.Call) error { c.N += 10_000; return nil },
 		func(w *testworld.World, _ *Executor) {
@@ -350,8 +351,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestMoved changes entities between their read and the commit. The function runs on them again,
-// and no change is lost. An entity that changes each time is a failure.
+// TestMoved changes entities between their read and the commit. The function must run again on
+// them, and no change may be lost. An entity that changes each time must become a failure.
 func TestMoved(t *testing.T) {
 	var w *testworld.World
 	met := make(map[int64]int)
@@ -375,7 +376,7 @@ func TestMoved(t *testing.T) {
 		if got := said(w, "j"); got != "succeeded with failures, 19 processed by 2 pages, failed 15" {
 			w.Errorf("%s, after %d calls for 15", got, met[15])
 		}
-		// three runs in its page, and twenty in each attempt alone
+		// three runs in its page, and twenty in each attempt in its own range
 		if met[15] != 63 {
 			w.Errorf("%d calls for 15", met[15])
 		}

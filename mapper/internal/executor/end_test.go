@@ -20,8 +20,9 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestEndFails has the database fail after a range was done: while its job is ended, which has too
-// many counters, and while its failures are counted. The delivery does not take the range as ended.
+// TestEndFails makes the database fail after a range was done: while a job with too many counters
+// is ended, and while the job's failures are counted. The delivery must not count the range as
+// ended.
 func TestEndFails(t *testing.T) {
 	for _, c := range []struct {
 		name, method string
@@ -50,7 +51,7 @@ func TestEndFails(t *testing.T) {
 	}
 }
 
-// TestOneDelivery checks that a job for one worker takes one task.
+// TestOneDelivery checks that a job for one worker needs only one task.
 func TestOneDelivery(t *testing.T) {
 	inWorld(t, 35, function.Update, func(*testworld.Call) error { return nil },
 		func(w *testworld.World, x *Executor) {
@@ -68,7 +69,7 @@ func TestOneDelivery(t *testing.T) {
 		})
 }
 
-// TestLeavesEarly checks that a delivery makes room for others before it enqueues tasks.
+// TestLeavesEarly checks that a delivery leaves the gate before it enqueues tasks.
 func TestLeavesEarly(t *testing.T) {
 	inWorld(t, 5, function.Update, func(c *testworld.Call) error {
 		if c.ID == 3 {
@@ -99,7 +100,8 @@ func TestLeavesEarly(t *testing.T) {
 	})
 }
 
-// TestPausedReturnsBudget pauses a job amid its page. The process returns what it has not spent.
+// TestPausedReturnsBudget pauses a job during its page. The process must return the unspent part of
+// the budget.
 func TestPausedReturnsBudget(t *testing.T) {
 	var w *testworld.World
 	var j *record.Job
@@ -122,8 +124,8 @@ func TestPausedReturnsBudget(t *testing.T) {
 	})
 }
 
-// TestRunRange checks how deliveries end that may have died before: whether the range has ended,
-// and that no crash mark is left.
+// TestRunRange checks deliveries whose predecessors may have died: whether the range has ended, and
+// that no crash mark (record.CrashMark) remains.
 func TestRunRange(t *testing.T) {
 	pause := func(w *testworld.World, d *delivery) {
 		if err := w.Jobs.Pause(w.Context(), d.job.Ref()); err != nil {
@@ -170,7 +172,7 @@ func TestRunRange(t *testing.T) {
 				r := j.RootRange()
 				child := r.Child(split.Piece{Start: at(6)[0]}, now())
 				r.Cut, r.End = true, child.Start
-				insert(w, j, r, child) // the child may have no task
+				insert(w, j, r, child) // the stored child may have no task
 				d := load(w, x, j, r, tasks.Delivery{RetryCount: 1, TaskID: "t"})
 				defer d.planner.Close()
 				if c.before != nil {
@@ -197,8 +199,8 @@ func TestRunRange(t *testing.T) {
 	}
 }
 
-// TestLooksOnce checks that a delivery whose range has not ended does not look whether the job is
-// complete, and that pages read ahead are not read again.
+// TestLooksOnce checks that a delivery whose range has not ended does not check whether the job is
+// complete. It also checks that a page which was read ahead is not read again.
 func TestLooksOnce(t *testing.T) {
 	for _, fails := range []bool{true, false} {
 		inPages(t, 95, func(context.Context, *function.Attempt, string, []int64) error {
@@ -237,7 +239,7 @@ type panicker struct{ slog.Handler }
 func (panicker) Enabled(context.Context, slog.Level) bool  { return true }
 func (panicker) Handle(context.Context, slog.Record) error { panic("no log") }
 
-// TestPanics has a delivery panic. It gives up its place in the process.
+// TestPanics makes a delivery panic. It must leave the gate.
 func TestPanics(t *testing.T) {
 	inPages(t, 5, func(context.Context, *function.Attempt, string, []int64) error { return errBad },
 		func(w *testworld.World, x *Executor) {

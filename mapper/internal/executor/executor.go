@@ -21,7 +21,7 @@ type Executor struct {
 	client *datastore.Client
 	source source.Source
 
-	paces    pace.Book[record.Ref] // the pace of this process in each job: time and size per entity
+	paces    pace.Book[record.Ref] // how fast this process works in each job: time and size per entity
 	dispatch *pace.Dispatch        // measures how fast the queue delivers tasks
 	cache    jobCache
 
@@ -35,13 +35,13 @@ func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
 	x.paces.InUse = x.cache.inUse
 	x.cache.forget = func(job record.Ref, r *cachedJob) {
 		left, allowance := r.purse.takeAll()
-		// the delivery that needs the place does not wait for it
+		// in the background, because a delivery waits for the place in the cache
 		go x.giveBack(context.Background(), job, left, allowance)
 	}
 	return x
 }
 
-// Beside returns an executor for the jobs of another queue. The two executors share the limit of
+// Beside returns an executor for the jobs of another queue. Both executors share the limit for
 // pages of background jobs.
 func (x *Executor) Beside(jobs *lifecycle.Jobs) *Executor {
 	other := New(x.client, jobs)

@@ -21,14 +21,14 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A failing is the call of a world that fails.
+// A failing makes one call in a world fail.
 type failing struct {
-	at   int  // how many calls come before it
-	lose bool // it is carried out, and its answer is lost
+	at   int  // number of calls before that one
+	lose bool // whether the call takes effect and only its answer is lost
 
 	mu    sync.Mutex
 	calls int
-	what  string // the method of the call that has failed; empty: none has
+	what  string // the method of the failed call; empty: no call has failed
 }
 
 func (f *failing) intercept(
@@ -51,16 +51,16 @@ func (f *failing) intercept(
 	return nil, status.Error(codes.Internal, "injected")
 }
 
-// failed returns the method of the call that has failed.
+// failed returns the method of the failed call.
 func (f *failing) failed() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.what
 }
 
-// TestEachCallFails runs small jobs, and each again for each of its calls of Datastore and Cloud
-// Tasks: this call is refused, or carried out and its answer lost. Each job ends as if nothing had
-// happened. After a refusal it does so before the first sweep, which would find a lost task.
+// TestEachCallFails runs small jobs many times. Each time, another call of Datastore or Cloud Tasks
+// fails: it is refused, or its answer is lost. Each job must end with the same result as without
+// the failure. After a refusal, it must end before the first sweep, which would find a lost task.
 func TestEachCallFails(t *testing.T) {
 	testflag.Sequential(t)
 	adds := func(c *testworld.Call) error { c.N += 100; return nil }

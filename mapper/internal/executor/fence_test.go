@@ -15,7 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// TestStandings checks how a record stands to a delivery that knows another state of it.
+// TestStandings checks how a delivery classifies the stored record of its range (a standing), for
+// different changes since it read the record.
 func TestStandings(t *testing.T) {
 	known := record.Range{State: record.Pending, Generation: 3, Children: 2}
 	for name, test := range map[string]struct {
@@ -42,8 +43,8 @@ func TestStandings(t *testing.T) {
 	}
 }
 
-// TestChange changes a range twice: once unchanged since its read, and once after another delivery
-// has changed it. Each change builds on the stored record.
+// TestChange changes a range twice: once when it is unchanged since it was read, and once after
+// another delivery has changed it. Both times, the stored record must be changed.
 func TestChange(t *testing.T) {
 	e, err := emulator.Start(nil)
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 )
 
-// TestFirst checks how a start cuts the root of a job.
+// TestFirst checks where First cuts the root of a job.
 func TestFirst(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		n      int64
 		change func(j *record.Job)
 		refuse string
-		short  bool // the searches for boundaries find none
+		short  bool // whether the searches for boundaries find none
 		pieces int
 	}{
 		{name: "a page", n: 5, pieces: 1},
@@ -85,7 +85,7 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// TestFirstInTime has the database answer slowly. The start does not wait for it.
+// TestFirstInTime checks that a start does not wait for a database that answers slowly.
 func TestFirstInTime(t *testing.T) {
 	inWorld(t, 5, function.Update, nil, func(w *testworld.World, x *Executor) {
 		on(w, "RunQuery", func(_ int, call func() (any, error)) (any, error) {

@@ -15,8 +15,8 @@ import (
 )
 
 // leftAfter describes the task's load after the first reached entities of its page: what remains,
-// and how fast it goes. The law of cutting ([split.Load]) decides by it. The result ok is false if
-// the task can't give away any of the remaining entities.
+// and how fast the task is. The law of cutting ([split.Load]) decides by this. ok is false if the
+// task can't give away any of the remaining entities.
 func (d *delivery) leftAfter(
 	ctx context.Context, p planner.Plan, o *page.Results, reached int,
 ) (l split.Load, ok bool) {
@@ -32,12 +32,12 @@ func (d *delivery) leftAfter(
 	return l, ok
 }
 
-// lawEvery is the interval, in running time of the function, in which a page checks whether it has
-// to give work away.
+// lawEvery is how often a page checks whether it must give work away, in running time of the
+// function.
 const lawEvery = 50 * time.Millisecond
 
-// late returns a function that reports whether the page has to end early. The page ends early if
-// its task would end late: then idle workers can take the rest.
+// late returns a function that reports whether the page must end early. It must if its task would
+// otherwise end late: then idle workers can take the rest.
 func (d *delivery) late(ctx context.Context, p planner.Plan) page.Late {
 	asked := time.Duration(0)
 	return func(o *page.Results, place, left int) bool {
@@ -50,9 +50,9 @@ func (d *delivery) late(ctx context.Context, p planner.Plan) page.Late {
 	}
 }
 
-// cut returns the pieces into which the commit of a page cuts the range. They are as planned. If
-// nothing was planned, the law of cutting in package split decides: it cuts if this task would end
-// late with the whole rest.
+// cut returns the pieces into which the commit of a page cuts the range. If a cut was planned, it
+// returns this cut. Otherwise the law of cutting in package split decides: it cuts if this task
+// would end late with the whole rest.
 func (d *delivery) cut(ctx context.Context, p planner.Plan, o *page.Results) (pieces []split.Piece, err error) {
 	if p.Pieces != nil {
 		pieces, err = p.Pieces()
@@ -67,17 +67,18 @@ func (d *delivery) cut(ctx context.Context, p planner.Plan, o *page.Results) (pi
 	if errors.Is(err, planner.ErrCut) {
 		return nil, err
 	}
-	if err != nil { // the next page tries again
+	if err != nil { // after an error, the next page tries again
 		return nil, nil
 	}
 	return pieces, nil
 }
 
-// nextPage returns how many entities the next pages of the range should have. Pages of a mapper
-// with batches have whole batches, because a call may cost the same for one entity and for many. If
-// a page was shortened to fit its batch into the time, each later page has twice as many entities
-// as the one before, until pages are full again. No page should take more than half of the queue's
-// deadline, including the waits for the job's rate of calls.
+// nextPage returns the page size for the rest of the range. No page should take more than half of
+// the queue's deadline, including the waits for the job's rate of calls.
+//
+// For a mapper with batches, pages have whole batches, because a call may cost the same for one
+// entity and for many. If the page was shortened to fit its batch into the time, the next page has
+// twice as many entities, until pages have their full size again.
 func (d *delivery) nextPage(o *page.Results) int64 {
 	n := o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
 	if batch := int64(d.functions.BatchSize); batch > 0 {
@@ -90,31 +91,32 @@ func (d *delivery) nextPage(o *page.Results) int64 {
 	return max(1, min(n, int64(most)))
 }
 
-// mayGoOn reports whether this delivery may go on with the rest of its range. It may during the
-// first quarter of the queue's dispatch deadline, if the longest possible page still fits into the
-// deadline. A process that drains does not go on.
+// mayGoOn reports whether this delivery may continue with the rest of its range. It may during the
+// first quarter of the queue's dispatch deadline, if the longest possible page still fits in the
+// deadline. In a draining process it may not.
 func (d *delivery) mayGoOn() bool {
 	return !d.x.Gate.IsDraining() && time.Since(d.begunAt) < d.x.Queue.DispatchDeadline()/4 && d.mayStart()
 }
 
-// mayStart reports whether the queue's dispatch deadline leaves time for the longest possible page,
-// including its wait for a rate.
+// mayStart reports whether the longest possible page, including its wait for the job's rate, still
+// fits in the queue's dispatch deadline.
 func (d *delivery) mayStart() bool {
 	deadline := d.x.Queue.DispatchDeadline()
-	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see mapper.StartOptions
+	// the longest possible page, see mapper.StartOptions
+	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout)
 	if d.functions.OverPage != nil {
 		longest += function.MaxInTransaction
 	}
 	return time.Since(d.begunAt) < deadline*19/20-longest-pace.WaitWithin(deadline)
 }
 
-// mostLooked is the largest number of open ranges that lookAround samples.
+// mostLooked is the largest number of open ranges in lookAround's sample.
 const mostLooked = 100
 
 // lookAround returns the cached estimate of the job's remaining work, and its age. If the estimate
-// is due, lookAround refreshes it in the background. Before the first read, the estimate is that
-// nothing is done, and that each worker has fairShare entities. The result ok is false if fairShare
-// is unknown as well.
+// is too old, lookAround refreshes it in the background. Before the first read, it estimates that
+// nothing is done, and that each worker has fairShare entities. ok is false if fairShare is also
+// unknown.
 func (x *Executor) lookAround(
 	ctx context.Context, job *record.Job, fairShare int64, each time.Duration, l split.Load,
 ) (_ split.Outlook, age time.Duration, ok bool) {
@@ -128,7 +130,7 @@ func (x *Executor) lookAround(
 	if now.Sub(seen.at) > l.LookEvery() && known.looking.CompareAndSwap(false, true) {
 		go func() {
 			defer known.looking.Store(false)
-			// an error does no harm: the estimate only gets older
+			// an error is harmless, because the estimate only becomes older
 			if open, part, err := x.Store.LookOpen(ctx, job.Ref(), int(min(job.Workers, mostLooked))); err == nil {
 				known.outlook.Store(&outlook{split.OutlookOf(open, part, job.Workers, each, job.PageSize), now})
 			}
@@ -140,7 +142,7 @@ func (x *Executor) lookAround(
 	return seen.Outlook, now.Sub(seen.at), true
 }
 
-// An outlook is an estimate of the job's remaining work, and when it was made.
+// An outlook is an estimate of the job's remaining work, with its time.
 type outlook struct {
 	split.Outlook
 	at time.Time

@@ -17,15 +17,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 )
 
-// TestGoesOn checks until when a delivery goes on with the rest of its range, and until when it may
-// start a page. The queue's deadline is ten minutes, and a page may take 14 seconds.
+// TestGoesOn checks up to which age a delivery continues with the rest of its range, and up to
+// which age it may start a page. The queue's deadline is ten minutes, and a page takes at most 14
+// seconds.
 func TestGoesOn(t *testing.T) {
-	const start = 570*time.Second - 14*time.Second - 20*time.Second // 20 s for the wait for a rate
+	// the last 20 s are for a wait for the job's rate
+	const start = 570*time.Second - 14*time.Second - 20*time.Second
 	for _, c := range []struct {
 		name    string
 		age     time.Duration
-		timeout time.Duration // of an entity; 0: 10 s
-		over    bool          // a function runs over pages
+		timeout time.Duration // time limit for an entity; 0: 10 s
+		over    bool          // whether there is a function over pages
 		drains  bool
 		goes    bool
 		starts  bool
@@ -64,13 +66,13 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
-// TestNextPage checks how large the pages after a page are. Its job's pages have 100 entities at
-// most, and may take two seconds.
+// TestNextPage checks the size of the next pages. The job's pages have at most 100 entities, and
+// may take two seconds.
 func TestNextPage(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		reached  int
-		ran      time.Duration // the page, with its waits
+		ran      time.Duration // how long the function took for the page, including its waits
 		batch    int
 		narrowed int64
 		want     int64
@@ -98,7 +100,7 @@ func TestNextPage(t *testing.T) {
 	}
 }
 
-// TestCut checks into which pieces the commit of a page cuts its range, if that was planned.
+// TestCut checks a planned cut in the commit of a page.
 func TestCut(t *testing.T) {
 	piece := func(ids ...int64) (all []split.Piece) {
 		for i, p := range at(ids...) {
@@ -135,8 +137,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// slow returns a delivery of the job's first pages, and the results of 50 entities, which took a
-// minute. The range has 200 entities, and the job four workers.
+// slow returns a delivery of a job's first page, and the results of 50 entities that took a minute.
+// The range has 200 entities, and the job four workers.
 func slow(w *testworld.World, x *Executor, change func(r *record.Range)) (*delivery, planner.Plan, *page.Results) {
 	w.Helper()
 	j := w.NewJob("j", "m")
@@ -196,12 +198,12 @@ func TestLeftAfter(t *testing.T) {
 	}
 }
 
-// TestCutByLaw checks how the rest of a slow range is cut after a page: for workers that are idle,
-// and while all have work. A task that is in time searches for no boundary.
+// TestCutByLaw checks how the rest of a slow range is cut after a page, with idle workers and
+// without. A task that will end in time must not search for boundaries.
 func TestCutByLaw(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		open int64         // ranges of the job
+		open int64         // number of open ranges of the job
 		rest time.Duration // the job's remaining work
 		ran  time.Duration
 		idle int64
@@ -233,7 +235,7 @@ func TestCutByLaw(t *testing.T) {
 	}
 }
 
-// TestLookAround checks when a process reads how much work its job still has, and what it knows
+// TestLookAround checks when a process reads how much work its job still has, and what it assumes
 // before.
 func TestLookAround(t *testing.T) {
 	for _, share := range []int64{0, 50} {
@@ -290,8 +292,8 @@ func TestLookAround(t *testing.T) {
 	}
 }
 
-// TestGivesWork runs a job whose first pages are slow, for four workers. Its task gives work to the
-// others, and its pages end early for that.
+// TestGivesWork runs a job for four workers, whose first pages are slow. Its task must give work to
+// the other workers, and end pages early for this.
 func TestGivesWork(t *testing.T) {
 	for _, c := range []struct {
 		name   string

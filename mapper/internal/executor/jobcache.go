@@ -14,30 +14,30 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// jobCache keeps the records of jobs for a second, so that not every page has to read its job. It
-// also keeps the state of this process that belongs to a job.
+// jobCache keeps each job's record for a second, so that not every page has to read it. It also
+// keeps other state of this process about each job.
 type jobCache struct {
 	mu     sync.Mutex
 	job    recent.Map[record.Ref, *cachedJob]
-	forget func(record.Ref, *cachedJob) // called for each job that is forgotten; must not wait
+	forget func(record.Ref, *cachedJob) // called for each job that the cache drops; must not wait
 }
 
 type cachedJob struct {
-	turn   *semaphore.Weighted // locked by the delivery that uses record and read
+	turn   *semaphore.Weighted // held by the delivery that uses record and read
 	record *record.Job
 	read   time.Time
 	inside int  // number of deliveries under way; the cache's mu guards inside and owed
-	owed   bool // whether the last delivery has to check if the job is complete
+	owed   bool // whether the last delivery has to check whether the job is complete
 
 	outlook   atomic.Pointer[outlook] // the estimate of remaining work; nil: not read yet
 	looking   atomic.Bool
 	looksFrom atomic.Int64 // when a delivery first asked for the outlook, in Unix nanoseconds
 
 	purse purse
-	pages atomic.Int64 // number of pages that this process has committed
+	pages atomic.Int64 // number of pages that this process has committed for the job
 
 	counting sync.Mutex
-	counted  tally.Counters // the sums of the counters of this process's pages
+	counted  tally.Counters // sums of the counters of these pages
 }
 
 // cachedFor is how long a cached record of a job may be used. It is about as long as a page takes.
@@ -46,19 +46,20 @@ const cachedFor = time.Second
 // maxCached is the largest number of jobs in the cache that have no delivery under way.
 const maxCached = 1000
 
-// fewPages limits how many pages a process has committed of a small job. A small job has up to
-// about 300 records, and its last delivery ends it, without another task.
+// fewPages is a limit of the pages that a process has committed for a job. Below it, the job may be
+// small: it has up to about 300 records. The last delivery of a small job ends it, without another
+// task.
 const fewPages = 100
 
-// at returns the cached state of a job, and makes it if there is none. If there are too many, it
-// forgets the least recently used job without a delivery under way.
+// at returns the cached state of a job, or a new one. If there are too many, the cache drops the
+// least recently used job without a delivery under way.
 func (j *jobCache) at(job record.Ref) *cachedJob {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.place(job)
 }
 
-// place is at without locking mu, which the caller holds.
+// place does the same as at. The caller holds mu.
 func (j *jobCache) place(job record.Ref) *cachedJob {
 	if r, ok := j.job.Get(job); ok {
 		return r
@@ -92,7 +93,7 @@ func (j *jobCache) idle() map[record.Ref]*cachedJob {
 	return all
 }
 
-// enter records that a delivery of a job starts. Each enter is paired with a leave.
+// enter records that a delivery of a job starts. The delivery must call leave when it ends.
 func (j *jobCache) enter(job record.Ref) *cachedJob {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -102,9 +103,8 @@ func (j *jobCache) enter(job record.Ref) *cachedJob {
 }
 
 // leave records that a delivery has ended. If ended is true, a check is due whether the job is
-// complete. The job's last delivery in this process makes one check for all. The result look is
-// true if this delivery has to make it. The result last is true if the job has no other delivery
-// under way.
+// complete. The job's last delivery in this process makes one check for all. look is true if this
+// delivery has to make it. last is true if the job has no other delivery under way.
 func (j *jobCache) leave(r *cachedJob, ended bool) (look, last bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -130,7 +130,7 @@ func (r *cachedJob) noteCounters(page tally.Counters) (over bool) {
 func (j *jobCache) note(record *record.Job, read time.Time) {
 	r := j.at(record.Ref())
 	if !r.turn.TryAcquire(1) {
-		return // another delivery is reading it
+		return // another delivery is reading the record
 	}
 	defer r.turn.Release(1)
 	if read.After(r.read) {
@@ -138,15 +138,15 @@ func (j *jobCache) note(record *record.Job, read time.Time) {
 	}
 }
 
-// load returns the record of a job. It is at most a second older than the call. So deliveries that
-// have waited for one reading share what it found, however long it took.
+// load returns the record of a job. It was read at most a second before the call. Deliveries that
+// have waited for the same read share its result, however long it took.
 func (j *jobCache) load(ctx context.Context, st store.Store, job record.Ref) (*record.Job, error) {
 	r, asked := j.at(job), time.Now()
 	if err := r.turn.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
 	defer r.turn.Release(1)
-	if asked.Sub(r.read) < cachedFor { // so it was read
+	if asked.Sub(r.read) < cachedFor { // read less than a second before the call, or later
 		return r.record, nil
 	}
 	now := time.Now()

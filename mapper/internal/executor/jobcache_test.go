@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"testing"
 
-	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
+	_ "github.com/scattermap/scattermap/internal/testflag" // every test package below mapper/ must know its flags
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestJobCacheKeepsWhatIsInUse checks what a process forgets that sees 5,000 jobs. It keeps the
-// state of jobs with deliveries under way, and returns the unspent budget of a forgotten job. It
-// remembers at most 1,000 others.
+// TestJobCacheKeepsWhatIsInUse checks what a process drops from its cache after 5,000 jobs. It must
+// keep jobs with deliveries under way, and at most 1,000 others. It must return the unspent budget
+// of a dropped job.
 func TestJobCacheKeepsWhatIsInUse(t *testing.T) {
 	ref := func(i int) record.Ref { return record.Ref{ID: fmt.Sprint("job-", i), Incarnation: "i"} }
 	forgotten := make(map[record.Ref]float64)

@@ -12,9 +12,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// limitFailures pauses the job if too many of its entities have failed. It checks only if an entity
-// of the current range has failed. It reads that from the range's record, because another delivery
-// may have done the range.
+// limitFailures pauses the job if too many of its entities have failed. It counts only if an entity
+// of the current range has failed. The range's record says this, also if another delivery has done
+// the range.
 func (d *delivery) limitFailures(ctx context.Context) error {
 	failed := int(d.record.Recorded)
 	if d.record.Failed != "" {
@@ -37,9 +37,9 @@ func (d *delivery) limitFailures(ctx context.Context) error {
 	return err
 }
 
-// overLimit returns a text that names the limit which the job's failures exceed. The text is empty
-// if they exceed none, and with an error. If that is the limit on the share of failures, overLimit
-// also returns sum, the job's totals estimated from a sample.
+// overLimit returns a text that names the limit which the job's failures exceed. If they exceed
+// none, or after an error, it returns "". For the limit on the share of failures, it also returns
+// sum: the job's totals, estimated from a sample.
 func (d *delivery) overLimit(ctx context.Context, failures int) (over string, sum record.Totals, err error) {
 	if limit := int(d.job.Limit); limit > 0 && d.oneOf(limit/100/failures) {
 		failed, err := d.x.Store.CountFailures(ctx, d.job.Ref(), limit+1)
@@ -57,7 +57,7 @@ func (d *delivery) overLimit(ctx context.Context, failures int) (over string, su
 		if sum, _, err = d.x.Store.SampleTotals(ctx, d.job); err != nil {
 			return "", sum, err
 		}
-		const fewest = 10 // fewer failures are too few to judge by
+		const fewest = 10 // a share of fewer entities says too little
 		failed, tried := sum.Failures-d.job.Failures, sum.Failures+sum.Processed-d.job.Tried
 		if failed > fewest && float64(failed) > d.job.LimitShare*float64(tried) {
 			over = fmt.Sprintf("about %d of %d entities have failed", failed, tried)
@@ -66,21 +66,22 @@ func (d *delivery) overLimit(ctx context.Context, failures int) (over string, su
 	return over, sum, nil
 }
 
-// oneOf reports whether this range is the one in n that counts the job's failures. It decides by
-// the hash in the range's ID. If each range counted them, the cost would grow with the square of
+// oneOf reports whether this range counts the job's failures, which one range in n does. It decides
+// by a hash in the range's ID. If each range counted them, the cost would grow with the square of
 // the limit.
 func (d *delivery) oneOf(n int) bool {
-	hash, _ := record.Hash(d.record.ID) // 0 if the ID has none
+	hash, _ := record.Hash(d.record.ID) // 0 for an invalid ID
 	return hash%uint64(max(1, n)) == 0
 }
 
-// tolerable returns an error if a page has too many failures: the function is then probably at
-// fault. It judges a full page alone, and a smaller one together with this process's last calls and
+// tolerable returns an error if a page has so many failures that the function is probably at fault.
+// A full page is judged alone. A smaller page is judged together with this process's last calls and
 // the job's totals.
 //
-// A tolerant job gets no error: after their last attempt, its entities become failures. Two kinds
-// of failures do not count, because they say nothing about the function: entities that other
-// clients change, and calls that a service refuses for now.
+// If the job was resumed after it had failed (record.Job.Tolerant), it returns no error: after
+// their last attempt, the entities become failures. Two kinds of failures do not count, because
+// they say nothing about the function: conflicts with other clients, and calls that a service
+// refuses for now.
 func (d *delivery) tolerable(ctx context.Context, o *page.Results) error {
 	var failures []record.Failure
 	tolerates := d.job.Tolerant
@@ -97,12 +98,13 @@ func (d *delivery) tolerable(ctx context.Context, o *page.Results) error {
 	switch {
 	case pace.TooMany(failed, max(o.Reached, int(d.job.PageSize))):
 		r.Summary = fmt.Sprintf("the function failed on %d of %d entities of a page", failed, o.Reached)
-	case failed*2 > o.Reached: // a small or slow page alone says little
+	case failed*2 > o.Reached: // a small or slow page has too few entities to judge alone
 		lately := d.x.paces.Brake(d.job.Ref()).Lately()
 		if !pace.TooMany(lately.Failed, lately.All) {
 			return nil
 		}
-		sum, _, err := d.x.Store.SampleTotals(ctx, d.job) // the last calls may be a cluster of bad entities
+		// checked because the last calls may be about a cluster of bad entities
+		sum, _, err := d.x.Store.SampleTotals(ctx, d.job)
 		if err != nil {
 			return err
 		}

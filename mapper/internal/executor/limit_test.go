@@ -19,7 +19,7 @@ import (
 
 var errInjected = status.Error(codes.Internal, "injected")
 
-// stored stores a job's finished ranges: one with some processed entities, and one for each
+// stored stores records of a job's done ranges: one with some processed entities, and one for each
 // failure.
 func stored(w *testworld.World, j *record.Job, processed, failures int64) {
 	w.Helper()
@@ -38,8 +38,8 @@ func stored(w *testworld.World, j *record.Job, processed, failures int64) {
 	}
 }
 
-// TestTolerable checks for which failures of a page the function is to blame. The job's pages have
-// up to 20 entities.
+// TestTolerable checks which failures of a page are the function's fault. The job's pages have up
+// to 20 entities.
 func TestTolerable(t *testing.T) {
 	failed := func(n int, err error) (all []record.Failure) {
 		for range n {
@@ -54,8 +54,8 @@ func TestTolerable(t *testing.T) {
 		reached   int
 		alone     bool
 		tolerant  bool
-		lately    pace.Calls // of this process
-		processed int64      // by the job so far
+		lately    pace.Calls // this process's last calls
+		processed int64      // number of entities that the job has processed so far
 		want      fault.Refusal
 	}{
 		{name: "none", reached: 20},
@@ -118,7 +118,7 @@ func TestTolerable(t *testing.T) {
 	}
 }
 
-// TestTolerableUnknown checks that a page is tried again if the job's work can't be read.
+// TestTolerableUnknown checks that a page is retried if the job's records can't be read.
 func TestTolerableUnknown(t *testing.T) {
 	inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")
@@ -132,17 +132,17 @@ func TestTolerableUnknown(t *testing.T) {
 	})
 }
 
-// TestLimitFailures checks which failures pause a job.
+// TestLimitFailures checks which numbers of failures pause a job.
 func TestLimitFailures(t *testing.T) {
 	for _, c := range []struct {
 		name                string
 		limit               int64
 		share               float64
-		before, tried       int64 // failures and entities at the last resume
+		before, tried       int64 // numbers of failures and of entities at the last Resume
 		epoch               int64
-		own                 int64 // recorded by the delivery's range
-		single              bool  // the range's only entity has failed
-		processed, failures int64 // of the job
+		own                 int64 // number of failures that the delivery's range has recorded
+		single              bool  // whether the range has a single entity, which has failed
+		processed, failures int64 // totals of the job
 		refused             string
 		want                string
 		wrong               bool
@@ -204,7 +204,7 @@ func TestLimitFailures(t *testing.T) {
 	}
 }
 
-// TestOneOf checks which share of ranges counts the failures of a job with a high limit.
+// TestOneOf checks which share of the ranges counts the failures, for a job with a high limit.
 func TestOneOf(t *testing.T) {
 	chosen := make(map[int]int)
 	for i := range int64(1000) {

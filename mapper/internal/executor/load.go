@@ -15,7 +15,7 @@ import (
 )
 
 // load reads the job and the range of a task. It returns nil if the delivery has no work: for
-// example, if the job is stopped or the range has another task.
+// example, if the job is stopped, or if the range has a later task.
 func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery) (d *delivery, err error) {
 	begunAt := time.Now()
 	job, r := &record.Job{ID: t.Job}, new(record.Range)
@@ -26,7 +26,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	}
 	lost := stored[1].Gone
 	if t.Ref().Is(job) != nil || lost && job.Cleaned {
-		return nil, nil // the job's records were deleted
+		return nil, nil // a clean-up has deleted the job's records
 	}
 	job.Version, r.Version = stored[0].Version, stored[1].Version
 	if takes, err := job.Queue.Takes(queued.Queue, x.Queue.Name()); !takes {
@@ -47,7 +47,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	}
 	def := x.Mappers[job.Mapper]
 	if def == nil {
-		// Another build may have the mapper: the queue retries.
+		// The queue delivers the task again, perhaps to a process whose build has the mapper.
 		return nil, x.showBuild(ctx, job)
 	}
 	p, err := x.planner(ctx, job, def)
@@ -57,21 +57,21 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	d = &delivery{
 		x: x, job: job, record: r, generation: t.Generation, begunAt: begunAt, ended: ended, planner: p,
 		turn: turn{queued: queued, redelivered: queued.RetryCount > 0 || r.Lost,
-			enqueued: r.Given}, // the start, or a sweep, gives these their tasks
+			enqueued: r.Given}, // the start, or a sweep, enqueues the tasks of these children
 	}
 	if d.functions, err = def.Functions(job.Params, p.Query.KeysOnly); err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
 	x.paces.Expect(t.Ref(), r.EntitySize)
-	if !job.Masks { // see Source.HonoursMasks
+	if !job.Masks { // the database does not support property masks, see Source.HonoursMasks
 		x.source.CantCount()
 	}
 	return d, nil
 }
 
-// showBuild writes into the job's status that this build does not have the job's mapper. Only the
-// first of many deliveries writes it. showBuild returns the error with which the delivery ends, so
-// that the queue delivers the task again.
+// showBuild writes into the job's status that this build does not have the job's mapper. Of many
+// deliveries, only the first one writes it. showBuild returns the error with which the delivery
+// must end, so that the queue delivers the task again.
 func (x *Executor) showBuild(ctx context.Context, job *record.Job) error {
 	missing := fmt.Errorf("job %s: %w %q", job.ID, function.ErrUnknownMapper, job.Mapper)
 	return errors.Join(missing, x.ShowBuild(ctx, job, true))

@@ -23,7 +23,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestLoad checks which deliveries have work, and what the others answer the queue.
+// TestLoad checks which deliveries have work, and which answers the queue gets from the others.
 func TestLoad(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -34,8 +34,8 @@ func TestLoad(t *testing.T) {
 		refuse  bool
 		queued  tasks.Delivery
 		works   bool
-		again   bool   // the delivery counts as one that was made before
-		wrong   string // the error; empty: none
+		again   bool   // whether the task counts as delivered before
+		wrong   string // a part of the error; empty: no error
 	}{
 		{name: "a range", works: true},
 		{name: "a range of the queue", queued: tasks.Delivery{Queue: "projects/test/locations/here/queues/mapper"},
@@ -115,8 +115,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// checkKnown checks what a process knows after it has loaded a delivery of a range: the job, and how
-// large its entities are.
+// checkKnown checks what a process knows about a job after load: the job's record, and the average
+// size of its entities.
 func checkKnown(w *testworld.World, x *Executor, j *record.Job, r *record.Range) {
 	w.Helper()
 	if fits := x.paces.Get(j.Ref()).Fit(10); fits != (r.EntitySize > 0) {
@@ -129,8 +129,8 @@ func checkKnown(w *testworld.World, x *Executor, j *record.Job, r *record.Range)
 	}
 }
 
-// TestCompletionFails has the database fail while a delivery checks whether the job is complete.
-// The queue delivers the task again.
+// TestCompletionFails makes the database fail while a delivery checks whether the job is complete.
+// The queue must deliver the task again.
 func TestCompletionFails(t *testing.T) {
 	for _, small := range []bool{true, false} {
 		inWorld(t, 5, function.Update, func(c *testworld.Call) error { c.N += 100; return nil },
@@ -169,7 +169,8 @@ func TestCompletionFails(t *testing.T) {
 	}
 }
 
-// TestSmallJobs checks which jobs end in the delivery of their last page, and which by a task.
+// TestSmallJobs checks which jobs end in the delivery of their last page, and which ones need a
+// task.
 func TestSmallJobs(t *testing.T) {
 	for _, small := range []bool{true, false} {
 		inWorld(t, 5, function.Update, nil, func(w *testworld.World, x *Executor) {
@@ -192,8 +193,8 @@ func TestSmallJobs(t *testing.T) {
 	}
 }
 
-// TestDispatch checks which deliveries tell how fast the queue delivers tasks: the first ones of
-// tasks for idle workers.
+// TestDispatch checks which deliveries measure how fast the queue delivers tasks: the first
+// deliveries of tasks for idle workers.
 func TestDispatch(t *testing.T) {
 	for _, c := range []struct {
 		idle  bool
@@ -219,8 +220,8 @@ func TestDispatch(t *testing.T) {
 	}
 }
 
-// TestSharedReading has a slow database: each lookup takes longer than a record is remembered.
-// Deliveries that wait for one reading of their job share it. One that asks later reads again.
+// TestSharedReading uses a slow database: each lookup takes longer than a cached record is valid.
+// Deliveries that wait for the same read must share its result. A later delivery must read again.
 func TestSharedReading(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")
@@ -250,7 +251,7 @@ func TestSharedReading(t *testing.T) {
 	})
 }
 
-// TestJobCache checks when a process reads a job again, and which record it remembers.
+// TestJobCache checks when a process reads a job again, and which record it caches.
 func TestJobCache(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")
@@ -277,7 +278,7 @@ func TestJobCache(t *testing.T) {
 
 		r := x.cache.at(j.Ref())
 		_ = r.turn.TryAcquire(1)
-		x.cache.note(&older, time.Now().Add(time.Minute)) // while another delivery reads it
+		x.cache.note(&older, time.Now().Add(time.Minute)) // while another delivery reads the record
 		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 		defer cancel()
 		if _, err := x.cache.load(ctx, x.Store, j.Ref()); !errors.Is(err, context.DeadlineExceeded) {
@@ -317,8 +318,8 @@ func keys(all map[record.Ref]*cachedJob) (ids []string) {
 	return ids
 }
 
-// TestKeepsPacesInUse checks that a process does not forget how fast a job goes that has a delivery
-// under way.
+// TestKeepsPacesInUse checks that a process does not drop the measured pace of a job that has a
+// delivery under way.
 func TestKeepsPacesInUse(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		busy, idle := record.Ref{ID: "busy"}, record.Ref{ID: "idle"}

@@ -14,7 +14,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// insert stores records.
+// insert stores the records of a job and of ranges.
 func insert(w *testworld.World, j *record.Job, ranges ...*record.Range) {
 	w.Helper()
 	if _, err := w.Client.Mutate(w.Context(), j.Insert()); err != nil {
@@ -27,7 +27,7 @@ func insert(w *testworld.World, j *record.Job, ranges ...*record.Range) {
 	}
 }
 
-// load loads a delivery of a stored range.
+// load loads a delivery of a stored range, and fails the test if the delivery has no work.
 func load(w *testworld.World, x *Executor, j *record.Job, r *record.Range, queued tasks.Delivery) *delivery {
 	w.Helper()
 	t, err := body.ParseRange(body.TaskOf(r, j).Body)
@@ -52,7 +52,7 @@ func loaded(w *testworld.World, x *Executor, j *record.Job, change ...func(r *re
 	return load(w, x, j, r, tasks.Delivery{})
 }
 
-// at returns the positions of entities.
+// at returns the positions of the entities with these IDs.
 func at(ids ...int64) (all []*keyspace.Position) {
 	for _, id := range ids {
 		all = append(all, keyspace.At(testworld.Key(id)))
@@ -60,7 +60,7 @@ func at(ids ...int64) (all []*keyspace.Position) {
 	return all
 }
 
-// on has the calls of a method go through do, with their number from 1 on.
+// on passes the calls of a method to do, with their numbers from 1 on.
 func on(w *testworld.World, method string, do func(n int, call func() (any, error)) (any, error)) {
 	var mu sync.Mutex
 	n := 0

@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// measured has a world report its metrics. It returns a function that reads them: the sums, and the
-// sums of histograms, by name and cause.
+// measured makes a world record its metrics. It returns a function that reads the values of
+// counters and the sums of histograms, by name and cause.
 func measured(w *testworld.World) (read func() map[string]float64) {
 	w.Helper()
 	reader := sdkmetric.NewManualReader()
@@ -53,8 +53,8 @@ func measured(w *testworld.World) (read func() map[string]float64) {
 	}
 }
 
-// TestMetrics checks the metrics of a job with slow entities at its end. They say how often ranges
-// were cut and why, and how long pages took. In the end no delivery is under way.
+// TestMetrics checks the metrics of a job with slow entities at its end. They show how often ranges
+// were cut and why, and how long pages took. At the end, no delivery must be under way.
 func TestMetrics(t *testing.T) {
 	inWorld(t, 300, function.Update, func(a *testworld.Call) error {
 		if a.N += 1000; a.ID > 200 {
@@ -76,13 +76,13 @@ func TestMetrics(t *testing.T) {
 			all["scattermap.splits late"] < 3 || all["scattermap.splits behind"] > 0 {
 			w.Errorf("%v", all)
 		}
-		if took := all["scattermap.page.duration"]; took < 49 || took > 51 { // a hundred entities are slow
+		if took := all["scattermap.page.duration"]; took < 49 || took > 51 { // about a hundred slow entities
 			w.Errorf("pages take %v seconds", took)
 		}
 	})
 }
 
-// TestInFlight checks that a delivery without work is under way only until it ends.
+// TestInFlight checks that a delivery without work counts as under way only until it ends.
 func TestInFlight(t *testing.T) {
 	inWorld(t, 5, function.Update, nil, func(w *testworld.World, x *Executor) {
 		read, j := measured(w), w.NewJob("j", "m")

@@ -13,10 +13,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 )
 
-// pageOf returns the page of a plan, on which the function runs. See page.Page for progress.
+// pageOf returns the page of a plan, ready for running the function. See page.Page for progress.
 func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(time.Duration, bool)) *page.Page {
 	atOnce := int(d.job.Concurrency)
-	if d.record.Solo || d.record.Alone { // it is suspected of killing its process
+	if d.record.Solo || d.record.Alone { // entities run one by one if the range is suspected, or has only one
 		atOnce = 1
 	}
 	return &page.Page{
@@ -30,13 +30,14 @@ func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(tim
 	}
 }
 
-// collect calls the function of a [mapper.VisitPages] mapper, which gets the records made from a
-// page's entities. Its puts and counts are committed with the page. The caller calls lose if that
-// commit never takes effect. If the function fails, the whole page is retried.
+// collect calls the function over a page of a [mapper.VisitPages] mapper. The function gets the
+// values that were collected from the page's entities. Its puts and counts are committed with the
+// page. If this commit never takes effect, the caller must call lose. If the function fails, the
+// whole page is retried.
 func (d *delivery) collect(ctx context.Context, o *page.Results) (lose func(), err error) {
 	a := function.NewAttempt(d.job.Ref(), function.Update, nil)
 	lose = func() { d.lose(ctx, a) }
-	if len(o.Collected) == 0 { // as with all other mappers
+	if len(o.Collected) == 0 { // always so for mappers without a function over pages
 		return lose, nil
 	}
 	name := fmt.Sprintf("%s-%d-%s", d.record.ID, d.record.Generation, d.x.NewDelivery())
@@ -60,7 +61,7 @@ func (d *delivery) collect(ctx context.Context, o *page.Results) (lose func(), e
 		}
 	})
 	switch {
-	case errors.Is(err, function.ErrTimeout): // the function may still run, so its attempt must not be touched
+	case errors.Is(err, function.ErrTimeout): // the function may still run, so its attempt must not be used
 		return func() {}, fault.Refusal{Summary: "the function over a page took too long",
 			Cause: fmt.Errorf("it took more than %v", limit)}
 	case err != nil:
@@ -72,7 +73,7 @@ func (d *delivery) collect(ctx context.Context, o *page.Results) (lose func(), e
 	}
 	switch {
 	case ctx.Err() != nil:
-		return lose, ctx.Err() // the delivery was cancelled
+		return lose, ctx.Err() // the delivery was cancelled, so this is no failure of the function
 	case refused != nil:
 		return lose, refused
 	case failed != nil:
@@ -84,8 +85,8 @@ func (d *delivery) collect(ctx context.Context, o *page.Results) (lose func(), e
 	return lose, nil
 }
 
-// lose calls the functions that an attempt has registered for its rollback. No reader counts their
-// leftovers, so the delivery goes on if they panic, end their goroutine or take too long.
+// lose calls the functions that an attempt has registered with OnRollback. They remove data that is
+// never read. So the delivery continues if they panic, end their goroutine or take too long.
 func (d *delivery) lose(ctx context.Context, a *function.Attempt) {
 	ctx = context.WithoutCancel(ctx)
 	var failed error
@@ -98,7 +99,7 @@ func (d *delivery) lose(ctx context.Context, a *function.Attempt) {
 	if err == nil {
 		err = failed
 	}
-	if err != nil { // its text may quote an entity
+	if err != nil { // the error's text may contain data of an entity
 		d.x.Log.LogAttrs(ctx, slog.LevelWarn, "a function of OnRollback failed", slog.String("job", d.job.ID),
 			slog.String("mapper", d.job.Mapper), slog.String("kind", fault.Kind(err)))
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// enter takes a place in the gate, which controls which tasks run together in this process. If
-// exclusive is set, no other task runs while the delivery has the place. If the job has stopped
-// during the wait, enter returns the standing stopped.
+// enter takes a place in the gate, which decides which tasks run at the same time in this process.
+// If exclusive is set, no other task runs while the delivery has the place. If the job has stopped
+// during the wait, enter returns stopped.
 func (d *delivery) enter(ctx context.Context, exclusive bool) (standing, error) {
 	waited := false
 	if d.place.Leave == nil || exclusive && !d.place.Exclusive {

@@ -10,14 +10,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 )
 
-// These are the places that a delivery can have.
+// The kinds of places in the gate that a delivery can have.
 const (
 	none = iota
 	shared
 	alone
 )
 
-// placeOf returns the place of a delivery.
+// placeOf returns the kind of place that a delivery has.
 func placeOf(d *delivery) int {
 	switch {
 	case d.place.Exclusive:
@@ -28,16 +28,16 @@ func placeOf(d *delivery) int {
 	return none
 }
 
-// TestEnter checks how a delivery takes its place in the process, and when it looks whether its job
-// still runs. In each case the job was paused a moment ago.
+// TestEnter checks how a delivery takes its place in the gate, and when it checks whether its job
+// still runs. In each case, the job was paused a moment before.
 func TestEnter(t *testing.T) {
 	for _, c := range []struct {
 		name      string
-		has       int // its place
+		has       int // the place that the delivery already has
 		exclusive bool
-		begun     bool // the range has its mark
-		other     int  // another task's place, for ten seconds
-		refused   bool // the database fails
+		begun     bool // whether the range's record has the delivery's crash mark
+		other     int  // the place that another task has, for ten seconds
+		refused   bool // whether the database fails
 		drains    bool
 		want      int
 		s         standing
@@ -97,7 +97,7 @@ func TestEnter(t *testing.T) {
 					w.Error("it has another place")
 				}
 				d.leave()
-				d.leave() // does nothing
+				d.leave() // a second call has no effect
 				time.Sleep(time.Minute)
 				if place, err := x.Gate.Enter(w.Context(), true); (err == nil) == c.drains {
 					w.Errorf("after it has left: %v", err)

@@ -19,8 +19,8 @@ import (
 
 // keepRate waits until the job's rate allows a page of up to n entities. The grant says when the
 // page may start, and how many entities it may have. If the job stops during the wait, keepRate
-// returns the standing stopped. The caller calls settle after the page, which tells the meter how
-// many entities and writes the page really had.
+// returns stopped. The caller calls settle after the page, to tell the meter how many entities and
+// writes the page really had.
 func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settle func(), s standing, err error) {
 	ref := d.job.Ref()
 	meter, most := d.x.paces.Meter(ref), pace.WaitWithin(d.x.Queue.DispatchDeadline())
@@ -39,7 +39,7 @@ func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settl
 		return grant, func() {}, stopped, nil
 	case err != nil:
 		return grant, func() {}, ours, err
-	case grant.N == 0: // no limit
+	case grant.N == 0: // the rate does not limit pages
 		return pace.Grant{N: n}, func() {}, ours, nil
 	}
 	return grant, sync.OnceFunc(func() {
@@ -50,16 +50,17 @@ func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settl
 	}), ours, nil
 }
 
-// calls returns the function that waits until the job's rate allows calls of a service (see
-// page.Page). It returns nil if the rate does not limit calls. The user's function waits for each
-// call just before it makes the call.
+// calls returns a function that waits until the job's rate allows calls of a service (see
+// page.Page). If the rate does not limit calls, it returns nil. The user's function waits just
+// before it makes a call.
 //
 // Calls of a page's first entity may wait longest, because a page that commits nothing would be
-// retried for ever. They may wait a quarter of the deadline, if the delivery has that time. They do
+// retried forever. They may wait a quarter of the deadline, if the delivery has this time. Calls do
 // not wait while a transaction is open, or while another task wants to run exclusively.
 func (d *delivery) calls(inTransaction bool) func(ctx context.Context, n int, before int64, first bool) error {
 	x, ref, begun, wait := d.x, d.job.Ref(), d.begunAt, d.planner.Wait
-	if limit, _ := d.job.RateLimit(); limit.CallsPerSecond == 0 { // as with a rate that can't be read
+	// A rate that can't be read counts as no limit here; other code reports the error.
+	if limit, _ := d.job.RateLimit(); limit.CallsPerSecond == 0 {
 		return nil
 	}
 	deadline, timeout := x.Queue.DispatchDeadline(), time.Duration(d.job.Timeout)
@@ -102,9 +103,9 @@ func awaitFirst(calls func(ctx context.Context, n int, before int64, first bool)
 	return func(ctx context.Context, n int, before int64) error { return calls(ctx, n, before, true) }
 }
 
-// mostCalls returns how many calls one run of the function may announce: as many as the job's rate
-// allows in half of the queue's deadline. A run that needs more could wait beyond the deadline in
-// each delivery.
+// mostCalls returns the largest number of calls that one run of the function may announce: the
+// number that the job's rate allows in half of the queue's deadline. A run with more calls could
+// exceed the deadline in each delivery.
 func mostCalls(limit pace.Limit, deadline time.Duration) float64 {
 	return limit.CallsPerSecond * (deadline / 2).Seconds()
 }
@@ -120,14 +121,14 @@ func checkCalls(limit pace.Limit, calls int64, deadline time.Duration) error {
 		"the rate", calls, limit.CallsPerSecond, math.Floor(most), deadline/2))
 }
 
-// A turnstile says what waits for the job's rate: pages, or calls of a service.
+// A turnstile describes what waits for the job's rate: a page, or calls of a service.
 type turnstile struct {
 	meter *pace.Meter
 	clock *datastore.Key  // the key of the record in which all processes reserve the rate
-	leave <-chan struct{} // closed when the wait has to end; nil: never
+	leave <-chan struct{} // closed when the wait must end; nil: never
 
-	// cost returns what the waiting page or calls take of the rate. A nil Cost says that the rate
-	// does not limit them.
+	// cost returns how much of the rate the page or the calls take. If the rate does not limit
+	// them, the Cost is nil.
 	cost func(job *record.Job, limit pace.Limit) (pace.Cost, error)
 }
 
@@ -143,7 +144,8 @@ func refuseCalls(why string) error {
 
 // awaitRate waits until the job's rate allows a page or calls. All processes reserve their parts of
 // the rate in one record: see pace.Meter. If the rate changes during the wait, awaitRate reserves
-// again at the new rate. The grant has no entities if the rate does not limit them.
+// again at the new rate. If the rate does not limit the page or the calls, the grant has no
+// entities.
 func (x *Executor) awaitRate(ctx context.Context, ref record.Ref, at turnstile) (grant pace.Grant, err error) {
 	defer func() {
 		if err != nil && grant.N > 0 {
@@ -190,13 +192,13 @@ func (x *Executor) awaitRate(ctx context.Context, ref record.Ref, at turnstile) 
 			return grant, gate.ErrDraining
 		case <-at.leave:
 			return grant, refuseCalls("another task has to be alone in the process")
-		case <-time.After(min(wait, cachedFor)): // check again: the rate may have changed
+		case <-time.After(min(wait, cachedFor)): // check again, because the rate may have changed
 		}
 	}
 }
 
-// reserve returns a function that reserves a part of the job's rate. It retries while other
-// processes reserve at the same moment, so that such conflicts do not fail the delivery.
+// reserve returns a function that reserves a part of the job's rate. If it conflicts with another
+// process' reservation, it tries again, so that conflicts do not fail the delivery.
 func (x *Executor) reserve(job *record.Job, clock *datastore.Key) pace.Reserve {
 	return func(ctx context.Context, ask pace.Ask) (begin time.Time, q pace.Queue, err error) {
 		for tries := 1; ; tries++ {
@@ -204,13 +206,13 @@ func (x *Executor) reserve(job *record.Job, clock *datastore.Key) pace.Reserve {
 			if !fault.Contended(err) {
 				return begin, q, err
 			}
-			_ = backOff(ctx, min(tries, 6)) // if the context ends, so does the next attempt
+			_ = backOff(ctx, min(tries, 6)) // if the context has ended, the next attempt returns the error
 		}
 	}
 }
 
-// runningJob returns the job, at most a second old. If its rate was temporary and has expired,
-// runningJob ends the rate first.
+// runningJob returns the job's record, which is at most a second old. If the job has a temporary
+// rate whose time is over, runningJob ends that rate first.
 func (x *Executor) runningJob(ctx context.Context, ref record.Ref) (*record.Job, error) {
 	job, err := x.cache.load(ctx, x.Store, ref)
 	if err != nil || job.State != record.Running || !record.RateEnds(job, time.Now()) {

@@ -24,8 +24,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 )
 
-// TestWaitsLetOthersBeAlone has a task ask for the whole process while a page waits: for calls, or
-// as part of a background job. The page makes room at once, and goes on later.
+// TestWaitsLetOthersBeAlone makes a task ask to run exclusively while a page waits: for calls, or
+// as part of a background job. The page must leave the gate at once, and continue later.
 func TestWaitsLetOthersBeAlone(t *testing.T) {
 	for _, background := range []bool{false, true} {
 		var begun atomic.Int64
@@ -37,9 +37,10 @@ func TestWaitsLetOthersBeAlone(t *testing.T) {
 			if j.Background = background; !background {
 				j.Rate = []byte(`{"calls":0.02}`)
 			}
-			w.Begin(j) // at the start of a minute, where background jobs pause
+			w.Begin(j) // this is the start of a minute, when background jobs pause
 			time.Sleep(2 * time.Second)
-			if n := begun.Load(); background && n > 0 || !background && n != 3 { // the second one twice
+			// The function has run twice on the second entity.
+			if n := begun.Load(); background && n > 0 || !background && n != 3 {
 				w.Fatalf("background %v: %d functions have begun", background, n)
 			}
 			for range 2 {
@@ -60,8 +61,8 @@ func TestWaitsLetOthersBeAlone(t *testing.T) {
 	}
 }
 
-// TestCallsInTransaction has others change what the function has read, so that it runs again in the
-// transaction of its page. Its calls don't wait there.
+// TestCallsInTransaction lets others change what the function has read, so that it runs again in
+// the page's transaction. There its calls must not wait.
 func TestCallsInTransaction(t *testing.T) {
 	var w *testworld.World
 	runs, other := 0, datastore.IDKey("Other", 1, nil)
@@ -96,14 +97,14 @@ func TestCallsInTransaction(t *testing.T) {
 		for _, r := range w.Records(j) {
 			calls += r.Calls
 		}
-		if calls != 8 { // 4 and 5 have made calls in both pages
+		if calls != 8 { // the entities 4 and 5 have made calls in both pages
 			w.Errorf("%d calls, want 8", calls)
 		}
 	})
 }
 
-// TestAgainRefused has others change the first entity of a page, whose function then may not make
-// its calls again for a while. The page is tried again later.
+// TestAgainRefused lets others change the first entity of a page. When the function runs again, it
+// may not make its calls for a while. The page must be retried later.
 func TestAgainRefused(t *testing.T) {
 	var w *testworld.World
 	runs := 0
@@ -142,15 +143,15 @@ func TestAgainRefused(t *testing.T) {
 	})
 }
 
-// TestTooManyCalls has an entity need more calls than the rate can give, or get too few of them
-// since others call. Both end, and nothing else fails.
+// TestTooManyCalls lets an entity need more calls than the rate allows, or get too few because
+// other entities call. The job must end, and no other entity may fail.
 func TestTooManyCalls(t *testing.T) {
 	testflag.Sequential(t)
 	for _, c := range []struct {
 		name  string
-		calls int // of entity 3
+		calls int // number of calls for entity 3
 		busy  bool
-		made  int // most calls for it
+		made  int // the largest number of calls that are made for entity 3
 		want  string
 		cause string
 	}{
@@ -206,7 +207,7 @@ func TestTooManyCalls(t *testing.T) {
 	}
 }
 
-// TestKeepRate checks when a page may start, by the job's rate.
+// TestKeepRate checks when pages may start at the job's rate.
 func TestKeepRate(t *testing.T) {
 	change := func(f func(j *record.Job)) func(w *testworld.World, d *delivery) {
 		return func(w *testworld.World, d *delivery) {
@@ -225,7 +226,7 @@ func TestKeepRate(t *testing.T) {
 		before func(w *testworld.World, d *delivery)
 		s      standing
 		wrong  bool
-		n      int // entities of the page
+		n      int // number of entities in the page
 		used   *billing.Usage
 		next   time.Duration // when the next page may start
 	}{
@@ -292,7 +293,8 @@ func TestKeepRate(t *testing.T) {
 	}
 }
 
-// TestRateGivesBack has a page process fewer entities than expected. The next page starts earlier.
+// TestRateGivesBack lets a page process fewer entities than expected. The next page must be able to
+// start earlier.
 func TestRateGivesBack(t *testing.T) {
 	for _, c := range []struct {
 		reached int
@@ -317,7 +319,8 @@ func TestRateGivesBack(t *testing.T) {
 	}
 }
 
-// TestWaitEnds ends a delivery while its page waits for the rate. The page gives its part back.
+// TestWaitEnds cancels a delivery while its page waits for the rate. The page must return its
+// reservation.
 func TestWaitEnds(t *testing.T) {
 	inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")
@@ -339,7 +342,7 @@ func TestWaitEnds(t *testing.T) {
 	})
 }
 
-// TestReserveEnds ends a delivery while other processes reserve the rate all the time.
+// TestReserveEnds cancels a delivery while other processes constantly reserve the rate.
 func TestReserveEnds(t *testing.T) {
 	inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")
@@ -362,18 +365,18 @@ func TestReserveEnds(t *testing.T) {
 	})
 }
 
-// TestCalls checks for which jobs calls wait, and for how long.
+// TestCalls checks in which cases calls wait, and for how long.
 func TestCalls(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		rate     string
-		none     bool // calls do not wait at all
+		none     bool // whether there is no function that waits
 		age      time.Duration
 		tx       bool
 		before   int64
 		first    bool
-		ran      int64         // calls of earlier runs, each
-		reserved time.Duration // by other processes
+		ran      int64         // number of calls of each earlier run
+		reserved time.Duration // the time for which other processes have reserved the rate
 		waits    time.Duration
 		refused  bool
 	}{
@@ -428,7 +431,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestCallsUnlimitedMeanwhile lifts a job's rate of calls while its function runs.
+// TestCallsUnlimitedMeanwhile removes a job's rate of calls while its function runs.
 func TestCallsUnlimitedMeanwhile(t *testing.T) {
 	inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")
@@ -452,7 +455,7 @@ func TestCallsUnlimitedMeanwhile(t *testing.T) {
 }
 
 // TestRateExpires checks that a process ends a temporary rate once, when its time is over, and only
-// of a running job.
+// for a running job.
 func TestRateExpires(t *testing.T) {
 	for _, c := range []struct {
 		state record.JobState
@@ -490,7 +493,7 @@ func TestRateExpires(t *testing.T) {
 	}
 }
 
-// TestSeesPause checks that a process that asks for its job all the time sees that the job was
+// TestSeesPause checks that a process which constantly asks for its job notices that the job was
 // paused.
 func TestSeesPause(t *testing.T) {
 	inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
@@ -515,7 +518,7 @@ func TestSeesPause(t *testing.T) {
 	})
 }
 
-// TestShortens checks that a low rate makes a page shorter.
+// TestShortens checks that a low rate shortens a page.
 func TestShortens(t *testing.T) {
 	inWorld(t, 0, function.Visit, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")
@@ -529,7 +532,8 @@ func TestShortens(t *testing.T) {
 	})
 }
 
-// TestSuspectsRunOneByOne checks that the functions of a suspected page do not run side by side.
+// TestSuspectsRunOneByOne checks that the calls of a page suspected of killing its process do not
+// overlap.
 func TestSuspectsRunOneByOne(t *testing.T) {
 	for _, c := range []struct {
 		solo, alone bool

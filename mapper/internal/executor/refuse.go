@@ -16,17 +16,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// afterFailure decides what happens to a range after a failed delivery. If the error is temporary,
-// the queue delivers the task again. If the function or the database refused the page, another task
-// tries it later, as often as the job's back-off says. After the last attempt the job fails, and
-// keeps its records.
+// afterFailure decides what happens to a range after a failed delivery. After a temporary error,
+// the queue delivers the task again. If the function failed or the database refused the page,
+// another task tries it later, up to the number of attempts in the job's settings. After the last
+// attempt, the job fails, and keeps its records.
 func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, error) {
 	cause = fmt.Errorf("job %s: range %s: %w", d.job.ID, d.record.ID, cause)
 	if !fault.IsFatal(cause) && !fault.Refused(cause) {
 		return ours, cause
 	}
 	last, refusal := false, fault.Refusal{}
-	_ = errors.As(cause, &refusal) // if there is none, a zero value
+	_ = errors.As(cause, &refusal) // zero if there is none
 	calls := d.announced.Load()
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		r.Calls += calls
@@ -36,18 +36,18 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 			last = r.Refuse(d.job, fault.After(cause), fault.IsFatal(cause), time.Now())
 		}
 		r.Alive(d.turn.mark)
-		r.Calm() // this task has ended
+		r.Calm() // the delivery ends normally, so its crash mark is removed
 		return nil, nil
 	})
 	switch {
 	case err != nil:
 		return ours, errors.Join(cause, err)
 	case s == changed:
-		return ours, cause // another delivery has cut the range since: no refusal is counted
+		return ours, cause // another delivery has cut the range meanwhile, so this attempt does not count as failed
 	case s != ours:
 		return s, nil
 	}
-	d.turn.mark = "" // the record no longer has the mark
+	d.turn.mark = "" // the change has removed the mark from the record
 	d.announced.Add(-calls)
 	if last {
 		if over, err := d.fail(ctx, cause); err != nil || over {
@@ -62,13 +62,13 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 	} else {
 		d.showRefusal(ctx, cause)
 	}
-	return superseded, nil // the new task supersedes this one
+	return superseded, nil // the range has a new task
 }
 
 // laterDelay returns how long a range waits before its next attempt if a service refuses calls for
 // now ([mapper.RetryAfter]). It is a quarter of the time for which the service has refused them so
-// far, between 2 seconds and a minute, but at least what the service asks for. A random part keeps
-// the ranges from retrying all at once.
+// far, between 2 seconds and a minute. It is at least what the service asks for. A random part
+// keeps ranges from retrying at the same time.
 func laterDelay(r *record.Range, after time.Duration) time.Duration {
 	const least, most = 2 * time.Second, time.Minute
 	waited := time.Duration(0)
@@ -79,8 +79,8 @@ func laterDelay(r *record.Range, after time.Duration) time.Duration {
 	return after + rand.N(min(after/2, time.Minute))
 }
 
-// fail ends the job as failed. It returns true if the job has ended. It returns false if somebody
-// has resumed the job since this delivery started: then the job goes on.
+// fail ends the job as failed. It returns true if the job has ended. It returns false if an
+// operator has resumed the job since this delivery started: then the job continues.
 func (d *delivery) fail(ctx context.Context, cause error) (over bool, err error) {
 	if err := d.x.Fail(ctx, d.job, cause); err != nil {
 		return false, err
@@ -94,7 +94,7 @@ func (d *delivery) fail(ctx context.Context, cause error) (over bool, err error)
 }
 
 // recordCulprit records the single entity of a page as a failure, because the database refuses the
-// page's commit. If many entities of the job have failed, the function is to blame, and the job
+// page's commit. If many entities of the job have failed, the function is at fault, and the job
 // fails.
 func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause fault.CommitRefusal) (standing, error) {
 	o := page.Failed(&record.Failure{At: p.At[0], Err: cause, Attempts: 1, Permanent: true})
@@ -102,7 +102,7 @@ func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause faul
 	if err != nil || s != ours || d.job.Tolerant {
 		return s, err
 	}
-	sum, _, err := d.x.Store.SampleTotals(ctx, d.job) // empty with an error
+	sum, _, err := d.x.Store.SampleTotals(ctx, d.job) // zero after an error
 	if pace.TooMany(int(sum.Failures), int(sum.Failures+sum.Processed)) {
 		summary := fmt.Sprintf("%d of %d entities failed so far, as the database refuses what the function writes",
 			sum.Failures, sum.Failures+sum.Processed)
@@ -111,9 +111,9 @@ func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause faul
 	return ours, err
 }
 
-// setApart moves the only entity of a page to a range of its own, because other clients change it
-// all the time. So it does not hold up the entities after it. The entity is retried later, and
-// becomes a failure after its last attempt.
+// setApart gives the only entity of a page a range of its own, because other clients constantly
+// change it. So it does not hold up the entities after it. The entity is retried later. After its
+// last attempt, it becomes a failure.
 func (d *delivery) setApart(ctx context.Context, p planner.Plan) (standing, error) {
 	f := record.Failure{At: p.At[0], Err: errHot, Attempts: 1 + d.record.RefusalsIn(d.job)}
 	if d.record.Alone && !f.Last(d.job.Backoff().Attempts) {
@@ -122,8 +122,9 @@ func (d *delivery) setApart(ctx context.Context, p planner.Plan) (standing, erro
 	return d.commitPage(ctx, p, page.Failed(&f), nil)
 }
 
-// showRefusal reports that a refused range is retried. It writes a log line, and the job's status
-// if that shows no error yet. The status keeps the text until a sweep finds no such range.
+// showRefusal reports that a refused range is retried, in the log and in the job's status. If the
+// status already shows an error, it does not change. The text stays in the status until a sweep
+// finds no such range.
 func (d *delivery) showRefusal(ctx context.Context, cause error) {
 	what := "pages are"
 	if d.record.Alone {
@@ -149,7 +150,7 @@ func (d *delivery) showRefusal(ctx context.Context, cause error) {
 
 // showLater reports that a range waits for a service, or for the job's own rate of calls. It does
 // so only in the first minute of the wait. A wait for the job's own rate is normal, so it is not
-// written into the job's status.
+// shown in the job's status.
 func (d *delivery) showLater(ctx context.Context, cause error, own bool) {
 	if time.Since(d.record.LaterFrom) > time.Minute {
 		return
@@ -167,7 +168,7 @@ func (d *delivery) showLater(ctx context.Context, cause error, own bool) {
 	}
 }
 
-// showTrouble writes a text into the error of the job's status, if that is empty.
+// showTrouble shows a text in the job's status, unless the status already shows an error.
 func (d *delivery) showTrouble(ctx context.Context, text string) {
 	_, err := d.x.Store.UpdateJob(ctx, d.job.Ref(), func(j *record.Job) (bool, error) {
 		if j.State != record.Running || j.Epoch != d.job.Epoch || j.Trouble != "" {
@@ -182,9 +183,10 @@ func (d *delivery) showTrouble(ctx context.Context, text string) {
 	}
 }
 
-// refused handles a page that could not be committed, because the database refuses it, other
-// clients change its entities all the time, or its first batch hangs. It halves the page. A single
-// entity becomes a failure, or is retried later. It returns any other result of a page unchanged.
+// refused handles a page that can't be committed, because the database refuses it, other clients
+// constantly change its entities, or its first batch hangs. It halves the page. If the page has a
+// single entity, the entity becomes a failure, or is retried later. Any other result of a page is
+// returned unchanged.
 func (d *delivery) refused(ctx context.Context, p planner.Plan, s standing, err error) (standing, error) {
 	refusal, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update &&
 		(fault.Contended(err) || errors.Is(err, errHot))

@@ -25,7 +25,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 )
 
-// refuseWrites has the database refuse all commits that write one of the chosen entities.
+// refuseWrites makes the database refuse all commits that write one of the chosen entities.
 func refuseWrites(w *testworld.World, code codes.Code, chosen func(id int64) bool) {
 	w.Intercept(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		commit, ok := req.(*pb.CommitRequest)
@@ -45,7 +45,7 @@ func refuseWrites(w *testworld.World, code codes.Code, chosen func(id int64) boo
 	})
 }
 
-// TestCommitsRefused has the database refuse what a function writes for some entities.
+// TestCommitsRefused makes the database refuse what a function writes for some entities.
 func TestCommitsRefused(t *testing.T) {
 	only := func(id int64) bool { return id == 12 }
 	all := func(int64) bool { return true }
@@ -97,7 +97,7 @@ func TestCommitsRefused(t *testing.T) {
 	}
 }
 
-// planned returns a delivery's next page, of up to n entities.
+// planned returns the plan of a delivery's next page, with up to n entities.
 func planned(w *testworld.World, d *delivery, n int) planner.Plan {
 	w.Helper()
 	p, err := d.planner.Plan(w.Context(), d.job, d.record)
@@ -108,20 +108,20 @@ func planned(w *testworld.World, d *delivery, n int) planner.Plan {
 	return p
 }
 
-// TestRefused checks what a delivery does with a page that could not be committed.
+// TestRefused checks what a delivery does with a page that can't be committed.
 func TestRefused(t *testing.T) {
 	refusal := fault.AsCommitRefusal(status.Error(codes.InvalidArgument, "injected"))
 	aborted := status.Error(codes.Aborted, "injected")
 	for _, c := range []struct {
 		name     string
 		err      error
-		n        int // entities of the page
+		n        int // number of entities in the page
 		visit    bool
 		alone    bool
-		wrong    bool // the error is returned
+		wrong    bool // whether the error is returned
 		narrowed int64
-		failed   bool // an entity is a failure
-		retried  bool // an entity has a range of its own
+		failed   bool // whether an entity becomes a failure
+		retried  bool // whether an entity gets a range of its own
 	}{
 		{name: "another error", err: errInjected, n: 10, wrong: true},
 		{name: "another error of one entity", err: errInjected, n: 1, wrong: true},
@@ -175,13 +175,13 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestCulpritFails has calls fail while a delivery records an entity that the database refuses.
+// TestCulpritFails makes calls fail while a delivery records the entity that the database refuses.
 func TestCulpritFails(t *testing.T) {
 	refusal := fault.AsCommitRefusal(status.Error(codes.InvalidArgument, "injected"))
 	for _, c := range []struct {
 		name, method string
 		tolerant     bool
-		other        bool // another delivery has done the range
+		other        bool // whether another delivery has done the range
 		wrong        bool
 		state        record.JobState
 	}{
@@ -220,17 +220,17 @@ func TestCulpritFails(t *testing.T) {
 	}
 }
 
-// A failed is a delivery that fails.
+// A failed is a case of TestAfterFailure: a delivery that fails.
 type failed struct {
 	name     string
 	cause    error
-	refusals int64 // before
+	refusals int64 // failed attempts before
 	alone    bool
 	before   func(w *testworld.World, d *delivery)
 	s        standing
 	wrong    error
-	after    int64 // refusals
-	tasks    bool  // the range has a new task
+	after    int64 // failed attempts afterwards
+	tasks    bool  // whether the range gets a new task
 	state    record.JobState
 	trouble  string
 	logs     string
@@ -293,7 +293,7 @@ func TestAfterFailure(t *testing.T) {
 	}
 }
 
-// fail has the delivery fail, and checks its range and its job.
+// fail makes the delivery fail, and checks the records of its range and job.
 func (c failed) fail(w *testworld.World, x *Executor) {
 	w.Helper()
 	var log bytes.Buffer
@@ -338,8 +338,8 @@ func (c failed) fail(w *testworld.World, x *Executor) {
 	}
 }
 
-// checkRenewed checks the record of a range that has got another task. Its delivery has left
-// neither a mark nor a death.
+// checkRenewed checks the record of a range that has got a new task. It must have neither a mark
+// nor a death of the delivery.
 func checkRenewed(w *testworld.World, d *delivery, r *record.Range, known int64) {
 	w.Helper()
 	if len(r.Deaths) > 0 || r.SeenTask != "" {
@@ -351,7 +351,7 @@ func checkRenewed(w *testworld.World, d *delivery, r *record.Range, known int64)
 	}
 }
 
-// TestShowTrouble checks which troubles a job's status shows.
+// TestShowTrouble checks which texts a job's status shows.
 func TestShowTrouble(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -379,7 +379,7 @@ func TestShowTrouble(t *testing.T) {
 	}
 }
 
-// TestShowLater checks for how long a wait for a service is news.
+// TestShowLater checks for how long a wait for a service is reported.
 func TestShowLater(t *testing.T) {
 	for _, c := range []struct {
 		waited time.Duration
@@ -402,7 +402,7 @@ func TestShowLater(t *testing.T) {
 	}
 }
 
-// TestLaterDelay checks how long a range waits for a service.
+// TestLaterDelay checks how long a range waits for a service that refuses calls.
 func TestLaterDelay(t *testing.T) {
 	for _, c := range []struct{ waited, after, least, most time.Duration }{
 		{0, 0, 2 * time.Second, 3 * time.Second}, {4 * time.Second, 0, 2 * time.Second, 3 * time.Second},

@@ -20,37 +20,37 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A step is a commit of a delivery, which apply carries out. It consists of a change of the range's
-// record, and of other mutations.
+// A step is what a delivery commits: a change of the range's record, and other mutations. The
+// method apply commits it.
 type step struct {
 	// put changes a copy of the range's record, and returns the range's new children. It is called
 	// for each attempt.
 	put func(r *record.Range) ([]*record.Range, error)
 
-	with   func() []wire.Mutation // returns the other mutations; nil: none
-	guards func() []page.Guard    // returns the entities that must be unchanged; nil: none
-	// again runs the function again on entities that others have changed
+	with   func() []wire.Mutation // returns the other mutations; nil: there are none
+	guards func() []page.Guard    // returns the entities that must be unchanged at the commit; nil: there are none
+	// again runs the function again on entities that other clients have changed
 	again func(ctx context.Context, moved []page.Moved, inTransaction bool) error
-	// locks makes apply retry a refused commit in a transaction, for databases that lock the
-	// entities which they read
+	// locks makes apply retry a refused commit in a transaction. It is for databases in which
+	// transactions lock the entities that they read.
 	locks bool
 }
 
 // apply commits a step in one call, on the condition that nobody has changed the range's record or
-// the guarded entities since they were read. If somebody has, the database refuses the whole call
-// and does not say which record has changed. Then apply reads them again, prepares the changed
-// entities again, and retries.
+// the guarded entities since they were read. If somebody has, the database refuses the whole call,
+// and does not say what has changed. Then apply reads all of them again, runs the function again on
+// changed entities, and retries.
 //
-// A call can set conditions only on entities that it writes. If the step guards other entities,
-// apply reads and commits in a transaction. It does the same if the database returns no versions.
+// A call can have conditions only for entities that it writes. If the step guards other entities,
+// apply reads and commits in a transaction. It also does so if the database returns no versions.
 //
-// If the answer to a commit is lost, the error may be any. Then the record decides. If it is done
+// If the answer to a commit is lost, the error can be any. Then the record decides. If it is done
 // at a time that this delivery has tried to commit, its own commit took effect. If another delivery
 // has done or cut the range, this delivery takes over the record that it finds.
 func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 	refused := false
 	for idle, tries := 0, 0; ; {
-		if refused && s.locks { // wait: the other client may finish meanwhile
+		if refused && s.locks { // wait for a while, because the other client may finish meanwhile
 			if tries++; tries > 1 {
 				_ = backOff(ctx, tries)
 			}
@@ -88,11 +88,11 @@ func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 }
 
 // found reads the range's record and the guarded entities after a failed commit. It returns the
-// range's standing, and the guarded entities that others have changed.
+// range's standing, and the guarded entities that other clients have changed.
 func (d *delivery) found(
 	ctx context.Context, failed error, guards []page.Guard,
 ) (stands fencedError, moved []page.Moved, err error) {
-	if errors.As(failed, &stands) { // the transaction has read the record
+	if errors.As(failed, &stands) { // the transaction has already read the record
 		return stands, nil, nil
 	}
 	stands, moved, err = d.look(source.New(d.x.client, nil).Stored(ctx), guards)
@@ -102,14 +102,14 @@ func (d *delivery) found(
 	return stands, moved, err
 }
 
-// change commits a change of only the range's record. The function f changes the record, and
-// returns the range's new children.
+// change commits a change of only the range's record. f changes the record, and returns the range's
+// new children.
 func (d *delivery) change(ctx context.Context, f func(r *record.Range) ([]*record.Range, error)) (standing, error) {
 	return d.apply(ctx, step{put: f})
 }
 
-// conflicts reports whether a commit was refused because other clients have changed or locked the
-// same entities.
+// conflicts reports whether a commit was refused because of other clients: they have changed or
+// locked the same entities.
 func conflicts(err error) bool {
 	switch status.Code(err) {
 	case codes.Aborted, codes.FailedPrecondition, codes.AlreadyExists, codes.NotFound:
@@ -118,10 +118,10 @@ func conflicts(err error) bool {
 	return fault.Contended(err)
 }
 
-// backOff waits before retry n after a conflict, because the database does not say how long to wait.
+// backOff waits before the n-th retry after a conflict. The database does not say how long to wait.
 // The wait is a random time between half of a limit and the limit, as in the client library. The
-// limit is 10 ms, doubled n times, but at most a second. If the context ends meanwhile, the retry
-// fails.
+// limit is 10 ms, doubled n times, but at most a second. If the context ends meanwhile, the
+// caller's retry fails.
 func backOff(ctx context.Context, n int) error {
 	most := min(10*time.Millisecond<<n, time.Second)
 	select {
@@ -137,16 +137,16 @@ type try struct {
 	d *delivery
 	step
 
-	record     *record.Range // the record that the try writes
+	record     *record.Range // the changed record, which the try writes
 	children   []*record.Range
 	versions   *wire.Versions // the versions that the commit has returned
-	moved      bool           // whether other clients have changed a guarded entity
+	moved      bool           // whether a guarded entity was changed by another client
 	unprepared bool           // whether preparing the mutations has failed
 	unread     bool           // whether reading the records has failed
 }
 
 // guarded returns the entities that must be unchanged at the commit. If all is false, it returns
-// only those that the step does not write, because no mutation can carry their condition.
+// only those that the step does not write, because their condition can't be part of a mutation.
 func (t *try) guarded(all bool) (guards []page.Guard) {
 	if t.guards != nil {
 		guards = t.guards()
@@ -157,9 +157,9 @@ func (t *try) guarded(all bool) (guards []page.Guard) {
 	return guards
 }
 
-// send commits the step. It uses one call if mutations can carry all conditions, and otherwise a
-// transaction that first reads the entities. If the commit fails, the caller reads the returned
-// entities again; there are none if the transaction has read all.
+// send commits the step. It uses one call if mutations can carry all conditions. Otherwise it uses
+// a transaction that first reads the entities. It returns the entities that the caller must read
+// again if the commit fails. There are none if the transaction has read all.
 func (t *try) send(ctx context.Context, locks bool) (guards []page.Guard, err error) {
 	guards = t.guarded(true)
 	unversioned := func(g page.Guard) bool { return g.Was.Version == 0 && !g.Was.Gone }
@@ -173,8 +173,8 @@ func (t *try) send(ctx context.Context, locks bool) (guards []page.Guard, err er
 	return guards, t.inOneCall(ctx)
 }
 
-// final returns the error of a failed commit if a retry would fail in the same way. It returns nil
-// if other clients caused the failure.
+// final returns the error of a failed commit if a retry would fail in the same way. If other
+// clients caused the failure, it returns nil.
 func (t *try) final(err error) error {
 	switch {
 	case t.unprepared:
@@ -182,13 +182,14 @@ func (t *try) final(err error) error {
 	case conflicts(err):
 		return nil
 	case t.unread:
-		return err // a failed read is no fault of an entity
+		return err // a read has failed, which is no fault of an entity
 	}
 	return fault.AsCommitRefusal(err)
 }
 
 // prepare applies the step to a copy of the record, and returns the mutations of the commit. The
-// record's mutation comes last, after its new children's: adopt and inOneCall rely on it.
+// mutation of the record comes last, after its new children's mutations. adopt and inOneCall rely
+// on this order.
 func (t *try) prepare(r *record.Range) (all []wire.Mutation, err error) {
 	t.record = r.Clone()
 	if t.children, err = t.put(t.record); err != nil {
@@ -204,8 +205,8 @@ func (t *try) prepare(r *record.Range) (all []wire.Mutation, err error) {
 	return append(all, wire.Mutation{Mutation: t.record.Update()}), nil
 }
 
-// inOneCall commits the step without a transaction. Each mutation requires the version of its
-// entity that was read.
+// inOneCall commits the step without a transaction. Each mutation requires the version with which
+// its entity was read.
 func (t *try) inOneCall(ctx context.Context) error {
 	known := t.d.record.Version
 	all, err := t.prepare(t.d.record)
@@ -217,24 +218,24 @@ func (t *try) inOneCall(ctx context.Context) error {
 	return err
 }
 
-// inTransaction commits the step in a transaction. In it, it reads the range's record and guarded
-// entities: all, or only those that the step does not write. If others have changed some of these,
-// it first runs the function on them again.
+// inTransaction commits the step in a transaction. The transaction reads the range's record and
+// guarded entities: all of these, or only those that the step does not write. If other clients have
+// changed some of them, it first runs the function on these again.
 //
-// The database guards everything that the transaction has read. So if it reads all, the mutations
-// need no conditions.
+// The database checks that everything that the transaction has read is unchanged at the commit. So
+// if the transaction reads all, the mutations need no conditions.
 func (t *try) inTransaction(ctx context.Context, all bool) error {
 	noting, versions := wire.Noting(ctx)
 	t.versions = versions
 	_, err := t.d.x.client.RunInTransaction(noting, func(tx *datastore.Transaction) error {
 		stands, moved, err := t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(all))
-		for stands.standing == ours && len(moved) > 0 { // neither after an error
+		for stands.standing == ours && len(moved) > 0 { // after an error, both are zero
 			t.moved = true
 			if err := t.again(ctx, moved, true); err != nil {
 				t.unprepared = true
 				return err
 			}
-			// the function may have read other entities this time
+			// the function may have read other entities in this run
 			stands, moved, err = t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(all))
 		}
 		if t.unread = err != nil; t.unread {
@@ -259,8 +260,8 @@ func (t *try) inTransaction(ctx context.Context, all bool) error {
 	return err
 }
 
-// adopt makes the committed record the delivery's record. It sets the versions that the commit has
-// returned, also in the new children.
+// adopt makes the committed record the delivery's record. It stores the versions that the commit
+// has returned, in the record and in the new children.
 func (t *try) adopt() {
 	t.d.record, t.record.Version = t.record, t.versions.Last(1)
 	for i, child := range t.children {
@@ -268,8 +269,8 @@ func (t *try) adopt() {
 	}
 }
 
-// look reads the range's record and the guarded entities. It returns the range's standing with the
-// record, and the entities that others have changed.
+// look reads the range's record and the guarded entities. It returns the record with its standing,
+// and the entities that other clients have changed.
 func (d *delivery) look(get source.Get, guards []page.Guard) (stands fencedError, moved []page.Moved, err error) {
 	r := new(record.Range)
 	keys := []*datastore.Key{d.record.Key()}
@@ -298,9 +299,9 @@ func (d *delivery) look(get source.Get, guards []page.Guard) (stands fencedError
 			moved = append(moved, page.Moved{Guard: g, Now: now})
 		}
 	}
-	return fencedError{d.check(r), r}, moved, nil // a record that was deleted has no state
+	return fencedError{d.check(r), r}, moved, nil // the record is empty if it was deleted
 }
 
-// errHot is the failure of an entity that other clients have changed or locked during each attempt.
+// errHot is the failure of an entity that other clients have changed or locked in each attempt.
 var errHot = errors.New("other clients change the entity, or hold its lock, all the time: in no attempt was it left " +
 	"alone from its read to the commit")

@@ -26,23 +26,24 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// An applying is a change of a range's record while calls fail and other deliveries change it.
+// An applying is a case of TestApply: a change of a range's record, while calls fail or another
+// delivery changes it.
 type applying struct {
 	name   string
 	other  func(r *record.Range) // another delivery's change
-	gone   bool                  // the record is deleted
-	put    error                 // of the step
-	method string                // whose calls fail
+	gone   bool                  // whether the record is deleted
+	put    error                 // the error of the step's put
+	method string                // the method whose calls go through calls
 	calls  func(n int, call func() (any, error)) (any, error)
-	late   time.Duration // the delivery ends after that; 0: never
+	late   time.Duration // the delivery is cancelled after this time; 0: never
 	s      standing
-	wrong  string // in the error
-	refuse bool   // the error says that the database refuses the commit
-	tries  int    // calls of put; 0: any number
+	wrong  string // a part of the error
+	refuse bool   // whether the error is a refusal of the commit by the database
+	tries  int    // number of calls of put; 0: any number
 }
 
-// TestApply changes a range's record while calls fail and other deliveries change it, in one call
-// and in a transaction.
+// TestApply changes a range's record while calls fail, or another delivery changes it. It does so
+// in one call and in a transaction.
 func TestApply(t *testing.T) {
 	aborted := status.Error(codes.Aborted, "injected")
 	first := func(fails int, err error) func(int, func() (any, error)) (any, error) {
@@ -84,7 +85,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// apply changes the range's record once. Version says whether the database returns versions.
+// apply changes the range's record once. version says whether the database returns versions.
 func (c applying) apply(w *testworld.World, x *Executor, version bool) {
 	w.Helper()
 	d := loaded(w, x, w.NewJob("j", "m"))
@@ -123,7 +124,7 @@ func (c applying) apply(w *testworld.World, x *Executor, version bool) {
 	}
 }
 
-// check checks the stored record, and the one that the delivery has now.
+// check checks the stored record, and the record that the delivery has now.
 func (c applying) check(w *testworld.World, d *delivery, known *record.Range, ok bool) {
 	w.Helper()
 	stored := w.Records(d.job)[d.record.ID]
@@ -137,8 +138,8 @@ func (c applying) check(w *testworld.World, d *delivery, known *record.Range, ok
 	}
 }
 
-// TestChildVersions checks that a delivery that goes on with a child knows the version of its
-// record.
+// TestChildVersions checks that a delivery which continues with a child knows the version of the
+// child's record.
 func TestChildVersions(t *testing.T) {
 	inWorld(t, 25, function.Update, func(c *testworld.Call) error { c.N += 100; return nil },
 		func(w *testworld.World, x *Executor) {
@@ -177,8 +178,8 @@ func TestBackOff(t *testing.T) {
 	})
 }
 
-// TestApplyAmongOthers has other deliveries change the record before each of ten tries. That is no
-// reason to give up.
+// TestApplyAmongOthers lets other deliveries change the record before each of ten attempts. The
+// next attempt must succeed.
 func TestApplyAmongOthers(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		d := loaded(w, x, w.NewJob("j", "m"))
@@ -196,8 +197,8 @@ func TestApplyAmongOthers(t *testing.T) {
 	})
 }
 
-// TestApplyLocked changes the range of a single entity that other clients hold. The delivery waits,
-// and reads in a transaction.
+// TestApplyLocked changes the range of a single entity on which other clients hold locks. The
+// delivery must wait, and read in a transaction.
 func TestApplyLocked(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
@@ -229,7 +230,8 @@ func TestApplyLocked(t *testing.T) {
 	}
 }
 
-// TestLocksLater checks that the range of a single entity is first changed in one call.
+// TestLocksLater checks that the first attempt for the range of a single entity uses no
+// transaction.
 func TestLocksLater(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		d := loaded(w, x, w.NewJob("j", "m"))
@@ -248,8 +250,8 @@ func TestLocksLater(t *testing.T) {
 	})
 }
 
-// TestHotWaits has others change the only entity of a range each time. The delivery tries again at
-// once, and then waits before each try, so that the others may finish.
+// TestHotWaits lets others change the only entity of a range in each attempt. The first retry must
+// come at once. Later retries must wait, so that the other clients may finish.
 func TestHotWaits(t *testing.T) {
 	var w *testworld.World
 	var runs []time.Time
@@ -276,8 +278,8 @@ func TestHotWaits(t *testing.T) {
 	})
 }
 
-// TestFinal checks which errors of a try end the attempts to commit, and which ones say that the
-// database refuses the commit.
+// TestFinal checks which errors end the attempts to commit, and which of these are refusals by the
+// database.
 func TestFinal(t *testing.T) {
 	aborted, invalid := status.Error(codes.Aborted, "injected"), status.Error(codes.InvalidArgument, "injected")
 	for _, c := range []struct {
@@ -305,21 +307,23 @@ func TestFinal(t *testing.T) {
 	}
 }
 
-// A guarding is a commit that guards entities 1 and 2.
+// A guarding is a case of TestGuards: a commit that guards the entities 1 and 2.
 type guarding struct {
 	name  string
 	guard func(first, second *page.Guard)
-	other func(w *testworld.World, d *delivery) // others change something before
-	again error                                 // of the function
+	other func(w *testworld.World, d *delivery) // called before the commit; other clients change something
+	again error                                 // the error of running the function again
 	locks bool
 	s     standing
 	wrong error
-	reads int // the entities that are read, with the range's record; 0: it commits in one call
-	runs  int // how often the function runs again
+	// number of entities that the transaction reads, including the range's record; 0: the commit is
+	// one call
+	reads int
+	runs  int // number of times that the function runs again
 }
 
-// TestGuards checks by which calls a commit guards entities, and what it does after others have
-// changed one.
+// TestGuards checks which calls a commit with guarded entities makes, and what it does if other
+// clients have changed one.
 func TestGuards(t *testing.T) {
 	put := func(id int64) func(w *testworld.World, _ *delivery) {
 		return func(w *testworld.World, _ *delivery) {
@@ -353,7 +357,7 @@ func TestGuards(t *testing.T) {
 	}
 }
 
-// commit commits a step that changes the range, and checks by which calls.
+// commit commits a step that changes the range, and checks the calls.
 func (c guarding) commit(w *testworld.World, x *Executor) {
 	w.Helper()
 	d := loaded(w, x, w.NewJob("j", "m"))

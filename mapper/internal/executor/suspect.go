@@ -13,7 +13,7 @@ import (
 )
 
 // condemn records the range's only entity as a failure, because it has killed too many processes.
-// If the entity is deleted by now, it is not a failure.
+// If the entity no longer exists, it is not a failure.
 func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) {
 	p := planner.Plan{At: []*keyspace.Position{d.record.Start}}
 	stored, err := d.planner.Reader(d.planner.Source.Stored(ctx))(p.At)
@@ -28,9 +28,9 @@ func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) 
 	return d.commitPage(ctx, p, page.Failed(f), nil)
 }
 
-// maxRedeliveries limits how often the queue delivers a task again, if its range has a single
-// entity or runs exclusively. After that, a new task replaces it. By then the queue waits about 25
-// seconds between deliveries, and with the same task it would soon wait an hour.
+// maxRedeliveries is the largest number of redeliveries of a task whose range has a single entity
+// or runs exclusively. After that, a new task replaces it. By then, the queue waits about 25
+// seconds between deliveries. With the same task, it would soon wait an hour.
 const maxRedeliveries = 8
 
 // postpone replaces the range's task by a new one. The new task is due when it is certain that the
@@ -43,21 +43,21 @@ func (d *delivery) postpone(ctx context.Context) (standing, error) {
 	if err != nil || s != ours {
 		return s, err
 	}
-	d.turn.mark = "" // the record no longer has the mark
+	d.turn.mark = "" // the change has removed the mark from the record
 	if err := d.enqueueAgain(ctx); err != nil {
 		return ours, err
 	}
-	return superseded, nil // the new task supersedes this one
+	return superseded, nil // the range has a new task
 }
 
-// begin writes this delivery's crash mark into the range's record, before the function runs. If the
-// mark stays, the process has died.
+// begin writes this delivery's crash mark ([record.CrashMark]) into the range's record, before the
+// function runs. If the mark is still there later, this process has died.
 func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, error) {
 	d.turn.mark = cmp.Or(d.turn.mark, d.x.NewDelivery())
 	now := now()
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		switch {
-		case r.Begun == d.turn.mark: // an earlier commit took effect, and its answer was lost
+		case r.Begun == d.turn.mark: // the commit of an earlier attempt took effect, and only its answer was lost
 		case r.Suspected() != exclusive:
 			return nil, fencedError{changed, r}
 		default:
@@ -71,8 +71,8 @@ func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, 
 	return s, err
 }
 
-// unmark removes this delivery's crash mark from the range's record, because the delivery ends
-// without a crash. It does so even if the delivery was cancelled.
+// unmark removes this delivery's crash mark ([record.CrashMark]) from the range's record, because
+// the delivery ends normally. It does so even if the delivery was cancelled.
 func (d *delivery) unmark(ctx context.Context) {
 	if d.turn.mark == "" {
 		return
@@ -83,7 +83,8 @@ func (d *delivery) unmark(ctx context.Context) {
 			if r.State != record.Pending {
 				return false
 			}
-			if cutOff && r.Begun == d.turn.mark && r.PageLimit() > 1 { // the page may be too large
+			// The page may have been too large for the deadline, so it is halved.
+			if cutOff && r.Begun == d.turn.mark && r.PageLimit() > 1 {
 				r.Narrow(r.Expected())
 			}
 			return r.Alive(d.turn.mark)

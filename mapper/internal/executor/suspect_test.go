@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestSuspected delivers a range of the entities 1 to 20 in different states of suspicion. An
+// TestSuspected delivers a range with the entities 1 to 20 in different states of suspicion. An
 // earlier delivery may have died an hour ago. This delivery is the second attempt of the task.
 func TestSuspected(t *testing.T) {
 	dead := func(n int) (s record.Suspicion) {
@@ -34,11 +34,11 @@ func TestSuspected(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		s      record.Suspicion
-		alone  bool // the range has only entity 1
-		gone   bool // entity 1 is deleted
-		calls  int  // how often this delivery calls the function
-		failed bool // the entity is recorded as a failure
-		solo   bool // the rest is suspected
+		alone  bool // whether the range has only entity 1
+		gone   bool // whether entity 1 was deleted
+		calls  int  // number of calls of the function
+		failed bool // whether the entity is recorded as a failure
+		solo   bool // whether the rest of the range is suspected
 	}{
 		{"nothing has died: all goes on", record.Suspicion{}, false, false, 20, false, false},
 		{"a process died that did other things, too: the page is exclusive", begun(false), false, false, 10, false,
@@ -66,7 +66,7 @@ func TestSuspected(t *testing.T) {
 							w.Fatal(err)
 						}
 					}
-					// ranges with a task of their own wait
+					// makes the tasks of other ranges fail, so that these ranges stay pending
 					w.Range = func(context.Context, tasks.Delivery) error { return errBad }
 					if err := x.Deliver(w.Context(), tasks.Delivery{Body: body.TaskOf(r, j).Body, TaskID: "t",
 						RetryCount: 1}); err != nil {
@@ -89,8 +89,8 @@ func TestSuspected(t *testing.T) {
 	}
 }
 
-// TestPostponed checks when a range whose process may have died gets a new task in place of this
-// delivery, and when that is due.
+// TestPostponed checks when a range whose process may have died gets a new task instead of this
+// delivery, and when the new task is due.
 func TestPostponed(t *testing.T) {
 	deaths := func(n int, after time.Duration) (s record.Suspicion) {
 		s.Solo = true
@@ -105,10 +105,10 @@ func TestPostponed(t *testing.T) {
 		s      record.Suspicion
 		alone  bool
 		retry  int
-		other  func(r *record.Range) // another delivery's change, just before
+		other  func(r *record.Range) // another delivery's change just before
 		refuse string
 		calls  int
-		due    time.Duration // of the new task; 0: there is none
+		due    time.Duration // when the new task is due; 0: there is none
 		wrong  bool
 	}{
 		{name: "eight deliveries", s: deaths(0, 0), alone: true, retry: 8, due: 10 * time.Second},
@@ -173,8 +173,8 @@ func TestPostponed(t *testing.T) {
 	}
 }
 
-// TestCondemnFails has the database fail while a delivery looks whether a deadly entity still
-// exists. Nothing is recorded.
+// TestCondemnFails makes the database fail while a delivery checks whether a deadly entity still
+// exists. Nothing must be recorded.
 func TestCondemnFails(t *testing.T) {
 	inWorld(t, 1, function.Update, nil, func(w *testworld.World, x *Executor) {
 		d := loaded(w, x, w.NewJob("j", "m"), func(r *record.Range) { r.Alone, r.Start = true, at(1)[0] })
@@ -187,19 +187,19 @@ func TestCondemnFails(t *testing.T) {
 	})
 }
 
-// TestBegin leaves the mark of a delivery that comes again. Other deliveries and lost answers are
-// in its way.
+// TestBegin writes the crash mark (record.CrashMark) of a delivery, while another delivery changes
+// the record or answers are lost.
 func TestBegin(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		exclusive bool
-		lose      bool // the answer to its commit is lost
+		lose      bool // whether the answer to the first commit is lost
 		refuse    error
 		other     func(r *record.Range)
 		s         standing
 		wrong     bool
 		begun     bool
-		mark      string // in the record; "own": the delivery's
+		mark      string // the mark in the record afterwards; "own": this delivery's mark
 	}{
 		{name: "it leaves it", begun: true, mark: "own"},
 		{name: "the answer is lost", lose: true, begun: true, mark: "own"},
@@ -230,7 +230,8 @@ func TestBegin(t *testing.T) {
 					}
 					answer, err := call()
 					if c.lose && n == 1 {
-						err = status.Error(codes.Unavailable, "injected") // the client tries again
+						// an error after which the client tries again
+						err = status.Error(codes.Unavailable, "injected")
 					}
 					return answer, err
 				})
@@ -252,19 +253,19 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// TestUnmark removes the mark of a delivery that ends in good order. If the delivery was cut off,
-// its page may have been too large.
+// TestUnmark removes the crash mark (record.CrashMark) of a delivery that ends normally. If the
+// delivery was cut off, its page may have been too large, and must be halved.
 func TestUnmark(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		mark     string // of the delivery
-		stored   string // in the record
+		mark     string // the delivery's mark
+		stored   string // the mark in the record
 		cutOff   bool
-		dead     bool // its death is recorded
+		dead     bool // whether the delivery's death is recorded
 		size     int64
 		estimate int64
 		done     bool
-		refusals int // how often the database fails
+		refusals int // number of calls that the database refuses
 		want     string
 		narrowed int64
 	}{

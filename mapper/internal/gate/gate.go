@@ -10,9 +10,10 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// A Gate lets any number of tasks into this process at once, or one exclusive task. It is first
-// come, first served, so neither kind starves. Everything that runs users' functions, or uses many
-// resources, must pass it: pages, finalizers, sweeps and clean-ups.
+// A Gate lets either any number of tasks run in this process, or one exclusive task. Tasks are
+// admitted in the order in which they ask, so both kinds get their turn. Everything that runs
+// users' functions or uses many resources must pass the gate: pages, finalizers, sweeps and
+// clean-ups.
 type Gate struct {
 	places *semaphore.Weighted
 	Strays atomic.Int64 // number of calls of the function that took too long, were abandoned, and still run
@@ -20,10 +21,10 @@ type Gate struct {
 	draining context.Context
 	drain    context.CancelFunc
 	mu       sync.Mutex
-	waiting  int           // number of exclusive tasks that wait
-	wanted   chan struct{} // a channel that is closed while an exclusive task waits
+	waiting  int           // number of exclusive tasks that are waiting
+	wanted   chan struct{} // closed while an exclusive task is waiting
 	admitted int           // number of deliveries in the process
-	empty    chan struct{} // a channel that is closed when the gate drains and the last delivery has ended
+	empty    chan struct{} // closed when the gate drains and the last delivery has ended
 }
 
 // New returns an empty gate.
@@ -33,12 +34,12 @@ func New() *Gate {
 	return g
 }
 
-// A Place is a task's place inside the gate. The task must call Leave when it ends.
+// A Place is what a task gets from Enter. The task must call Leave when it ends.
 type Place struct {
 	Leave     func()
 	Exclusive bool // whether no other task is inside the gate
 	Waited    bool // whether the task had to wait
-	Alone     bool // whether this task would be the cause if the process died
+	Alone     bool // whether the process runs nothing else, so that this task would be the cause of its death
 }
 
 // Enter waits until a task may start, alone if exclusive is set, and returns its place. While the
@@ -76,8 +77,8 @@ func (g *Gate) Enter(ctx context.Context, exclusive bool) (Place, error) {
 // ErrDraining says that the process is about to end and accepts no more tasks.
 var ErrDraining = errors.New("this process is about to end, and leaves its tasks to other processes")
 
-// Admit lets a delivery of a task into the process. The delivery must call leave when it ends.
-// While the process drains, that is, before it ends, Admit returns ErrDraining.
+// Admit admits a delivery to the process. The delivery must call leave when it ends. Once the
+// process drains, Admit returns ErrDraining.
 func (g *Gate) Admit() (leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -96,8 +97,8 @@ func (g *Gate) leave() {
 	}
 }
 
-// Drain makes deliveries end soon, and admits no more. It waits until all have ended. If ctx ends
-// before, it returns the number of the remaining deliveries.
+// Drain tells all deliveries to end soon, and admits no more. It waits until all have ended. If ctx
+// ends first, it returns the number of remaining deliveries.
 func (g *Gate) Drain(ctx context.Context) (left int, err error) {
 	g.mu.Lock()
 	if !g.IsDraining() {
@@ -126,8 +127,8 @@ func (g *Gate) Draining() context.Context { return g.draining }
 // IsDraining reports whether deliveries have to end soon.
 func (g *Gate) IsDraining() bool { return g.draining.Err() != nil }
 
-// Wanted returns a channel that is closed while an exclusive task waits. No other task may start
-// until the tasks inside have ended, so tasks that wait for something else should end.
+// Wanted returns a channel that is closed while an exclusive task is waiting. No task may start
+// until the running tasks have ended. So a running task that waits for something else should end.
 func (g *Gate) Wanted() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// A visit is a task that enters the gate, exclusively or not, and stays for a time.
+// A visit is a task that passes the gate at a time, exclusively or not, and stays for a while.
 type visit struct {
 	name      string
 	comes     time.Duration
@@ -23,7 +23,7 @@ type visit struct {
 	stays     time.Duration
 }
 
-// TestEnter lets tasks enter the gate, and checks when each enters, and its place.
+// TestEnter lets tasks pass the gate. It checks when each task may start, and what its Place says.
 func TestEnter(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -87,7 +87,7 @@ func TestEnter(t *testing.T) {
 	}
 }
 
-// saidOf describes a place.
+// saidOf returns a Place as text.
 func saidOf(p Place) (text string) {
 	for _, is := range []struct {
 		what string
@@ -100,8 +100,8 @@ func saidOf(p Place) (text string) {
 	return text
 }
 
-// TestExclusive lets many tasks enter at random. No other task is inside with an exclusive one, and
-// all enter in the end.
+// TestExclusive lets many tasks pass the gate at random. It checks that no other task runs while an
+// exclusive one does, and that all get their turn.
 func TestExclusive(t *testing.T) {
 	seed := testflag.Seed(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestExclusive(t *testing.T) {
 				if exclusive {
 					weight = math.MaxInt32
 				}
-				for range 2 { // on entry, and on exit
+				for range 2 { // checked when the task starts and when it ends
 					if now := inside.Add(weight); exclusive && now != weight || !exclusive && now >= math.MaxInt32 {
 						t.Errorf("exclusive %v: inside is %d", exclusive, now)
 					}
@@ -140,7 +140,8 @@ func TestExclusive(t *testing.T) {
 	})
 }
 
-// TestEnterEnds checks that a waiting task can give up, and learns that the process is draining.
+// TestEnterEnds checks that a waiting task stops waiting when its context ends, and when the
+// process drains.
 func TestEnterEnds(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -200,7 +201,7 @@ func TestDrain(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := New()
-				if leave, err := g.Admit(); err == nil { // one that has ended before
+				if leave, err := g.Admit(); err == nil { // this delivery ends before the drain
 					leave()
 				}
 				for i := range c.deliveries {
@@ -230,7 +231,8 @@ func TestDrain(t *testing.T) {
 					t.Errorf("a task enters: %v", err)
 				}
 				time.Sleep(time.Minute)
-				if left, err := g.Drain(t.Context()); left != 0 || err != nil { // again, after all have ended
+				// All deliveries have ended; this is a second call.
+				if left, err := g.Drain(t.Context()); left != 0 || err != nil {
 					t.Errorf("once more: %d, %v", left, err)
 				}
 			})
@@ -238,7 +240,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestWanted checks when the tasks inside the gate should end.
+// TestWanted checks when the running tasks are told to end for an exclusive one.
 func TestWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New()
@@ -287,11 +289,12 @@ func TestWanted(t *testing.T) {
 	})
 }
 
-// TestDrainAtOnce drains a process in which nothing is, and whose time is over: it is drained.
+// TestDrainAtOnce drains a process without deliveries, with a context that has already ended. Drain
+// must succeed.
 func TestDrainAtOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range 64 { // both are the case at once, and either may be seen first
+	for range 64 { // repeated, because Drain may notice either fact first
 		if left, err := New().Drain(ctx); left != 0 || err != nil {
 			t.Fatalf("%d are left, %v", left, err)
 		}

@@ -80,7 +80,7 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// TestWaiting checks which pending range waits longest, in one sum and in several.
+// TestWaiting checks which pending range has waited longest, in one sum and in merged sums.
 func TestWaiting(t *testing.T) {
 	pending := func(after time.Duration) *record.Range {
 		return &record.Range{State: record.Pending, Created: noon.Add(after)}
@@ -102,7 +102,7 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// TestMergedSums checks that sums of parts have everything that the parts have.
+// TestMergedSums checks that merged sums have everything that the merged parts have.
 func TestMergedSums(t *testing.T) {
 	var one Sum
 	v := reflect.ValueOf(&one.Totals).Elem()
@@ -137,8 +137,8 @@ func TestMergedSums(t *testing.T) {
 	}
 }
 
-// TestClosed checks that a job that has dropped its counters has none, and that counters which
-// can't be kept are said to be lost.
+// TestClosed checks that a job which has dropped its counters has none, and that counters which
+// can't be kept are reported as lost.
 func TestClosed(t *testing.T) {
 	for name, c := range map[string]struct {
 		j      record.Job
@@ -177,7 +177,7 @@ func letters(n int) string {
 	return string(text)
 }
 
-// exactly returns how many letters take a number of bytes, by the function that tells the bytes.
+// exactly returns the number of letters whose size is the given number of bytes, according to size.
 func exactly(t *testing.T, bytes int, size func(text string) int) (n int) {
 	t.Helper()
 	n = bytes * 5 / 3
@@ -192,8 +192,8 @@ func exactly(t *testing.T, bytes int, size func(text string) int) (n int) {
 	return 0
 }
 
-// TestStoredTotals checks that totals which do not fit in the record of a job lose their counters,
-// and say so.
+// TestStoredTotals checks that totals which do not fit in a job's record lose their counters, and
+// report this.
 func TestStoredTotals(t *testing.T) {
 	fits := exactly(t, tally.MaxStored, func(text string) int {
 		var j record.Job
@@ -213,7 +213,7 @@ func TestStoredTotals(t *testing.T) {
 	}
 }
 
-// TestDraftOfCounters checks that a draft drops its counters only if they don't fit.
+// TestDraftOfCounters checks that a draft drops its counters only if they do not fit.
 func TestDraftOfCounters(t *testing.T) {
 	draft := func(text string) *Draft {
 		d := new(Draft)
@@ -250,8 +250,8 @@ func TestSampledTotals(t *testing.T) {
 	}
 }
 
-// TestCensus checks that numbers of records take the place of what a sample says of them, also if
-// it has nothing of some.
+// TestCensus checks that exact numbers of records replace the sample's numbers, even if the sample
+// has no record of some state.
 func TestCensus(t *testing.T) {
 	for _, test := range []struct {
 		name             string
@@ -298,8 +298,8 @@ func TestCensus(t *testing.T) {
 	}
 }
 
-// TestSpacesBound checks that the totals by space take as much as they may, and no more, also while
-// they are added up.
+// TestSpacesBound checks that the totals by kind and namespace take at most their limit of memory,
+// also while records are added.
 func TestSpacesBound(t *testing.T) {
 	const around = len(`{"":{"p":1}}`)
 	for more, want := range []int{1, 0} {

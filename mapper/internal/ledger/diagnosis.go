@@ -13,8 +13,9 @@ import (
 )
 
 // A diagnosis finds out which records of a job are missing or wrong, after the ledger has found
-// that some are. It reads all records twice. First it adds up hashes in 65,536 buckets. A bucket
-// whose sum is not 0 shows a problem. Then it looks only at the records in some of these buckets.
+// that some are. It reads all records twice. In the first reading, it adds up hashes in 65,536
+// buckets. A bucket whose sum is not 0 shows a problem. In the second reading, it looks only at the
+// records in some of these buckets.
 //
 // So its memory does not grow with the number of records, except for the records of at most 20
 // buckets.
@@ -22,19 +23,21 @@ type diagnosis struct {
 	ids, bounds balance
 
 	found map[string]bool // IDs of the records in the chosen buckets
-	// the IDs that parents have given to these ranges, each with a text that names the parent
+	// the IDs that parents have given to their children in these buckets, each with a text that
+	// names the parent
 	made   map[string]string
 	places map[string]*place // places where ranges start or end, by hash
 }
 
 // A place is a position where ranges start or end. If the records are right, one range starts there
-// and one ends there. At the start or the end of the query there is only one.
+// and one ends there. At the start of the query, no range ends, and at the end of the query, none
+// starts.
 type place struct {
 	at           *keyspace.Position // the position; nil: the start or the end of the query
 	begins, ends []string           // IDs of the ranges that start at the position, and that end at it
 }
 
-// diagnose adds texts to the ledger's problems that say which records are missing or wrong.
+// diagnose adds the records that are missing or wrong to the ledger's problems, as texts.
 func diagnose(ctx context.Context, st Records, job *record.Job, l *Ledger) error {
 	d := newDiagnosis(job)
 	var turn sync.Mutex
@@ -57,8 +60,8 @@ func diagnose(ctx context.Context, st Records, job *record.Job, l *Ledger) error
 	return nil
 }
 
-// newDiagnosis returns a diagnosis to whose buckets the job has added its part: its root, and the
-// start and the end of its query.
+// newDiagnosis returns a diagnosis before the first reading. Its buckets already have the job's own
+// part: the root's ID, and the start and the end of the query.
 func newDiagnosis(job *record.Job) *diagnosis {
 	d := &diagnosis{found: make(map[string]bool), made: make(map[string]string), places: make(map[string]*place)}
 	d.ids.add(job.Root(), 1)
@@ -77,8 +80,8 @@ func (d *diagnosis) choose(job *record.Job) {
 	}
 }
 
-// weigh adds hashes of a record to the buckets, in the first reading: of its ID and its children's
-// IDs, its start and its end.
+// weigh is called for each record in the first reading. It adds hashes to the buckets: of the
+// record's ID, its children's IDs, its start and its end.
 func (d *diagnosis) weigh(r *record.Range) {
 	d.ids.add(r.ID, -1)
 	for i := range countable(r) {
@@ -90,7 +93,8 @@ func (d *diagnosis) weigh(r *record.Range) {
 	}
 }
 
-// look stores the IDs and places of a record that belong to chosen buckets, in the second reading.
+// look is called for each record in the second reading. It stores the IDs and places in chosen
+// buckets.
 func (d *diagnosis) look(r *record.Range) {
 	if d.ids.chosen(r.ID) {
 		d.found[r.ID] = true
@@ -120,7 +124,7 @@ func (d *diagnosis) placeAt(hash string, at *keyspace.Position) *place {
 	return d.places[hash]
 }
 
-// report adds to the ledger's problems the IDs and places that do not fit together.
+// report adds the IDs and places that do not fit together to the ledger's problems.
 func (d *diagnosis) report(l *Ledger) {
 	for _, id := range slices.Sorted(maps.Keys(d.made)) {
 		if !d.found[id] {
@@ -150,21 +154,21 @@ func (d *diagnosis) report(l *Ledger) {
 	}
 }
 
-// A balance checks that things come and go equally often. It adds a thing's hash to a bucket when
-// the thing comes, and subtracts the hash when it goes. If everything that came has gone, each
-// bucket is 0.
+// A balance checks that each thing is added as often as it is removed. A thing's hash is added to a
+// bucket when the thing is added, and subtracted when the thing is removed. If everything that was
+// added was also removed, each bucket is 0.
 type balance struct {
 	buckets [1 << 16]uint64
 	wrong   []uint16 // numbers of some buckets that are not 0
 }
 
-// hashOf returns the bucket of a thing, and the value that is added there.
+// hashOf returns the bucket of a thing, and the value to add to this bucket.
 func hashOf(what string) (bucket uint16, value uint64) {
 	h := sha256.Sum256([]byte(what))
 	return binary.BigEndian.Uint16(h[:]), binary.BigEndian.Uint64(h[2:])
 }
 
-// add notes that a thing has come n times, or for a negative n that it has gone.
+// add records that a thing is added n times, or removed -n times if n is negative.
 func (b *balance) add(what string, n int64) {
 	bucket, value := hashOf(what)
 	b.buckets[bucket] += uint64(n) * value

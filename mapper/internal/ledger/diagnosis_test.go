@@ -15,8 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// TestDiagnosis damages the records of a job in every way that its sums show, and checks the
-// problems that are reported.
+// TestDiagnosis damages the records of a job in every way that changes a sum of the ledger. It
+// checks which problems are reported.
 func TestDiagnosis(t *testing.T) {
 	at := func(n int) *keyspace.Position {
 		return &keyspace.Position{Key: datastore.NameKey("K", fmt.Sprintf("%04d", n), nil)}
@@ -101,10 +101,10 @@ func TestDiagnosis(t *testing.T) {
 	}
 }
 
-// TestReport checks which places of ranges are reported, and in which order.
+// TestReport checks which places are reported, and in which order.
 func TestReport(t *testing.T) {
 	at := func(n int64) *keyspace.Position { return keyspace.At(datastore.IDKey("K", n, nil)) }
-	for range 10 { // places are in a map
+	for range 10 { // repeated, because the order of places in the map is random
 		d := newDiagnosis(&record.Job{ID: "j"})
 		d.places = map[string]*place{
 			"fine":       {at(1), []string{"a"}, []string{"b"}},
@@ -127,7 +127,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestChoose checks that a diagnosis looks at a limited number of buckets.
+// TestChoose checks that a diagnosis chooses at most MaxProblems buckets.
 func TestChoose(t *testing.T) {
 	for n, want := range map[int]int{0: 0, 5: 5, 10 * MaxProblems: MaxProblems} {
 		b := new(balance)

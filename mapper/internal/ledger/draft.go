@@ -12,16 +12,16 @@ import (
 )
 
 // A Draft is the sum over a part of a job's records, and says which part. If the task that adds up
-// stops or dies, the next one goes on from the draft. A draft fits in an entity, no matter how many
+// stops or dies, the next task continues from the draft. A draft fits in an entity, however many
 // records there are.
 //
-// It belongs to one epoch of the job, in which no record changes any more. So every draft of that
-// epoch is right, no matter which delivery has stored it and when. A draft of another epoch is
-// useless.
+// It belongs to one epoch of the job. In this epoch, no record changes any more. So every draft of
+// the epoch is right, whichever delivery has stored it. A draft of another epoch is useless.
 type Draft struct {
-	Epoch  int64     `datastore:"epoch,noindex"`
-	Link   int64     `datastore:"link,noindex"`   // the number of the next task in the chain of tasks that add up
-	From   []string  `datastore:"from,noindex"`   // for each slice of range IDs, the ID from which to go on
+	Epoch int64 `datastore:"epoch,noindex"`
+	Link  int64 `datastore:"link,noindex"` // the number of the next task in the chain of tasks that add up
+	// for each slice of range IDs, the ID from which the next task must continue
+	From   []string  `datastore:"from,noindex"`
 	Stored []byte    `datastore:"ledger,noindex"` // the ledger as packed JSON
 	Kept   time.Time `datastore:"kept,noindex"`
 
@@ -34,7 +34,7 @@ func DraftKey(job record.Ref) *datastore.Key {
 }
 
 // Further returns the draft that covers more records, of two drafts of the same epoch. It raises
-// its Link to the higher Link of both, so that no two tasks get the same name.
+// its Link to the higher Link of the two, so that no two tasks get the same name.
 func (d *Draft) Further(o *Draft) *Draft {
 	link := max(d.Link, o.Link)
 	if o.Ledger.Ranges > d.Ledger.Ranges {

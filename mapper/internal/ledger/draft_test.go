@@ -22,11 +22,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// TestDraft adds records up through drafts that are stored and read back. The result must be the
-// same as without drafts.
+// TestDraft adds up records, and stores and restores a draft several times in between. The result
+// must be the same as without drafts.
 func TestDraft(t *testing.T) {
 	j, all := tree(t)
-	all[1].State, all[1].Open, all[1].Estimate = record.Pending, j.ID, 7 // every sum has something to add up
+	// a pending range, so that every sum is more than 0
+	all[1].State, all[1].Open, all[1].Estimate = record.Pending, j.ID, 7
 	all[3].Namespace, all[3].Kind = "n", "K"
 	all[2].Job = "another"
 	rng := testflag.Rand(t)
@@ -36,7 +37,7 @@ func TestDraft(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for i := range MaxProblems { // as many as fit, and more
+	for i := range MaxProblems { // more problems than a ledger lists
 		want.Problem("no %d", i)
 	}
 	d := &Draft{Epoch: 1}
@@ -56,8 +57,8 @@ func TestDraft(t *testing.T) {
 		t.Errorf("%d problems and %d, want %d and %d", len(d.Ledger.Problems), d.Ledger.missed, len(want.Problems),
 			want.missed)
 	}
-	want.Problems = d.Ledger.Problems // in the order of the records
-	want.Waiting = nil                // a finished job's draft has no open ranges
+	want.Problems = d.Ledger.Problems // with drafts, the problems may come in another order
+	want.Waiting = nil                // a real draft has no pending ranges, so it does not store this
 	if !reflect.DeepEqual(&d.Ledger, want) {
 		t.Errorf("%+v, want %+v", d.Ledger, *want)
 	}
@@ -75,7 +76,7 @@ func TestDraft(t *testing.T) {
 	}
 }
 
-// restored returns a draft as another process reads it.
+// restored encodes a draft and decodes it again, as another process does.
 func restored(t *testing.T, d *Draft) *Draft {
 	t.Helper()
 	d.Encode()
@@ -86,11 +87,11 @@ func restored(t *testing.T, d *Draft) *Draft {
 	return again
 }
 
-// TestLargestDraft fills a draft with as much as it can hold, and with more counters than it can.
-// It must fit an entity, and have all counters or say that it has none.
+// TestLargestDraft fills a draft to its limits, and with counters that do not fit. It checks that
+// the draft fits in an entity, and that it has all counters or reports them as lost.
 func TestLargestDraft(t *testing.T) {
 	rng := testflag.Rand(t)
-	// random bytes of a name, which do not compress
+	// number of random bytes in each name; these do not compress
 	for random, fits := range map[int]bool{0: true, 3: true, 10: true, 30: false} {
 		t.Run(fmt.Sprintf("%d random bytes", random), func(t *testing.T) { largestDraft(t, rng, random, fits) })
 	}
@@ -152,8 +153,8 @@ func largestDraft(t *testing.T, rng *rand.Rand, random int, fits bool) {
 	}
 }
 
-// TestSpacesOfParts adds up more spaces than fit, in parts that each drop some. The same spaces
-// must remain as if all were added up at once.
+// TestSpacesOfParts adds up numbers by kind and namespace in parts. They are too many, so each part
+// drops some. The remaining ones must be the same as if all were added up at once.
 func TestSpacesOfParts(t *testing.T) {
 	rng := testflag.Rand(t)
 	var whole Sum
@@ -177,7 +178,7 @@ func TestSpacesOfParts(t *testing.T) {
 	}
 }
 
-// TestStoredNamesOfDrafts checks the names under which drafts are stored, see
+// TestStoredNamesOfDrafts checks the property names under which drafts are stored, see
 // record.TestStoredNames.
 func TestStoredNamesOfDrafts(t *testing.T) {
 	saved, err := datastore.SaveStruct(&Draft{Epoch: 1, Link: 1, From: []string{"a"}, Stored: []byte("b"),

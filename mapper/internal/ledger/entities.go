@@ -12,14 +12,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Entities reads a database's entities. Package source implements it.
+// Entities reads the database's entities. Package source implements it.
 type Entities interface {
-	// KeysDigest returns how many entities of a query are in a range, and the digest of their keys.
+	// KeysDigest returns the number of a query's entities in a range, and the digest of their keys.
 	KeysDigest(ctx context.Context, q query.Query, start, end *keyspace.Position) (int64, []byte, error)
 }
 
-// A Comparison says how many ranges have other entities in the database than they had when their
-// pages ran.
+// A Comparison says in how many ranges the database has other entities now than when the pages ran.
 type Comparison struct {
 	Compared, Different int      // numbers of ranges that were compared, and that differ
 	Differences         []string // descriptions of the first MaxProblems ranges that differ
@@ -40,7 +39,8 @@ func OfEntities(
 	var turn sync.Mutex
 	found := new(Comparison)
 	return found, st.EachRecord(ctx, job.Ref(), func(r *record.Range) error {
-		if r.Alone || r.State != record.Done { // the range of the page counts its entity
+		// The entity of an Alone range is already compared in its page's range.
+		if r.Alone || r.State != record.Done {
 			return nil
 		}
 		n, keys, err := src.KeysDigest(ctx, q, r.Start, r.End)

@@ -90,8 +90,9 @@ func boundaryDigest(p *keyspace.Position) *record.Digest {
 	return d
 }
 
-// boundaryHash returns a hash of the position where a range starts or ends, which is the same for
-// both. A nil position stands for the start or the end of the query, which differ.
+// boundaryHash returns a hash of the position where a range starts or ends. Both have the same
+// hash. For a nil position, the second argument says whether it stands for the start or for the end
+// of the query. These two have different hashes.
 func boundaryHash(p *keyspace.Position, begins bool) string {
 	if p != nil {
 		return string(boundaryDigest(p).Sum())
@@ -108,11 +109,11 @@ func idNumber(id string) tally.Sum {
 	return tally.SumOf(b)
 }
 
-// maxChildren is a number of children that no range reaches.
+// maxChildren is more than the number of children that any range can have.
 const maxChildren = 1 << 20
 
-// countable returns a record's number of children. If a damaged record says more than maxChildren,
-// it returns 0.
+// countable returns a record's number of children. If the number is above maxChildren, the record
+// is damaged, and countable returns 0.
 func countable(r *record.Range) int64 {
 	if r.Children > maxChildren {
 		return 0
@@ -120,7 +121,7 @@ func countable(r *record.Range) int64 {
 	return r.Children
 }
 
-// check checks whether the fields of one record fit together.
+// check checks whether the fields of one record are consistent.
 func (l *Ledger) check(r *record.Range) {
 	if r.Stored != nil && !r.Stored.Equal(r.Key()) {
 		l.Problem("the record of range %s is stored as %s", r.ID, r.Stored.Name)
@@ -241,7 +242,7 @@ func (l *Ledger) CheckEnd(j *record.Job) {
 	if l.Lost != nil {
 		l.Problem("the job has %s, and %v", j.State, l.Lost)
 	}
-	recorded, _ := j.RecordedTotals() // they are compared as texts below
+	recorded, _ := j.RecordedTotals() // a record that can't be decoded differs as a text
 	if recorded.Processed != l.Processed || recorded.Failures != l.Failures ||
 		recorded.Ranges != l.Ranges {
 		l.Problem("the totals of the job are %d processed and %d failures in %d ranges, its records add up to %d, %d "+
@@ -250,7 +251,7 @@ func (l *Ledger) CheckEnd(j *record.Job) {
 		return
 	}
 	text, _ := tally.Unpack(j.Totals)
-	if sum, _ := json.Marshal(l.Totals); !bytes.Equal(sum, text) { // numbers and texts encode
+	if sum, _ := json.Marshal(l.Totals); !bytes.Equal(sum, text) { // numbers and texts can always be encoded
 		l.Problem("the counters, pages, spaces or written entities of the job's totals are not what its records add " +
 			"up to")
 	}

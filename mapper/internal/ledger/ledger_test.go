@@ -17,8 +17,8 @@ var noon = time.Date(2026, 11, 22, 12, 0, 0, 123456789, time.UTC)
 
 func at(id int64) *keyspace.Position { return keyspace.At(datastore.IDKey("K", id, nil)) }
 
-// family returns a job that has ended, and the records of a page, of the rest after it, and of an
-// entity that failed.
+// family returns the record of a job that has ended, and the records of three ranges: a page, the
+// rest after it, and an entity that has failed.
 func family(t *testing.T) (*record.Job, []*record.Range) {
 	t.Helper()
 	j := &record.Job{ID: "j", Mapper: "m", PageSize: 100, Created: noon, Generation: 2,
@@ -57,8 +57,8 @@ func ledgerOf(t *testing.T, j *record.Job, all []*record.Range) *Ledger {
 	return l
 }
 
-// TestDamagedRecords changes one value in a job's records at a time, also with a new seal, and
-// checks the problem that the ledger reports.
+// TestDamagedRecords changes one value in a job's records at a time, with the old seal and with a
+// new one. It checks which problem the ledger reports.
 func TestDamagedRecords(t *testing.T) {
 	const root, rest, alone = 0, 1, 2
 	for name, test := range map[string]struct {
@@ -146,7 +146,7 @@ func TestDamagedRecords(t *testing.T) {
 	}
 }
 
-// TestDamagedJob changes the record of a job that has ended, whose ranges' records are right.
+// TestDamagedJob changes the record of a job that has ended. The records of its ranges are right.
 func TestDamagedJob(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*record.Job)

@@ -19,7 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A proven is a job that has ended, over entities 1 to 40, with a record for each ten entities.
+// A proven is a job that has ended. It has processed the entities 1 to 40, with a range for each
+// ten entities.
 type proven struct {
 	client *datastore.Client
 	store  store.Store
@@ -81,12 +82,13 @@ func (p *proven) write(t *testing.T, m ...*datastore.Mutation) {
 	}
 }
 
-// TestOfRecords checks that a job's records are proven whole, or that the problems are named.
+// TestOfRecords checks whether the records of a job prove that it is complete, and which problems
+// are reported otherwise.
 func TestOfRecords(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		damage func(t *testing.T, p *proven)
-		want   []string // a part of each of the last problems; none: the job is proven
+		want   []string // a part of each problem's text; none: the records are complete
 		err    error
 	}{
 		{name: "they are whole", damage: func(*testing.T, *proven) {}},
@@ -123,7 +125,7 @@ func TestOfRecords(t *testing.T) {
 				if (len(l.Problems) == 0) != (c.want == nil) || len(l.Problems) < len(c.want) {
 					t.Fatalf("%q, want %q", l.Problems, c.want)
 				}
-				if c.name == "one was changed" { // no other record shows that
+				if c.name == "one was changed" { // only the seal shows this
 					return
 				}
 				for i, problem := range l.Problems[len(l.Problems)-len(c.want):] {
@@ -136,12 +138,12 @@ func TestOfRecords(t *testing.T) {
 	}
 }
 
-// TestOfEntities compares the entities in the database with those that pages had.
+// TestOfEntities compares the entities in the database with the entities that the pages had.
 func TestOfEntities(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		change    []*datastore.Mutation
-		different []int // ranges, by their first IDs
+		different []int // the ranges that differ, by their first IDs
 	}{
 		{name: "nothing has changed"},
 		{name: "an entity was changed",

@@ -15,13 +15,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A shelf has the records of a job. Its calls are numbered from 1.
+// A shelf implements Records and has the records of one job. Its calls are numbered from 1.
 type shelf struct {
 	job    *record.Job
 	ranges []*record.Range
 	calls  int
-	fails  int // the call that fails; 0: none
-	cleans int // the call before which the job is cleaned up
+	fails  int // number of the call that fails; 0: none
+	cleans int // number of the call before which the job is cleaned up; 0: none
 }
 
 var errShelf = errors.New("the database is down")
@@ -68,13 +68,13 @@ func (s *shelf) EachRecord(_ context.Context, _ record.Ref, f func(*record.Range
 	return nil
 }
 
-// TestReadsOfRecords checks how often the records of a job are read, and that an error of each
-// read, or a clean-up beside it, gives no ledger.
+// TestReadsOfRecords checks how often OfRecords reads a job's records. If a read fails, or a
+// clean-up runs at the same time, it must return an error and no ledger.
 func TestReadsOfRecords(t *testing.T) {
 	for _, damaged := range []bool{false, true} {
-		reads := 3 // the job, its records, the job
+		reads := 3 // the job's record, the ranges' records, and the job's record again
 		if damaged {
-			reads = 5 // the records twice more
+			reads = 5 // with a problem, the ranges' records are read twice more
 		}
 		for _, s := range []shelf{{}, {cleans: 1}, {cleans: 2}, {cleans: reads}, {fails: 1}, {fails: 2}, {fails: 3},
 			{fails: 4}, {fails: 5}} {
@@ -114,7 +114,8 @@ func TestReadsOfRecords(t *testing.T) {
 	}
 }
 
-// TestEndIsCompared checks that a job is not proven if its records add up to other totals.
+// TestEndIsCompared checks that a problem is reported if the records add up to other totals than
+// the job's record has.
 func TestEndIsCompared(t *testing.T) {
 	s := new(shelf)
 	s.job, s.ranges = family(t)
@@ -125,7 +126,8 @@ func TestEndIsCompared(t *testing.T) {
 	}
 }
 
-// A lister lists the keys that each range has in the database, by its end.
+// A lister implements Entities. It lists the keys that each range has in the database, by the
+// range's end.
 type lister struct {
 	n    map[string]int64
 	keys map[string]string
@@ -138,8 +140,8 @@ func (s *lister) KeysDigest(_ context.Context, q query.Query, _, end *keyspace.P
 	return s.n[fmt.Sprint(end)], []byte(s.keys[fmt.Sprint(end)]), s.err
 }
 
-// TestComparison checks which ranges differ from the database: those with another number of
-// entities, or with other keys.
+// TestComparison checks which ranges are reported as different from the database: those with
+// another number of entities, or with other keys.
 func TestComparison(t *testing.T) {
 	j := &record.Job{ID: "j", Query: []byte(`{"kind":"K"}`)}
 	of := func(end int64) *record.Range {
@@ -178,7 +180,7 @@ func TestComparison(t *testing.T) {
 	}
 }
 
-// TestSoundRecords checks that a ledger has no objection to records as a running job has them.
+// TestSoundRecords checks that a ledger reports no problem in the records of a running job.
 func TestSoundRecords(t *testing.T) {
 	for name, change := range map[string]func(*record.Range){
 		"a pending range":               func(r *record.Range) {},
@@ -202,7 +204,8 @@ func TestSoundRecords(t *testing.T) {
 	}
 }
 
-// TestPendingTiles checks that ranges are counted by what they are.
+// TestPendingTiles checks the ledger's numbers of tiles, pending tiles, and ranges of single
+// entities.
 func TestPendingTiles(t *testing.T) {
 	l := new(Ledger)
 	for _, r := range []*record.Range{{State: record.Pending}, {State: record.Done}, {State: record.Done},

@@ -37,7 +37,7 @@ func OfRecords(ctx context.Context, st Records, ref record.Ref) (*record.Job, *L
 	switch now, err := st.LoadJob(ctx, job.Ref()); {
 	case err != nil:
 		return nil, nil, err
-	case now.Cleaned: // during the read
+	case now.Cleaned: // a clean-up ran during the read
 		return nil, nil, now.CleanedUp()
 	}
 	return job, l, nil

@@ -18,7 +18,7 @@ type Sum struct {
 	leftOut tally.Names
 }
 
-// addSpace adds the totals of a kind in a namespace, which has the given name.
+// addSpace adds the totals of a kind in a namespace. The name is "namespace/kind".
 func (s *Sum) addSpace(name string, more record.SpaceTotals) {
 	if s.Spaces == nil {
 		s.Spaces = make(map[string]record.SpaceTotals)
@@ -32,13 +32,14 @@ func (s *Sum) addSpace(name string, more record.SpaceTotals) {
 	}
 }
 
-// Add adds the record of a range.
+// Add adds the numbers in the record of a range.
 func (s *Sum) Add(r *record.Range) error {
 	s.Ranges++
 	if s.Sample != nil {
 		s.Sample.Add(r)
 	}
-	if !r.Continued && (!r.Alone || !r.Done.Equal(r.Created)) { // an entity that failed at once never had a task
+	// An entity that failed finally in its page never had a task of its own.
+	if !r.Continued && (!r.Alone || !r.Done.Equal(r.Created)) {
 		s.Tasks++
 	}
 	s.Depth = max(s.Depth, r.Depth)
@@ -119,10 +120,10 @@ func (s *Sum) Close(j *record.Job) {
 	s.bound()
 }
 
-// checkStored drops the counters if the totals with them don't fit into the record of a job.
+// checkStored drops the counters if the totals do not fit in a job's record with them.
 func (s *Sum) checkStored() {
 	var j record.Job
-	if _ = s.RecordIn(&j); len(j.Totals) > tally.MaxStored { // nothing is recorded after an error
+	if _ = s.RecordIn(&j); len(j.Totals) > tally.MaxStored { // an error leaves Totals empty
 		s.Counters, s.Lost, s.CountersLost = nil, tally.ErrTooMany, true
 	}
 }
@@ -139,7 +140,7 @@ func (s *Sum) Scale(factor float64) {
 	}
 	for name, n := range s.Counters {
 		if !tally.IsSum(name) {
-			continue // a minimum or maximum is not extrapolated
+			continue // a minimum or a maximum can't be extrapolated
 		}
 		s.Counters[name] = int64(float64(n) * factor)
 	}
@@ -150,15 +151,15 @@ func (s *Sum) Scale(factor float64) {
 	}
 }
 
-// SetPending copies the numbers of pending ranges from another sum, whose sample has more pending
+// SetPending replaces the numbers of pending ranges by those in o. The sample of o has more pending
 // ranges.
 func (s *Sum) SetPending(o *Sum) {
 	s.Pending, s.Retrying, s.Expected, s.Waiting = o.Pending, o.Retrying, o.Expected, o.Waiting
 	s.Sample.SetPending(o.Sample)
 }
 
-// SetCensus extrapolates the sum over a sample of records to all records, whose numbers are in c.
-// The numbers of open ranges come from the sum open.
+// SetCensus extrapolates the sum over a sample of records to all records. c has the exact numbers
+// of all records. The numbers of pending ranges come from open, a sum over pending ranges.
 func (s *Sum) SetCensus(c record.Census, open *Sum) {
 	sampled := s.Sample.Pages
 	if sampled > 0 {
@@ -177,13 +178,14 @@ const (
 	maxSpaceBytes = 128 << 10 // the maximum size as JSON, in bytes
 )
 
-// bound keeps the totals of the first kinds and namespaces, in the order of names, if there are too
-// many. It may be called before all records are added. It drops only totals that the complete sum
-// would drop, too, because that has at least as many before them.
+// bound keeps only the totals of the first kinds and namespaces, sorted by name, if there are too
+// many. A caller may call it before all records are added. A dropped total would also be dropped at
+// the end, because at least as many totals would be before it.
 func (s *Sum) bound() {
 	bytes := 0
 	for i, name := range slices.Sorted(maps.Keys(s.Spaces)) {
-		space, _ := json.Marshal(map[string]record.SpaceTotals{name: s.Spaces[name]}) // strings and numbers encode
+		// strings and numbers can always be encoded
+		space, _ := json.Marshal(map[string]record.SpaceTotals{name: s.Spaces[name]})
 		if bytes += len(space); i >= maxSpaces || bytes > maxSpaceBytes {
 			delete(s.Spaces, name)
 			s.leftOut.Add(name)

@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// tree returns a job that has ended, and its ranges: a root, four pieces that were cut off, and one
-// entity that was retried alone and failed.
+// tree returns the record of a job that has ended, and the records of its ranges. These are a root,
+// four ranges that were cut off, and the range of an entity that was retried and failed.
 func tree(t *testing.T) (*record.Job, []*record.Range) {
 	t.Helper()
 	j := &record.Job{ID: "j", Mapper: "m", PageSize: 100, Created: noon}
@@ -48,7 +48,7 @@ func tree(t *testing.T) (*record.Job, []*record.Range) {
 	return j, all
 }
 
-// TestTotals adds records up in any order and in any parts.
+// TestTotals checks that records added up in any order and in any parts give the same totals.
 func TestTotals(t *testing.T) {
 	j, all := tree(t)
 	rng := testflag.Rand(t)
@@ -78,7 +78,8 @@ func TestTotals(t *testing.T) {
 	}
 }
 
-// TestLedger changes one value at a time, and checks that the ledger finds it.
+// TestLedger changes one value in a job's records at a time, and checks that the ledger reports a
+// problem.
 func TestLedger(t *testing.T) {
 	reseal := func(r *record.Range) { r.Seal = r.Digest() }
 	for name, change := range map[string]func(j *record.Job, all []*record.Range) []*record.Range{
@@ -188,7 +189,7 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestScaled extrapolates from a part of the records.
+// TestScaled extrapolates from a part of the records to all.
 func TestScaled(t *testing.T) {
 	sum := Sum{Totals: record.Totals{Processed: 10, Failures: 1, Ranges: 5, Depth: 3,
 		Counters: map[string]int64{"a": -4},
@@ -200,7 +201,8 @@ func TestScaled(t *testing.T) {
 	}
 }
 
-// TestBoundedSpaces checks that spaces are dropped if the record of a job has no room for them.
+// TestBoundedSpaces checks that totals by kind and namespace are dropped if they do not fit in the
+// job's record.
 func TestBoundedSpaces(t *testing.T) {
 	for n, want := range map[int]int{10: 10, maxSpaces: maxSpaces, maxSpaces + 7: maxSpaces} {
 		sum := Sum{}

@@ -11,23 +11,24 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A Portion limits how much work is lost if a process dies while it adds up a job's records. A
-// field of 0 has its default.
+// A Portion limits the work that is lost if a process dies while it adds up a job's records. A
+// field of 0 means the default.
 type Portion struct {
-	Records int           // number of records from each slice of IDs after which a draft is stored
-	Time    time.Duration // the time after which another task goes on
+	Records int           // number of records of each slice of IDs after which a draft is stored
+	Time    time.Duration // the time after which another task continues
 }
 
-// portionRecords is the default of Portion.Records. It is small enough that a process stores a
-// draft every few seconds. Jobs with fewer records are added up without a draft.
+// portionRecords is the default of Portion.Records. It is so small that a process stores a draft
+// every few seconds. A job with fewer records is added up without a draft.
 const portionRecords = 5000
 
-// addUp adds up the records of a job, and returns their sum. The records must not change while
-// goesOn returns true. Now and then addUp stores a draft, which is the sum so far. If its time is
-// over, it enqueues a task that goes on from the draft, and returns nil.
+// addUp adds up the records of a job, and returns their sum. While goesOn returns true for the
+// job's record, the ranges' records must not change. addUp regularly stores a draft, which is the
+// sum so far. When its time is over, it enqueues a task that continues from the draft, and returns
+// nil.
 //
-// If a delivery dies, the next one goes on from its draft. If two deliveries add up at the same
-// time, both go on from the draft with more records.
+// If a delivery dies, the next one continues from its draft. If two deliveries add up at the same
+// time, both continue from the draft with more records.
 func (js *Jobs) addUp(
 	ctx context.Context, job *record.Job, path string, t body.Job, goesOn func(*record.Job) bool,
 ) (*ledger.Ledger, error) {
@@ -57,7 +58,7 @@ func (js *Jobs) addUp(
 	return nil, js.enqueue(ctx, job, path, t, time.Time{})
 }
 
-// draft returns the stored sum from which addUp goes on.
+// draft returns the stored sum from which addUp continues.
 func (js *Jobs) draft(ctx context.Context, job *record.Job) (*ledger.Draft, error) {
 	if !job.Drafted {
 		return store.NewDraft(job), nil
@@ -65,8 +66,8 @@ func (js *Jobs) draft(ctx context.Context, job *record.Job) (*ledger.Draft, erro
 	return js.Store.LoadDraft(ctx, job)
 }
 
-// lastLink returns the latest task of the chain that adds up the records of a job at its end.
-// Without a draft, that is the first task.
+// lastLink returns the latest task in the chain of tasks that add up a job's records at its end.
+// Without a draft, this is the first task.
 func (js *Jobs) lastLink(ctx context.Context, job *record.Job) (body.Job, error) {
 	d, err := js.draft(ctx, job)
 	if err != nil {

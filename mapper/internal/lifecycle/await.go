@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// Bounds of the time between two reads of a job for which a caller waits. The time is a tenth
+	// Limits of the time between two reads of a job whose end a caller awaits. The time is a tenth
 	// of the wait so far.
 	firstPause   = 50 * time.Millisecond
 	longestPause = 2 * time.Second
-	patience     = time.Minute // the time for which reads may fail before the wait ends with an error
-	fewFailures  = 5           // the number of errors in a row that is accepted, however long they last
-	lookEvery    = time.Minute // how often the queue is asked whether it can deliver the job's tasks
+	patience     = time.Minute // how long reads may fail before Await returns an error
+	fewFailures  = 5           // number of consecutive errors that Await always accepts, however long they last
+	lookEvery    = time.Minute // how often Await asks the queue whether it can deliver the job's tasks
 )
 
-// Await waits until a job has ended, or one of its limits has paused it, and calls then. It reads
-// the job's record as soon as this process changes the job's state, and otherwise after a tenth of
-// the time waited so far. Once a minute it asks the queue, and logs why the queue can't deliver the
-// job's tasks.
+// Await waits until a job has ended, or one of its limits has paused it. Then it calls then. It
+// reads the job's record when this process changes the job's state, and otherwise after a tenth of
+// the time waited so far. Once a minute it asks the queue whether it can deliver the job's tasks.
+// If not, it logs the reason.
 //
-// Await ignores errors that may pass, also of then, unless several in a row have lasted for more
-// than a minute.
+// Await ignores temporary errors, also of then, unless several consecutive ones have lasted for
+// more than a minute.
 func (js *Jobs) Await(ctx context.Context, ref record.Ref, then func(ended record.Ref) error) error {
 	begun := time.Now()
 	w := wait{js: js, ref: ref, then: then, asked: begun}
@@ -46,22 +46,22 @@ func (js *Jobs) Await(ctx context.Context, ref record.Ref, then func(ended recor
 	}
 }
 
-// A wait is the state of a caller's wait for the end of a job.
+// A wait is the state of a call of Await.
 type wait struct {
 	js   *Jobs
 	ref  record.Ref
 	then func(ended record.Ref) error
 
 	asked   time.Time // when the queue was last asked
-	failed  int       // number of failed reads in a row
-	failing time.Time // when the first of these has failed
+	failed  int       // number of consecutive failed reads
+	failing time.Time // when the first of these failed
 }
 
 // look reads the job's record, and reports whether the wait is over.
 func (w *wait) look(ctx context.Context) (over bool, err error) {
 	job, err := w.js.Store.LoadJob(ctx, w.ref)
 	if err == nil {
-		w.ref = job.Ref() // another job that takes the ID is not the one to wait for
+		w.ref = job.Ref() // from now on, ignore a later job with the same ID
 		if job.Over() || job.State == record.Paused && (job.Limited || job.Poor) {
 			if err = w.then(w.ref); err == nil {
 				return true, nil
@@ -77,7 +77,9 @@ func (w *wait) look(ctx context.Context) (over bool, err error) {
 		}
 	case errors.Is(err, record.ErrNoSuchJob), fault.Refused(err):
 		return true, err
-	default: // the first one may have taken long, or this process has stood still
+	// time alone is not enough: the first read may have taken long, or this process may have been
+	// suspended
+	default:
 		if w.failed++; w.failed == 1 {
 			w.failing = time.Now()
 		}

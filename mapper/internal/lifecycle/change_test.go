@@ -17,9 +17,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// TestChangeByAnother aborts the commit of a change, as somebody else makes the same change, and
-// has the database refuse what the next attempt reads. The caller has what it wants, and gets the
-// job.
+// TestChangeByAnother resumes a job, while another client resumes it, too. The database aborts the
+// first commit, and refuses the read of the next attempt. Resume must succeed, because the job is
+// in the wanted state.
 func TestChangeByAnother(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		j := w.NewJob("j", "m")

@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A CleanUp says which records of an ended job are deleted, and when. See mapper.CleanUpOptions for
-// the fields. It is stored as JSON in the job's record.
+// A CleanUp says which records of an ended job are deleted, and when. The fields are explained at
+// mapper.CleanUpOptions. The job's record stores it as JSON.
 type CleanUp struct {
 	IncludeFailures bool          `json:"failures,omitempty"`
 	IncludeJob      bool          `json:"job,omitempty"`
@@ -27,19 +27,20 @@ type CleanUp struct {
 const (
 	cleanupPath = "cleanup"
 
-	// cleanupRanges is how many records one task cleans up, and cleanupBatch how many one commit.
-	// With 10 KiB a record, and 160 KiB in the few with many keys, a commit stays far below 10 MiB.
+	// cleanupRanges is the number of records that one task cleans up, and cleanupBatch the number
+	// in one commit. Most records have at most 10 KiB, and the few with many keys 160 KiB. So a
+	// commit has far less than the allowed 10 MiB.
 	cleanupRanges = 5000
 	cleanupBatch  = 50
 )
 
-// addUpTask is the number of the task that adds up the records of a job without totals, before they
-// are cleaned up. Each slice of IDs has a task with the slice's number. The number in a task's name
-// also has the tick at which the task is enqueued.
+// addUpTask is the number of the clean-up task that adds up the records of a job without totals,
+// before they are deleted. The other tasks are one for each slice of IDs, with the slice's number.
+// A task's name has its number and the tick at which it was enqueued.
 const addUpTask = store.SlicesOfIDs
 
-// enqueueCleanUp enqueues the first tasks of a clean-up. If they are lost, a sweep calls it again:
-// their names then have the number of a later tick, so the queue accepts them.
+// enqueueCleanUp enqueues the first tasks of a clean-up. If they are lost, a sweep calls it again.
+// Their names then contain a later tick, so the queue accepts them.
 func (js *Jobs) enqueueCleanUp(ctx context.Context, job *record.Job) error {
 	first, last := int64(0), int64(store.SlicesOfIDs-1)
 	if len(job.Totals) == 0 {
@@ -54,8 +55,8 @@ func (js *Jobs) enqueueCleanUp(ctx context.Context, job *record.Job) error {
 	return nil
 }
 
-// sweepCleanUp is the sweep of a job that is being cleaned up: it enqueues lost tasks of the
-// clean-up. If no record remains, it ends the clean-up.
+// sweepCleanUp is the sweep of a job that is being cleaned up. It enqueues the lost tasks of the
+// clean-up. If no record remains to be cleaned up, it ends the clean-up.
 func (js *Jobs) sweepCleanUp(ctx context.Context, job *record.Job, now time.Time) error {
 	if err := js.enqueueSweep(ctx, job, now); err != nil {
 		return err
@@ -65,7 +66,7 @@ func (js *Jobs) sweepCleanUp(ctx context.Context, job *record.Job, now time.Time
 	}
 	if len(job.Totals) == 0 {
 		if d, err := js.draft(ctx, job); err != nil || now.Sub(d.Kept) < sweepEvery {
-			return err // a task adds up at present
+			return err // a task is adding up the records
 		}
 		return js.enqueueCleanUp(ctx, job)
 	}
@@ -74,7 +75,8 @@ func (js *Jobs) sweepCleanUp(ctx context.Context, job *record.Job, now time.Time
 	case err != nil:
 		return err
 	case n == 0:
-		if err := js.planRetention(ctx, job); err != nil { // the remaining records may be cleaned up later
+		// Records may remain, such as failures, for which an automatic clean-up is planned.
+		if err := js.planRetention(ctx, job); err != nil {
 			return err
 		}
 		return js.finishCleanUp(ctx, job)
@@ -90,7 +92,7 @@ func (js *Jobs) runCleanUp(ctx context.Context, job *record.Job, t body.Job) err
 		return nil
 	}
 	if held, err := js.Store.HoldsBack(ctx, job); err != nil || held {
-		return err // a sweep continues later
+		return err // a later sweep continues
 	}
 	i := t.Tick % (addUpTask + 1)
 	if i == addUpTask {
@@ -108,16 +110,17 @@ func (js *Jobs) runCleanUp(ctx context.Context, job *record.Job, t body.Job) err
 	return js.enqueue(ctx, job, cleanupPath, t, time.Time{})
 }
 
-// recordTotals adds up the records of a job that failed or was aborted, before they are deleted. It
-// first abandons all open ranges, because a slow process may still be about to commit a page of
-// one. New ranges are created only in the commit of an open range, so no record changes after that.
+// recordTotals adds up the records of a job that failed or was aborted, before they are deleted.
+// First it abandons all open ranges, because a slow process may be about to commit a page. New
+// ranges are created only in the commit of an open range. So afterwards, no record changes any
+// more.
 func (js *Jobs) recordTotals(ctx context.Context, job *record.Job, t body.Job) error {
 	left, err := js.abandonOpen(ctx, job.Ref(), cleanupRanges)
 	if err != nil {
 		return fmt.Errorf("clean up job %s: %w", job.ID, err)
 	}
 	if left != "" {
-		t.After = left // only to get a new name for the task
+		t.After = left // gives the next task another name
 		return js.enqueue(ctx, job, cleanupPath, t, time.Time{})
 	}
 	epoch := job.Epoch
@@ -138,8 +141,8 @@ func (js *Jobs) recordTotals(ctx context.Context, job *record.Job, t body.Job) e
 	return js.enqueueCleanUp(ctx, job)
 }
 
-// abandonOpen abandons open ranges of an ended job, at least most of them if there are as many. It
-// returns the ID of an open range that remains, or "".
+// abandonOpen abandons at least most open ranges of an ended job, or all if there are fewer. It
+// returns the ID of an open range that remains, or "" if none does.
 func (js *Jobs) abandonOpen(ctx context.Context, job record.Ref, most int) (left string, err error) {
 	for ; ; most -= sweepRanges {
 		open, err := js.Store.FirstMarked(ctx, "open", job, "", sweepRanges)
@@ -162,8 +165,9 @@ func (js *Jobs) abandonOpen(ctx context.Context, job record.Ref, most int) (left
 	}
 }
 
-// abandon takes a pending range away from its task, permanently. A damaged record, which is open
-// but not pending, only loses the mark: otherwise it would be found again and again.
+// abandon ends a pending range without a result, so that a late task can't commit its page. If the
+// record is damaged, open but not pending, abandon only removes the property open. Otherwise each
+// search would find the record again.
 func (js *Jobs) abandon(ctx context.Context, key *datastore.Key) error {
 	_, err := js.Store.UpdateRange(ctx, key, func(r *record.Range) bool {
 		if r.Open == "" {
@@ -177,8 +181,8 @@ func (js *Jobs) abandon(ctx context.Context, key *datastore.Key) error {
 	return err
 }
 
-// cleanRecords cleans up the first records whose range IDs are in [from, to). It returns the last
-// one's ID, and the number of records.
+// cleanRecords cleans up the first records whose range IDs are in [from, to). It returns the ID of
+// the last one, and the number of records.
 func (js *Jobs) cleanRecords(ctx context.Context, job *record.Job, from, to string) (last string, n int, err error) {
 	o, err := cleanUpOf(job)
 	if err != nil {
@@ -222,7 +226,7 @@ func (js *Jobs) cleanRecords(ctx context.Context, job *record.Job, from, to stri
 	return last, n, nil
 }
 
-// cleanBatches cleans up the batches of an undo ([record.Batch]) whose names are in [from, to), and
+// cleanBatches cleans up batches of an undo ([record.Batch]) whose names are in [from, to), and
 // returns their number.
 func (js *Jobs) cleanBatches(ctx context.Context, job *record.Job, from, to string, o CleanUp) (n int, err error) {
 	expires := time.Now().Add(o.ExpireAfter).UTC().Truncate(time.Microsecond)
@@ -252,8 +256,8 @@ func (js *Jobs) cleanBatches(ctx context.Context, job *record.Job, from, to stri
 	return n, err
 }
 
-// cleanBatch deletes some records. If they are to expire instead, a transaction sets their time of
-// expiry, and skips records that are deleted already.
+// cleanBatch deletes some records. If the clean-up lets records expire instead, a transaction sets
+// their expiry. It skips records that no longer exist.
 func (js *Jobs) cleanBatch(ctx context.Context, batch []*record.Range, o CleanUp) error {
 	keys := make([]*datastore.Key, len(batch))
 	for i, r := range batch {
@@ -274,7 +278,7 @@ func (js *Jobs) cleanBatch(ctx context.Context, batch []*record.Range, o CleanUp
 		}
 		for i := range all {
 			if r := &all[i]; !missing[i] && r.Expires.IsZero() {
-				r.Expires, r.Samples = expires, nil // it is not split any more
+				r.Expires, r.Samples = expires, nil // the samples are for splitting the range, which has ended
 				if err := store.Write(tx, r.Update()); err != nil {
 					return err
 				}

@@ -17,13 +17,15 @@ import (
 )
 
 const (
-	addUp       = 16   // the number of the task of a clean-up that adds up the records; the others have a slice each
-	perTask     = 5000 // records
-	perCommit   = 50   // records
+	// number of the clean-up task that adds up the records; the other tasks have the numbers of
+	// slices
+	addUp       = 16
+	perTask     = 5000 // number of records that one task cleans up
+	perCommit   = 50   // number of records in one commit
 	sweepsAfter = 2 * time.Minute
 )
 
-// endedJob puts the record of a job that has ended with totals.
+// endedJob stores the record of a job that has ended and has totals.
 func (w *trialWorld) endedJob(id, mapper string) *record.Job {
 	w.Helper()
 	j := w.NewJob(id, mapper)
@@ -34,7 +36,8 @@ func (w *trialWorld) endedJob(id, mapper string) *record.Job {
 	return w.Job(id)
 }
 
-// TestLargeCleanUp cleans up more records than one task does. Each task goes on after the last.
+// TestLargeCleanUp cleans up more records than one task does. Each task must continue where the
+// last one stopped.
 func TestLargeCleanUp(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -63,7 +66,7 @@ func TestLargeCleanUp(t *testing.T) {
 			w.Errorf("%d records are left, and the tasks are %+v", n, w.tasks("cleanup"))
 		}
 		w.purge()
-		time.Sleep(sweepsAfter) // tasks of another tick have other names
+		time.Sleep(sweepsAfter) // tasks of a later tick have other names
 		w.insert(slice)
 		w.must(w.deliver(w.Context(), j, "sweep", body.Job{Tick: 1}, 0))
 		if n := w.count(record.RangeKind); n != 1 || len(w.tasks("cleanup")) != addUp || w.Job("j").Cleaning == "" {
@@ -82,16 +85,17 @@ func TestLargeCleanUp(t *testing.T) {
 	})
 }
 
-// TestCleanUpKeeps checks which records a clean-up leaves: failures, if it does not include them,
-// and records that expire already. A clean-up that deletes also deletes those.
+// TestCleanUpKeeps checks which records a clean-up leaves. These are failures that it does not
+// include, and records that already expire. A clean-up that deletes at once also deletes the
+// latter.
 func TestCleanUpKeeps(t *testing.T) {
 	t.Parallel()
 	soon := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 	for _, c := range []struct {
 		name           string
 		how            lifecycle.CleanUp
-		failed, expire bool // what the record is
-		gone, keeps    bool // the record is deleted, or expires when it did before
+		failed, expire bool // whether the record is of a failure, and whether it already expires
+		gone, keeps    bool // whether the record is deleted, and whether it keeps its time of expiry
 	}{
 		{"a record", lifecycle.CleanUp{}, false, false, true, false},
 		{"a failure", lifecycle.CleanUp{}, true, false, false, true},
@@ -132,8 +136,9 @@ func TestCleanUpKeeps(t *testing.T) {
 	}
 }
 
-// TestCleanUpOvertaken has somebody delete a record that a clean-up is about to let expire, and
-// another clean-up let one expire.
+// TestCleanUpOvertaken changes records that a clean-up is about to let expire: it deletes one, and
+// sets an earlier expiry of another. The clean-up must neither restore the first nor change the
+// second.
 func TestCleanUpOvertaken(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.endedJob("j", "m")
@@ -161,12 +166,13 @@ func TestCleanUpOvertaken(t *testing.T) {
 	})
 }
 
-// TestCleanUpEnds checks what the last sweep of a clean-up leaves: the task of a retention, which
-// later deletes the failures. It does not end another clean-up.
+// TestCleanUpEnds checks the last sweep of a clean-up. It must leave the task of the automatic
+// clean-up, which later deletes the failures. If another clean-up has started meanwhile, it must
+// not end that one.
 func TestCleanUpEnds(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		other   func(j *record.Job) // a change meanwhile
+		other   func(j *record.Job) // changes the job's record meanwhile
 		err     bool
 		ends    bool
 		retains int
@@ -192,14 +198,15 @@ func TestCleanUpEnds(t *testing.T) {
 	}
 }
 
-// TestCleanUpBatches cleans up the batches of an undo, and no other job's.
+// TestCleanUpBatches cleans up the batches of an undo, and checks that another job's batches
+// remain.
 func TestCleanUpBatches(t *testing.T) {
 	for _, c := range []struct {
 		mapper  string
 		n       int
-		expire  bool // they expire already
+		expire  bool // whether the batches already expire
 		how     lifecycle.CleanUp
-		left    int // batches
+		left    int // number of batches that remain
 		commits int32
 	}{
 		{"undo:m", perCommit - 1, false, lifecycle.CleanUp{}, 0, 1},
@@ -238,7 +245,7 @@ func TestCleanUpBatches(t *testing.T) {
 					w.Errorf("%s: a batch expires at %v", c.mapper, b.Expires)
 				}
 			}
-			w.must(w.deliver(w.Context(), j, "sweep", body.Job{Tick: 1}, 0)) // nothing is left to do
+			w.must(w.deliver(w.Context(), j, "sweep", body.Job{Tick: 1}, 0)) // nothing remains to be cleaned up
 			if ended := w.Job("j").Cleaning == ""; !ended {
 				w.Errorf("%s: the clean-up has not ended", c.mapper)
 			}
@@ -247,14 +254,14 @@ func TestCleanUpBatches(t *testing.T) {
 	}
 }
 
-// TestManyBatches has the database refuse the second part of an undo's batches. The clean-up says
-// so.
+// TestManyBatches makes the database refuse the second query for an undo's batches. The clean-up
+// must return the error.
 func TestManyBatches(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.endedJob("j", "undo:m")
 		var keys []*datastore.Key
 		var all []*record.Batch
-		for i := range 310 { // more than an answer has
+		for i := range 310 { // more than one answer has
 			key, b := record.NewBatch(j.Ref(), fmt.Sprintf("0%031x", i), []*datastore.Key{atAnn().Key}, 1, 0)
 			keys, all = append(keys, key), append(all, b)
 		}
@@ -268,7 +275,8 @@ func TestManyBatches(t *testing.T) {
 	})
 }
 
-// TestCleanUpWaits has a clean-up of an older build wait for an undo that needs the records.
+// TestCleanUpWaits checks that a clean-up, started by an older build, waits for an undo that needs
+// the records.
 func TestCleanUpWaits(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.aborted("j")
@@ -292,7 +300,8 @@ func TestCleanUpWaits(t *testing.T) {
 	})
 }
 
-// TestLateCleanUp delivers tasks of a clean-up that has ended, or of another epoch.
+// TestLateCleanUp delivers late tasks of a clean-up: the clean-up has ended, or the job's epoch was
+// raised meanwhile. They must have no effect.
 func TestLateCleanUp(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -327,18 +336,18 @@ func TestLateCleanUp(t *testing.T) {
 	}
 }
 
-// TestCleanUpSweeps checks when a sweep enqueues the task that adds up the records again: unless a
-// task has stored a draft since the last sweep.
+// TestCleanUpSweeps checks when a sweep enqueues the task that adds up the records again: only if
+// no task has stored a draft (the sum so far) since the last sweep.
 func TestCleanUpSweeps(t *testing.T) {
 	for _, c := range []struct {
-		kept time.Duration // ago; negative: there is no draft
+		kept time.Duration // how long ago a draft was stored; negative: there is no draft
 		want int
 	}{{-1, 1}, {sweepsAfter - time.Microsecond, 0}, {sweepsAfter, 1}} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
 			j := w.cleaning(w.aborted("j"), lifecycle.CleanUp{})
 			time.Sleep(sweepsAfter)
 			if c.kept >= 0 {
-				now := time.Now() // the sweep's own tick has passed
+				now := time.Now() // just after the time of the sweep's own tick
 				d, err := w.Store.LoadDraft(w.Context(), j)
 				w.must(err)
 				d.Kept = now.Add(-c.kept)

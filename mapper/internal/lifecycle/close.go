@@ -16,12 +16,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A job whose mapper has a function Forget deletes the records of its ranges before it ends:
+// If a job's mapper has a function Forget, the job deletes the records of its ranges before it
+// ends:
 //
-//  1. The records are added up. One transaction stores the totals and closes the job.
-//  2. The records are deleted while the job is still running.
-//  3. The function runs, outside any transaction.
-//  4. The transaction that ends the job removes from its record what the job was about.
+// 1. The records are added up. One transaction stores the totals in the job's record, and marks the
+// job as closed.
+// 2. The records are deleted, while the job is still running.
+// 3. The function runs, outside of any transaction.
+// 4. The transaction that ends the job removes from its record what the job was about.
 
 // close stores the totals of a job's records, and starts to delete the records.
 func (fi finalizer) close(ctx context.Context, job *record.Job, t body.Job, l *ledger.Ledger) error {
@@ -55,7 +57,7 @@ func (fi finalizer) runClosed(ctx context.Context, job *record.Job, t body.Job) 
 	}
 	job, err = fi.clean(ctx, job, t)
 	place.Leave()
-	if job == nil { // after an error, too
+	if job == nil { // the function also runs after an error of the transaction
 		return err
 	}
 	if fi.sum, err = job.RecordedTotals(); err != nil {
@@ -65,7 +67,7 @@ func (fi finalizer) runClosed(ctx context.Context, job *record.Job, t body.Job) 
 }
 
 // clean deletes the remaining records of a job, and then returns the job. If its time is over
-// before, it enqueues tasks that go on, and returns nil.
+// before, it enqueues tasks that continue, and returns nil.
 func (fi finalizer) clean(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	for job.Cleaning != "" {
 		_, n, err := fi.cleanRecords(ctx, job, "", "")
@@ -87,16 +89,16 @@ func (fi finalizer) clean(ctx context.Context, job *record.Job, t body.Job) (*re
 	return job, nil
 }
 
-// forget calls the mapper's function from mapper.Mapper.Forget, and ends the job. The result failed
-// is the function's error, and err is any other error.
+// forget calls the mapper's function from mapper.Mapper.Forget, and ends the job. failed is the
+// function's error, and err is any other error.
 func (fi finalizer) forget(ctx context.Context, job *record.Job) (failed, err error) {
 	ended := *job
-	if err := ended.Succeed(fi.sum, time.Now()); err != nil { // the state that the function sees
+	if err := ended.Succeed(fi.sum, time.Now()); err != nil { // the function sees the job as ended
 		return nil, err
 	}
 	a := function.NewAttempt(job.Ref(), function.Update, record.JobKey(job.ID))
 	longest := fi.Queue.DispatchDeadline() / 2
-	var said error // what the function returned; an abandoned call may still set it
+	var said error // the function's error; a call that takes too long is abandoned, and may set it later
 	err = function.Calls(ctx, longest, &fi.Gate.Strays, func(r *function.Runner) {
 		r.Call(func(ctx context.Context) {
 			defer function.Recovered(&said)

@@ -21,7 +21,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A forgetting is a function Forget, which is set by the test.
+// A forgetting is a mapper's function Forget that a test provides.
 type forgetting func(ctx context.Context, j *record.Job, sum record.Totals) error
 
 func (f *forgetting) definition() *function.Definition {
@@ -31,7 +31,8 @@ func (f *forgetting) definition() *function.Definition {
 	}}
 }
 
-// TestForgetSees checks what a function Forget sees: a job that has ended, without records.
+// TestForgetSees checks what the function Forget sees: a job that has ended, and whose records are
+// deleted.
 func TestForgetSees(t *testing.T) {
 	var f forgetting
 	inTrial(t, f.definition(), func(w *trialWorld) {
@@ -59,8 +60,8 @@ func TestForgetSees(t *testing.T) {
 	})
 }
 
-// TestForgetFailures ends a job with a failure whose mapper has both a finalizer and a function
-// Forget. It keeps its records, and the finalizer runs.
+// TestForgetFailures ends a job that has a failure, and whose mapper has a finalizer and a function
+// Forget. The job must keep its records, and the finalizer must run.
 func TestForgetFailures(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		forgot, done := 0, 0
@@ -81,8 +82,8 @@ func TestForgetFailures(t *testing.T) {
 	}
 }
 
-// TestForgetErrors runs a function Forget that fails. A permanent error fails the job, after others
-// it runs again.
+// TestForgetErrors runs a function Forget that returns errors. A permanent error must fail the job.
+// After any other error, the function must run again.
 func TestForgetErrors(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -117,7 +118,7 @@ func TestForgetErrors(t *testing.T) {
 				if now.State == record.Running && now.Begun != "" {
 					w.Errorf("%s, attempt %d: its mark is left", c.name, try)
 				}
-				time.Sleep(15 * time.Minute) // the function that takes too long has ended
+				time.Sleep(15 * time.Minute) // by then, the function that took too long has ended
 				synctest.Wait()
 				f = func(context.Context, *record.Job, record.Totals) error { return nil }
 				if now.State == record.Failed {
@@ -131,7 +132,7 @@ func TestForgetErrors(t *testing.T) {
 	}
 }
 
-// TestFinalizerExits runs a finalizer that ends its goroutine.
+// TestFinalizerExits runs a finalizer that calls runtime.Goexit.
 func TestFinalizerExits(t *testing.T) {
 	m := &function.Definition{OnDone: func(context.Context, *function.Attempt, *record.Job, record.Totals) error {
 		runtime.Goexit()
@@ -144,8 +145,8 @@ func TestFinalizerExits(t *testing.T) {
 	})
 }
 
-// TestForgetInterrupted has an operator act while the function Forget runs. His change stays, and
-// the function's end is ignored.
+// TestForgetInterrupted lets an operator change the job while the function Forget runs. His change
+// must stay, and the end of the function must have no effect.
 func TestForgetInterrupted(t *testing.T) {
 	var f forgetting
 	pause := func(w *trialWorld, ref record.Ref) error { return w.Pause(w.Context(), ref) }
@@ -155,7 +156,7 @@ func TestForgetInterrupted(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		act  func(w *trialWorld, ref record.Ref) error
-		fn   error // of Forget
+		fn   error // the error that Forget returns
 		want record.JobState
 		is   func(j *record.Job) bool
 	}{
@@ -190,11 +191,12 @@ func TestForgetInterrupted(t *testing.T) {
 	}
 }
 
-// TestFinalizerDeaths delivers the task of a finalizer that seems to have killed processes.
+// TestFinalizerDeaths delivers the task that runs a finalizer. According to the job's record, the
+// finalizer may have killed processes.
 func TestFinalizerDeaths(t *testing.T) {
 	for _, c := range []struct {
 		deaths int
-		in     time.Duration // when they count
+		in     time.Duration // time until the deaths count
 		want   record.JobState
 		runs   int32
 	}{
@@ -230,8 +232,8 @@ func TestFinalizerDeaths(t *testing.T) {
 	}
 }
 
-// TestFinalizerCompany checks when a finalizer runs beside other work: in its first delivery,
-// unless it is suspected of having killed its process.
+// TestFinalizerCompany checks when a finalizer may run at the same time as other tasks. It may in
+// its first delivery, unless it is suspected of having killed a process.
 func TestFinalizerCompany(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -261,8 +263,9 @@ func TestFinalizerCompany(t *testing.T) {
 	}
 }
 
-// TestFinalizerMark checks what is in the job's record while its finalizer runs: from the second
-// delivery on, a mark of the delivery, and why it runs again.
+// TestFinalizerMark checks the job's record while its finalizer runs. From the second delivery on,
+// it must have the delivery's crash mark (record.CrashMark), and the reason why the finalizer runs
+// again.
 func TestFinalizerMark(t *testing.T) {
 	var w *trialWorld
 	var seen *record.Job
@@ -282,8 +285,8 @@ func TestFinalizerMark(t *testing.T) {
 	}
 }
 
-// TestFinalizerRefused has the database refuse what the end of a job reads. That is no error of the
-// finalizer, so the job goes on.
+// TestFinalizerRefused makes the database refuse what the end of a job reads. This is no error of
+// the finalizer, so the job must stay running.
 func TestFinalizerRefused(t *testing.T) {
 	inTrial(t, &function.Definition{OnDone: putsAtEnd}, func(w *trialWorld) {
 		j := w.allDone("j")
@@ -301,7 +304,8 @@ func TestFinalizerRefused(t *testing.T) {
 	})
 }
 
-// TestFinalizerTooLate has a finalizer that must run alone wait until its delivery's time is over.
+// TestFinalizerTooLate lets a finalizer that must run exclusively wait until its delivery's time is
+// over.
 func TestFinalizerTooLate(t *testing.T) {
 	inTrial(t, &function.Definition{OnDone: putsAtEnd}, func(w *trialWorld) {
 		j := w.allDone("j")
@@ -316,8 +320,8 @@ func TestFinalizerTooLate(t *testing.T) {
 	})
 }
 
-// TestForgetGone ends a job whose records are deleted, in a build whose mapper has no function
-// Forget any more.
+// TestForgetGone ends a job whose records are deleted, in a build whose mapper no longer has a
+// function Forget.
 func TestForgetGone(t *testing.T) {
 	inTrial(t, &function.Definition{OnDone: putsAtEnd}, func(w *trialWorld) {
 		j := w.stored(w.allDone("j"), func(j *record.Job) {
@@ -332,8 +336,8 @@ func TestForgetGone(t *testing.T) {
 	})
 }
 
-// TestForgetWaits has a function Forget wait. However many deliveries wait, one task goes on, a
-// minute later, and the record is written once.
+// TestForgetWaits runs a function Forget that has to wait, in several deliveries. They must enqueue
+// only one task for a minute later, and write the job's record only once.
 func TestForgetWaits(t *testing.T) {
 	f := forgetting(func(context.Context, *record.Job, record.Totals) error { return lifecycle.ErrWaits })
 	inTrial(t, f.definition(), func(w *trialWorld) {
@@ -353,8 +357,9 @@ func TestForgetWaits(t *testing.T) {
 	})
 }
 
-// TestMarkRemoved has a finalizer fail while the database is out of reach. The delivery removes its
-// mark later. If the job is deleted meanwhile, it ends at once.
+// TestMarkRemoved lets a finalizer fail while the database does not answer. The delivery must
+// remove its crash mark (record.CrashMark) later. If the job is deleted meanwhile, the delivery
+// must end at once.
 func TestMarkRemoved(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
 		var away atomic.Bool
@@ -395,7 +400,8 @@ func TestMarkRemoved(t *testing.T) {
 	}
 }
 
-// TestInsist checks how often a mark's removal is tried: less and less often, for ten minutes.
+// TestInsist checks when removing a crash mark (record.CrashMark) is tried again: after longer and
+// longer waits, for ten minutes.
 func TestInsist(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		var at []time.Duration
@@ -420,7 +426,8 @@ func TestInsist(t *testing.T) {
 	})
 }
 
-// TestJustInTime deletes a job's records, and takes the time after which other tasks would go on.
+// TestJustInTime deletes a job's records in almost all of the time that a delivery has. No further
+// task must be enqueued if nothing remains.
 func TestJustInTime(t *testing.T) {
 	f := forgetting(func(context.Context, *record.Job, record.Totals) error { return nil })
 	inTrial(t, f.definition(), func(w *trialWorld) {
@@ -430,7 +437,8 @@ func TestJustInTime(t *testing.T) {
 		w.must(w.deliver(slow, j, "finalize", body.Job{}, 0))
 		w.want(record.Succeeded, "it was in time", len(w.tasks("cleanup")) == 0)
 		k := w.allDone("k")
-		late := under(w.Context(), nth(4, "RunQuery", func() { time.Sleep(2 * quarter) })) // finds none
+		// the query after the last record
+		late := under(w.Context(), nth(4, "RunQuery", func() { time.Sleep(2 * quarter) }))
 		w.must(w.deliver(late, k, "finalize", body.Job{}, 0))
 		if now := w.Job("k"); now.State != record.Succeeded || len(w.tasks("cleanup")) > 0 {
 			w.Errorf("nothing was left to delete, and it is %s", now.State)
@@ -438,8 +446,8 @@ func TestJustInTime(t *testing.T) {
 	})
 }
 
-// TestSlowClosing deletes a job's records so slowly that other tasks go on, or in a process that
-// drains.
+// TestSlowClosing deletes a job's records so slowly that other tasks must continue. It does the
+// same in a process that drains.
 func TestSlowClosing(t *testing.T) {
 	for _, drains := range []bool{false, true} {
 		var f forgetting = func(context.Context, *record.Job, record.Totals) error { return nil }
@@ -448,7 +456,7 @@ func TestSlowClosing(t *testing.T) {
 			commits := 0
 			err := w.deliver(under(w.Context(), func(method string, call func() error) error {
 				if method == "Commit" {
-					if commits++; commits == 2 && drains { // the first one stores the totals
+					if commits++; commits == 2 && drains { // the first commit stores the totals
 						go func() { _, _ = w.Gate.Drain(context.Background()) }()
 					} else if commits == 2 {
 						time.Sleep(3 * time.Minute)

@@ -10,7 +10,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestComplaints checks what a job's status says about deliveries that fail.
+// TestComplaints checks what a job's status says about failed deliveries.
 func TestComplaints(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	client, err := e.TasksClient(t.Context())
@@ -28,7 +28,7 @@ func TestComplaints(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(s *tasks.TaskInfo)
-		wants  string // in the complaint; empty: there is none
+		wants  string // a part of the text; empty: there is no text
 	}{
 		{"three attempts have failed", func(*tasks.TaskInfo) {}, "the queue has tried 3 times to deliver a task to " +
 			"http://old/, and the last attempt ended with UNKNOWN(2): the service's log says why"},

@@ -20,13 +20,13 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// EndSmall ends a job without a task of its own, if the job has few records and no open range. The
-// caller has just ended a range. EndSmall returns true if the job has ended. Otherwise, or if that
-// is unknown, the caller goes on with Complete.
+// EndSmall ends a job without a task for this, if the job has few records and no open range. The
+// caller has just ended a range. EndSmall returns true if the job has ended. Otherwise, or if this
+// is unknown, the caller continues with Complete.
 //
-// The job's record must have been read before this call, and must have its version. Ranges appear
-// only in the commit of an open range, or together with a change of the job's record. So if none is
-// open, and the commit finds the record unchanged, there is no range that the query has missed.
+// The caller must have read the job's record, with its version, before this call. Ranges are
+// created only in the commit of an open range, or together with a change of the job's record. So if
+// no range is open, and the job's record is unchanged at the commit, the query has missed no range.
 func (js *Jobs) EndSmall(ctx context.Context, job *record.Job) (ended bool) {
 	def := js.Mappers[job.Mapper]
 	if !job.EndsAtOnce() || job.Queue.Is(js.Queue.Name()) != nil || def == nil || def.OnDone != nil ||
@@ -49,47 +49,48 @@ func (js *Jobs) EndSmall(ctx context.Context, job *record.Job) (ended bool) {
 	next.NoteEnd()
 	err = js.Store.Replace(ctx, &next)
 	switch status.Code(err) {
-	case codes.Aborted, codes.FailedPrecondition, codes.NotFound: // somebody else has changed or ended it
+	case codes.Aborted, codes.FailedPrecondition, codes.NotFound: // another client has changed or ended the job
 		return false
 	}
 	return js.settle(ctx, transition{job.State, &next}, "", err) == nil
 }
 
-// Complete enqueues the task that ends a job, if no range of the job is open. It uses a task
-// because several processes may call it at the same time, and only one should add up the records.
+// Complete enqueues the task that ends a job, if no range of the job is open. Several processes may
+// call it at the same time, and the task makes sure that only one adds up the records.
 //
-// The caller must have read the job before this call. The task names the epoch that was read. If
+// The caller must have read the job before this call. The task contains the epoch that was read. If
 // the epoch is raised later, there may be ranges that the query has missed, so the task then does
-// nothing. Otherwise ranges are created only in the commit of their parent, which is open itself
-// until then. If the task is lost, a sweep calls Complete again.
+// nothing. In the same epoch, ranges are created only in the commit of their parent, and the parent
+// is open until then. If the task is lost, a sweep calls Complete again.
 func (js *Jobs) Complete(ctx context.Context, job *record.Job, sweep bool) error {
 	if job.State != record.Running || job.Retrying {
-		return nil // another delivery has ended it, or the retry checks at its end
+		return nil // another delivery has ended the job, or a retry is under way and calls Complete at its end
 	}
 	if job.Queue.Is(js.Queue.Name()) != nil {
-		return nil // it was moved to another queue
+		return nil // the job was moved to another queue
 	}
 	if open, err := js.Store.HasOpen(ctx, job.Ref()); err != nil || open {
 		return err
 	}
 	if js.Mappers[job.Mapper] == nil {
-		return nil // it may have a finalizer, so only a build with the mapper can end the job
+		return nil // the mapper may have a finalizer, so only a build with this mapper may end the job
 	}
 	return js.enqueueEnd(ctx, job, sweep)
 }
 
 const finalizePath = "finalize"
 
-// enqueueEnd enqueues the task that ends a job. The queue may refuse the task because it has, or
-// recently had, a task of the same name. Without sweep, enqueueEnd then does nothing more. With
-// sweep, it checks whether the earlier task is lost, and if so enqueues one with another name.
+// enqueueEnd enqueues the task that ends a job. The queue may refuse the task, because it has a
+// task of this name, or recently had one. Without sweep, enqueueEnd then does nothing more. With
+// sweep, it checks whether the earlier task is lost. If so, it enqueues a task with another name.
 //
-// This process may lack the permission to look into the queue. Then the job's record decides:
-//   - It shows no error: the earlier task counts as lost. If it is not, there are two such tasks,
-//     but only one of them ends the job.
-//   - It shows an error: the earlier task counts as being retried, so nothing is enqueued. If that
-//     task is purged or given up, a sweep enqueues it again when Cloud Tasks releases its name,
-//     after up to a day. Resume does so at once.
+// If this process lacks the permission to ask the queue, the job's record decides:
+//
+//   - If it has no error, the earlier task counts as lost. If the task is not lost, there are two
+//     tasks, but only one of them ends the job.
+//   - If it has an error, the earlier task counts as being retried, so nothing is enqueued. If that
+//     task was purged or given up, a sweep enqueues it again when Cloud Tasks releases its name,
+//     within a day. Resume does so at once.
 func (js *Jobs) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) error {
 	t, err := js.lastLink(ctx, job)
 	if err != nil {
@@ -117,8 +118,8 @@ func (js *Jobs) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) err
 	return js.enqueue(ctx, job, finalizePath, t, time.Time{})
 }
 
-// runEnd ends a job that has no open range: it adds up the records and runs the mapper's finalizer.
-// If there are many records, it takes several deliveries.
+// runEnd ends a job that has no open range. It adds up the records, and runs the mapper's
+// finalizer. If there are many records, this takes several deliveries.
 func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 	if !t.Current(job) {
 		return nil
@@ -159,13 +160,13 @@ func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 	return finalizer{Jobs: js, def: def, sum: sum}.run(ctx, job, t)
 }
 
-// Fail ends a job as failed. Its open ranges stay as they are recorded; their tasks find that the
-// job has ended.
+// Fail ends a job as failed. The records of its open ranges do not change. Their tasks find that
+// the job has ended.
 func (js *Jobs) Fail(ctx context.Context, job *record.Job, reason error) error {
 	return js.fail(ctx, job, reason, func(*record.Job) error { return nil })
 }
 
-// failAtEnd ends a job without open ranges as failed. Its totals are sum.
+// failAtEnd ends a job as failed that has no open ranges. Its totals are sum.
 func (js *Jobs) failAtEnd(ctx context.Context, job *record.Job, reason error, sum record.Totals) error {
 	return js.fail(ctx, job, reason, func(j *record.Job) error { return sum.RecordIn(j) })
 }
@@ -177,9 +178,9 @@ func (js *Jobs) fail(ctx context.Context, job *record.Job, reason error, besides
 	})
 }
 
-// end changes the record of a running job by the function change, which ends the job. If the job's
-// epoch was raised after it was read, it changes nothing. If the job is an undo that may have
-// missed records, the job fails.
+// end calls change on the record of a running job, to end the job. If the job's epoch was raised
+// after the caller read it, end changes nothing. If the job is an undo that may have missed
+// records, it fails instead.
 func (js *Jobs) end(
 	ctx context.Context, job *record.Job, cause string, change func(*datastore.Transaction, *record.Job) error,
 ) error {

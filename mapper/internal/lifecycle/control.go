@@ -23,11 +23,11 @@ import (
 )
 
 // Start starts a new job, or returns the existing job with its ID. If the existing job has the same
-// arguments, Start also makes sure that it has tasks. The argument existing is that job, if the
-// caller has read it, or nil.
+// arguments, Start also makes sure that it has tasks. existing is this job, if the caller has read
+// it, and otherwise nil.
 //
-// The commit that creates the job also records its first ranges. If when is not nil, it is called
-// in that transaction. If it returns an error, nothing is created.
+// The commit that creates the job also records its first ranges. If when is not nil, the same
+// transaction calls it. If when returns an error, nothing is created.
 func (js *Jobs) Start(
 	ctx context.Context, created, existing *record.Job, first record.First, when func(*datastore.Transaction) error,
 ) (job *record.Job, err error) {
@@ -37,7 +37,7 @@ func (js *Jobs) Start(
 			created.Incarnate(js.Random())
 		}
 		if job, err = js.create(ctx, created, first, when); err == nil && job.Incarnation == created.Incarnation {
-			// The state at the start: the job may have ended before the answer came.
+			// created has the state at the start. By now, the job may already have ended.
 			js.Observer.Changed(ctx, "", created, "started")
 			js.Observer.CutOff(ctx, job.Mapper, map[string]int64{observe.AtStart: max(0, int64(len(first.Pieces))-1)})
 		}
@@ -56,11 +56,11 @@ func (js *Jobs) Start(
 	if err := js.ensureTasks(ctx, job); err != nil {
 		return job, err
 	}
-	return job, js.postGuard(ctx, job) // its sweeps may have been lost
+	return job, js.postGuard(ctx, job) // the job's sweeps may be lost, and a guard replaces them
 }
 
 // create writes a job and its first ranges in one transaction. If a job with its ID exists, create
-// returns that one.
+// returns the existing job.
 func (js *Jobs) create(
 	ctx context.Context, job *record.Job, first record.First, when func(*datastore.Transaction) error,
 ) (*record.Job, error) {
@@ -72,7 +72,7 @@ func (js *Jobs) create(
 	if err == nil {
 		return job, nil
 	}
-	// It may exist; or the commit took effect, and its answer was lost.
+	// The job may exist already, or the commit took effect and only its answer was lost.
 	existing, lookup := js.Store.LoadJob(ctx, record.Ref{ID: job.ID})
 	switch {
 	case errors.Is(lookup, record.ErrNoSuchJob) && status.Code(err) == codes.AlreadyExists:
@@ -85,8 +85,8 @@ func (js *Jobs) create(
 	return existing, nil
 }
 
-// enqueueRanges enqueues the tasks of ranges. The first idle of them are for idle workers. If a
-// task with a range's name exists, that counts as enqueued.
+// enqueueRanges enqueues the tasks of ranges. The first idle tasks are for idle workers. If the
+// queue already has a task with a range's name, this is no error.
 func (js *Jobs) enqueueRanges(
 	ctx context.Context, job *record.Job, ranges []*record.Range, idle int64,
 ) error {
@@ -101,9 +101,9 @@ func (js *Jobs) enqueueRanges(
 	return js.Queue.EnqueueAll(ctx, all)
 }
 
-// ensureTasks makes sure that the job's first ranges have tasks, because the start that recorded
-// them may have died. In a job older than some minutes it checks only the root, because sweeps have
-// checked the others.
+// ensureTasks makes sure that a job's first ranges have tasks, because the process that recorded
+// them may have died. If the job is older than a few minutes, it checks only the root, because
+// sweeps have checked the others.
 func (js *Jobs) ensureTasks(ctx context.Context, job *record.Job) error {
 	root, err := js.ensureTask(ctx, job, job.Root())
 	if err != nil || time.Since(job.Created) > 2*sweepEvery {
@@ -129,7 +129,7 @@ func (js *Jobs) ensureTask(ctx context.Context, job *record.Job, id string) (*re
 	return r, js.EnqueueAgain(ctx, job, r)
 }
 
-// sameArguments returns an error if an existing job j can't be returned for the start of o: it has
+// sameArguments returns an error if the existing job j can't be the result of starting o: j has
 // other arguments, or is being deleted.
 func sameArguments(j, o *record.Job) error {
 	if err := j.Queue.Is(string(o.Queue)); err != nil {
@@ -159,7 +159,8 @@ func sameArguments(j, o *record.Job) error {
 type change func(*record.Job) (changed bool, err error)
 
 // Change changes the record of a job by f, and returns the record. It adds an entry to the job's
-// history, with the cause, the caller and the caller's reason. It also informs the observer.
+// history, with the cause, the caller and the caller's reason. It also informs the observer of a
+// new state.
 func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f change) (*record.Job, error) {
 	var s transition
 	job, err := js.Store.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) {
@@ -176,15 +177,15 @@ func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f chan
 	}
 	if lost := err; lost != nil {
 		if err = js.settle(ctx, s, cause, lost); err == nil {
-			job = s.to // the attempt that took effect, and not the last one
+			job = s.to // from the attempt that took effect, which may not be the last one
 		}
 		return job, err
 	}
 	return job, js.settle(ctx, s, cause, nil)
 }
 
-// actOf returns a new entry of a job's history. The context says who acts and why; the history of
-// an erased job does not keep that.
+// actOf returns a new entry of a job's history. The context has the operator and the reason. The
+// history of an erased job keeps neither.
 func actOf(ctx context.Context, what string, job *record.Job) record.Act {
 	act := record.Act{At: time.Now(), What: what, To: job.State}
 	if job.Erased.IsZero() {
@@ -196,11 +197,11 @@ func actOf(ctx context.Context, what string, job *record.Job) record.Act {
 // A transition is a change of a job's state that a transaction makes.
 type transition struct {
 	from record.JobState
-	to   *record.Job // the job after the change; nil: there is no change
+	to   *record.Job // the job after the change; nil: the transaction changed nothing
 }
 
-// settle tells the observer about a change of a job's state, after the transaction. The transaction
-// has returned err. If err is an error, the commit may have taken effect nevertheless, so settle
+// settle informs the observer of a change of a job's state, after the transaction. err is the
+// transaction's error. If there is one, the commit may have taken effect nevertheless, so settle
 // reads the record.
 func (js *Jobs) settle(ctx context.Context, s transition, cause string, err error) error {
 	if s.to == nil || s.to.State == s.from {
@@ -217,7 +218,7 @@ func (js *Jobs) settle(ctx context.Context, s transition, cause string, err erro
 	return nil
 }
 
-// owned returns f with a check: it fails if the job does not belong to this queue.
+// owned returns a change that calls f if the job belongs to this queue, and fails otherwise.
 func (js *Jobs) owned(f change) change {
 	return func(j *record.Job) (bool, error) {
 		if err := j.Queue.Is(js.Queue.Name()); err != nil {
@@ -233,10 +234,11 @@ func (js *Jobs) Pause(ctx context.Context, ref record.Ref) error {
 	return err
 }
 
-// Abort ends a job permanently. If the job is an erasure (mapper.Mapper.Forget) that has deleted
-// its records, query, parameters and other texts are removed from its record, as at its normal end.
+// Abort ends a job permanently. The job may be an erasure (mapper.Mapper.Forget) that has deleted
+// its ranges' records. Then Abort removes the query, the parameters and other texts from its
+// record, as the job's normal end does.
 func (js *Jobs) Abort(ctx context.Context, ref record.Ref) error {
-	// If the job is paused, its sweeps may have ended.
+	// A paused job may have no sweeps, so it needs a guard.
 	abort := func(j *record.Job) (changed bool, err error) {
 		closing := len(j.Closing) > 0
 		if changed, err = j.Abort(time.Now()); !changed || !closing {
@@ -245,7 +247,7 @@ func (js *Jobs) Abort(ctx context.Context, ref record.Ref) error {
 		if j.Redact(record.Subject{}, js.salt(), time.Now()) == nil {
 			return true, nil
 		}
-		j.Totals = nil // they can't be read
+		j.Totals = nil // totals that can't be decoded
 		return true, j.Redact(record.Subject{}, js.salt(), time.Now())
 	}
 	if err := js.foreseeRetention(ctx, ref, abort); err != nil {
@@ -255,12 +257,12 @@ func (js *Jobs) Abort(ctx context.Context, ref record.Ref) error {
 	return err
 }
 
-// Undo records that the job with the ID by undoes a job. It also abandons the job's open ranges,
-// whose pages may still be under way. New ranges are created only in the commit of an open range,
-// so after this call the job's records don't change.
+// Undo records in a job that the job with the ID by undoes it. It also abandons the job's open
+// ranges, because their pages may still be under way. New ranges are created only in the commit of
+// an open range. So after this call, the job's records do not change any more.
 //
-// An earlier undo that was deleted or aborted is replaced. If its creation commits later, that
-// fails, because it finds another ID.
+// The ID replaces an earlier undo's, if that undo was deleted or aborted. If the earlier undo is
+// created only afterwards, its creation fails, because the record has another ID.
 func (js *Jobs) Undo(ctx context.Context, job *record.Job, by string) error {
 	_, err := js.Change(ctx, job.Ref(), "undone by job "+by, js.owned(func(j *record.Job) (bool, error) {
 		return record.Undo(j, by)
@@ -272,8 +274,8 @@ func (js *Jobs) Undo(ctx context.Context, job *record.Job, by string) error {
 	return err
 }
 
-// EndRate restores the job's previous rate, if its temporary rate is over. It returns the job's
-// record.
+// EndRate restores the job's previous rate, if the time of its temporary rate is over. It returns
+// the job's record.
 func (js *Jobs) EndRate(ctx context.Context, job *record.Job) (*record.Job, error) {
 	if !record.RateEnds(job, time.Now()) {
 		return job, nil
@@ -299,8 +301,8 @@ func (js *Jobs) Resume(ctx context.Context, ref record.Ref) error {
 	return err
 }
 
-// enqueueEpoch enqueues the tasks that a running job needs in a new epoch: a sweep, and a task that
-// goes on with a retry.
+// enqueueEpoch enqueues the tasks that a running job needs after its epoch was raised: a sweep, and
+// a task that continues a retry.
 func (js *Jobs) enqueueEpoch(ctx context.Context, job *record.Job) error {
 	err := js.enqueueFullSweep(ctx, job)
 	if err == nil && job.Retrying {
@@ -309,8 +311,8 @@ func (js *Jobs) enqueueEpoch(ctx context.Context, job *record.Job) error {
 	return err
 }
 
-// failures counts the failures of a job if a failure limit has paused it; otherwise it returns 0.
-// It also returns the job's ID and incarnation.
+// failures returns a job's number of failures if a failure limit has paused it, and otherwise 0. It
+// also returns the job's ID and incarnation.
 func (js *Jobs) failures(ctx context.Context, ref record.Ref) (n int64, _ record.Ref, err error) {
 	job, err := js.Store.LoadJob(ctx, ref)
 	if err != nil {
@@ -323,11 +325,12 @@ func (js *Jobs) failures(ctx context.Context, ref record.Ref) (n int64, _ record
 	return n, job.Ref(), err
 }
 
-// Retry makes a job run to process its failures again: all, or only those with a cause.
+// Retry makes a job process its failures again: all, or only failures with the given cause.
 func (js *Jobs) Retry(ctx context.Context, ref record.Ref, cause string) (err error) {
 	s, what := record.Selection{Cause: cause}, "its failures are retried"
 	if cause != "" {
-		what = "its failures of one cause are retried" // the cause may quote an entity, so it is not in the history
+		// the history omits the cause, because it may contain data of an entity
+		what = "its failures of one cause are retried"
 		job, err := js.Store.LoadJob(ctx, ref)
 		if err != nil {
 			return err
@@ -352,7 +355,7 @@ func (js *Jobs) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
 	return js.cleanUp(ctx, ref, o, "cleaned up", func(*record.Job) error { return nil })
 }
 
-// cleanUp starts the clean-up of a job's records, unless the function may returns an error.
+// cleanUp starts the clean-up of a job's records, unless may returns an error.
 func (js *Jobs) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause string,
 	may func(*record.Job) error) error {
 	if o.ExpireAfter < 0 {
@@ -378,7 +381,7 @@ func (js *Jobs) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause st
 	return js.enqueueCleanUp(ctx, job)
 }
 
-// Revive makes sure that every job that needs sweeps has one, in all queues of the engine.
+// Revive makes sure that every job that needs sweeps has a sweep, in all queues of the engine.
 func (js *Jobs) Revive(ctx context.Context) error {
 	running, err := js.Store.Active(ctx)
 	if err != nil {

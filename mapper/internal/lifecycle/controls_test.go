@@ -16,12 +16,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// inState returns a check of a job's state.
+// inState returns a check that a job has a state.
 func inState(s record.JobState) func(*trialWorld, *record.Job) error {
 	return is(string(s), func(j *record.Job) bool { return j.State == s })
 }
 
-// failing returns a job with a failure, which a retry would mend.
+// failing returns a job that has a failure. A retry would succeed.
 func (w *trialWorld) failing(id string) *record.Job {
 	w.Helper()
 	w.Change(func() { w.fails[2] = errBad })
@@ -30,7 +30,6 @@ func (w *trialWorld) failing(id string) *record.Job {
 	return j
 }
 
-// paused returns a paused job.
 func (w *trialWorld) paused(id string) *record.Job {
 	w.Helper()
 	return w.stored(w.running(id, nil), func(j *record.Job) { _, err := j.Pause(); w.must(err) })
@@ -42,7 +41,6 @@ func (w *trialWorld) aborted(id string) *record.Job {
 	return w.stored(w.running(id, nil), func(j *record.Job) { _, err := j.Abort(time.Now()); w.must(err) })
 }
 
-// causeOf returns the cause of a job's failures.
 func (w *trialWorld) causeOf(j *record.Job) string {
 	w.Helper()
 	for _, r := range w.Records(j) {
@@ -53,7 +51,7 @@ func (w *trialWorld) causeOf(j *record.Job) string {
 	return ""
 }
 
-// TestControlsFail has each call of the operators' controls fail.
+// TestControlsFail makes the calls of each operation fail, one at a time (see tryAll).
 func TestControlsFail(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -82,7 +80,7 @@ func TestControlsFail(t *testing.T) {
 				}
 			}
 			return nil
-		}, helps: []string{"BeginTransaction", "Commit"}}, // it finds the job instead
+		}, helps: []string{"BeginTransaction", "Commit"}}, // without these calls, Start finds the existing job
 		{name: "pause", do: func(ctx context.Context, w *trialWorld, j *record.Job) error {
 			return w.Pause(ctx, j.Ref())
 		}, after: inState(record.Paused), loses: true},
@@ -160,8 +158,8 @@ func TestControlsFail(t *testing.T) {
 	})
 }
 
-// TestHistory checks what controls leave in a job's history and in the log: each change once, with
-// who made it, and why.
+// TestHistory checks a job's history and the log after operations. Each change must be there once,
+// with the operator and the reason.
 func TestHistory(t *testing.T) {
 	const cause = "its failures of one cause are retried"
 	for _, c := range []struct {
@@ -218,14 +216,14 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// TestLimits checks how many failures a job may have after it goes on.
+// TestLimits checks how many failures a job may have after it continues.
 func TestLimits(t *testing.T) {
 	resume := func(w *trialWorld, j *record.Job) error { return w.Resume(w.Context(), j.Ref()) }
 	for _, c := range []struct {
 		name   string
 		change func(j *record.Job)
 		do     func(w *trialWorld, j *record.Job) error
-		want   int64 // the limit
+		want   int64 // the failure limit
 	}{
 		{"the limit has paused it", func(j *record.Job) { j.State, j.Limited = record.Paused, true }, resume, 12 + 5},
 		{"somebody has paused it", func(j *record.Job) { j.State = record.Paused }, resume, 7},

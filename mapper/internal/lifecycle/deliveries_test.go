@@ -20,8 +20,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestForgedTasks delivers bodies that nobody of ours has written, for a job that would end. They
-// are dropped, and nothing happens.
+// TestForgedTasks delivers invalid bodies, which scattermap did not write, for a job that is about
+// to end. The tasks must be dropped without an effect.
 func TestForgedTasks(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.allDone("j")
@@ -51,14 +51,15 @@ func TestForgedTasks(t *testing.T) {
 	})
 }
 
-// TestStrangeTasks delivers the task that ends a job, for a job that is gone or of another queue.
+// TestStrangeTasks delivers the task that ends a job, for a job that does not exist or belongs to
+// another queue.
 func TestStrangeTasks(t *testing.T) {
 	const other = "projects/p/locations/l/queues/q"
 	for _, c := range []struct {
 		name   string
 		change func(w *trialWorld, j *record.Job)
-		queue  string // that has the task; empty: this one
-		err    bool   // it has to come again
+		queue  string // the queue to which the job belongs; empty: this queue
+		err    bool   // whether the handler returns an error, so that the task is delivered again
 	}{
 		{"the job is deleted", func(w *trialWorld, j *record.Job) {
 			w.must(w.Client.DeleteMulti(w.Context(), []*datastore.Key{record.JobKey(j.ID), record.RangeKey(j.Ref(),
@@ -90,7 +91,8 @@ func TestStrangeTasks(t *testing.T) {
 			}
 			if c.name == "the job is deleted" {
 				j.Epoch++
-				w.must(w.deliver(w.Context(), j, "sweep", body.Job{Guard: 1}, 0)) // of a change of the job
+				// the guard of a change of the job
+				w.must(w.deliver(w.Context(), j, "sweep", body.Job{Guard: 1}, 0))
 				if n := w.count(record.RangeKind); n > 0 {
 					w.Errorf("%d records are there", n)
 				}
@@ -102,15 +104,15 @@ func TestStrangeTasks(t *testing.T) {
 	}
 }
 
-// TestGuardsOfMoves delivers guards for a job of another queue. Only the guard of a move to this
-// queue refuses moves that are under way.
+// TestGuardsOfMoves delivers guards (sweeps that are enqueued before a commit) for a job of another
+// queue. Only the guard of a move to this queue may prevent a move under way.
 func TestGuardsOfMoves(t *testing.T) {
 	const other = "projects/p/locations/l/queues/q"
 	for _, c := range []struct {
 		name  string
-		owner record.Owner // empty: this queue
+		owner record.Owner // the job's queue; empty: this queue
 		guard uint64
-		queue string // that has the guard, as its header says
+		queue string // the queue of the guard's task, as in the request's header
 		want  int64
 	}{
 		{"a guard in this queue", other, 1, "here", 1},
@@ -138,7 +140,8 @@ func TestGuardsOfMoves(t *testing.T) {
 	}
 }
 
-// TestGuardlessSweep delivers a sweep of the next epoch. Only a guard takes that epoch.
+// TestGuardlessSweep delivers an ordinary sweep of the next epoch. Only a guard, a sweep that is
+// enqueued before a commit, may raise the job's epoch. So nothing must happen.
 func TestGuardlessSweep(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.running("j", nil)
@@ -152,7 +155,7 @@ func TestGuardlessSweep(t *testing.T) {
 	})
 }
 
-// TestDeliverySpans checks that each delivery has a span, which ends with it.
+// TestDeliverySpans checks that each delivery has a trace span, which ends with the delivery.
 func TestDeliverySpans(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		spans := tracetest.NewSpanRecorder()
@@ -168,7 +171,8 @@ func TestDeliverySpans(t *testing.T) {
 	})
 }
 
-// TestAsked has the database not answer one who waits. The error says which database that is.
+// TestAsked checks that, if the database does not answer, an interactive call ends with an error
+// that names the database.
 func TestAsked(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.running("j", nil)
@@ -184,8 +188,8 @@ func TestAsked(t *testing.T) {
 	})
 }
 
-// TestFullProcess delivers tasks to a process that is busy with an exclusive task. They wait for
-// it. If the delivery's time is over, or the process drains, they end without an effect.
+// TestFullProcess delivers tasks to a process while an exclusive task runs. They must wait. If the
+// delivery's time is over, or the process drains, they must end without an effect.
 func TestFullProcess(t *testing.T) {
 	closed := func(w *trialWorld) *record.Job {
 		return w.stored(w.allDone("j"), func(j *record.Job) {
@@ -241,7 +245,8 @@ func TestFullProcess(t *testing.T) {
 	}
 }
 
-// TestDrained delivers a task to a process that has drained. The queue delivers it to another one.
+// TestDrained delivers a task to a process that has drained. The answer must make the queue deliver
+// it to another process.
 func TestDrained(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.allDone("j")
@@ -255,8 +260,8 @@ func TestDrained(t *testing.T) {
 	})
 }
 
-// TestDrainedRetry retries a job's failures in the sweep of a process that drains. It stops after a
-// page of them.
+// TestDrainedRetry retries failures in a sweep, while the process drains. The sweep must stop after
+// one page of failures.
 func TestDrainedRetry(t *testing.T) {
 	t.Parallel()
 	for _, drains := range []bool{false, true} {
@@ -283,13 +288,13 @@ func TestDrainedRetry(t *testing.T) {
 	}
 }
 
-// failures puts records of failures, which nothing else of the job knows.
+// failures stores records of n failures. The job's other records do not count them as children.
 func (w *trialWorld) failures(j *record.Job, n int) {
 	w.Helper()
 	w.ranges(j, n, func(r *record.Range) { r.State, r.Open, r.Failed, r.Error = record.Done, "", j.ID, "bad" })
 }
 
-// ranges puts records of ranges, which nothing else of the job knows.
+// ranges stores records of n ranges. The job's other records do not count them as children.
 func (w *trialWorld) ranges(j *record.Job, n int, change func(*record.Range)) {
 	w.Helper()
 	all := make([]*record.Range, n)

@@ -21,13 +21,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 )
 
-// putsAtEnd is a finalizer.
+// putsAtEnd is a finalizer that puts an entity.
 func putsAtEnd(_ context.Context, a *function.Attempt, j *record.Job, sum record.Totals) error {
 	a.Put(datastore.NameKey("End", j.ID, nil), &testworld.Thing{N: sum.Processed})
 	return nil
 }
 
-// hasPut checks that the finalizer has taken effect.
+// hasPut checks that putsAtEnd has taken effect.
 func hasPut(w *trialWorld, j *record.Job) error {
 	w.Helper()
 	var is testworld.Thing
@@ -41,14 +41,15 @@ func hasPut(w *trialWorld, j *record.Job) error {
 	return endsWell(w, j)
 }
 
-// finalizes is the delivery of the task that ends a job, at an attempt.
+// finalizes returns the do of an act: a delivery of the task that ends a job, as the given attempt.
 func finalizes(retries int) func(context.Context, *trialWorld, *record.Job) error {
 	return func(ctx context.Context, w *trialWorld, j *record.Job) error {
 		return w.deliver(ctx, j, "finalize", body.Job{}, retries)
 	}
 }
 
-// unmarked checks that no crash mark and no death of the finalizer is left, after another check.
+// unmarked returns a check that calls another check. Then it makes sure that no crash mark
+// (record.CrashMark) and no death of the finalizer remains.
 func unmarked(check func(*trialWorld, *record.Job) error) func(*trialWorld, *record.Job) error {
 	return func(w *trialWorld, j *record.Job) error {
 		w.Helper()
@@ -58,7 +59,7 @@ func unmarked(check func(*trialWorld, *record.Job) error) func(*trialWorld, *rec
 	}
 }
 
-// TestEndingsFail has each call of the tasks that end jobs fail.
+// TestEndingsFail makes the calls of the tasks that end jobs fail, one at a time (see tryAll).
 func TestEndingsFail(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -70,7 +71,7 @@ func TestEndingsFail(t *testing.T) {
 			helps: []string{"GetTask"}},
 		{name: "the task is enqueued", before: (*trialWorld).allDone,
 			do: func(ctx context.Context, w *trialWorld, j *record.Job) error { return w.Complete(ctx, j, true) },
-			// A process that may not look into the queue takes the task for lost.
+			// Without permission to ask the queue, a process treats the task as lost.
 			helps: []string{"GetTask"}, loses: true},
 		{name: "many records", before: func(w *trialWorld, id string) *record.Job {
 			w.Change(func() { w.Portion.Records = 1 })
@@ -102,7 +103,7 @@ func TestEndingsFail(t *testing.T) {
 	})
 }
 
-// hasForgotten checks that a job has succeeded, and deleted its records.
+// hasForgotten checks that a job has succeeded and has deleted its records.
 func hasForgotten(w *trialWorld, j *record.Job) error {
 	w.Helper()
 	if all := w.Records(j); len(all) > 0 {
@@ -116,7 +117,7 @@ func hasForgotten(w *trialWorld, j *record.Job) error {
 	})(w, j)
 }
 
-// versioned reads a job's record, with its version.
+// versioned reads a job's record together with its version.
 func (w *trialWorld) versioned(id string) *record.Job {
 	w.Helper()
 	j := &record.Job{ID: id}
@@ -126,13 +127,14 @@ func (w *trialWorld) versioned(id string) *record.Job {
 	return j
 }
 
-// TestEndSmall ends small jobs in one commit. It must leave all others to the task that ends jobs.
+// TestEndSmall ends small jobs in one commit. All other jobs must be left to the task that ends
+// jobs.
 func TestEndSmall(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		m      *function.Definition
-		before func(w *trialWorld, j *record.Job) // changes before the job's record is read,
-		after  func(w *trialWorld, j *record.Job) // and after that
+		before func(w *trialWorld, j *record.Job) // called before the job's record is read
+		after  func(w *trialWorld, j *record.Job) // called after the job's record is read
 		ends   bool
 	}{
 		{name: "a small job", ends: true},
@@ -197,8 +199,8 @@ func TestEndSmall(t *testing.T) {
 	}
 }
 
-// TestEndSmallCalls has calls fail that end a small job. If only the answer to the commit is lost,
-// the job has ended all the same.
+// TestEndSmallCalls makes the calls fail that end a small job. If only the answer to the commit is
+// lost, the job must have ended nevertheless.
 func TestEndSmallCalls(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		for at := range 3 {
@@ -216,13 +218,13 @@ func TestEndSmallCalls(t *testing.T) {
 	})
 }
 
-// TestComplete checks when the task that ends a job is enqueued.
+// TestComplete checks when Complete enqueues the task that ends a job.
 func TestComplete(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(w *trialWorld, j *record.Job)
 		sweep  bool
-		want   bool // a task is there
+		want   bool // whether the queue has a task afterwards
 	}{
 		{"all ranges are done", func(*trialWorld, *record.Job) {}, false, true},
 		{"the task is lost, and a delivery looks", func(w *trialWorld, j *record.Job) {
@@ -262,14 +264,15 @@ func TestComplete(t *testing.T) {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
 			j := w.allDone("j")
 			w.purge()
-			j = w.stored(j, func(j *record.Job) { j.Generation++ }) // so its tasks have new names
+			// with a new generation, its tasks have new names
+			j = w.stored(j, func(j *record.Job) { j.Generation++ })
 			c.change(w, j)
 			w.must(w.Complete(w.Context(), j, c.sweep))
 			if now := w.Job("j"); c.name == "the task is there, and a sweep looks" && now.Generation != j.Generation {
 				w.Error("a task that is there is taken for lost")
 			}
 			var there bool
-			for range 2 { // a lost task gets a new name
+			for range 2 { // repeated, because a task in the place of a lost one gets a new name
 				exists, err := w.Queue.Exists(w.Context(), body.Job{}.Task(j, "finalize", time.Time{}))
 				w.must(err)
 				there = there || exists
@@ -282,8 +285,8 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// TestCompleteUnseen ends a job in a process that may not look into the queue. It takes the task
-// for lost, unless the task has left an error, and so is being retried.
+// TestCompleteUnseen ends a job in a process that may not ask the queue. It must treat the earlier
+// task as lost, unless the job's record has an error: then the task is being retried.
 func TestCompleteUnseen(t *testing.T) {
 	blind := refusing("GetTask", codes.PermissionDenied)
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
@@ -295,7 +298,7 @@ func TestCompleteUnseen(t *testing.T) {
 	})
 	for _, c := range []struct {
 		error string
-		want  int64 // generations
+		want  int64 // the job's generation afterwards
 	}{{"", 1}, {"the finalizer failed, and is tried again", 0}} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
 			j := w.stored(w.allDone("j"), func(j *record.Job) { j.Error = c.error })
@@ -308,12 +311,12 @@ func TestCompleteUnseen(t *testing.T) {
 	}
 }
 
-// TestEndTask delivers the task that ends a job when the job can't end.
+// TestEndTask delivers the task that ends a job while the job can't end.
 func TestEndTask(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(j *record.Job)
-		err    bool // the task has to come again
+		err    bool // whether the task fails, so that the queue delivers it again
 		want   record.JobState
 	}{
 		{"it can end", func(*record.Job) {}, false, record.Succeeded},
@@ -347,8 +350,8 @@ func TestEndWithOpenRange(t *testing.T) {
 	})
 }
 
-// TestLargeCounters ends a job whose counters add up to more than can be stored. It fails, and its
-// totals say so. Resume goes on without counters.
+// TestLargeCounters ends a job whose counters are too large to store. The job must fail, and its
+// totals must say why. After a Resume it continues without counters.
 func TestLargeCounters(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		w.counts = []byte(`{"a":9223372036854775807}`)
@@ -366,7 +369,8 @@ func TestLargeCounters(t *testing.T) {
 	})
 }
 
-// TestEndSmallRetried does not end a job in one commit while a failure is retried.
+// TestEndSmallRetried checks that a job does not end in one commit while a failure is being
+// retried.
 func TestEndSmallRetried(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		w.retried("j")
@@ -378,7 +382,7 @@ func TestEndSmallRetried(t *testing.T) {
 	})
 }
 
-// TestSmallLargeCounters does not end a job in one commit whose counters are too large.
+// TestSmallLargeCounters checks that a job with too large counters does not end in one commit.
 func TestSmallLargeCounters(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		w.counts = []byte(`{"a":9223372036854775807}`)
@@ -398,7 +402,7 @@ func TestSmallLargeCounters(t *testing.T) {
 	})
 }
 
-// TestFinalizerErrors runs finalizers that fail, and finalizers whose writes fail.
+// TestFinalizerErrors runs finalizers that return errors, and finalizers whose writes fail.
 func TestFinalizerErrors(t *testing.T) {
 	type large struct {
 		Text []byte `datastore:",noindex"`
@@ -407,7 +411,7 @@ func TestFinalizerErrors(t *testing.T) {
 		name  string
 		fn    func(a *function.Attempt) error
 		want  record.JobState
-		error string // part of the job's error
+		error string // a part of the job's error
 	}{
 		{"it writes what the database refuses", func(a *function.Attempt) error {
 			a.Put(datastore.NameKey("End", "large", nil), &large{make([]byte, 2<<20)})

@@ -21,16 +21,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// ann is the subject of erasures, and annGone a deleted job that has it in its ID.
+// ann is the subject of the erasures in these tests. annGone is a deleted job whose ID contains the
+// subject.
 var (
 	ann     = record.Subject{Words: []string{"ann-lee"}}
 	annGone = record.Ref{ID: "ann-lee", Incarnation: "0123456789abcdef01234567"}
 )
 
-// atAnn is the position of an entity that the subject names.
+// atAnn returns the position of an entity whose key mentions the subject.
 func atAnn() *keyspace.Position { return keyspace.At(datastore.NameKey("K", "ann-lee", nil)) }
 
-// forgets makes the calls of an erasure until it ends, or fails permanently.
+// forgets calls f.Forget, as an erasure job does, until it succeeds or fails permanently. Between
+// the calls, clean-ups can run.
 func (w *trialWorld) forgets(f lifecycle.Forgetter) (looked lifecycle.Looked, err error) {
 	w.Helper()
 	for range 10 {
@@ -42,7 +44,7 @@ func (w *trialWorld) forgets(f lifecycle.Forgetter) (looked lifecycle.Looked, er
 	return looked, err
 }
 
-// eraser returns the erasure of a subject, by the job "eraser", which is about to end.
+// eraser returns the Forgetter of a subject for the job "eraser", which is about to end.
 func (w *trialWorld) eraser(s record.Subject) lifecycle.Forgetter {
 	w.Helper()
 	j := w.NewJob("eraser", "m")
@@ -53,17 +55,16 @@ func (w *trialWorld) eraser(s record.Subject) lifecycle.Forgetter {
 	return lifecycle.Forgetter{Jobs: w.World.Jobs, Client: w.hooked, For: j.Ref(), Subject: s}
 }
 
-// A says is a record that this build does not know.
+// A says is a record with a property that this build does not know.
 type says struct{ New string }
 
-// put writes a record.
 func (w *trialWorld) put(key *datastore.Key, src any) {
 	w.Helper()
 	_, err := w.Client.Put(w.Context(), key, src)
 	w.must(err)
 }
 
-// count returns how many records of a kind are there.
+// count returns the number of records of a kind.
 func (w *trialWorld) count(kind string) int {
 	w.Helper()
 	n, err := w.Client.Count(w.Context(), datastore.NewQuery(kind))
@@ -71,13 +72,13 @@ func (w *trialWorld) count(kind string) int {
 	return n
 }
 
-// about returns an ended job whose parameters mention the subject.
+// about returns an ended job that is about the subject: its parameters mention it.
 func (w *trialWorld) about(id string) *record.Job {
 	w.Helper()
 	return w.ended(id, func(j *record.Job) { j.Params = []byte(`{"who":"ann-lee"}`) })
 }
 
-// orphan puts a record of a range, of a batch and of a draft, of a job that is deleted.
+// orphans stores records of a range, a batch and a draft of a deleted job.
 func (w *trialWorld) orphans(id string) record.Ref {
 	w.Helper()
 	gone := w.NewJob(id, "m")
@@ -93,7 +94,7 @@ func (w *trialWorld) orphans(id string) record.Ref {
 	return gone.Ref()
 }
 
-// allKinds has the subject in records of all kinds.
+// allKinds stores records of all kinds that mention the subject.
 func (w *trialWorld) allKinds() {
 	w.Helper()
 	w.about("about")
@@ -108,7 +109,8 @@ func (w *trialWorld) allKinds() {
 	w.put(record.ScheduleKey("hourly"), &record.Schedule{Run: "about"})
 }
 
-// TestErasureCalls has each call of an erasure fail. It says so, and goes on at the next call.
+// TestErasureCalls makes the calls of an erasure fail, one at a time. Forget must return the error,
+// and continue at the next call.
 func TestErasureCalls(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -122,7 +124,7 @@ func TestErasureCalls(t *testing.T) {
 			if failed = tr.method; failed != "" && (err == nil || errors.Is(err, lifecycle.ErrWaits)) {
 				w.Errorf("call %d, %s, fails, and the erasure says %v", at+1, failed, err)
 			}
-			if at%8 != 0 && failed != "" { // what follows takes long, and is alike
+			if at%8 != 0 && failed != "" { // skips most of the many similar calls at the end
 				return
 			}
 			if _, err := w.forgets(f); err != nil {
@@ -148,21 +150,21 @@ func TestErasureCalls(t *testing.T) {
 	}
 }
 
-// oneRemains is part of the error of a search that has found one record.
+// oneRemains is a part of the error of a search that has found one record.
 const oneRemains = "1 jobs and records remain"
 
-// left returns a check of how many records of a kind are left.
+// left returns a check that n records of a kind are left.
 func left(kind string, n int) func(*trialWorld) bool {
 	return func(w *trialWorld) bool { return w.count(kind) == n }
 }
 
-// erasures are searches for a subject that records of all forms mention.
+// erasures are test cases. In each, some records mention the subject, or almost do.
 var erasures = []struct {
 	name  string
-	whom  *record.Subject // nil: ann
+	whom  *record.Subject // the subject; nil: ann
 	put   func(w *trialWorld)
-	first string // part of the first call's error; empty: none
-	wants string // part of the error in the end; empty: none
+	first string // a part of the first call's error; empty: no error
+	wants string // a part of the last call's error; empty: no error
 	check func(w *trialWorld) bool
 }{
 	{name: "its own records", put: func(w *trialWorld) {
@@ -359,7 +361,7 @@ var erasures = []struct {
 	}, check: func(w *trialWorld) bool { return !w.Job("j").Cleaned }},
 }
 
-// TestErasures erases a subject that records of all forms mention.
+// TestErasures runs the cases in erasures.
 func TestErasures(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -390,14 +392,13 @@ func TestErasures(t *testing.T) {
 	}
 }
 
-// schedule reads the record of a schedule.
 func (w *trialWorld) schedule(name string) (s record.Schedule) {
 	w.Helper()
 	w.must(w.Client.Get(w.Context(), record.ScheduleKey(name), &s))
 	return s
 }
 
-// undone has a job about the subject that a paused undo needs.
+// undone stores a job about the subject, and a paused undo that needs its records.
 func (w *trialWorld) undone(id string, cleaned bool) {
 	w.Helper()
 	j := w.about(id)
@@ -408,13 +409,13 @@ func (w *trialWorld) undone(id string, cleaned bool) {
 	w.stored(j, func(j *record.Job) { j.Undo, j.Cleaned = undo.ID, cleaned })
 }
 
-// TestErasureChanges has the records change while the subject is erased from them.
+// TestErasureChanges changes records while the subject is erased from them.
 func TestErasureChanges(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		put    func(w *trialWorld)
-		method string // of the call before which they change,
-		nth    int    // the number of such calls before it
+		method string // the method before whose call the records change
+		nth    int    // number of calls of this method before that
 		change func(w *trialWorld)
 		wants  string
 	}{
@@ -476,8 +477,8 @@ func TestErasureChanges(t *testing.T) {
 	}
 }
 
-// TestErasedValues checks that a job about a subject whose ranges' records are gone loses only what
-// it was about.
+// TestErasedValues checks the erasure of a job that is about the subject, and whose ranges' records
+// are deleted. Only what the job was about must be removed from its record.
 func TestErasedValues(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		w.counts = []byte(`{"ann-lee":1}`)

@@ -15,18 +15,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A finalizer is the end of a job whose totals are sum. It runs the mapper's finalizer, or its
-// function from mapper.Mapper.Forget (close.go).
+// A finalizer is the end of a job with the totals sum. It runs the mapper's finalizer, or the
+// mapper's function Forget (close.go).
 type finalizer struct {
 	*Jobs
 	def      *function.Definition
 	sum      record.Totals
-	delivery string // the name of this delivery, if it has left a crash mark; empty: it has not
+	delivery string // the name of this delivery, if it has written a crash mark (record.CrashMark); otherwise empty
 }
 
-// run runs the finalizer. The first delivery of the task runs beside other tasks. The finalizer may
-// have killed the process of an earlier delivery. So later ones run exclusively, and leave a crash
-// mark meanwhile.
+// run runs the finalizer. The first delivery of the task runs at the same time as other tasks.
+// Later deliveries run exclusively and with a crash mark ([record.CrashMark]), because the
+// finalizer may have killed the process of an earlier delivery.
 func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error {
 	exclusive := t.Queued.RetryCount > 0 || job.Suspected()
 	place, err := fi.Gate.Enter(ctx, exclusive)
@@ -41,12 +41,12 @@ func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error 
 	fi.delivery = delivery
 	err = fi.runAlone(ctx, job, t, record.CrashMark{Delivery: delivery, At: t.BegunAt.UTC().Truncate(time.Microsecond),
 		Task: t.Queued.TaskID, Try: int64(t.Queued.RetryCount), Alone: place.Alone})
-	if err != nil { // the process does nothing else until its mark is removed
+	if err != nil { // until the mark is removed, the process does nothing else
 		fi.Insist(ctx, func(ctx context.Context) error {
 			_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 				return j.Alive(delivery), nil
 			})
-			if errors.Is(err, record.ErrNoSuchJob) { // so its mark is gone, too
+			if errors.Is(err, record.ErrNoSuchJob) { // the job and its mark no longer exist
 				return nil
 			}
 			return err
@@ -55,9 +55,9 @@ func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error 
 	return err
 }
 
-// runAlone runs the finalizer while the process does nothing else, under the crash mark m. After
-// any error the record may have the mark, because the answer to the commit that wrote it may be
-// lost.
+// runAlone runs the finalizer while the process does nothing else, and while the job's record has
+// the crash mark m. After any error, the record may have the mark, because the answer to the commit
+// that wrote it may be lost.
 func (fi finalizer) runAlone(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark) error {
 	job, err := fi.begin(ctx, job, t, m)
 	if err != nil || !t.Current(job) {
@@ -84,8 +84,8 @@ func (fi finalizer) begin(ctx context.Context, job *record.Job, t body.Job, m re
 
 // commit runs the finalizer in the transaction that ends the job.
 func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
-	var failed error // of the finalizer
-	ready := false   // only the commit remains
+	var failed error // the finalizer's error
+	ready := false   // whether only the commit remains
 	if fi.def.Forget != nil && len(job.Closing) > 0 {
 		failed, err := fi.forget(ctx, job)
 		if errors.Is(failed, ErrWaits) {
@@ -112,17 +112,16 @@ func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 	return fi.retry(ctx, job, failed, err)
 }
 
-// forgetEvery is the time between two calls of a function from mapper.Mapper.Forget that has to
-// wait.
+// forgetEvery is the time until a function Forget that has to wait is called again.
 const forgetEvery = 30 * time.Second
 
-// wait enqueues a task that calls the function from mapper.Mapper.Forget again, because the
-// function waits for the clean-up of other jobs. The status shows why. All deliveries that wait
-// enqueue a task with the same name, so there is only one.
+// wait enqueues a task that calls the function Forget again, because the function waits for the
+// clean-up of other jobs. The job's status shows the reason, why. If several deliveries wait, all
+// enqueue a task with the same name, so there is only one task.
 func (fi finalizer) wait(ctx context.Context, job *record.Job, why error) error {
 	_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		text := "waits to end: " + fault.Brief(fault.Text(why))
-		changed := fi.delivery != "" && j.Alive(fi.delivery) // this delivery ends without a death
+		changed := fi.delivery != "" && j.Alive(fi.delivery) // the delivery ends normally, so this is no death
 		if j.State != record.Running || j.Epoch != job.Epoch || j.Error == text {
 			return changed, nil
 		}
@@ -132,14 +131,14 @@ func (fi finalizer) wait(ctx context.Context, job *record.Job, why error) error 
 	if err != nil {
 		return err
 	}
-	first := *job // the name must not depend on the generation
+	first := *job // the same generation for all deliveries, because it is in the task's name
 	first.Generation = 0
 	at := time.Now().Truncate(forgetEvery).Add(2 * forgetEvery)
 	return fi.enqueue(ctx, &first, finalizePath, body.Job{Tick: at.Unix()}, at)
 }
 
-// retry handles the error failed of a finalizer. A permanent error fails the job; after others, the
-// queue runs the finalizer again. If failed is nil, retry returns err.
+// retry handles the error failed of a finalizer. A permanent error fails the job. After any other
+// error, the queue runs the finalizer again. If failed is nil, retry returns err.
 func (fi finalizer) retry(ctx context.Context, job *record.Job, failed, err error) error {
 	if failed == nil {
 		return err

@@ -15,20 +15,20 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// Findings are the facts about the queue and the database that the start of a job needs.
+// Findings are facts about the queue and the database that a job's start needs.
 type Findings struct {
-	Concurrent int         // how many tasks the queue delivers at once, see [Concurrency]
-	Existing   *record.Job // the job that has the ID; nil: there is none, or it was not looked for
+	Concurrent int         // number of tasks that the queue delivers at the same time, see [Concurrency]
+	Existing   *record.Job // the job with the ID; nil: it does not exist, or FindOut did not look for it
 
 	masks, times                             bool // results of Source.HonoursMasks and Source.Probe
 	existingFailed, masksFailed, timesFailed error
 }
 
-// FindOut reads the facts about the queue and the database that the start of a job needs. Its calls
-// run concurrently, so it takes as long as the slowest one.
+// FindOut reads the facts about the queue and the database that a job's start needs. Its calls run
+// concurrently, so it takes as long as the slowest of them.
 //
-// It returns an error only for the queue. Errors of the other calls are in the Findings, because a
-// repeated start may not need them.
+// It returns an error only if the queue can't be read. Errors of the other calls are in the
+// Findings, because a repeated start may not need their results.
 func (js *Jobs) FindOut(
 	ctx context.Context, src source.Source, q query.Query, id string, mayExist, allowEmpty bool,
 ) (found Findings, err error) {
@@ -60,16 +60,16 @@ func (js *Jobs) FindOut(
 	return found, err
 }
 
-// Database sets what the record of a new job says about the database, or returns the error of
-// finding it out. It is not called if the job exists: such a start must work even if the database
-// would no longer accept the query.
+// Database sets the fields of a new job's record that depend on the database. If the facts could
+// not be read, it returns the error. If the job exists, the caller does not call it: a repeated
+// start must work even if the database no longer accepts the query.
 func (f Findings) Database(job *record.Job) error {
 	job.Masks, job.Times = f.masks, f.times
 	return cmp.Or(f.existingFailed, f.masksFailed, f.timesFailed)
 }
 
-// Concurrency returns how many tasks a queue delivers at the same time. It returns 0 if this
-// process may not read the queue's settings.
+// Concurrency returns the number of tasks that a queue delivers at the same time. If this process
+// may not read the queue's settings, it returns 0.
 func Concurrency(ctx context.Context, queue *tasks.Queue) (int, error) {
 	n, err := queue.MaxConcurrent(ctx)
 	if code := status.Code(err); code == codes.PermissionDenied || code == codes.Unimplemented {

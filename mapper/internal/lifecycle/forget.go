@@ -19,47 +19,46 @@ import (
 )
 
 // A Forgetter removes a subject, such as the data of one customer, from all records of scattermap.
-// Each call of Forget does a part of the work, and returns an error that says what it waits for.
-// The last call searches all records and finds nothing. So success is observed and not inferred.
+// Each call of Forget does a part of the work, and returns an error that says for what it waits.
+// The last call searches all records and finds nothing. So the success is checked, and not only
+// concluded.
 //
 // A page that commits late could store the subject again. The clean-up of the page's job prevents
-// that: it abandons open ranges, and raises the job's epoch, which a late commit requires
-// unchanged.
+// this: it abandons open ranges, and raises the job's epoch. A late commit fails because of either.
 //
 // One of three things happens to a record that mentions the subject:
 //
 //   - It is deleted.
-//   - It is rewritten without the subject. The transaction checks that.
-//   - It can't be handled. An error names it.
+//   - It is rewritten without the subject. The transaction checks this.
+//   - It can't be handled, and an error names it.
 //
-// After the first two, and while a job's clean-up goes on, another search follows.
+// After the first two, and while a clean-up of a job is under way, another search follows.
 type Forgetter struct {
 	*Jobs
 	Client  *datastore.Client
 	Subject record.Subject
-	For     record.Ref // the job that forgets; its own record is not searched
+	For     record.Ref // the job that erases the subject; its own record is not searched
 }
 
-// Looked is how many records of each kind were searched.
+// Looked has the number of searched records of each kind.
 type Looked map[string]int64
 
-// ErrWaits says that Forget has to be called again, after the clean-up of other jobs.
+// ErrWaits says that Forget must be called again, after the clean-ups of other jobs.
 var ErrWaits = errors.New("records of the subject are being cleaned up")
 
-// A look is what one call of [Forgetter.Forget] has found in its search of scattermap's records for
-// the subject.
+// A look is what one search of scattermap's records for the subject has found.
 type look struct {
 	looked  Looked
-	holding map[record.Ref]bool // jobs with range records that mention the subject
-	open    map[record.Ref]bool // jobs with open ranges, whose pages may be about to commit
-	orphans []*datastore.Key    // records of deleted jobs, to be deleted
+	holding map[record.Ref]bool // jobs whose ranges' records mention the subject
+	open    map[record.Ref]bool // jobs with open ranges, because a page of them may be about to commit
+	orphans []*datastore.Key    // records of deleted jobs, which are to be deleted
 	drafts  map[record.Ref][]*datastore.Key
 	blocked []string
-	waits   int // number of records that have to be searched again after a clean-up
+	waits   int // number of records to search again after a clean-up
 }
 
-// Forget searches all records for the subject, and removes it. If it returns no error, no record
-// mentions the subject any more.
+// Forget searches all records for the subject, and removes it. If it returns no error, it has found
+// no record that mentions the subject.
 func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
 	l := &look{looked: make(Looked), holding: make(map[record.Ref]bool), open: make(map[record.Ref]bool),
 		drafts: make(map[record.Ref][]*datastore.Key)}
@@ -107,7 +106,7 @@ func (f Forgetter) kinds(ctx context.Context) (kinds []string, err error) {
 	return kinds, err
 }
 
-// read searches the records of a kind other than jobs.
+// read searches the records of a kind. It is for all kinds except jobs.
 func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 	for it := f.Client.Run(ctx, datastore.NewQuery(kind)); ; {
 		var all datastore.PropertyList
@@ -121,7 +120,7 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 		l.looked[kind]++
 		ref, belongs := refOf(kind, key, all)
 		if ref == f.For {
-			continue // its records are about to be deleted
+			continue // the job's records are about to be deleted
 		}
 		if isOpen(all) {
 			l.open[ref] = true
@@ -131,7 +130,7 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 			continue
 		}
 		switch {
-		case belongs && !isNamed(key, ref): // a clean-up of that job does not find it
+		case belongs && !isNamed(key, ref): // the clean-up of that job would not find this record
 			l.block("the %s %q says that it is a record of job %s, but its name is not in that job's range of names: "+
 				"delete it",
 				kind, key.Name, ref.ID)
@@ -140,7 +139,7 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 			if kind == record.DraftKind {
 				l.drafts[ref] = append(l.drafts[ref], key)
 			}
-		case kind == record.RangeKind: // left by a start that came too late
+		case kind == record.RangeKind: // a late start of a job has left this record
 			l.orphans = append(l.orphans, key)
 		case kind == record.SlotKind:
 			err = f.slot(ctx, key, l)
@@ -155,12 +154,12 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 	}
 }
 
-// block adds a text to the result about a record that can't be handled.
+// block adds a text about a record that can't be handled.
 func (l *look) block(format string, args ...any) {
 	l.blocked = append(l.blocked, fmt.Sprintf(format, args...))
 }
 
-// isNamed reports whether the query store.Records of the job finds a record with this key.
+// isNamed reports whether store.Records finds a record with this key for the job.
 func isNamed(key *datastore.Key, job record.Ref) bool {
 	id, ok := strings.CutPrefix(key.Name, record.RangePrefix(job))
 	return ok && id < "g"
@@ -171,7 +170,7 @@ func isOpen(all []datastore.Property) bool {
 	return slices.ContainsFunc(all, func(p datastore.Property) bool { return p.Name == "open" && p.Value != "" })
 }
 
-// refOf returns the job to which a record belongs. It returns false if it belongs to none.
+// refOf returns the job to which a record belongs. If it belongs to none, refOf returns false.
 func refOf(kind string, key *datastore.Key, all []datastore.Property) (ref record.Ref, belongs bool) {
 	switch kind {
 	case record.RangeKind, record.BatchKind:
@@ -183,7 +182,7 @@ func refOf(kind string, key *datastore.Key, all []datastore.Property) (ref recor
 				ref.Incarnation = text
 			}
 		}
-	case record.DraftKind: // its name is HASH.ID.INCARNATION.WORD
+	case record.DraftKind: // a draft's name is HASH.ID.INCARNATION.WORD
 		if parts := strings.Split(key.Name, "."); len(parts) == 4 {
 			ref = record.Ref{ID: parts[1], Incarnation: parts[2]}
 		}
@@ -200,14 +199,14 @@ func get(tx *datastore.Transaction, key *datastore.Key, into any) error {
 	return err
 }
 
-// mentions reports whether a record that is about to be written mentions the subject.
+// mentions reports whether a record mentions the subject. The caller is about to write it.
 func (f Forgetter) mentions(kind string, written any) (bool, error) {
 	properties, err := datastore.SaveStruct(written)
 	return err == nil && f.Subject.InRecord(kind, properties), err
 }
 
-// slot deletes the lock of a mapper on a kind ([record.Slot]) if the job that held it is deleted.
-// If the job exists, the lock's record waits for the job's clean-up.
+// slot deletes a lock of a mapper on a kind ([record.Slot]), if the job that held it is deleted. If
+// the job exists, the lock has to wait for the job's clean-up.
 func (f Forgetter) slot(ctx context.Context, key *datastore.Key, l *look) error {
 	l.waits++
 	return f.Store.Transact(ctx, func(tx *datastore.Transaction) error {
@@ -227,7 +226,7 @@ func (f Forgetter) slot(ctx context.Context, key *datastore.Key, l *look) error 
 		if err != nil {
 			return err
 		}
-		if _, err = tx.Put(key, s); err != nil || f.Subject.InText(s.Job) { // it goes with its job
+		if _, err = tx.Put(key, s); err != nil || f.Subject.InText(s.Job) { // this record is deleted after its job
 			return err
 		}
 		in, err := f.mentions(record.SlotKind, s)
@@ -238,10 +237,10 @@ func (f Forgetter) slot(ctx context.Context, key *datastore.Key, l *look) error 
 	})
 }
 
-// schedule removes the subject of an erasure from a schedule's record. It replaces the subject in
-// past ticks. If the ID of the last run's job contains the subject, it removes that ID once the job
-// is deleted. If the record mentions the subject elsewhere, for example in a waiting tick, schedule
-// blocks the erasure.
+// schedule removes the subject from a schedule's record. It replaces the subject in past ticks. If
+// the ID of the last run contains the subject, schedule removes this ID once the run is deleted. If
+// the record mentions the subject elsewhere, for example in a waiting tick, it can't be handled,
+// and an error says so.
 func (f Forgetter) schedule(ctx context.Context, key *datastore.Key, l *look) error {
 	if f.Subject.InText(key.Name) {
 		l.block("the schedule %q has the subject in its name: delete its record", key.Name)
@@ -259,7 +258,7 @@ func (f Forgetter) schedule(ctx context.Context, key *datastore.Key, l *look) er
 		s.RedactPast(f.Subject, f.salt())
 		rest := *s
 		if f.Subject.InText(s.Run) {
-			rest.Run = "" // goes with its job
+			rest.Run = "" // the ID is removed after the run is deleted
 			switch _, err := store.GetJob(tx, record.Ref{ID: s.Run}); {
 			case errors.Is(err, record.ErrNoSuchJob):
 				s.Run = ""

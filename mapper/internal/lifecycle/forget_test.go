@@ -17,16 +17,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestForgetter removes the subject "ann-lee" from records.
+// TestForgetter removes the subject "ann-lee" from different records.
 func TestForgetter(t *testing.T) {
 	named := keyspace.At(datastore.NameKey("K", "ann-lee", nil))
 	for _, c := range []struct {
 		name   string
 		record func(w *world)
-		wrong  bool                // a record can't be handled
-		kind   string              // the kind of the record that mentions it,
-		left   int                 // how many such records remain; of jobs there is one more
-		is     func(w *world) bool // what else must hold then
+		wrong  bool                // whether a record can't be handled
+		kind   string              // the kind of the record that mentions the subject
+		left   int                 // number of records of this kind that remain; for jobs, one more remains
+		is     func(w *world) bool // a further condition afterwards
 	}{
 		{name: "nothing mentions it", record: func(w *world) { w.Begin(w.NewJob("j", "m")) }, kind: record.JobKind,
 			left: 2},
@@ -70,7 +70,7 @@ func TestForgetter(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			inWorld(t, new(function.Definition), func(w *world) {
 				c.record(w)
-				eraser := w.NewJob("eraser", "m") // the job that forgets
+				eraser := w.NewJob("eraser", "m") // the job that erases the subject
 				_, err := w.Client.Mutate(w.Context(), eraser.Insert())
 				w.must(err)
 				time.Sleep(time.Minute)
@@ -98,8 +98,8 @@ func TestForgetter(t *testing.T) {
 	}
 }
 
-// TestBlockedErasure erases a subject that many records mention which can't be handled. The error
-// names ten of them, and nothing is changed meanwhile.
+// TestBlockedErasure erases a subject that is mentioned by many records which can't be handled. The
+// error must name ten of them, and no record may change.
 func TestBlockedErasure(t *testing.T) {
 	for _, c := range []struct {
 		n    int
@@ -136,7 +136,8 @@ func TestErasureBeside(t *testing.T) {
 		j := w.about("j")
 		w.stored(j, func(j *record.Job) { j.Queue = record.Owner(other.Queue.Name()) })
 		w.about("k")
-		w.stored(w.about("old"), func(j *record.Job) { j.Queue = "" }) // of a build without owners
+		// a job of an older build, which did not record queues
+		w.stored(w.about("old"), func(j *record.Job) { j.Queue = "" })
 		if _, err := f.Forget(w.Context()); !errors.Is(err, lifecycle.ErrWaits) {
 			w.Error(err)
 		}
@@ -152,24 +153,24 @@ func TestErasureBeside(t *testing.T) {
 	})
 }
 
-// countsX reports whether a job's record has the totals of its counter x.
+// countsX reports whether the totals in a job's record have the counter x.
 func countsX(j *record.Job) bool {
 	sum, err := j.RecordedTotals()
 	return err == nil && sum.Counters["x"] == 1
 }
 
-// erasureSteps are ended jobs, and what an erasure does to them.
+// erasureSteps are ended jobs, with the expected effects of an erasure.
 var erasureSteps = []struct {
 	name    string
 	whom    record.Subject
 	id      string
 	params  string
-	holds   bool                     // the record of its root mentions the subject
-	records bool                     // it has records
-	change  func(j *record.Job)      // its record
-	first   func(j *record.Job) bool // what it is after the first search,
-	last    func(j *record.Job) bool // and in the end; nil: it is deleted
-	wants   string                   // part of the error in the end
+	holds   bool                     // whether the record of its root mentions the subject
+	records bool                     // whether its ranges' records exist
+	change  func(j *record.Job)      // changes the job's record
+	first   func(j *record.Job) bool // the expected job's record after the first search
+	last    func(j *record.Job) bool // the expected job's record in the end; nil: the job is deleted
+	wants   string                   // a part of the last error
 }{
 	{name: "it does not mention it", whom: ann, records: true, first: countsX, last: countsX},
 	{name: "its parameters", whom: ann, params: `{"who":"ann-lee"}`, records: true,
@@ -223,8 +224,8 @@ var erasureSteps = []struct {
 		last: func(j *record.Job) bool { return !j.Erased.IsZero() }},
 }
 
-// TestErasureSteps checks what the first search does to an ended job, and what it leaves until the
-// job's records are deleted.
+// TestErasureSteps checks what the first search changes in an ended job, and what the erasure
+// leaves after the job's records are deleted.
 func TestErasureSteps(t *testing.T) {
 	for _, c := range erasureSteps {
 		t.Run(c.name, func(t *testing.T) {
@@ -267,14 +268,14 @@ func TestErasureSteps(t *testing.T) {
 	}
 }
 
-// TestUnendedErasure erases a subject while jobs go on that may yet write it, though none of their
-// records is open.
+// TestUnendedErasure erases a subject while jobs continue that may still write it, although none of
+// their ranges is open.
 func TestUnendedErasure(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		whom  record.Subject
 		query string
-		keeps bool // its records
+		keeps bool // whether the job's records must remain
 	}{
 		{"everywhere, a job that is about to end", record.Subject{Everywhere: true}, `{"kind":"K"}`, false},
 		{"a job that reads all namespaces", ann, `{"kind":"K","all_namespaces":true}`, true},

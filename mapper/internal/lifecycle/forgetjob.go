@@ -18,8 +18,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// jobs searches the records of jobs, and removes the subject from them. It returns how many jobs it
-// must search again.
+// jobs searches the records of jobs, and removes the subject from them. It returns the number of
+// jobs that must be searched again.
 func (f Forgetter) jobs(ctx context.Context, l *look) (waits int, err error) {
 	there, acts, ids := make(map[record.Ref]bool), []func() error{}, []string(nil)
 	for it := f.Client.Run(ctx, datastore.NewQuery(record.JobKind)); ; {
@@ -65,8 +65,8 @@ func (f Forgetter) jobs(ctx context.Context, l *look) (waits int, err error) {
 	return len(acts), nil
 }
 
-// orphan adds the records of a deleted job to those that are to be deleted. A clean-up has missed
-// them, or they came with a copied database.
+// orphan adds the records of a deleted job to the records to be deleted. A clean-up has missed
+// them, or they are from a copied database.
 func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 	before := len(l.orphans)
 	l.orphans = append(l.orphans, l.drafts[ref]...)
@@ -82,17 +82,17 @@ func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 		return nil
 	})
 	if len(l.orphans) == before {
-		l.waits++ // somebody has deleted them meanwhile
+		l.waits++ // another client has deleted them meanwhile
 	}
 	return err
 }
 
-// traces say in which parts of a job's records the subject is mentioned.
+// traces say in which parts of a job's data the subject is mentioned.
 type traces struct {
 	named     bool // whether the job's ID mentions the subject
 	mentioned bool // whether the job's record mentions the subject
 	about     bool // whether the job's query or parameters mention the subject
-	values    bool // whether values of the job mention the subject, such as counters
+	values    bool // whether values that the job has stored, such as counters, mention the subject
 	holding   bool // whether the records of the job's ranges mention the subject
 }
 
@@ -101,19 +101,19 @@ func (f Forgetter) tracesOf(j *record.Job, stored datastore.PropertyList, l *loo
 	t := traces{named: f.Subject.InText(j.ID), mentioned: f.Subject.InRecord(record.JobKind, stored),
 		about: f.Subject.IsAbout(j), holding: l.holding[j.Ref()]}
 	if f.Subject.Everywhere || j.ComesAnywhere() {
-		// An open page may be about to write what it has read into a record.
+		// A page of a job that has not ended may be about to write the subject into a record.
 		t.holding = t.holding || l.open[j.Ref()] || !j.Over()
 	}
 	if f.Subject.Everywhere && j.Over() {
 		probe := *j
-		t.values, _ = probe.RedactValues() // the error is reported by redact
+		t.values, _ = probe.RedactValues() // redact returns this error
 		t.about = t.about || j.NamesKeys()
 	}
 	return t
 }
 
-// job returns the function that removes the subject from a job. It returns nil if the job does not
-// mention it, or can't be handled.
+// job returns a function that removes the subject from a job. If the job does not mention the
+// subject, or can't be handled, it returns nil.
 func (f Forgetter) job(ctx context.Context, j *record.Job, t traces, l *look) func() error {
 	if t == (traces{}) {
 		return nil
@@ -128,11 +128,11 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, t traces, l *look) fu
 	case err != nil && !f.owns(j.Queue):
 		return block("job %s: %v: clean it up there", j.ID, err)
 	case j.Cleaning != "":
-		return func() error { return nil } // wait for that clean-up
+		return func() error { return nil } // the job waits for the clean-up under way
 	case !j.Erased.IsZero() && t.about && !t.named && !t.holding:
 		return block("job %s, whose record no longer says what it was about: delete it", j.ID)
 	}
-	cleanUp := t.named || t.holding || t.about && !j.Cleaned // the next search looks again
+	cleanUp := t.named || t.holding || t.about && !j.Cleaned // the next search then finds whether more is needed
 	return func() error {
 		_, err := f.Store.UpdateJob(ctx, j.Ref(), func(now *record.Job) (bool, error) {
 			return f.redact(now, t, cleanUp)
@@ -152,8 +152,8 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, t traces, l *look) fu
 	}
 }
 
-// redact removes the subject from a job's record. It changes nothing if the job runs again or is
-// being cleaned up by now.
+// redact removes the subject from a job's record. If the job runs again by now, or is being cleaned
+// up, redact changes nothing.
 func (f Forgetter) redact(now *record.Job, t traces, cleanUp bool) (changed bool, err error) {
 	switch {
 	case !now.Over() || now.Cleaning != "":
@@ -177,7 +177,7 @@ func (f Forgetter) redact(now *record.Job, t traces, cleanUp bool) (changed bool
 			fault.Permanent(fmt.Errorf("%w: the record of job %s still mentions the erased subject: delete it",
 				record.ErrState, now.ID))
 	}
-	return changed || t.mentioned, nil // writing it also drops properties that this build does not know
+	return changed || t.mentioned, nil // a write also removes properties that this build does not know
 }
 
 // owns reports whether a queue is one of the engine's other queues.
@@ -185,7 +185,7 @@ func (f Forgetter) owns(queue record.Owner) bool {
 	return slices.ContainsFunc(f.Beside, func(js *Jobs) bool { return queue.Is(js.Queue.Name()) == nil })
 }
 
-// of returns the Jobs of a queue of this engine.
+// of returns the Jobs of one of the engine's queues.
 func (f Forgetter) of(queue record.Owner) *Jobs {
 	for _, js := range f.Beside {
 		if queue != "" && queue.Is(js.Queue.Name()) == nil {
@@ -195,8 +195,8 @@ func (f Forgetter) of(queue record.Owner) *Jobs {
 	return f.Jobs
 }
 
-// note records the IDs of jobs that the forgetting job has cleaned up, in the record of the
-// forgetting job.
+// note adds the IDs of jobs that the erasing job has cleaned up to the erasing job's record, as
+// hashes.
 func (f Forgetter) note(ctx context.Context, ids []string) error {
 	_, err := f.Store.UpdateJob(ctx, f.For, func(j *record.Job) (bool, error) {
 		c, err := j.DecodeClosing()

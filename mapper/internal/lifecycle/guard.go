@@ -10,41 +10,41 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A guard is a sweep that is enqueued before a commit that sets a job running, or being cleaned up,
-// in a new epoch. If the process dies right after the commit, the guard is the job's task.
+// A guard is a sweep that is enqueued before a commit that makes a job run, or starts its clean-up,
+// in a new epoch. If the process dies right after the commit, the guard is the job's only task.
 //
 // The guard and the commit race to change the job's record:
 //
-//   - If the commit comes first, the guard sweeps the job.
-//   - If the guard comes first, it makes the commit fail. It takes the new epoch, or inserts a
-//     record in place of a new job's root, or raises Forestalled for a move to its queue. The
-//     process that wanted to commit then tries again with a new guard.
+//   - If the commit is first, the guard sweeps the job.
+//   - If the guard is first, it makes the commit fail. For this, it raises the job's epoch, or
+//     stores a record in the place of a new job's root. For a move to its queue, it raises
+//     Forestalled. The process whose commit failed tries again with a new guard.
 //
-// So no guard is lost, and none has to wait.
+// So in both cases the guard has an effect at once, and need not wait for the commit.
 
 const (
-	// guardDelay is the time until a guard runs. The commit for which it was enqueued should take
-	// effect before.
+	// guardDelay is the time until a guard runs. A guard is a sweep that is enqueued before a
+	// commit. Usually, the commit takes effect before this time.
 	guardDelay = time.Minute
 
-	// guardAttempts is how often a change is tried if the guard or another change comes before its
-	// commit.
+	// guardAttempts is the largest number of attempts of a change whose commits fail, because its
+	// guard or another change was first.
 	guardAttempts = 5
 )
 
-// errForestalled says that a guard, or another change of the job, has come before the commit.
+// errForestalled says that a guard, or another change of the job, was first in each attempt.
 var errForestalled = fmt.Errorf("%w: somebody else changed it during each attempt, so try again", record.ErrState)
 
-// postGuard enqueues the guard of a change that is about to be committed: a sweep in the epoch of
-// the record job. Each guard has a random number in its name. Otherwise it might have the name of a
-// purged guard, and the queue would not accept it.
+// postGuard enqueues the guard of a change that is about to be committed. The guard is a sweep in
+// the epoch of the given record. Its name has a random number. Otherwise it could be the name of a
+// purged guard, and the queue would refuse it.
 func (js *Jobs) postGuard(ctx context.Context, job *record.Job) error {
 	tick, at := nextTick(job, time.Now().Add(guardDelay))
 	return js.enqueue(ctx, job, sweepPath, body.Job{Tick: tick, Guard: max(1, js.Random())}, at)
 }
 
-// updateGuarded changes a job by f, which may start a new epoch. It first enqueues a guard, a sweep
-// that finds the job even if this process dies after the commit. It returns the job's record.
+// updateGuarded changes a job by f, which may start a new epoch. It enqueues a guard first. So even
+// if this process dies after the commit, the job has a sweep. It returns the job's record.
 func (js *Jobs) updateGuarded(ctx context.Context, ref record.Ref, cause string, f change) (*record.Job, error) {
 	for range guardAttempts {
 		seen, err := js.Store.LoadJob(ctx, ref)
@@ -62,7 +62,7 @@ func (js *Jobs) updateGuarded(ctx context.Context, ref record.Ref, cause string,
 		}
 		job, err := js.Change(ctx, seen.Ref(), cause, func(j *record.Job) (bool, error) {
 			changed, err := f(j)
-			// the guard is for another epoch
+			// the guard was enqueued for another epoch
 			if err == nil && changed && (j.Epoch != next.Epoch || j.Forestalled != next.Forestalled) {
 				return false, errForestalled
 			}
@@ -78,9 +78,9 @@ func (js *Jobs) updateGuarded(ctx context.Context, ref record.Ref, cause string,
 	return nil, fmt.Errorf("change job %s: %w", ref.ID, errForestalled)
 }
 
-// forestallEpoch is called by a guard. If the commit for which the guard was enqueued has not come
-// yet, it raises the job's epoch to the commit's one, so that the commit fails. It returns the
-// job's record.
+// forestallEpoch is called by a guard, the sweep that was enqueued before a commit. If the commit
+// has not taken effect yet, it raises the job's epoch to the commit's epoch, so that the commit
+// fails. It returns the job's record.
 func (js *Jobs) forestallEpoch(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	if t.Guard == 0 {
 		return job, nil
@@ -90,9 +90,9 @@ func (js *Jobs) forestallEpoch(ctx context.Context, job *record.Job, t body.Job)
 	})
 }
 
-// forestallMove is called by the guard of a move of the job to this queue. If the move is not
-// committed yet, it changes the job's record, so that the commit fails. It returns the job's
-// record.
+// forestallMove is called by the guard of a move to this queue, a sweep that was enqueued before
+// the move's commit. If the commit has not taken effect yet, it changes the job's record, so that
+// the commit fails. It returns the job's record.
 func (js *Jobs) forestallMove(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	own := record.Owner(js.Queue.Name())
 	if t.Guard == 0 || job.Queue.Is(string(own)) == nil || t.Queued.Queue != "" && t.Queued.Queue != string(own) {
@@ -101,8 +101,9 @@ func (js *Jobs) forestallMove(ctx context.Context, job *record.Job, t body.Job) 
 	return js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return own.Forestall(j), nil })
 }
 
-// forestallStart is called by the guard of a start. If the job does not exist yet, it makes the
-// job's creation fail. If the job exists by now, it returns the job.
+// forestallStart is called by the guard of a job's start, a sweep that was enqueued before the
+// start's commit. If the job does not exist yet, it makes the job's creation fail. If the job
+// exists, it returns the job.
 func (js *Jobs) forestallStart(ctx context.Context, t body.Job) (*record.Job, error) {
 	ref := record.Ref{ID: t.Job, Incarnation: t.Incarnation}
 	if err := js.Store.Forestall(ctx, ref, time.Now()); err != nil {

@@ -20,15 +20,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// interrupt has something happen before each call of an act, one at a time. After that, and when it
-// is done again if it has failed, everything is as without the interruption.
+// interrupt calls by before each call of an act, one at a time. Then it repeats the act if it has
+// failed, and lets the queue deliver. The result must be the same as without the interruption.
 func (a act) interrupt(w *trialWorld, how string, by func(j *record.Job)) {
 	w.Helper()
-	for at, did := 0, true; did && at < 12; at++ { // later calls only enqueue tasks
+	for at, did := 0, true; did && at < 12; at++ { // at most 12, because later calls only enqueue tasks
 		j := a.prepared(w, fmt.Sprintf("%s-%d", how, at))
 		var calls atomic.Int32
 		err := a.do(under(w.Context(), func(method string, call func() error) error {
-			if method != "RunQuery" && int(calls.Add(1)) == at+1 { // many queries run at once, and change nothing
+			// RunQuery does not count: many queries run at the same time, and change nothing.
+			if method != "RunQuery" && int(calls.Add(1)) == at+1 {
 				by(j)
 			}
 			return call()
@@ -54,8 +55,8 @@ func (a act) interrupt(w *trialWorld, how string, by func(j *record.Job)) {
 	}
 }
 
-// TestInterruptions has the process of each task stand still, while the queue goes on; the task
-// delivered twice; and the job paused.
+// TestInterruptions interrupts the delivery of each task in three ways: the process is suspended
+// while the queue continues, the task is delivered twice, or the job is paused.
 func TestInterruptions(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -82,14 +83,14 @@ func TestInterruptions(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inTrial(t, c.m, func(w *trialWorld) {
-				w.Portion.Records = 1 // so there are drafts
+				w.Portion.Records = 1 // a small limit, so that drafts are stored
 				c.interrupt(w, "stands-still", func(*record.Job) {
 					w.must(w.Revive(w.Context()))
 					w.passes(10 * time.Minute)
 				})
 				c.interrupt(w, "twice", func(j *record.Job) {
 					go func() { _ = c.do(w.Context(), w, j) }()
-					synctest.Wait() // it may wait until the first one has ended
+					synctest.Wait() // the second delivery may wait until the first one has ended
 				})
 				c.interrupt(w, "paused", func(j *record.Job) {
 					if err := w.Pause(w.Context(), j.Ref()); err != nil && !errors.Is(err, record.ErrState) {
@@ -101,16 +102,16 @@ func TestInterruptions(t *testing.T) {
 	}
 }
 
-// TestAddUpInParts adds up the records of a clean-up with little time. A chain of tasks does it,
-// and counts each record once. A process that drains leaves the rest to the next task at once.
+// TestAddUpInParts adds up the records of a clean-up in several tasks, because each has little
+// time. Each record must count once. If the process drains, the next task must take over at once.
 func TestAddUpInParts(t *testing.T) {
 	t.Parallel()
 	const longest = 15 * time.Second
 	for _, c := range []struct {
 		name   string
-		takes  time.Duration // the first query
+		takes  time.Duration // duration of the first query
 		drains bool
-		chain  bool // another task goes on
+		chain  bool // whether another task continues
 	}{{"in time", 0, false, false}, {"just in time", longest, false, false}, {"late", longest + 1, false, true},
 		{"a process that drains", 0, true, true}} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
@@ -119,7 +120,8 @@ func TestAddUpInParts(t *testing.T) {
 			w.ranges(j, 80, func(r *record.Range) { r.State, r.Open, r.Processed = record.Done, "", 1 })
 			w.changed(w.Records(j)[j.Root()], func(r *record.Range) { r.State, r.Open = record.Done, "" })
 			j = w.cleaning(j, lifecycle.CleanUp{IncludeFailures: true})
-			w.must(w.deliver(under(w.Context(), nth(2, "RunQuery", func() { // after that for open ranges
+			// The second query is for open ranges.
+			w.must(w.deliver(under(w.Context(), nth(2, "RunQuery", func() {
 				if time.Sleep(c.takes); c.drains {
 					go func() { _, _ = w.Gate.Drain(context.Background()) }()
 					time.Sleep(time.Nanosecond)
@@ -148,8 +150,8 @@ func TestAddUpInParts(t *testing.T) {
 	}
 }
 
-// TestLongAddUp delivers late links of a chain that adds up records: each goes on from the draft,
-// and the chain never names two tasks alike.
+// TestLongAddUp delivers late tasks of a chain that adds up records. Each must continue from the
+// draft, which is the sum so far. No two tasks of the chain may have the same name.
 func TestLongAddUp(t *testing.T) {
 	for _, c := range []struct{ draft, task, next int64 }{{3, 1, 3}, {3, 3, -1}, {0, 2, -1}} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
@@ -183,13 +185,13 @@ func TestLongAddUp(t *testing.T) {
 	}
 }
 
-// TestOvertakenTotals has a clean-up change while one of its tasks adds up the records.
+// TestOvertakenTotals changes the state of a clean-up while one of its tasks adds up the records.
 func TestOvertakenTotals(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(j *record.Job)
-		tasks  int  // that go on
-		totals bool // the task has stored its own
+		tasks  int  // number of tasks that continue the clean-up
+		totals bool // whether the task has stored its own totals
 	}{
 		{"nothing", func(*record.Job) {}, 16, true},
 		{"it has ended", func(j *record.Job) { j.Cleaning = "" }, 0, true},
@@ -199,7 +201,7 @@ func TestOvertakenTotals(t *testing.T) {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
 			j := w.cleaning(w.aborted("j"), lifecycle.CleanUp{})
 			time.Sleep(sweepsAfter)
-			// the first transaction is for the open range
+			// the first transaction abandons the open range
 			w.must(w.deliver(under(w.Context(), nth(2, "BeginTransaction", func() {
 				w.stored(j, c.change)
 			})), j, "cleanup", body.Job{Tick: addUp}, 0))
@@ -214,13 +216,13 @@ func TestOvertakenTotals(t *testing.T) {
 	}
 }
 
-// TestLateCommit has a page commit late, while the records of its ended job are being deleted. Its
-// record is deleted, too.
+// TestLateCommit lets a page commit late, while the records of its job are being deleted. The
+// page's record must be deleted, too.
 func TestLateCommit(t *testing.T) {
 	f := forgetting(func(context.Context, *record.Job, record.Totals) error { return nil })
 	inTrial(t, f.definition(), func(w *trialWorld) {
 		j := w.allDone("j")
-		w.must(w.deliver(under(w.Context(), nth(2, "Commit", func() { // the first one stores the totals
+		w.must(w.deliver(under(w.Context(), nth(2, "Commit", func() { // the first commit stores the totals
 			w.ranges(j, 1, func(r *record.Range) { r.State, r.Open = record.Done, "" })
 		})), j, "finalize", body.Job{}, 0))
 		w.want(record.Succeeded, "a page was late", len(w.Records(j)) == 0)
@@ -228,7 +230,8 @@ func TestLateCommit(t *testing.T) {
 }
 
 // TestIncompleteUndo ends an undo that may have missed records, because an older build has cleaned
-// them up. It fails, and a failure for another reason keeps its reason.
+// them up. The undo must fail. If it has already failed for another reason, it must keep this
+// reason.
 func TestIncompleteUndo(t *testing.T) {
 	for _, c := range []struct {
 		cleaned, fails bool
@@ -249,7 +252,8 @@ func TestIncompleteUndo(t *testing.T) {
 			} else {
 				err = w.deliver(w.Context(), u, "finalize", body.Job{}, 0)
 			}
-			if now := w.Job("u"); now.State == record.Succeeded { // what the undo needs to know is not known
+			// Without the answer, it is unknown whether the undo has missed records.
+			if now := w.Job("u"); now.State == record.Succeeded {
 				w.stored(now, func(j *record.Job) { j.State, j.Epoch = record.Running, j.Epoch+1 })
 				lookups := 0
 				err := w.deliver(under(w.Context(), func(method string, call func() error) error {

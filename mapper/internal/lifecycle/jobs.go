@@ -21,7 +21,7 @@ import (
 )
 
 // Jobs controls the jobs of one queue. It also handles the tasks that are about a whole job and not
-// about one of its ranges.
+// about one range.
 type Jobs struct {
 	Store    store.Store
 	Queue    *tasks.Queue
@@ -29,11 +29,11 @@ type Jobs struct {
 	Log      *slog.Logger                    // receives errors, see observe.Limited
 	Observer *observe.Observer
 	Gate     *gate.Gate
-	Random   func() uint64 // returns a random number that is never drawn twice
+	Random   func() uint64 // returns a random number that is different at each call
 	Prices   billing.Prices
 
-	Revived func(context.Context) error // called at the end of Revive; nil: there is no such function
-	Beside  []*Jobs                     // the Jobs of the engine's other queues, which Revive handles, too
+	Revived func(context.Context) error // called at the end of Revive; nil: nothing is called
+	Beside  []*Jobs                     // the Jobs of the engine's other queues, which Revive also handles
 	Portion Portion
 }
 
@@ -68,8 +68,8 @@ func (js *Jobs) Handlers() map[string]http.Handler {
 
 const revivePath = "revive"
 
-// enqueue enqueues a task of the job for a path, due at the given time. If the queue has or had a
-// task with its name, that is no error.
+// enqueue enqueues a task of the job for a path, due at the given time. If the queue has a task
+// with this name, or recently had one, this is no error.
 func (js *Jobs) enqueue(ctx context.Context, job *record.Job, path string, t body.Job, at time.Time) error {
 	if err := js.Queue.Enqueue(ctx, t.Task(job, path, at)); err != nil && !errors.Is(err, tasks.ErrExists) {
 		return fmt.Errorf("enqueue a %s of job %s: %w", path, job.ID, err)
@@ -93,7 +93,7 @@ var allRanges = body.Job{All: true}
 // fullSweep returns the task for a sweep that checks all ranges of a job, whatever their age.
 func fullSweep(job *record.Job) tasks.Task { return allRanges.Task(job, sweepPath, time.Time{}) }
 
-// EnqueueAgain enqueues the task of a pending range, unless the queue has it.
+// EnqueueAgain enqueues the task of a pending range, unless the queue already has it.
 func (js *Jobs) EnqueueAgain(ctx context.Context, job *record.Job, r *record.Range) error {
 	task := body.TaskOf(r, job)
 	if err := js.Queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
@@ -102,8 +102,8 @@ func (js *Jobs) EnqueueAgain(ctx context.Context, job *record.Job, r *record.Ran
 	if exists, err := js.Queue.Exists(ctx, task); err != nil || exists {
 		return err
 	}
-	// The task is gone, but its name is still taken, so a new name is needed. If the task was done
-	// just now, the range is not pending any more.
+	// The task is gone, but its name is still taken, so the range needs a new generation. If the
+	// task has just succeeded, the range is no longer pending.
 	stale := r.Generation
 	r, err := js.Store.UpdateRange(ctx, r.Key(), func(r *record.Range) bool {
 		if r.State != record.Pending || r.Generation != stale {
@@ -122,8 +122,7 @@ func (js *Jobs) EnqueueAgain(ctx context.Context, job *record.Job, r *record.Ran
 	return nil
 }
 
-// ShowBuild sets or clears the job's error which says that this build does not have the job's
-// mapper.
+// ShowBuild sets or removes the job's error that this build does not have the job's mapper.
 func (js *Jobs) ShowBuild(ctx context.Context, job *record.Job, missing bool) error {
 	if seen := *job; !seen.NeedsBuild(missing) {
 		return nil
@@ -134,7 +133,8 @@ func (js *Jobs) ShowBuild(ctx context.Context, job *record.Job, missing bool) er
 	return err
 }
 
-// Handler returns the handler of a path. It calls run for each delivery, until this process drains.
+// Handler returns the handler of a path. It calls run for each delivery. Once this process drains,
+// it refuses deliveries.
 func (js *Jobs) Handler(path string, run func(context.Context, tasks.Delivery) error) http.Handler {
 	return js.Queue.Handler(js.Log, func(ctx context.Context, d tasks.Delivery) (err error) {
 		leave, err := js.Gate.Admit()
@@ -151,8 +151,8 @@ func (js *Jobs) Handler(path string, run func(context.Context, tasks.Delivery) e
 	})
 }
 
-// chain returns the handler of tasks about a job. It decodes the task, reads the job's record, and
-// calls run with both. The function run has to check the task's epoch.
+// chain returns the handler of tasks about a whole job. It decodes the task, reads the job's
+// record, and calls run with both. The function run must check the task's epoch.
 func (js *Jobs) chain(path string, run func(context.Context, *record.Job, body.Job) error) http.Handler {
 	return js.Handler(path, func(ctx context.Context, d tasks.Delivery) error {
 		begunAt := time.Now()
@@ -182,14 +182,14 @@ func (js *Jobs) chain(path string, run func(context.Context, *record.Job, body.J
 			err = run(ctx, job, t)
 		}
 		if errors.Is(err, record.ErrNoSuchJob) {
-			return nil // it was cleaned up
+			return nil // the job was cleaned up
 		}
 		return err
 	})
 }
 
-// inCompany returns run with a place in the gate: it runs beside other tasks, but not beside an
-// exclusive one.
+// inCompany returns a function that calls run after it has passed the gate. So run may run at the
+// same time as other tasks, but not as an exclusive one.
 func (js *Jobs) inCompany(
 	run func(context.Context, *record.Job, body.Job) error,
 ) func(context.Context, *record.Job, body.Job) error {
@@ -203,11 +203,12 @@ func (js *Jobs) inCompany(
 	}
 }
 
-// NewDelivery returns a unique name for a delivery that leaves a crash mark.
+// NewDelivery returns a unique name for a delivery that writes a crash mark ([record.CrashMark]).
 func (js *Jobs) NewDelivery() string { return strconv.FormatUint(js.Random(), 36) }
 
-// Insist calls takeAway, which removes a crash mark, until it succeeds. The database may be out of
-// reach for a while, and a mark that stays would look like a death.
+// Insist calls takeAway until it succeeds. The function takeAway removes a crash mark
+// ([record.CrashMark]). A mark that remains would count as a death of this process. Insist repeats
+// the call because the database may not answer for a while.
 func (js *Jobs) Insist(ctx context.Context, takeAway func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), record.EndTime(js.Queue.DispatchDeadline()))
 	defer cancel()

@@ -25,18 +25,19 @@ import (
 
 var errBad = errors.New("bad")
 
-// A world runs jobs without a function: one task does each range. A job has its root, with the
-// entities 1 to 4, and a range for each entity that fails.
+// A world runs jobs without mapper functions: one task processes each range at once. A job has a
+// root with the entities 1 to 4, and a range for each entity that fails.
 type world struct {
 	*testworld.World
 	control
-	works  bool            // ranges are done; otherwise their tasks wait
-	fails  map[int64]error // errors by entity
+	works  bool            // whether tasks end their ranges; otherwise the ranges stay pending
+	fails  map[int64]error // the errors of entities, by their IDs
 	counts []byte          // counters of each range, as JSON
-	done   atomic.Int32    // number of done ranges
+	done   atomic.Int32    // number of ranges that are done
 }
 
-// A control has the methods of Jobs. In a world, its own methods with the same names come first.
+// A control has the methods of Jobs. A world embeds it below World, so World's methods with the
+// same names win.
 type control struct{ *lifecycle.Jobs }
 
 // inWorld runs a test in a bubble, in a world with a mapper.
@@ -95,7 +96,7 @@ func (w *world) work(ctx context.Context, d tasks.Delivery) error {
 	return w.Complete(ctx, job, false)
 }
 
-// want checks the state of the job "j".
+// want checks the state of the job "j", and further conditions.
 func (w *world) want(state record.JobState, what string, is ...bool) {
 	w.Helper()
 	job := w.Job("j")
@@ -129,11 +130,11 @@ func TestControl(t *testing.T) {
 	type do = func(*world, record.Ref) error
 	for _, c := range []struct {
 		name  string
-		works bool // ranges are done
-		fails bool // entity 2 fails
+		works bool // whether tasks end their ranges
+		fails bool // whether entity 2 fails
 		do    []do
 		want  record.JobState
-		wrong bool // the last action is refused
+		wrong bool // whether the last action is refused
 	}{
 		{"it runs", false, false, nil, record.Running, false},
 		{"it ends", true, false, nil, record.Succeeded, false},
@@ -173,7 +174,7 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// TestGoesOn checks that a paused job goes on after Resume, and a job with failures after Retry.
+// TestGoesOn checks that a paused job continues after Resume, and a job with failures after Retry.
 func TestGoesOn(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		j := w.NewJob("j", "m")
@@ -196,7 +197,7 @@ func TestGoesOn(t *testing.T) {
 			}
 		}
 		clear(w.fails)
-		w.must(w.Retry(w.Context(), j.Ref(), cause)) // the cause of one of the two
+		w.must(w.Retry(w.Context(), j.Ref(), cause)) // the cause of one of the two failures
 		time.Sleep(10 * time.Minute)
 		w.want(record.SucceededWithFailures, "one of two failures was retried")
 		w.must(w.Retry(w.Context(), j.Ref(), ""))
@@ -212,7 +213,7 @@ func TestGoesOn(t *testing.T) {
 func TestStartAgain(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change func(j *record.Job) // applied to the second start
+		change func(j *record.Job) // changes the record of the second start
 		wrong  error
 	}{
 		{"the same", func(*record.Job) {}, nil},
@@ -236,14 +237,15 @@ func TestStartAgain(t *testing.T) {
 	}
 }
 
-// TestFinalizer ends jobs whose mapper has a finalizer.
+// TestFinalizer ends jobs whose mapper has a finalizer, and checks the finalizer's effect and the
+// job's state.
 func TestFinalizer(t *testing.T) {
 	fails := 0
 	for _, c := range []struct {
 		name  string
 		fn    func(a *function.Attempt) error
 		want  record.JobState
-		n     int64 // what the finalizer has stored for entity 100; negative: nothing
+		n     int64 // the value that the finalizer has stored in entity 100; negative: none
 		error string
 	}{
 		{"it puts something", func(a *function.Attempt) error {
@@ -316,7 +318,7 @@ func TestCleanUp(t *testing.T) {
 		name    string
 		how     lifecycle.CleanUp
 		records int
-		gone    bool // the job's own record is deleted
+		gone    bool // whether the job's own record is deleted
 		wrong   bool
 	}{
 		{"all but failures", lifecycle.CleanUp{}, 1, false, false},
@@ -330,7 +332,8 @@ func TestCleanUp(t *testing.T) {
 				j := w.NewJob("j", "m")
 				w.fails[2] = errBad
 				w.Begin(j)
-				time.Sleep(5 * time.Minute) // until the guard of the start has come: it may leave a record
+				// by then, the guard of the start was delivered, which may leave a record
+				time.Sleep(5 * time.Minute)
 				w.want(record.SucceededWithFailures, "it ends")
 				if err := w.CleanUp(w.Context(), j.Ref(), c.how); (err != nil) != c.wrong {
 					w.Fatal(err)
@@ -361,8 +364,9 @@ func TestCleanUp(t *testing.T) {
 	}
 }
 
-// TestLateGuard has the guard of a start come after the job was deleted. It leaves a record, which
-// is of no job: the next job of the ID has its own.
+// TestLateGuard delivers the guard of a start after the job was deleted. A guard is a sweep that is
+// enqueued before a commit. It leaves a record, which belongs to no job. A later job with the same
+// ID must have a record of its own.
 func TestLateGuard(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		first := w.NewJob("j", "m")
@@ -384,7 +388,7 @@ func TestLateGuard(t *testing.T) {
 }
 
 // TestCleanUpAborted cleans up a job with an open range. The records must be added up before they
-// are deleted, and the range must not run any more.
+// are deleted, and the range's task must not run any more.
 func TestCleanUpAborted(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		j := w.NewJob("j", "m")
@@ -415,8 +419,8 @@ func TestRetain(t *testing.T) {
 	})
 }
 
-// TestSweeps loses the task of a range, and then the task that ends the job. A sweep must enqueue
-// each again. If the sweeps are lost, too, Revive must.
+// TestSweeps deletes the task of a range, and then the task that ends the job. A sweep must enqueue
+// each of them again. If the sweeps are also deleted, Revive must do so.
 func TestSweeps(t *testing.T) {
 	for _, revives := range []bool{false, true} {
 		inWorld(t, new(function.Definition), func(w *world) {
@@ -443,7 +447,8 @@ func TestSweeps(t *testing.T) {
 	}
 }
 
-// TestAwait waits for the end of a job.
+// TestAwait checks what Await returns: after the end of a job, for a missing job, and when its
+// context ends.
 func TestAwait(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		j := w.NewJob("j", "m")
@@ -474,7 +479,7 @@ func TestAwait(t *testing.T) {
 	})
 }
 
-// TestUndoTakes checks that the open ranges of an undone job are abandoned.
+// TestUndoTakes checks that Undo abandons the open ranges of the undone job.
 func TestUndoTakes(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		j := w.NewJob("j", "m")

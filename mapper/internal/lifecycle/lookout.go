@@ -19,28 +19,29 @@ import (
 )
 
 const (
-	// lookTime limits how long Delivery takes to ask the queue.
+	// lookTime is the longest time for which Delivery asks the queue.
 	lookTime = 5 * time.Second
 
-	// fewAttempts is a number of failed deliveries of a task that is no reason to complain: a
-	// process may be starting, for example. With the usual back-off, three attempts take less than
-	// a second, and ten less than two minutes.
+	// fewAttempts is a number of failed deliveries of a task that Delivery does not report, because
+	// a process may be starting, for example. With the usual back-off, three attempts take less
+	// than a second, and ten less than two minutes.
 	fewAttempts = 3
 
 	// idle is how long a due task may wait before Delivery asks whether the queue is paused.
 	idle = 30 * time.Second
 )
 
-// manyOthers is the greatest number of other jobs in the queue that Delivery counts.
+// manyOthers is the largest number of other jobs in the queue that Delivery counts.
 const manyOthers = 10
 
 // Delivery returns what the queue says about the job's tasks: why it can't deliver them, or that
 // they wait for other jobs' tasks. It returns the zero value if this process may not ask the queue,
 // or if the queue does not answer.
 //
-// It asks about two tasks: the one of the range that has been due longest, and the last sweep that
-// was due. If no range is due, it asks about the task that ends the job. If no task arrives, no
-// handler can notice that. So Delivery is called where a job's status is read, and by Revive.
+// It asks about two tasks: the task of the range that has been due longest, and the last sweep that
+// was due. If no range is due, it asks about the task that ends the job instead. If no task
+// arrives, no handler can report it. So Delivery is called when a job's status is read, and by
+// Revive.
 func (js *Jobs) Delivery(ctx context.Context, job *record.Job, waiting *record.Range) (q estimate.Queue) {
 	if job.State != record.Running || js.Queue == nil || job.Queue.Is(js.Queue.Name()) != nil {
 		return q
@@ -81,7 +82,7 @@ func (js *Jobs) Delivery(ctx context.Context, job *record.Job, waiting *record.R
 type sighting struct {
 	complaint string // why the task can't be delivered; empty: it can
 	gone      bool   // whether the queue does not have the task
-	unseen    bool   // whether the task is due, and no delivery was tried
+	unseen    bool   // whether the task is due, and was not delivered yet
 }
 
 // lookAt asks the queue about a task.
@@ -108,14 +109,13 @@ func (js *Jobs) others(ctx context.Context, job *record.Job) int {
 	return max(0, len(all)-1)
 }
 
-// overdue is how long a lost task stays missing at most if the job's sweeps work. After that,
-// something is wrong.
+// overdue is the longest time for which a lost task may be missing while the job's sweeps work.
 const overdue = guardDelay + 2*sweepEvery
 
 // lost returns a text for the operator if a range's task is lost: the queue does not have it, and
-// it was not carried out. Probably somebody purged the queue, or something other than the handler
-// answers with success. The text is empty if the task is not lost, if the range has changed since
-// it was read, or if a sweep is about to enqueue the task.
+// it was not carried out. Probably somebody has purged the queue, or something other than the
+// handler answers with success. The text is empty in these cases: the task is not lost, the range
+// has changed since it was read, or a sweep is about to enqueue the task.
 func (js *Jobs) lost(ctx context.Context, job *record.Job, waiting *record.Range, now time.Time) string {
 	late := now.Sub(waiting.Due())
 	if late <= idle {
@@ -140,8 +140,8 @@ func (js *Jobs) lost(ctx context.Context, job *record.Job, waiting *record.Range
 		js.Queue.URL() + "?"
 }
 
-// complaintOf returns a text that says why deliveries of a task fail. It returns "" if they do not
-// fail.
+// complaintOf returns a text that says why deliveries of a task fail. If they do not fail, it
+// returns "".
 func (js *Jobs) complaintOf(s *tasks.TaskInfo) string {
 	if s.Attempts < fewAttempts || !s.Ended || s.Code == codes.OK {
 		return ""
@@ -149,7 +149,8 @@ func (js *Jobs) complaintOf(s *tasks.TaskInfo) string {
 	const longest = 200
 	text := fmt.Sprintf("the queue has tried %d times to deliver a task to %s, and the last attempt ended with %.*s",
 		s.Attempts, s.URL, longest, strings.TrimSpace(s.Message))
-	if strings.Contains(s.Message, strconv.Itoa(http.StatusMisdirectedRequest)) { // see tasks.Redeliver
+	// A draining process answers with this status, see tasks.Redeliver.
+	if strings.Contains(s.Message, strconv.Itoa(http.StatusMisdirectedRequest)) {
 		return text + ": the process there drains, or has drained: does another one run?"
 	}
 	if s.TargetChanged {
@@ -176,7 +177,7 @@ func (js *Jobs) complaintOf(s *tasks.TaskInfo) string {
 // job's tasks.
 const startLook = 90 * time.Second
 
-// LookLater calls Look once after startLook, if the job then runs and this process does not drain.
+// LookLater calls Look after startLook, if the job still runs and this process does not drain.
 func (js *Jobs) LookLater(job *record.Job) {
 	if job.State != record.Running {
 		return
@@ -191,8 +192,8 @@ func (js *Jobs) LookLater(job *record.Job) {
 	})
 }
 
-// lookRanges is the number of open ranges that Look reads, to choose the one that has been due
-// longest.
+// lookRanges is the number of open ranges that Look reads. Among them, it chooses the one that has
+// been due longest.
 const lookRanges = 20
 
 // Look returns a text that says why the queue can't deliver the job's tasks, or "". Unlike

@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 )
 
-// refusing returns a hook that refuses the calls of a method with a code.
+// refusing returns a hook that makes the calls of a method fail with a code.
 func refusing(method string, code codes.Code) hook {
 	return func(is string, call func() error) error {
 		if is == method {
@@ -32,18 +32,18 @@ func refusing(method string, code codes.Code) hook {
 	}
 }
 
-// TestDelivery checks what is said about a job's tasks.
+// TestDelivery checks what Delivery returns about a job's tasks.
 func TestDelivery(t *testing.T) {
 	const idle = 30 * time.Second
 	lost := func(w *trialWorld, _ *record.Job, _ *record.Range) { w.purge() }
 	for _, c := range []struct {
 		name   string
 		age    time.Duration
-		change func(w *trialWorld, j *record.Job, r *record.Range) // before the look
+		change func(w *trialWorld, j *record.Job, r *record.Range) // called before Delivery
 		hook   hook
-		wants  string // the complaint; empty: none
+		wants  string // a part of the complaint; empty: there is none
 		waits  bool
-		others int // -1: unknown
+		others int // the number of other jobs; -1: unknown
 	}{
 		{name: "a task that is due", age: idle, waits: true},
 		{name: "a task that waits while the queue is paused", age: idle + time.Microsecond, wants: "is paused",
@@ -143,7 +143,8 @@ func TestDelivery(t *testing.T) {
 		if q := jobs.Delivery(w.Context(), j, nil); q != (estimate.Queue{}) {
 			w.Errorf("without a queue: %+v", q)
 		}
-		j = w.stored(w.allDone("k"), func(j *record.Job) { j.Generation++ }) // its tasks have new names
+		// with a new generation, its tasks have new names
+		j = w.stored(w.allDone("k"), func(j *record.Job) { j.Generation++ })
 		time.Sleep(time.Hour)
 		if q := w.Delivery(w.Context(), j, nil); q.Complaint != "" || q.Waits {
 			w.Errorf("nothing waits: %+v", q)
@@ -161,8 +162,8 @@ func TestDelivery(t *testing.T) {
 	})
 }
 
-// TestTriedDelivery looks at a task that was delivered once, and is tried again. It does not wait
-// for other jobs, and no paused queue keeps it.
+// TestTriedDelivery looks at a task that was delivered once, and is being retried. Delivery must
+// say neither that it waits for other jobs, nor that the queue is paused.
 func TestTriedDelivery(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		w.Change(func() { w.works = false })
@@ -178,7 +179,7 @@ func TestTriedDelivery(t *testing.T) {
 	})
 }
 
-// failThird returns a hook that has all calls of a method fail after the second one.
+// failThird returns a hook that makes the third and all later calls of a method fail.
 func failThird(method string) hook {
 	var calls atomic.Int32
 	return func(is string, call func() error) error {
@@ -198,7 +199,7 @@ func (w *trialWorld) changed(r *record.Range, change func(*record.Range)) {
 	w.must(err)
 }
 
-// TestLooks looks at a job whose tasks nobody can deliver.
+// TestLooks looks at a job whose tasks can't be delivered.
 func TestLooks(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.running("j", nil)
@@ -207,13 +208,14 @@ func TestLooks(t *testing.T) {
 			w.Errorf("%q", says)
 		}
 		end := body.Job{}.Task(j, "finalize", time.Time{})
-		w.must(w.Queue.Enqueue(w.Context(), end)) // it waits, too, but nobody can know whether it should
+		// this task waits, too, but Delivery can't know whether it should exist
+		w.must(w.Queue.Enqueue(w.Context(), end))
 		time.Sleep(time.Minute)
 		if says := w.Look(under(w.Context(), refusing("RunQuery", codes.PermissionDenied)), j); says != "" {
 			w.Errorf("the database does not answer: %q", says)
 		}
 		w.changed(w.Records(j)[j.Root()], func(r *record.Range) {
-			r.State, r.Counters = record.Done, []byte("{") // its mark as open is left
+			r.State, r.Counters = record.Done, []byte("{") // the record is done, but still has the property open
 		})
 		if says := w.Look(w.Context(), j); says != "" {
 			w.Errorf("a record can't be read: %q", says)
@@ -222,13 +224,13 @@ func TestLooks(t *testing.T) {
 	})
 }
 
-// TestLookLater checks whether a process looks at the queue some time after a start: only while it
-// lives, and the job runs.
+// TestLookLater checks when a process looks at the queue some time after a start: only if it does
+// not drain, and the job still runs.
 func TestLookLater(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		before func(w *trialWorld, j *record.Job)
-		want   bool // the log has a complaint
+		want   bool // whether the log has a complaint
 	}{
 		{"it runs", func(*trialWorld, *record.Job) {}, true},
 		{"it is paused", func(w *trialWorld, j *record.Job) { w.must(w.Pause(w.Context(), j.Ref())) }, false},
@@ -274,7 +276,7 @@ func TestLookAfterResume(t *testing.T) {
 	})
 }
 
-// TestConcurrency checks what a process may not know about its queue.
+// TestConcurrency checks the result if the process may not read the queue's settings.
 func TestConcurrency(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		for code, wrong := range map[codes.Code]bool{codes.PermissionDenied: false, codes.Unimplemented: false,
@@ -310,7 +312,7 @@ func TestConcurrency(t *testing.T) {
 	})
 }
 
-// TestAwaits waits for jobs that stop, and through errors.
+// TestAwaits waits for jobs that end or are paused, also while calls fail.
 func TestAwaits(t *testing.T) {
 	none := func(record.Ref) error { return nil }
 	for _, c := range []struct {
@@ -341,16 +343,17 @@ func TestAwaits(t *testing.T) {
 	}
 }
 
-// TestAwaitErrors waits for a job while the database does not answer. It gives up after a minute of
-// errors, but not before the fifth, and at once if the database refuses the call.
+// TestAwaitErrors waits for a job while the database does not answer. Await must fail after a
+// minute of errors, but not before the fifth error. If the database refuses the call, it must fail
+// at once.
 func TestAwaitErrors(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		fails func(calls int, since time.Duration) bool
-		slow  time.Duration // each failing call takes this time
+		slow  time.Duration // duration of each failing call
 		code  codes.Code
-		took  time.Duration // at least, and at most 3 s more; 0: it ends at once
-		calls int           // exactly; 0: any number
+		took  time.Duration // the least duration of the wait, which may be up to 3 s longer; 0: it ends at once
+		calls int           // the number of calls; 0: any number
 		err   bool
 	}{
 		{"refused", func(int, time.Duration) bool { return true }, 0, codes.PermissionDenied, 0, 1, true},
@@ -396,8 +399,8 @@ func TestAwaitErrors(t *testing.T) {
 	}
 }
 
-// TestAwaitLooks checks that one who waits looks at the queue once a minute, and only while the job
-// runs. He does not take a later job with the ID for his.
+// TestAwaitLooks checks that Await asks the queue once a minute, and only while the job runs. It
+// must not wait for a later job with the same ID.
 func TestAwaitLooks(t *testing.T) {
 	for _, paused := range []bool{false, true} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
@@ -410,7 +413,7 @@ func TestAwaitLooks(t *testing.T) {
 			defer cancel()
 			err := w.Await(under(ctx, nth(0, "RunQuery", func() { looks.Add(1) })), record.Ref{ID: j.ID},
 				func(record.Ref) error { return nil })
-			// each look has one query for open ranges, and may have one for other jobs
+			// each time, there is one query for open ranges, and possibly one for other jobs
 			if n := looks.Load(); !errors.Is(err, context.DeadlineExceeded) || paused && n > 0 ||
 				!paused && (n < 9 || n > 11) {
 				w.Errorf("paused %v: %v, after %d looks", paused, err, n)
@@ -428,7 +431,7 @@ func TestAwaitLooks(t *testing.T) {
 	}
 }
 
-// TestAwaitWakes checks that one who waits notices at once what his process changes.
+// TestAwaitWakes checks that Await notices at once if the same process changes the job's state.
 func TestAwaitWakes(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.running("j", nil)

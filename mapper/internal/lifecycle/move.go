@@ -7,8 +7,8 @@ import (
 )
 
 // Move moves a job to this queue. Tasks in the old queue are superseded, and the job's open ranges
-// get tasks here. The function adapt changes the record to fit the queue, or returns why the job
-// can't run here.
+// get tasks in this queue. The function adapt changes the record for this queue, or returns why the
+// job can't run here.
 func (js *Jobs) Move(ctx context.Context, ref record.Ref, adapt func(*record.Job) error) error {
 	job, err := js.Store.LoadJob(ctx, ref)
 	if err != nil {

@@ -31,14 +31,14 @@ func (w *world) beside() *lifecycle.Jobs {
 	return &other
 }
 
-// TestMove moves a job to another queue. Its tasks must be there, and the first queue must do
-// nothing with it any more.
+// TestMove moves a job to another queue. That queue must have its tasks, and the first queue must
+// not process the job any more.
 func TestMove(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		do    func(w *world, j *record.Job) // before the move
+		do    func(w *world, j *record.Job) // called before the move
 		adapt error
-		tasks bool // the other queue has tasks
+		tasks bool // whether the other queue has tasks
 	}{
 		{"it runs", func(*world, *record.Job) {}, nil, true},
 		{"it is paused", func(w *world, j *record.Job) { w.must(w.Pause(w.Context(), j.Ref())) }, nil, false},
@@ -69,7 +69,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestFindOut finds out what a start must know.
+// TestFindOut checks what FindOut reads about the queue and the database for the start of a job.
 func TestFindOut(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		_, err := w.Client.Put(w.Context(), testworld.Key(1), &testworld.Thing{N: 1})

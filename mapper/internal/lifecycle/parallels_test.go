@@ -15,8 +15,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestParallelCalls counts the calls that run at the same time. There are several, but no more than
-// a connection allows beside others.
+// TestParallelCalls counts the calls that run at the same time. There must be several, but not so
+// many that they block others on the same connection.
 func TestParallelCalls(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -7,15 +7,15 @@ import (
 	"sync"
 )
 
-// Unique returns a random number. No other call draws the same, in practice.
+// Unique returns a random number. In practice, no other call returns the same number.
 func Unique() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// Seeded returns a function that draws a fixed sequence of numbers, which depends on the seed. It
-// may be called concurrently.
+// Seeded returns a function that returns a fixed sequence of numbers, which depends on the seed. It
+// is safe for concurrent use.
 func Seeded(seed uint64) func() uint64 {
 	var turn sync.Mutex
 	rng := mathrand.New(mathrand.NewPCG(seed, 1))

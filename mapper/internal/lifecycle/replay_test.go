@@ -13,8 +13,9 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestLateReplay slows a delivery of a retry after it has read the failures. Meanwhile the job is
-// paused, or another delivery opens the failures and they are done. Each failure must be done once.
+// TestLateReplay delays a delivery of a retry after it has read the failures. Meanwhile the job is
+// paused, or another delivery reopens the failures and they are processed. Each failure must be
+// processed once.
 func TestLateReplay(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -39,7 +40,7 @@ func TestLateReplay(t *testing.T) {
 				w.want(record.SucceededWithFailures, "two entities fail", w.done.Load() == 1)
 				clear(w.fails)
 
-				// The retry's own tasks come later.
+				// The retry's own tasks are delayed.
 				queue := w.Queue.Name()
 				_, err := w.Tasks.PauseQueue(w.Context(), &cloudtaskspb.PauseQueueRequest{Name: queue})
 				w.must(err)

@@ -10,12 +10,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// The retention of a job cleans it up some time after its end. The job's record has an index entry
-// with that time (record.Job.Retires), and a task is enqueued for it. The queue accepts tasks only
-// for the next 30 days, so there may be a chain of tasks.
+// A job's retention is how long its records are kept after its end. Then it is cleaned up
+// automatically. The job's record has an index entry with this time (record.Job.Retires), and a
+// task is enqueued for it. The queue accepts tasks only for the next 30 days, so a chain of tasks
+// may be necessary.
 //
-// The transaction that starts the clean-up decides, according to the record. So a task may come
-// early, late, twice or never. Revive finds jobs whose task is lost by the index.
+// The transaction that starts the clean-up decides by the record. So it does no harm if a task
+// comes early, late, twice or never. If a task is lost, Revive finds the job by the index.
 
 const (
 	retainPath = "retain"
@@ -24,35 +25,37 @@ const (
 	// allows 30 days [its quotas page].
 	retainAhead = 29 * 24 * time.Hour
 
-	// retainAgain is how long after a refused automatic clean-up the next attempt is.
+	// retainAgain is the time until an automatic clean-up that was refused is tried again.
 	retainAgain = 24 * time.Hour
 
-	// retainSoon is how much later the next task is due if a task came too early, because the
+	// retainSoon is the time until the next task if a task comes too early. This happens if the
 	// queue's clock is ahead of this one.
 	retainSoon = time.Minute
 
-	// retainMost is how many due jobs of a queue one call of Revive handles.
+	// retainMost is the largest number of due jobs of a queue that one call of Revive handles.
 	retainMost = 1000
 )
 
-// planRetention enqueues the task that cleans a job up when its retention ends. Several calls
-// enqueue only one task, because its name has the time when it is due.
+// planRetention enqueues the task that cleans up a job when its retention ends. The task's name
+// contains this time, so several calls enqueue only one task.
 func (js *Jobs) planRetention(ctx context.Context, job *record.Job) error {
 	return js.enqueueRetention(ctx, job, 0, time.Now())
 }
 
-// enqueueRetention enqueues the next task of an automatic clean-up. The task before it was due at
-// after, a Unix time, and the next one is due later.
+// enqueueRetention enqueues the next task of an automatic clean-up. The last task was due at the
+// Unix time after, and the next one is due later.
 func (js *Jobs) enqueueRetention(ctx context.Context, job *record.Job, after int64, now time.Time) error {
 	due := job.DueAt()
 	if due.IsZero() {
 		return nil
 	}
-	at := due.Add(time.Second).Unix() // not before it is due
+	at := due.Add(time.Second).Unix() // a second later, so that it is not too early
 	if most := now.Add(retainAhead); due.After(most) {
-		at = most.Truncate(24 * time.Hour).Unix() // one task a day for all callers
+		// at the start of a day, so that several callers enqueue only one task for a day
+		at = most.Truncate(24 * time.Hour).Unix()
 	}
-	if soon := now.Truncate(retainSoon).Add(2 * retainSoon).Unix(); at <= now.Unix() { // its own name may be taken
+	// This time gives another name, because the name of its own time may be taken.
+	if soon := now.Truncate(retainSoon).Add(2 * retainSoon).Unix(); at <= now.Unix() {
 		at = soon
 	}
 	if at <= after {
@@ -61,15 +64,15 @@ func (js *Jobs) enqueueRetention(ctx context.Context, job *record.Job, after int
 	return js.enqueue(ctx, job, retainPath, body.Job{Tick: at}, time.Unix(at, 0))
 }
 
-// retryRetention enqueues a task that tries a refused automatic clean-up again at the given time.
-// All calls for the same day enqueue only one task.
+// retryRetention enqueues a task that tries an automatic clean-up again, at the given time, because
+// it was refused. All calls for the same day enqueue only one task.
 func (js *Jobs) retryRetention(ctx context.Context, job *record.Job, at time.Time) error {
 	return js.enqueue(ctx, job, retainPath, body.Job{Tick: at.Truncate(retainAgain).Unix()}, at)
 }
 
 // foreseeRetention enqueues the task of the automatic clean-up for a change f that is about to end
-// a job. As it comes before the commit, the process may die right after the commit. If nothing is
-// committed, the task finds that the job has not ended.
+// a job. It does this before the commit, because the process may die right after it. If the commit
+// fails, the task finds that the job has not ended.
 func (js *Jobs) foreseeRetention(ctx context.Context, ref record.Ref, f change) error {
 	seen, err := js.Store.LoadJob(ctx, ref)
 	if err != nil {
@@ -85,15 +88,15 @@ func (js *Jobs) foreseeRetention(ctx context.Context, ref record.Ref, f change) 
 	return js.planRetention(ctx, &next)
 }
 
-// errNotDue says that the job must be kept for longer, because its retention was prolonged
-// meanwhile.
+// errNotDue says that the job's records must be kept for longer, because its retention was
+// prolonged.
 var errNotDue = fmt.Errorf("%w: it is kept for longer", record.ErrState)
 
 // runRetention runs a task of an automatic clean-up: it cleans up a job whose retention is over.
 func (js *Jobs) runRetention(ctx context.Context, job *record.Job, t body.Job) error {
 	now := time.Now()
 	if job.Cleaning != "" || !job.Due(now) {
-		return js.enqueueRetention(ctx, job, t.Tick, now) // none if the job goes on
+		return js.enqueueRetention(ctx, job, t.Tick, now) // if the job has not ended, this enqueues no task
 	}
 	err := js.cleanUp(ctx, job.Ref(), CleanUp{IncludeFailures: true},
 		"cleaned up, as its retention of "+record.Days(job.Retain)+" says", func(j *record.Job) error {
@@ -104,9 +107,9 @@ func (js *Jobs) runRetention(ctx context.Context, job *record.Job, t body.Job) e
 			return nil
 		})
 	switch {
-	case errors.Is(err, errNotDue): // the change of the retention has enqueued its task
+	case errors.Is(err, errNotDue): // the change that prolonged the retention has enqueued a task
 		return nil
-	case errors.Is(err, record.ErrState): // an undo needs the records, for example
+	case errors.Is(err, record.ErrState): // for example, because an undo needs the records
 		return js.retryRetention(ctx, job, now.Add(retainAgain))
 	}
 	return err
@@ -128,8 +131,7 @@ func (js *Jobs) reviveRetention(ctx context.Context, now time.Time) error {
 	return errors.Join(failed...)
 }
 
-// Retain sets how long a job's records are kept after its end. 0 keeps them until somebody cleans
-// up.
+// Retain sets how long a job's records are kept after its end. 0 means without limit.
 func (js *Jobs) Retain(ctx context.Context, ref record.Ref, d time.Duration) error {
 	set := func(j *record.Job) (bool, error) {
 		if err := j.CheckRecords(); err != nil {

@@ -13,18 +13,18 @@ import (
 
 const aDay = 24 * time.Hour
 
-// due makes the record of an ended job say that its retention is over.
+// due changes the record of an ended job so that its retention is over.
 func due(j *record.Job) { j.Retain, j.Ended = time.Hour, time.Now().Add(-2*time.Hour) }
 
-// TestRetentionTasks checks when the task comes that cleans a job up: when it is due, but not later
-// than the queue allows, and soon if it is overdue. A task of a chain is always later than the
-// last.
+// TestRetentionTasks checks when the task for an automatic clean-up is due. This is at the end of
+// the retention, but not later than the queue allows, and soon if the clean-up is overdue. In a
+// chain, each task must be later than the last.
 func TestRetentionTasks(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		retain time.Duration // from now on
-		after  time.Duration // when the chain's last task was due, from now on
-		want   time.Duration // from now on; negative: there is no task
+		retain time.Duration // the retention, counted from now
+		after  time.Duration // when the chain's last task was due, counted from now
+		want   time.Duration // when the next task is due, counted from now; negative: there is no task
 	}{
 		{"in an hour", time.Hour, 0, time.Hour + time.Second},
 		{"in 29 days", 29 * aDay, 0, 29*aDay + time.Second},
@@ -36,7 +36,7 @@ func TestRetentionTasks(t *testing.T) {
 		{"a task of the future", time.Minute, time.Hour, time.Hour + time.Minute},
 	} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
-			now := time.Now() // the start of a day, and of a minute
+			now := time.Now() // a time at the start of a day, and thus of a minute
 			j := w.stored(w.endedJob("j", "m"), func(j *record.Job) { j.Retain, j.Ended = c.retain, now })
 			w.must(w.deliver(w.Context(), j, "retain", body.Job{Tick: now.Add(c.after).Unix()}, 0))
 			all := w.tasks("retain")
@@ -48,8 +48,8 @@ func TestRetentionTasks(t *testing.T) {
 	}
 }
 
-// TestOverdueRetention checks when the task comes for a job that is due already: after the next
-// full minute, as the name of its own task may be taken.
+// TestOverdueRetention checks when the task for an overdue job is due. It must be after the next
+// full minute, because the name for the job's own time may be taken.
 func TestOverdueRetention(t *testing.T) {
 	for _, overdue := range []time.Duration{time.Second, time.Hour} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
@@ -66,14 +66,15 @@ func TestOverdueRetention(t *testing.T) {
 	}
 }
 
-// TestRetentionDecides delivers the task of a retention to jobs that it may not clean up.
+// TestRetentionDecides delivers the task of an automatic clean-up to jobs that it must not clean
+// up.
 func TestRetentionDecides(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(w *trialWorld, j *record.Job)
-		hook   func(w *trialWorld, j *record.Job) // before the transaction
+		hook   func(w *trialWorld, j *record.Job) // called before the transaction
 		cleans bool
-		tasks  int // that come later
+		tasks  int // number of new tasks
 	}{
 		{"it is due", nil, nil, true, 0},
 		{"it runs", func(_ *trialWorld, j *record.Job) { j.State = record.Running }, nil, false, 0},
@@ -123,8 +124,8 @@ func TestRetentionDecides(t *testing.T) {
 	}
 }
 
-// TestRetiredMeanwhile has an operator clean up a job in the same way as its retention, just before
-// that. The record says that the retention has done it, so it does not clean up again.
+// TestRetiredMeanwhile lets an operator clean up a job just before the automatic clean-up. The
+// record must then say that the retention has done it, so that it is not cleaned up again.
 func TestRetiredMeanwhile(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.stored(w.endedJob("j", "m"), due)
@@ -139,8 +140,8 @@ func TestRetiredMeanwhile(t *testing.T) {
 	})
 }
 
-// TestForeseen checks that the task of a retention is there before the change that makes the job
-// due.
+// TestForeseen checks that the task of the automatic clean-up is enqueued before the commit that
+// ends the job.
 func TestForeseen(t *testing.T) {
 	for _, c := range []struct {
 		name   string

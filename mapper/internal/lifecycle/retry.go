@@ -17,8 +17,8 @@ import (
 
 const retryPath = "replay"
 
-// runRetry runs a task of a retry, which reopens a part of the selected failures. The job can't end
-// until all of them are pending again.
+// runRetry runs a task of a retry, which makes the ranges of some of the selected failures pending
+// again. The job can't end until all of them are.
 func (js *Jobs) runRetry(ctx context.Context, job *record.Job, t body.Job) error {
 	if !t.Current(job) || !job.Retrying {
 		return js.sweepAfter(ctx, job, t.Epoch)
@@ -30,8 +30,7 @@ func (js *Jobs) runRetry(ctx context.Context, job *record.Job, t body.Job) error
 	return js.enqueue(ctx, job, retryPath, body.Job{After: next}, time.Time{})
 }
 
-// retryAll reopens all remaining failures of a retry, in a sweep, because the retry's task may be
-// lost.
+// retryAll does the rest of a retry in a sweep, because the retry's own task may be lost.
 func (js *Jobs) retryAll(ctx context.Context, job *record.Job) error {
 	next, err := js.ReopenPage(ctx, job, "")
 	for err == nil && next != "" && !js.Gate.IsDraining() {
@@ -40,8 +39,9 @@ func (js *Jobs) retryAll(ctx context.Context, job *record.Job) error {
 	return err
 }
 
-// ReopenPage reopens the next selected failures after the range with the given ID. It returns the
-// ID to go on after. After the last failure it ends the retry, and returns "".
+// ReopenPage makes the ranges of the next selected failures pending again, after the range with the
+// given ID. It returns the ID after which the next call must continue. After the last failure, it
+// ends the retry and returns "".
 func (js *Jobs) ReopenPage(ctx context.Context, job *record.Job, after string) (next string, err error) {
 	failed, err := js.Store.FirstMarked(ctx, "failed", job.Ref(), after, store.FailurePage)
 	if err != nil {
@@ -66,7 +66,7 @@ func (js *Jobs) ReopenPage(ctx context.Context, job *record.Job, after string) (
 	if len(failed) == store.FailurePage {
 		return failed[store.FailurePage-1].ID, nil
 	}
-	// The sweep of the new epoch enqueues the tasks of the opened ranges.
+	// The sweep of the new epoch enqueues the tasks of these ranges.
 	epoch := job.Epoch
 	job, err = js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.EndRetry(epoch), nil })
 	if err != nil || job.Epoch == epoch {
@@ -75,8 +75,8 @@ func (js *Jobs) ReopenPage(ctx context.Context, job *record.Job, after string) (
 	return "", js.enqueueFullSweep(ctx, job)
 }
 
-// sweepAfter enqueues the sweep that gives the reopened failures their tasks, in the epoch after
-// the retry. The delivery that ended the retry may have died before it could do that.
+// sweepAfter enqueues the sweep that enqueues the tasks of the retried failures, in the epoch after
+// the retry. The delivery that ended the retry may have died before it enqueued this sweep.
 func (js *Jobs) sweepAfter(ctx context.Context, job *record.Job, epoch int64) error {
 	if job.State != record.Running || job.Retrying || job.Epoch != epoch+1 {
 		return nil
@@ -84,8 +84,8 @@ func (js *Jobs) sweepAfter(ctx context.Context, job *record.Job, epoch int64) er
 	return js.enqueueFullSweep(ctx, job)
 }
 
-// Reopen makes the range of a failure pending again. It does nothing if the retry has ended: a late
-// delivery must not open a range of an ended job.
+// Reopen makes the range of a failure pending again. If the retry has ended, it does nothing: a
+// late delivery must not open a range of an ended job.
 func (js *Jobs) Reopen(ctx context.Context, job *record.Job, seen *record.Range) error {
 	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		now, err := store.GetJob(tx, job.Ref())

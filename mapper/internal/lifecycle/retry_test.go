@@ -18,7 +18,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// TestReopen checks that only failed ranges are opened, and only while the job's retry goes on.
+// TestReopen checks that only the ranges of failures are reopened, and only while the job's retry
+// is under way.
 func TestReopen(t *testing.T) {
 	e, err := emulator.Start(nil)
 	if err != nil {
@@ -41,7 +42,7 @@ func TestReopen(t *testing.T) {
 		Error: "no", Generation: 7,
 	}
 	for name, test := range map[string]struct {
-		change func(j *record.Job, r *record.Range) // changes after the failure was read
+		change func(j *record.Job, r *record.Range) // changes both after the failure was read
 		opens  bool
 	}{
 		"nothing has changed": {func(*record.Job, *record.Range) {}, true},
@@ -90,7 +91,8 @@ func jobsOn(t *testing.T, e *emulator.Emulator) (*Jobs, *datastore.Client) {
 	return &Jobs{Store: store.New(client)}, client
 }
 
-// TestAbandonOpen abandons some of a job's open ranges. It names one that remains.
+// TestAbandonOpen abandons some of a job's open ranges. The result must be the ID of a remaining
+// one.
 func TestAbandonOpen(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	js, client := jobsOn(t, e)
@@ -114,8 +116,8 @@ func TestAbandonOpen(t *testing.T) {
 	}
 }
 
-// TestAbandonDamaged abandons the open ranges of a job with a record that is done and open. It ends,
-// and the record stays done.
+// TestAbandonDamaged abandons the open ranges of a job. One of the records is damaged: it is done,
+// but still open. The call must end, and this record must stay done.
 func TestAbandonDamaged(t *testing.T) {
 	var commits atomic.Int64
 	e := emulator.ForTest(t, &emulator.Options{Interceptor: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,

@@ -32,7 +32,7 @@ type waiting struct {
 	of   body.Range
 }
 
-// tasks returns the tasks in the queue, for some path. An empty path means all.
+// tasks returns the tasks in the queue for a path. An empty path means all tasks.
 func (w *trialWorld) tasks(path string) (found []waiting) {
 	w.Helper()
 	it := w.Tasks.ListTasks(w.Context(), &cloudtaskspb.ListTasksRequest{Parent: w.Queue.Name(),
@@ -53,7 +53,8 @@ func (w *trialWorld) tasks(path string) (found []waiting) {
 	}
 }
 
-// nth returns a hook that calls f before the n-th call of a method, from 1 on; 0: before each.
+// nth returns a hook that calls f before the n-th call of a method, counted from 1. If n is 0, it
+// calls f before each call.
 func nth(n int, method string, f func()) hook {
 	var mu sync.Mutex
 	calls := 0
@@ -71,8 +72,8 @@ func nth(n int, method string, f func()) hook {
 	}
 }
 
-// TestStartTasks checks which tasks a start enqueues: a guard, and one for each range. The first of
-// these are for idle workers.
+// TestStartTasks checks which tasks a start enqueues: a guard, which is a sweep in case the process
+// dies, and a task for each range. The first tasks are for idle workers.
 func TestStartTasks(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.NewJob("j", "m")
@@ -103,14 +104,14 @@ func TestStartTasks(t *testing.T) {
 	})
 }
 
-// TestStartAgainTasks starts a job again whose tasks are lost. Its first ranges get tasks, but only
-// in the first minutes: after that sweeps have seen to it.
+// TestStartAgainTasks starts a job again after its tasks were deleted. Its first ranges must get
+// new tasks, but only in the job's first minutes: later, sweeps do this.
 func TestStartAgainTasks(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		age    time.Duration
 		change func(j *record.Job)
-		want   int // tasks of ranges
+		want   int // number of tasks for ranges
 		guards int
 	}{
 		{"at once", 0, nil, 3, 1},
@@ -119,7 +120,7 @@ func TestStartAgainTasks(t *testing.T) {
 		{"later", 4*time.Minute + time.Second, nil, 1, 1},
 		{"paused", 0, func(j *record.Job) { j.State = record.Paused }, 0, 0},
 	} {
-		for _, seen := range []bool{false, true} { // the caller has read the job
+		for _, seen := range []bool{false, true} { // whether the caller has already read the job
 			inTrial(t, new(function.Definition), func(w *trialWorld) {
 				j := w.NewJob("j", "m")
 				w.must(w.Store.Create(w.Context(), j, record.First{Pieces: []split.Piece{{}, {}, {}}}, nil))
@@ -145,7 +146,7 @@ func TestStartAgainTasks(t *testing.T) {
 				}
 				guards := c.guards
 				if !seen {
-					guards++ // of the start that found the job
+					guards++ // the guard of the second start
 				}
 				if n, sweeps := len(w.tasks("range")), len(w.tasks("sweep")); n != c.want || sweeps != guards {
 					w.Errorf("%s: %d tasks of ranges, want %d; %d guards, want %d", c.name, n, c.want, sweeps, guards)
@@ -155,12 +156,13 @@ func TestStartAgainTasks(t *testing.T) {
 	}
 }
 
-// TestStartRefused starts jobs with the ID of a job that can't stand for them.
+// TestStartRefused starts a job whose ID belongs to an existing job with other arguments, or to one
+// that is being deleted.
 func TestStartRefused(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change func(j *record.Job) // of the existing job
-		wants  string              // part of the error; empty: none
+		change func(j *record.Job) // changes the existing job
+		wants  string              // a part of the error; empty: no error
 	}{
 		{"another queue", func(j *record.Job) { j.Queue = "projects/p/locations/l/queues/q" }, "another queue"},
 		{"erased", func(j *record.Job) { j.Erased = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC) },
@@ -189,8 +191,8 @@ func TestStartRefused(t *testing.T) {
 	})
 }
 
-// TestGuardsFirst has the guard come before the commit of its change. The change is tried again
-// with a new guard, up to five times.
+// TestGuardsFirst delivers guards, which are sweeps, before the commits for which they were
+// enqueued. Each change must be tried again with a new guard, up to five times.
 func TestGuardsFirst(t *testing.T) {
 	t.Parallel()
 	resume := func(ctx context.Context, w *trialWorld, j *record.Job) error { return w.Resume(ctx, j.Ref()) }
@@ -198,7 +200,7 @@ func TestGuardsFirst(t *testing.T) {
 		name   string
 		before func(w *trialWorld) *record.Job
 		do     func(ctx context.Context, w *trialWorld, j *record.Job) error
-		guard  func(w *trialWorld, j *record.Job) // what the guard does
+		guard  func(w *trialWorld, j *record.Job) // the effect of the guard
 	}{
 		{"start", func(w *trialWorld) *record.Job { return w.NewJob("j", "m") },
 			func(ctx context.Context, w *trialWorld, j *record.Job) error {
@@ -249,7 +251,8 @@ func TestGuardsFirst(t *testing.T) {
 	}
 }
 
-// TestGuardless checks that a change after which the job needs no tasks has no guard.
+// TestGuardless checks that a change after which the job needs no tasks enqueues no guard. A guard
+// is a sweep in case the process dies after the commit.
 func TestGuardless(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.stored(w.ended("j", nil), func(j *record.Job) { j.Queue = "projects/p/locations/l/queues/q" })
@@ -275,7 +278,7 @@ func TestMoves(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		before func(w *trialWorld) *record.Job
-		paths  []string // of the tasks that it gets
+		paths  []string // the paths of the tasks that the job gets
 	}{
 		{"it is here", func(w *trialWorld) *record.Job { return w.running("j", nil) }, nil},
 		{"it runs", func(w *trialWorld) *record.Job { return w.stored(w.running("j", nil), elsewhere) },
@@ -306,8 +309,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestLostAnswers has the commit of a resume fail, while another one changes the job. The resume
-// succeeds only if the job is as it wanted.
+// TestLostAnswers makes the commit of a Resume fail, while another client changes the job. Resume
+// must succeed only if the job is in the wanted state.
 func TestLostAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -328,7 +331,8 @@ func TestLostAnswers(t *testing.T) {
 			err := w.Resume(under(w.Context(), func(method string, call func() error) error {
 				if method == "Commit" {
 					w.stored(j, c.other)
-					return status.Error(codes.DataLoss, "lost") // the client does not try again
+					// an error after which the client does not try again
+					return status.Error(codes.DataLoss, "lost")
 				}
 				return call()
 			}), j.Ref())
@@ -339,7 +343,7 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// TestLostLookups has the commit of a resume fail, and then the look at whether it took effect.
+// TestLostLookups makes the commit of a Resume fail, and then the read of the job that follows.
 func TestLostLookups(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.paused("j")
@@ -356,7 +360,7 @@ func TestLostLookups(t *testing.T) {
 	})
 }
 
-// TestOwned checks that no control changes a job of another queue.
+// TestOwned checks that no operation changes a job of another queue.
 func TestOwned(t *testing.T) {
 	for name, do := range map[string]func(w *trialWorld, ref record.Ref) error{
 		"pause":  func(w *trialWorld, ref record.Ref) error { return w.Pause(w.Context(), ref) },

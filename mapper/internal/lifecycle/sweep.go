@@ -16,27 +16,27 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A sweep looks at the open ranges of a job, and enqueues lost tasks. A task is lost if it was
-// purged, deleted or given up by the queue. Or it was never enqueued, because a process died after
-// it had recorded the range. A sweep also notices that the job is complete.
+// A sweep looks at the open ranges of a job, and enqueues lost tasks. A task may be lost because it
+// was purged, deleted or given up by the queue. Or it was never enqueued, because a process died
+// after it had recorded the range. A sweep also notices that a job is complete.
 //
-// The sweeps of a job are a chain of tasks: each enqueues the next. Their names contain the job's
-// epoch and their tick. Ticks are at fixed times, so reviving a living chain enqueues no second
-// one. A chain ends when the epoch is raised or the job does not run. Raising the epoch starts
-// another chain.
+// The sweeps of a job are a chain of tasks: each enqueues the next one. Their names contain the
+// job's epoch and their tick. Ticks are at fixed times, so reviving a chain that still exists
+// enqueues no second chain. A chain ends when the epoch is raised, or when the job stops running.
+// The change that raises the epoch starts another chain.
 
 const (
 	sweepPath = "sweep"
 
-	// sweepEvery is the time between two sweeps of a job, and so the time until a lost task is
-	// found. A sweep costs a query and a task.
+	// sweepEvery is the time between two sweeps of a job. So it is also how long a lost task may be
+	// missing. A sweep costs a query and a task.
 	sweepEvery = 2 * time.Minute
 
-	// sweepAge is how old a range must be before a sweep checks its task, because the delivery that
-	// recorded the range needs time to enqueue the task.
+	// sweepAge is the least age of a range whose task a sweep checks. Before, the delivery that
+	// recorded the range may be about to enqueue its task.
 	sweepAge = time.Minute
 
-	// sweepRanges is how many ranges one task of a sweep checks.
+	// sweepRanges is the number of ranges that one task of a sweep checks.
 	sweepRanges = 500
 )
 
@@ -50,10 +50,10 @@ func nextTick(j *record.Job, now time.Time) (tick int64, at time.Time) {
 	return tick, time.Unix(0, tick*int64(sweepEvery)+int64(phase))
 }
 
-// latest returns now, or the time for which a sweep was enqueued if that is later: the queue's
-// clock may be ahead of this one.
+// latest returns now, or the time for which a sweep was enqueued if that is later. The queue's
+// clock may be ahead of this process' clock.
 func latest(j *record.Job, now time.Time, t body.Job) time.Time {
-	const most = 100 // no clock is further ahead
+	const most = 100 // limits a forged tick: no clock is further ahead
 	tick, at := nextTick(j, now)
 	if ahead := t.Tick - tick; 0 <= ahead && ahead < most {
 		return at.Add(time.Duration(ahead) * sweepEvery)
@@ -77,7 +77,7 @@ func (js *Jobs) runSweep(ctx context.Context, job *record.Job, t body.Job) error
 		}
 		return js.sweepAfter(ctx, job, t.Epoch)
 	}
-	if t.After == "" { // first, because the following steps may fail for a long time
+	if t.After == "" { // before the following steps, because they may fail for a long time
 		if err := js.enqueueSweep(ctx, job, latest(job, now, t)); err != nil {
 			return err
 		}
@@ -88,14 +88,14 @@ func (js *Jobs) runSweep(ctx context.Context, job *record.Job, t body.Job) error
 	if err := js.ShowBuild(ctx, job, js.Mappers[job.Mapper] == nil); err != nil {
 		return err
 	}
-	if job.Retrying { // the tasks of the retry may be lost
+	if job.Retrying { // the retry's own task may be lost
 		return js.retryAll(ctx, job)
 	}
 	return js.sweepOpen(ctx, job, t, now)
 }
 
 // sweepOpen enqueues the lost tasks of the next open ranges. If more ranges remain, it enqueues
-// another task of the sweep. Otherwise it checks whether the job is complete.
+// another task for them. Otherwise it checks whether the job is complete.
 func (js *Jobs) sweepOpen(ctx context.Context, job *record.Job, t body.Job, now time.Time) error {
 	open, err := js.Store.FirstMarked(ctx, "open", job.Ref(), t.After, sweepRanges)
 	if err != nil {
@@ -124,8 +124,8 @@ func (js *Jobs) sweepOpen(ctx context.Context, job *record.Job, t body.Job, now 
 	return js.Complete(ctx, job, true)
 }
 
-// calm clears the job's Trouble, if none of the given ranges, which a sweep has read, is being
-// retried.
+// calm clears Job.Trouble, the text that a page is being retried, unless one of the given ranges is
+// being retried. A sweep has read these ranges.
 func (js *Jobs) calm(ctx context.Context, job *record.Job, open []*record.Range) error {
 	if job.Trouble == "" || slices.ContainsFunc(open, func(r *record.Range) bool {
 		return r.RefusalsIn(job) > 0 || !r.LaterFrom.IsZero()
@@ -142,10 +142,10 @@ func (js *Jobs) calm(ctx context.Context, job *record.Job, open []*record.Range)
 	return err
 }
 
-// reviveSweep enqueues the next sweep of a job, unless the queue has it. If its name can't be used
-// because the task was purged, it tries the names of later sweeps.
+// reviveSweep enqueues the next sweep of a job, unless the queue has it. If the sweep's name can't
+// be used because the task was purged, it tries the names of later sweeps.
 func (js *Jobs) reviveSweep(ctx context.Context, job *record.Job, now time.Time) error {
-	const most = 100 // purges within a tick
+	const most = 100 // more than the number of purges between two ticks
 	for range most {
 		tick, at := nextTick(job, now)
 		task := body.Job{Tick: tick}.Task(job, sweepPath, at)

@@ -9,8 +9,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestTicks checks that a sweep enqueues a later one, also if this clock is slower than the
-// queue's. A forged tick must not lead it far.
+// TestTicks checks that a sweep enqueues a later sweep, even if this process' clock is slow. A task
+// with a forged tick (sweep number) may move the next sweep only by a limited time.
 func TestTicks(t *testing.T) {
 	j := &record.Job{ID: "j"}
 	now := time.Now()

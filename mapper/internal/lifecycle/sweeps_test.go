@@ -17,14 +17,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestLargeSweep sweeps a job with more open ranges than one task looks at. The next task goes on
-// after the last of them, and only the last task looks whether the job is complete.
+// TestLargeSweep sweeps a job with more open ranges than one task checks. Another task must
+// continue with the next range, and only the last task may check whether the job is complete.
 func TestLargeSweep(t *testing.T) {
 	t.Parallel()
 	const perSweep = 500
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.running("j", nil)
-		w.ranges(j, perSweep, nil) // besides the root
+		w.ranges(j, perSweep, nil) // and the root is open, too
 		time.Sleep(time.Hour)
 		w.purge()
 		w.must(w.deliver(w.Context(), j, "sweep", body.Job{Tick: 1}, 0))
@@ -51,13 +51,14 @@ func TestLargeSweep(t *testing.T) {
 	})
 }
 
-// TestSweepAges checks which ranges a sweep looks for: those that are a minute old, as the delivery
-// that recorded a younger one may be about to enqueue its task. A full sweep looks for all.
+// TestSweepAges checks for which ranges a sweep enqueues lost tasks: for ranges that are at least a
+// minute old. For a younger range, the delivery that recorded it may be about to enqueue the task.
+// A full sweep does so for all ranges.
 func TestSweepAges(t *testing.T) {
 	for _, c := range []struct {
 		age  time.Duration
 		all  bool
-		want int // tasks
+		want int // number of tasks
 	}{{time.Minute - time.Microsecond, false, 0}, {time.Minute, false, 1}, {time.Second, true, 1}} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
 			j := w.running("j", nil)
@@ -71,7 +72,8 @@ func TestSweepAges(t *testing.T) {
 	}
 }
 
-// TestSweepCalms checks when a sweep clears the job's trouble: if no range is being retried.
+// TestSweepCalms checks that a sweep removes the job's text Trouble only if no range is being
+// retried.
 func TestSweepCalms(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -113,13 +115,13 @@ func TestSweepCalms(t *testing.T) {
 	}
 }
 
-// TestEnqueueAgain has a range change before it gets another task in place of a lost one. It gets
-// none then.
+// TestEnqueueAgain changes a range before its lost task is replaced. The range must then get no
+// task.
 func TestEnqueueAgain(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(w *trialWorld, r *record.Range)
-		want   int // tasks
+		want   int // number of tasks
 	}{
 		{"nothing", func(*trialWorld, *record.Range) {}, 1},
 		{"it is done", func(w *trialWorld, r *record.Range) { r.State, r.Open = record.Done, "" }, 0},
@@ -177,7 +179,7 @@ func TestEnqueueAgain(t *testing.T) {
 	})
 }
 
-// TestRetryPages retries as many failures as one task opens, and one more.
+// TestRetryPages retries as many failures as one task reopens, and one more.
 func TestRetryPages(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -185,9 +187,9 @@ func TestRetryPages(t *testing.T) {
 	for _, c := range []struct {
 		n     int
 		cause string
-		open  int  // after the first task
-		next  int  // tasks that go on
-		goes  bool // the retry goes on
+		open  int  // number of open ranges after the first task
+		next  int  // number of tasks that continue
+		goes  bool // whether the retry is still under way
 	}{{perTask - 1, "", perTask - 1, 0, false}, {perTask, "", perTask, 1, true}, {perTask + 1, "", perTask, 1, true},
 		{perTask + 1, "other", 0, 1, true}, {3, "bad", 3, 0, false}} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
@@ -216,7 +218,8 @@ func TestRetryPages(t *testing.T) {
 	}
 }
 
-// TestLateRetry delivers the task of a retry that has ended, or goes on in another epoch.
+// TestLateRetry delivers late tasks of a retry: the retry has ended, or the job's epoch was raised
+// meanwhile. They must have no effect.
 func TestLateRetry(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -257,7 +260,8 @@ func TestLateRetry(t *testing.T) {
 	}
 }
 
-// TestReviveQueues revives jobs of this queue, of another one of the engine, and of a third one.
+// TestReviveQueues revives jobs of this queue, of another queue of the engine, and of a third
+// queue.
 func TestReviveQueues(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		other := w.beside()
@@ -296,7 +300,8 @@ func TestReviveQueues(t *testing.T) {
 	})
 }
 
-// TestUndoAbandons abandons more open ranges than one query returns, while one of them is done.
+// TestUndoAbandons abandons more open ranges than one query returns. Meanwhile, one of them is
+// done.
 func TestUndoAbandons(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {
 		j := w.aborted("j")

@@ -17,19 +17,19 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// purge deletes the tasks of the queue. Their names stay taken.
+// purge deletes all tasks of the queue. Their names can't be used again.
 func (w *trialWorld) purge() {
 	w.Helper()
 	_, err := w.Tasks.PurgeQueue(w.Context(), &cloudtaskspb.PurgeQueueRequest{Name: w.Queue.Name()})
 	w.must(err)
 }
 
-// delivers returns an act's do: the delivery of a task.
+// delivers returns the do of an act: a delivery of the given task.
 func delivers(path string, t body.Job) func(context.Context, *trialWorld, *record.Job) error {
 	return func(ctx context.Context, w *trialWorld, j *record.Job) error { return w.deliver(ctx, j, path, t, 0) }
 }
 
-// purged returns a running job without a task.
+// purged returns a running job whose tasks were deleted.
 func (w *trialWorld) purged(id string) *record.Job {
 	w.Helper()
 	j := w.running(id, nil)
@@ -38,7 +38,7 @@ func (w *trialWorld) purged(id string) *record.Job {
 	return j
 }
 
-// allDone returns a running job whose ranges are done. Its last task is gone.
+// allDone returns a running job whose ranges are done. No task for its end exists.
 func (w *trialWorld) allDone(id string) *record.Job {
 	w.Helper()
 	j := w.running(id, nil)
@@ -47,13 +47,13 @@ func (w *trialWorld) allDone(id string) *record.Job {
 	return w.Job(id)
 }
 
-// doRoot does the work of a job's root.
+// doRoot marks a job's root as done, as its task would.
 func (w *trialWorld) doRoot(j *record.Job) {
 	w.Helper()
 	w.must(w.hand(w.Context(), body.TaskOf(w.Records(j)[j.Root()], j), w.Queue.Name(), 0))
 }
 
-// retrying returns a job whose retry goes on, without a task.
+// retrying returns a job with a retry under way, and without tasks.
 func (w *trialWorld) retrying(id string) *record.Job {
 	w.Helper()
 	j := w.failing(id)
@@ -62,8 +62,8 @@ func (w *trialWorld) retrying(id string) *record.Job {
 	return w.Job(id)
 }
 
-// retried returns a job whose retry has ended, in a delivery that has died before it could enqueue
-// the next sweep. It returns the record during the retry.
+// retried returns a job whose retry has ended. The delivery that ended it has died before it
+// enqueued the next sweep. The returned record is from the time of the retry.
 func (w *trialWorld) retried(id string) *record.Job {
 	w.Helper()
 	j := w.retrying(id)
@@ -76,7 +76,7 @@ func (w *trialWorld) retried(id string) *record.Job {
 	return j
 }
 
-// TestSweepsFail has each call of sweeps and of retries fail.
+// TestSweepsFail makes the calls of sweeps and retries fail, one at a time (see tryAll).
 func TestSweepsFail(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -133,11 +133,12 @@ func TestSweepsFail(t *testing.T) {
 		}, do: delivers("revive", body.Job{}), after: func(w *trialWorld, j *record.Job) error {
 			return errors.Join(endsWell(w, j), is("cleaned up", func(j *record.Job) bool { return j.Retired })(w,
 				w.Job("due-"+j.ID)))
-		}, helps: []string{"RunQuery", "GetTask", "GetTask", "GetTask", "Lookup"}}, // they ask why no task arrives
+			// these calls only find out why no task arrives
+		}, helps: []string{"RunQuery", "GetTask", "GetTask", "GetTask", "Lookup"}},
 	})
 }
 
-// open returns an ended job that is being cleaned up, in the given way, and has no task.
+// cleaning returns an ended job with a clean-up under way, and without tasks.
 func (w *trialWorld) cleaning(j *record.Job, how lifecycle.CleanUp) *record.Job {
 	w.Helper()
 	w.must(w.CleanUp(w.Context(), j.Ref(), how))
@@ -158,7 +159,7 @@ func isClean(w *trialWorld, j *record.Job) error {
 	})(w, j)
 }
 
-// TestCleanUpsFail has each call of the tasks of clean-ups fail.
+// TestCleanUpsFail makes the calls of clean-up tasks fail, one at a time (see tryAll).
 func TestCleanUpsFail(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -173,7 +174,7 @@ func TestCleanUpsFail(t *testing.T) {
 		}
 		return w.deliver(ctx, j, "cleanup", body.Job{Tick: i}, 0)
 	}
-	// undone returns a job whose undo was aborted, so it does not need the records any more.
+	// undone returns a job whose undo was aborted, and no longer needs its records.
 	undone := func(w *trialWorld, j *record.Job) *record.Job {
 		undo := w.NewJob("undo-"+j.ID, "undo:m")
 		undo.State = record.Aborted
@@ -181,7 +182,7 @@ func TestCleanUpsFail(t *testing.T) {
 		w.put(record.JobKey(undo.ID), undo)
 		return w.stored(j, func(j *record.Job) { j.Undo, j.Drafted = undo.ID, true })
 	}
-	// undo returns the record of an undo, with a batch.
+	// undo returns the record of an undo that has a batch.
 	undo := func(w *trialWorld, id string) *record.Job {
 		j := w.endedJob(id, "undo:m")
 		key, b := record.NewBatch(j.Ref(), j.Root(), []*datastore.Key{atAnn().Key}, 1, 0)

@@ -30,8 +30,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A hook sees each call of the database and the queue that Jobs makes in the hook's context. It
-// decides whether the call is made, and what its error is.
+// A hook is called for each call of the database and the queue that Jobs makes with a context. It
+// decides whether the call is made, and which error it returns.
 type hook func(method string, call func() error) error
 
 type hookKey struct{}
@@ -48,15 +48,15 @@ func throughHook(ctx context.Context, method string, req, reply any, conn *grpc.
 	return call()
 }
 
-// A trialWorld is a world whose queue delivers nothing until somebody starts it. Calls of its Jobs
-// go through hooks.
+// A trialWorld is a world whose queue is paused until the test starts it. The calls of its Jobs go
+// through hooks.
 type trialWorld struct {
 	*world
-	hooked *datastore.Client // of Jobs
+	hooked *datastore.Client // the client of Jobs, whose calls go through hooks
 }
 
-// inTrial runs a test in a bubble, in a world whose mappers are "m" and some more. The queue is
-// paused.
+// inTrial runs a test in a synctest bubble, in a trialWorld. Its mappers are "m" and the ones in
+// more.
 func inTrial(t *testing.T, m *function.Definition, test func(w *trialWorld), more ...*function.Definition) {
 	t.Helper()
 	inWorld(t, m, func(w *world) {
@@ -78,11 +78,11 @@ func inTrial(t *testing.T, m *function.Definition, test func(w *trialWorld), mor
 		tw := &trialWorld{w, client}
 		tw.stop()
 		test(tw)
-		time.Sleep(10 * time.Minute) // until what it has started has ended
+		time.Sleep(10 * time.Minute) // until everything that the test has started has ended
 	})
 }
 
-// stop pauses the queue, and start lets it go on.
+// stop pauses the queue, and start resumes it.
 func (w *trialWorld) stop() {
 	w.Helper()
 	_, err := w.Tasks.PauseQueue(w.Context(), &cloudtaskspb.PauseQueueRequest{Name: w.Queue.Name()})
@@ -95,7 +95,7 @@ func (w *trialWorld) start() {
 	w.must(err)
 }
 
-// passes lets the queue deliver for a time.
+// passes lets the queue deliver tasks for the time d.
 func (w *trialWorld) passes(d time.Duration) {
 	w.Helper()
 	w.start()
@@ -103,7 +103,8 @@ func (w *trialWorld) passes(d time.Duration) {
 	w.stop()
 }
 
-// running returns a new job whose tasks wait in the queue. It may run beside others.
+// running returns a new running job, whose tasks wait in the queue. Other jobs of its mapper may
+// run at the same time.
 func (w *trialWorld) running(id string, change func(*record.Job)) *record.Job {
 	w.Helper()
 	j := w.NewJob(id, "m")
@@ -116,7 +117,7 @@ func (w *trialWorld) running(id string, change func(*record.Job)) *record.Job {
 	return w.Job(id)
 }
 
-// ended returns a job that has ended, and whose guard has come.
+// ended returns a job that has ended. The sweep that guarded its start was delivered.
 func (w *trialWorld) ended(id string, change func(*record.Job)) *record.Job {
 	w.Helper()
 	w.running(id, change)
@@ -128,7 +129,7 @@ func (w *trialWorld) ended(id string, change func(*record.Job)) *record.Job {
 	return j
 }
 
-// stored returns a job with the record that change leaves. No task knows of the change.
+// stored changes the record of a job in the database, and returns it. No task is enqueued.
 func (w *trialWorld) stored(j *record.Job, change func(*record.Job)) *record.Job {
 	w.Helper()
 	now := w.Job(j.ID)
@@ -138,13 +139,13 @@ func (w *trialWorld) stored(j *record.Job, change func(*record.Job)) *record.Job
 	return w.Job(j.ID)
 }
 
-// deliver hands a task of a job to its handler, as the queue does at the given attempt. It returns
-// an error if the answer asks for another attempt.
+// deliver passes a task of a job to its handler, as the queue does at the given attempt. If the
+// handler's answer is no success, it returns an error.
 func (w *trialWorld) deliver(ctx context.Context, j *record.Job, path string, t body.Job, retries int) error {
 	return w.hand(ctx, t.Task(j, path, time.Time{}), w.Queue.Name(), retries)
 }
 
-// hand hands a task of a queue to its handler.
+// hand passes a task of a queue to its handler.
 func (w *trialWorld) hand(ctx context.Context, t tasks.Task, queue string, retries int) error {
 	r := httptest.NewRequestWithContext(ctx, "POST", "http://worker/"+t.Path, bytes.NewReader(t.Body))
 	r.Header.Set("X-CloudTasks-TaskName", t.ID)
@@ -158,14 +159,14 @@ func (w *trialWorld) hand(ctx context.Context, t tasks.Task, queue string, retri
 	return nil
 }
 
-// A trial has one of the calls that are made in its context fail.
+// A trial makes one call fail, among the calls that are made with its context.
 type trial struct {
-	at   int  // how many calls come before it; rollbacks do not count
-	lose bool // it is carried out, and its answer is lost; otherwise it is refused
+	at   int  // number of calls before that call; rollbacks do not count
+	lose bool // whether the call takes effect and only its answer is lost; otherwise it has no effect
 
 	mu     sync.Mutex
 	calls  int
-	method string // of the call that has failed; empty: none has
+	method string // the method of the call that has failed; empty: none has
 }
 
 func (tr *trial) hook(method string, call func() error) error {
@@ -190,18 +191,20 @@ func (tr *trial) hook(method string, call func() error) error {
 	return status.Error(codes.Internal, "the answer is lost")
 }
 
-// An act is what somebody, or a task, does with a job.
+// An act is something that an operator or a task does with a job.
 type act struct {
 	name   string
-	before func(w *trialWorld, id string) *record.Job // nil: a running job
+	before func(w *trialWorld, id string) *record.Job // makes the job; nil: a running job
 	do     func(ctx context.Context, w *trialWorld, j *record.Job) error
-	helps  []string                                 // calls without which it succeeds, too
-	after  func(w *trialWorld, j *record.Job) error // what is wrong after it; nil: the job has to end well
-	loses  bool                                     // answers of its calls get lost, too
-	most   int                                      // later calls are like these; 0: they are not
+	helps  []string                                 // methods whose failure does not make the act fail
+	after  func(w *trialWorld, j *record.Job) error // checks the job after the act; nil: endsWell
+	// calls after this number are not tried, because they are similar; 0: all are tried
+	loses bool
+	// number of calls to try, because later calls are similar; 0: all
+	most int
 }
 
-// endsWell lets the queue go on, and checks that the job succeeds, with all its entities.
+// endsWell lets the queue deliver, and checks that the job succeeds with all its entities.
 func endsWell(w *trialWorld, j *record.Job) error {
 	w.Helper()
 	w.passes(30 * time.Minute)
@@ -213,7 +216,7 @@ func endsWell(w *trialWorld, j *record.Job) error {
 	return nil
 }
 
-// is returns a check of a job's record as it stands after an act.
+// is returns a check of a job's record after an act.
 func is(what string, ok func(j *record.Job) bool) func(*trialWorld, *record.Job) error {
 	return func(w *trialWorld, j *record.Job) error {
 		if now := w.Job(j.ID); !ok(now) {
@@ -224,8 +227,9 @@ func is(what string, ok func(j *record.Job) bool) func(*trialWorld, *record.Job)
 	}
 }
 
-// tryAll has each call of each act fail, one at a time. The act has to return an error, unless the
-// call only helps. Done again, it has to succeed, as if nothing had happened.
+// tryAll runs each act several times, and makes another call fail each time. The act must return an
+// error, unless the call is in helps. When the act is repeated without a failure, the result must
+// be the same as if no call had failed.
 func tryAll(t *testing.T, m *function.Definition, acts []act) {
 	t.Helper()
 	for _, a := range acts {
@@ -284,7 +288,7 @@ func (a act) try(w *trialWorld, lose bool) {
 	}
 }
 
-// empty checks that nobody is left in the process's gate.
+// empty checks that no task is inside the process's gate.
 func (w *trialWorld) empty() {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), time.Second)
@@ -304,7 +308,8 @@ func (a act) prepared(w *trialWorld, id string) *record.Job {
 	return a.before(w, id)
 }
 
-// tickOf returns the number of a job's next tick: the sweep of that number has a name of its own.
+// tickOf returns the number of a job's next tick, the time of a regular sweep. The sweep of this
+// tick has a name of its own.
 func tickOf(w *trialWorld, j *record.Job) int64 {
 	w.Helper()
 	for tick := time.Now().UnixNano()/int64(2*time.Minute) - 1; ; tick++ {
@@ -314,8 +319,8 @@ func tickOf(w *trialWorld, j *record.Job) int64 {
 	}
 }
 
-// tickAt returns the time of a tick. Ticks are two minutes apart, at a time that depends on the
-// job.
+// tickAt returns the time of a tick, at which a regular sweep runs. Ticks are two minutes apart.
+// Their times depend on the job.
 func tickAt(j *record.Job, tick int64) time.Time {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(j.ID))
@@ -336,7 +341,7 @@ func (w *trialWorld) insert(all []*record.Range) {
 	}
 }
 
-// A lines keeps what is logged.
+// A lines collects log lines.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -348,7 +353,6 @@ func (l *lines) Write(line []byte) (int, error) {
 	return l.text.Write(line)
 }
 
-// String returns everything that was logged.
 func (l *lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,9 +7,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Advancing returns a hook for changes of jobs' states. It calls the given hook first. If the job
-// has stopped running, it then advances the engine's schedules, because a run of a schedule may
-// have waited for that. If advancing fails, the next call of ReviveJobs does it.
+// Advancing returns a hook that is called for changes of jobs' states. It calls the given hook
+// first. If the job has stopped running, it then advances the engine's schedules, because a run may
+// have waited for this. If this fails, the next call of ReviveJobs advances them.
 func Advancing(
 	hook func(context.Context, Change), advance func(context.Context) error, log *slog.Logger,
 ) func(context.Context, Change) {

@@ -11,7 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
-	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
+	_ "github.com/scattermap/scattermap/internal/testflag" // every test package below mapper/ must know its flags
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -25,8 +25,8 @@ var raise = mapper.Update("raise", func(_ context.Context, a *mapper.Entity[acco
 	return nil
 })
 
-// BenchmarkTelemetry prints the cost of telemetry without a provider, as a share of the time of an
-// Update on the embedded Datastore. It assumes one page for each task.
+// BenchmarkTelemetry reports the time of telemetry without a provider, as a share of the time of an
+// Update on the embedded Datastore. It assumes one page per task.
 func BenchmarkTelemetry(b *testing.B) {
 	const n, page = 20_000, 500
 	each := updateOf(b, n)
@@ -49,7 +49,7 @@ func BenchmarkTelemetry(b *testing.B) {
 	b.ReportMetric(float64(each.Nanoseconds()), "ns/entity-of-update")
 }
 
-// updateOf returns how long a job over n entities takes for each entity.
+// updateOf runs a job over n entities, and returns its time per entity.
 func updateOf(b *testing.B, n int) time.Duration {
 	b.Helper()
 	var handler http.Handler

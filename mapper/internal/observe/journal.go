@@ -15,9 +15,9 @@ import (
 type Change struct {
 	Job   *record.Job     // the job after the change
 	From  record.JobState // the job's state before the change; empty: the job is new
-	Cause string          // a short reason of the change, which never quotes an entity
-	By    string          // the caller who requested the change; empty: none, or unknown
-	Why   string          // that caller's reason; empty: none, or unknown
+	Cause string          // a short reason of the change, which never contains data of an entity
+	By    string          // the operator who requested the change; empty: none, or unknown
+	Why   string          // the operator's reason; empty: none, or unknown
 	Time  time.Time
 
 	Totals    record.Totals // the job's totals so far
@@ -25,33 +25,33 @@ type Change struct {
 	Estimated bool          // whether Totals is an estimate
 }
 
-// Limits of the time that Changed takes: for counting the job's totals, and for the hook.
+// Limits of the time that Changed takes: to count the job's totals, and for the hook.
 const (
 	countTime = 10 * time.Second
 	hookTime  = 10 * time.Second
 )
 
-// Changed reports a change of a job's state, after its commit: it logs a line and calls the hook.
-// It returns no error, and takes at most 20 seconds.
+// Changed reports a change of a job's state, after the commit of the change. It logs a line and
+// calls the hook. It returns no error, and takes at most 20 seconds.
 func (ob *Observer) Changed(ctx context.Context, from record.JobState, job *record.Job, cause string) {
 	ob.turned(job, time.Now())
-	defer ob.waiters.wake(job.ID) // after the log and the hook
+	defer ob.waiters.wake(job.ID) // deferred, so that it comes after the log and the hook
 	ctx = context.WithoutCancel(ctx)
 	c := Change{Job: job, From: from, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()}
 	ob.count(ctx, &c)
 	ob.flush(ctx, c.Time.Add(window))
 	if handler := ob.Log.Handler(); handler.Enabled(ctx, level(job)) {
-		// with the time of the change, not the time after counting
+		// with the time of the change, and not the time after the count
 		line := slog.NewRecord(c.Time, level(job), "job "+string(job.State), 0)
 		line.AddAttrs(attrs(c)...)
-		_ = handler.Handle(ctx, line) // as slog's own methods do
+		_ = handler.Handle(ctx, line) // the error is ignored, as in slog's own methods
 	}
 	if ob.Hook != nil {
 		ob.call(ctx, c)
 	}
 }
 
-// count fills in the totals of a change, as a job's status shows them. A new job has none.
+// count sets the totals of a change, as a job's status shows them. A new job has none.
 func (ob *Observer) count(ctx context.Context, c *Change) {
 	if c.From == "" {
 		c.Counted = true
@@ -68,7 +68,7 @@ func (ob *Observer) count(ctx context.Context, c *Change) {
 	c.Counted = err == nil
 }
 
-// level returns the log level of the line which says that the job has its present state.
+// level returns the level of the log line for the job's present state.
 func level(job *record.Job) slog.Level {
 	switch {
 	case job.State == record.Failed:
@@ -112,7 +112,7 @@ func (ob *Observer) call(ctx context.Context, c Change) {
 	go func() {
 		defer close(returned)
 		defer func() {
-			if r := recover(); r != nil { // its text may quote an entity
+			if r := recover(); r != nil { // the panic's text may contain data of an entity
 				ob.Flaws.LogAttrs(ctx, slog.LevelWarn, "EngineOptions.OnStateChange has panicked",
 					slog.String("panic", fmt.Sprintf("%T", r)), slog.String("stack", string(debug.Stack())))
 			}
@@ -134,10 +134,10 @@ func (ob *Observer) call(ctx context.Context, c Change) {
 }
 
 // Failing logs that entities of a page failed: how many will be retried, how many are recorded as
-// failures, and the kinds of their errors. Keys and error texts are only in the records.
+// failures, and the kinds of their errors. It logs no keys and no error texts.
 //
-// A retried entity that fails again has another message, which is limited separately: there may be
-// many such entities for each page.
+// If the range has a single entity, which has failed before, the line has another message. This
+// message is limited separately, because there may be many such entities for each page.
 func (ob *Observer) Failing(
 	ctx context.Context, job *record.Job, r *record.Range, again, recorded int64, kinds string,
 ) {
@@ -158,11 +158,11 @@ func (ob *Observer) Undelivered(ctx context.Context, job *record.Job, complaint 
 	}
 }
 
-// Flush logs how many lines were left out by [Limited] in past minutes, unless a later line has
-// said so.
+// Flush logs the number of lines that [Limited] has left out in past minutes, unless a later line
+// has already logged it.
 func (ob *Observer) Flush(ctx context.Context) { ob.flush(ctx, time.Now()) }
 
-// flush is Flush at the time now.
+// flush does what Flush does, at the time now.
 func (ob *Observer) flush(ctx context.Context, now time.Time) {
 	if h, ok := ob.Flaws.Handler().(limiter); ok {
 		for message, n := range h.lines.owed(now) {
@@ -183,23 +183,23 @@ type (
 	reasonKey struct{}
 )
 
-// WithBy returns a context that says who makes a request.
+// WithBy returns a context that has the operator who makes a request.
 func WithBy(ctx context.Context, who string) context.Context {
 	return context.WithValue(ctx, callerKey{}, cut(who, 200))
 }
 
-// By returns who makes the request, according to the context, or "".
+// By returns the operator who makes the request of this context, or "" if he is unknown.
 func By(ctx context.Context) string {
 	who, _ := ctx.Value(callerKey{}).(string)
 	return who
 }
 
-// WithWhy returns a context that has the reason of a request.
+// WithWhy returns a context that has the operator's reason for a request.
 func WithWhy(ctx context.Context, why string) context.Context {
 	return context.WithValue(ctx, reasonKey{}, cut(why, 500))
 }
 
-// Why returns the reason of the request, according to the context, or "".
+// Why returns the operator's reason for the request of this context, or "".
 func Why(ctx context.Context) string {
 	why, _ := ctx.Value(reasonKey{}).(string)
 	return why

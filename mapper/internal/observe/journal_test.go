@@ -15,8 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// newJournal returns an Observer, and a function that returns and removes the lines that it has
-// logged, without their times.
+// newJournal returns an Observer, and a function that returns the lines logged since its last call,
+// without their times.
 func newJournal() (*Observer, func() string) {
 	out := new(bytes.Buffer)
 	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -31,7 +31,7 @@ func newJournal() (*Observer, func() string) {
 	}
 }
 
-// TestChanged checks the line about each change of a job's state.
+// TestChanged checks the log line for each change of a job's state.
 func TestChanged(t *testing.T) {
 	noon := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	done := record.Totals{Processed: 7, Failures: 2}
@@ -41,7 +41,7 @@ func TestChanged(t *testing.T) {
 		from   record.JobState
 		cause  string
 		by     string
-		totals bool // the job's record has totals
+		totals bool // whether the job's record has totals
 		want   string
 	}{
 		{
@@ -97,7 +97,7 @@ func TestChanged(t *testing.T) {
 			}
 		}
 		ctx, cancel := context.WithCancel(WithWhy(WithBy(t.Context(), c.by), "reason"))
-		cancel() // the end of the request must not matter
+		cancel() // cancelled: the end of the operator's request must not matter
 		jn.Changed(ctx, c.from, &job, c.cause)
 		if got := lines(); got != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, got, c.want)
@@ -109,7 +109,8 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// TestChangedCounts checks that a job without totals is counted by its records.
+// TestChangedCounts checks that the totals of a job come from its ranges' records, if its own
+// record has none.
 func TestChangedCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
@@ -167,7 +168,7 @@ func TestHook(t *testing.T) {
 	}
 }
 
-// TestLines checks the other lines. Lines about the queue come once a minute for each job.
+// TestLines checks the other log lines. A line about a job's queue must come at most once a minute.
 func TestLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		jn, lines := newJournal()
@@ -200,7 +201,7 @@ func TestLines(t *testing.T) {
 	})
 }
 
-// TestByWhy checks that the caller and his reason are cut to their limits, and are valid text.
+// TestByWhy checks that operators and reasons are cut to their limits, and remain valid UTF-8.
 func TestByWhy(t *testing.T) {
 	long := strings.Repeat("ä", 1000)
 	ctx := WithWhy(WithBy(t.Context(), long), "x"+long)
@@ -212,8 +213,8 @@ func TestByWhy(t *testing.T) {
 	}
 }
 
-// TestAdvancing checks that schedules advance when a job stops running, and that the hook is always
-// called.
+// TestAdvancing checks that schedules are advanced when a job stops running, and that the given
+// hook is always called.
 func TestAdvancing(t *testing.T) {
 	for _, c := range []struct {
 		state    record.JobState

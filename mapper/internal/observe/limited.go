@@ -7,43 +7,44 @@ import (
 	"time"
 )
 
-// Limits of a logger from Limited: maxLines warnings or errors with the same message in each
-// window.
+// Limits of a logger from Limited: at most maxLines warnings or errors with the same message in
+// each window.
 const (
 	maxLines = 10
 	window   = time.Minute
 
-	maxMessages = 1000 // how many messages are remembered
+	maxMessages = 1000 // the maximum number of messages whose lines are counted
 )
 
 // Limited returns a logger that writes at most ten warnings or errors a minute with the same
-// message. The next line with that message says how many were left out, or else [Observer.Flush]
-// does. Lines of lower levels are not limited.
+// message. The number of lines left out is in the next line with this message, or in a line of
+// [Observer.Flush]. Lines of lower levels are not limited.
 func Limited(log *slog.Logger) *slog.Logger {
 	return slog.New(limiter{log.Handler(), new(lines)})
 }
 
-// A limiter is the slog.Handler of a logger from Limited. Handlers derived from it share the limit.
+// A limiter is the slog.Handler of a logger from Limited. Handlers derived from it share its
+// limits.
 type limiter struct {
 	slog.Handler
 	lines *lines
 }
 
-// lines has the numbers of lines that a logger has written, by message.
+// A lines counts the lines that a logger has written, by message.
 type lines struct {
 	mu  sync.Mutex
 	all map[string]*line
 }
 
-// A line has the numbers of lines with one message.
+// A line counts the lines with one message.
 type line struct {
-	begun time.Time // when the present window started
-	// lines written in this window, and lines left out since a line has last said how many
+	begun time.Time // when the current window started
+	// number of lines written in this window, and of lines left out that were not reported yet
 	written, leftOut int
 }
 
-// admit reports whether a line with the message may be written now. In each window, the first most
-// lines may. It also returns how many lines were left out before this one.
+// admit reports whether a line with the message may be written now: the first most lines in each
+// window may. leftOut is the number of lines left out before this one.
 func (ls *lines) admit(message string, now time.Time, most int) (leftOut int, ok bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -66,8 +67,8 @@ func (ls *lines) admit(message string, now time.Time, most int) (leftOut int, ok
 	return leftOut, true
 }
 
-// owed returns, by message, how many lines were left out in windows that are over, if no later line
-// has said so.
+// owed returns, by message, the number of lines left out in past windows that were not reported
+// yet.
 func (ls *lines) owed(now time.Time) map[string]int {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -100,12 +101,12 @@ func (h limiter) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// WithAttrs returns a limiter that shares the limit.
+// WithAttrs returns a handler that shares the limits.
 func (h limiter) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return limiter{h.Handler.WithAttrs(attrs), h.lines}
 }
 
-// WithGroup returns a limiter that shares the limit.
+// WithGroup returns a handler that shares the limits.
 func (h limiter) WithGroup(name string) slog.Handler {
 	return limiter{h.Handler.WithGroup(name), h.lines}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestLimited writes many lines with two messages and several levels, through loggers that share a
-// limit.
+// TestLimited writes many lines with two messages and several levels, through loggers that share
+// their limits.
 func TestLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -34,7 +34,7 @@ func TestLimited(t *testing.T) {
 			"msg=good"); bad != maxLines || worse != maxLines || good != 25 || strings.Contains(got, "left_out") {
 			t.Errorf("%d, %d and %d lines:\n%s", bad, worse, good, got)
 		}
-		jn.Flush(t.Context()) // the minute is not over, so the next line will say it
+		jn.Flush(t.Context()) // reports nothing, because in this minute another line may follow and report it
 		time.Sleep(window)
 		jn.Flaws.Warn("bad")
 		jn.Flaws.Warn("bad")
@@ -51,7 +51,7 @@ func TestLimited(t *testing.T) {
 		if out.Len() > 0 {
 			t.Errorf("once more: %s", out.String())
 		}
-		for range maxLines + 5 { // two were written in this minute before
+		for range maxLines + 5 { // two lines were already written in this minute
 			jn.Flaws.Warn("bad")
 		}
 		lines()
@@ -60,7 +60,7 @@ func TestLimited(t *testing.T) {
 			!strings.HasSuffix(got[0], `msg="lines were left out" line=bad left_out=7`) {
 			t.Errorf("before a change of a job's state: %q", got)
 		}
-		for i := range 3 * maxMessages { // the memory is limited
+		for i := range 3 * maxMessages { // the number of counted messages is limited
 			jn.Flaws.Warn(fmt.Sprint(i))
 		}
 		if n := len(jn.Flaws.Handler().(limiter).lines.all); n > maxMessages {

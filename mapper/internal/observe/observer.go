@@ -18,13 +18,13 @@ import (
 // Name is the name of scattermap's OpenTelemetry meter and tracer.
 const Name = "github.com/scattermap/scattermap/mapper"
 
-// Names of attributes of metrics and spans. No attribute has a key, a parameter or a content of an
+// Names of attributes of metrics and spans. No attribute has a key, a parameter or other data of an
 // entity.
 const (
 	mapperKey = attribute.Key("scattermap.mapper")
 	causeKey  = attribute.Key("scattermap.reason")
 
-	// The following attributes are only for spans, because their number of values is unlimited.
+	// The following attributes are only for spans, because they have too many values for metrics.
 	jobKey    = attribute.Key("scattermap.job")
 	rangeKey  = attribute.Key("scattermap.range")
 	depthKey  = attribute.Key("scattermap.depth")
@@ -35,12 +35,12 @@ const (
 )
 
 // An Observer logs, counts and traces what the jobs of a process do. Its fields must not change
-// after the first use.
+// after it is first used.
 type Observer struct {
 	Store store.Store
 	Log   *slog.Logger                  // receives a line for each change of a job's state
 	Flaws *slog.Logger                  // receives warnings and errors; made by Limited
-	Hook  func(context.Context, Change) // called after each change of a job's state; nil: none
+	Hook  func(context.Context, Change) // called after each change of a job's state; nil: nothing is called
 
 	undelivered lines
 	waiters     waiters
@@ -55,7 +55,7 @@ type Observer struct {
 }
 
 // New returns an Observer without loggers and hook. A nil provider stands for OpenTelemetry's
-// global one.
+// global provider.
 func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Observer, error) {
 	if meters == nil {
 		meters = otel.GetMeterProvider()
@@ -103,17 +103,16 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Observer, 
 	return ob, errors.Join(append(failed, err)...)
 }
 
-// Has sets the number of a mapper's running tasks to 0. The metric then exists before the first
-// task, so a missing metric means that metrics do not arrive.
+// Has sets the number of a mapper's running tasks to 0. So the metric exists before the first task.
+// If it is missing, the metrics do not arrive.
 func (ob *Observer) Has(ctx context.Context, mapper string) {
 	ob.inFlight.Add(ctx, 0, metric.WithAttributes(mapperKey.String(mapper)))
 }
 
-// module is the path of this library's module.
+// module is the path of this module.
 const module = "github.com/scattermap/scattermap"
 
-// version returns the version of this library in the program. It returns "" if the build does not
-// say it.
+// version returns the version of this module in the program, or "" if the build has no version.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -135,13 +134,13 @@ type Page struct {
 	CutOff             map[string]int64 // numbers of ranges that were cut off, by reason
 }
 
-// Reasons why ranges are cut off another one, as values of a metric's attribute.
+// Reasons why ranges are cut off from another range. They are values of a metric's attribute.
 const (
 	AtStart    = "start"   // cut at the start of the job
 	BeforePage = "before"  // cut before a page, because workers are idle
 	BehindPage = "behind"  // cut at the end of a page, as planned
 	Late       = "late"    // cut at the end of a page, because this task would otherwise end late
-	Failed     = "failure" // cut because a failed entity gets a range of its own
+	Failed     = "failure" // not cut, but made for a failed entity
 )
 
 // Committed adds a committed page to the metrics.
@@ -162,7 +161,7 @@ func (ob *Observer) Committed(ctx context.Context, p Page) {
 	}
 }
 
-// CutOff adds ranges that were cut off to the metrics, by reason.
+// CutOff adds the numbers of ranges that were cut off to the metrics, by reason.
 func (ob *Observer) CutOff(ctx context.Context, mapper string, ranges map[string]int64) {
 	for why, n := range ranges {
 		if n > 0 {
@@ -171,8 +170,8 @@ func (ob *Observer) CutOff(ctx context.Context, mapper string, ranges map[string
 	}
 }
 
-// Conflicts adds n repeated runs of a mapper's function to the metrics. They were necessary because
-// others had changed an entity.
+// Conflicts adds n repeated runs of a mapper's function to the metrics. They were repeated because
+// other clients had changed an entity.
 func (ob *Observer) Conflicts(ctx context.Context, mapper string, n int64) {
 	ob.conflicts.Add(ctx, n, metric.WithAttributes(mapperKey.String(mapper)))
 }

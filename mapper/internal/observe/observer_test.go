@@ -30,7 +30,7 @@ func observed(t *testing.T) (*Observer, *sdkmetric.ManualReader, *tracetest.Span
 	return tel, reader, spans
 }
 
-// told returns the values of all series, by name and last attribute, without the mapper.
+// told returns the values of all metrics, by name and last attribute except the mapper's.
 func told(t *testing.T, reader *sdkmetric.ManualReader) map[string]string {
 	t.Helper()
 	var data metricdata.ResourceMetrics
@@ -95,7 +95,7 @@ func TestMetrics(t *testing.T) {
 		}, map[string]string{"scattermap.job.idle": "there"}},
 	} {
 		tel, reader, _ := observed(t)
-		tel.Conflicts(t.Context(), "m", 0) // so that there is a series to read
+		tel.Conflicts(t.Context(), "m", 0) // so that the metric exists
 		c.do(t.Context(), tel)
 		got := told(t, reader)
 		if got["scattermap.conflicts"] == "0" {
@@ -107,14 +107,14 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestSpans checks that a delivery's span is in the trace in which its task was enqueued, or linked
-// to it. No span has the text of an error.
+// TestSpans checks that a delivery's span is in the trace in which its task was enqueued, or is
+// linked to it. No span may have the text of an error.
 func TestSpans(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		d    tasks.Delivery
 		err  error
-		own  bool // it has a trace of its own
+		own  bool // whether the delivery starts a new trace
 		want []string
 	}{
 		{"a delivery", tasks.Delivery{}, nil, false, []string{"scattermap.mapper=m", "scattermap.job=j",

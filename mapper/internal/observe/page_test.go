@@ -25,7 +25,7 @@ type row struct {
 	bounds        []float64
 }
 
-// rowOf returns the row for a metric.
+// rowOf returns the row that docs/metrics.md must have for a metric.
 func rowOf(t *testing.T, m metricdata.Metrics) (r row) {
 	t.Helper()
 	r.managed = strings.ReplaceAll(m.Name, ".", "_")
@@ -57,8 +57,8 @@ func rowOf(t *testing.T, m metricdata.Metrics) (r row) {
 	return r
 }
 
-// TestMetricsPage compares the table in docs/metrics.md with the metrics and their attributes,
-// after each metric has a value.
+// TestMetricsPage compares the table in docs/metrics.md with the metrics and their attributes. Each
+// metric needs a value for this.
 func TestMetricsPage(t *testing.T) {
 	tel, reader, _ := observed(t)
 	ctx, now := t.Context(), time.Now()
@@ -107,7 +107,8 @@ func TestMetricsPage(t *testing.T) {
 	comparePage(t, table.String()+buckets.String(), reasons)
 }
 
-// comparePage compares the generated part of the page, and its reasons, with the code.
+// comparePage compares the generated part of the page, and the reasons that it lists, with the
+// code.
 func comparePage(t *testing.T, want string, reasons []string) {
 	t.Helper()
 	const path, begin, end = "../../../docs/metrics.md", "<!-- metrics -->\n\n", "\n<!-- end -->\n"

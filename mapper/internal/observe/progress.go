@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// progress records when each job last committed a page. It learns that from the pages of this
-// process, and from the records that this process reads.
+// progress records when each running job last committed a page. It learns this from the pages of
+// this process, and from the records that this process reads.
 type progress struct {
 	mu   sync.Mutex
 	jobs map[string]*lately
@@ -15,23 +15,24 @@ type progress struct {
 type lately struct {
 	mapper    string
 	committed time.Time // when the job last committed a page
-	// when this process last saw the job running; zero: never, or the job has stopped since
+	// when this process last saw the job running; zero: not since the job stopped
 	looked time.Time
-	// the epoch in which the job stopped; records of that epoch or an earlier one no longer count
+	// the job's epoch when it stopped (record.Job.Epoch); records of this epoch and of earlier ones
+	// no longer count
 	over int64
 }
 
 const (
-	// shown is how long a job counts as running after it was last seen running. Sweeps see it every
-	// two minutes.
+	// shown is how long a job counts as running after this process last saw it running. Sweeps see
+	// a running job every two minutes.
 	shown = 3 * time.Minute
 
-	// forgotten is the time after which a job is forgotten. At most most jobs are remembered.
+	// forgotten is the time after which a job is dropped. At most most jobs are kept.
 	forgotten = time.Hour
 	most      = 1000
 )
 
-// at returns the entry of a job, or makes it. The caller holds the lock.
+// at returns the entry of a job, which may be new. The caller holds the lock.
 func (p *progress) at(job, mapper string, now time.Time) *lately {
 	if p.jobs == nil {
 		p.jobs = make(map[string]*lately)
@@ -56,8 +57,8 @@ func (p *progress) committed(job, mapper string, now time.Time) {
 	p.at(job, mapper, now).committed = now
 }
 
-// running records that a job was seen running in an epoch, and that it last committed a page at the
-// time last or later.
+// running records that a job was seen running, and its epoch at that time. Its last page was
+// committed at the time last, or later.
 func (p *progress) running(job, mapper string, epoch int64, last, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +72,7 @@ func (p *progress) running(job, mapper string, epoch int64, last, now time.Time)
 	}
 }
 
-// ended records that a job stopped running in the given epoch.
+// ended records that a job stopped running, and its epoch at that time.
 func (p *progress) ended(job, mapper string, epoch int64, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,8 +80,7 @@ func (p *progress) ended(job, mapper string, epoch int64, now time.Time) {
 	l.looked, l.over = time.Time{}, max(l.over, epoch)
 }
 
-// idle returns, for each mapper, the longest time for which one of its running jobs has not
-// committed a page.
+// idle returns, for each mapper, the longest time since the last page of one of its running jobs.
 func (p *progress) idle(now time.Time) map[string]time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

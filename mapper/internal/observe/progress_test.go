@@ -8,8 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestIdle checks, after some minutes, how long a mapper's jobs have committed nothing. -1 means
-// that no job is known to run.
+// TestIdle checks the time since the last page of a mapper's jobs, after some minutes. -1 means
+// that no job counts as running.
 func TestIdle(t *testing.T) {
 	began := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	at := func(minutes int) time.Time { return began.Add(time.Duration(minutes) * time.Minute) }
@@ -22,7 +22,7 @@ func TestIdle(t *testing.T) {
 		name string
 		do   func(ob *Observer)
 		now  int
-		want int // minutes
+		want int // in minutes
 	}{
 		{"nothing is known", func(*Observer) {}, 5, -1},
 		{"it has started", func(ob *Observer) { ob.turned(job(record.Running, 1), at(0)) }, 2, 2},
@@ -71,8 +71,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestForgotten checks that jobs are forgotten after an hour, and that only a limited number is
-// remembered.
+// TestForgotten checks that jobs are dropped after an hour, and that the number of jobs is limited.
 func TestForgotten(t *testing.T) {
 	var p progress
 	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)

@@ -14,7 +14,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A task has the numbers of a delivery's work, for the attributes of its span.
+// A task counts a delivery's work, for the attributes of its span.
 type task struct{ pages, entities, failures atomic.Int64 }
 
 type taskKey struct{}
@@ -24,8 +24,9 @@ func taskOf(ctx context.Context) *task {
 	return t
 }
 
-// Start starts a trace span for the start of a job, and returns its context. It is the root of the
-// job's trace. The caller calls the returned function with the error of the job's start.
+// Start starts the trace span for the start of a job, and returns its context. This span is the
+// root of the job's trace. The caller must call the returned function with the error of the job's
+// start.
 func (ob *Observer) Start(ctx context.Context, mapper, job string) (context.Context, func(error)) {
 	ctx, span := ob.tracer.Start(ctx, "scattermap start", trace.WithAttributes(mapperKey.String(mapper),
 		jobKey.String(job)))
@@ -34,8 +35,8 @@ func (ob *Observer) Start(ctx context.Context, mapper, job string) (context.Cont
 
 // Delivery starts a trace span for a delivery, and returns its context. The span's name contains
 // the path of the task. Its parent is the span in which the task was enqueued. If d.NewTrace is
-// set, the span starts a new trace, with a link to that span. The caller calls the returned
-// function at the end.
+// set, the span starts a new trace instead, with a link to that span. The caller must call the
+// returned function at the end of the delivery.
 func (ob *Observer) Delivery(ctx context.Context, path string, d tasks.Delivery) (context.Context, func(error)) {
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 	if from := trace.SpanContextFromContext(ctx); d.NewTrace && from.IsValid() {
@@ -55,8 +56,8 @@ func (ob *Observer) Delivery(ctx context.Context, path string, d tasks.Delivery)
 	}
 }
 
-// end ends a span. The span gets the kind of the error, but not its text, which may quote an
-// entity.
+// end ends a span. The span gets the kind of the error, but not the error's text, which may contain
+// data of an entity.
 func end(span trace.Span, err error) {
 	if err != nil {
 		span.SetStatus(codes.Error, "see the log")
@@ -72,7 +73,7 @@ func (ob *Observer) Job(ctx context.Context, job *record.Job) {
 }
 
 // Range adds a range's attributes to the span of the delivery in ctx, and counts the delivery. The
-// caller calls ended at the delivery's end.
+// caller must call ended at the delivery's end.
 func (ob *Observer) Range(
 	ctx context.Context, job *record.Job, r *record.Range, d tasks.Delivery, now time.Time,
 ) (ended func()) {
@@ -90,7 +91,7 @@ func (ob *Observer) Range(
 	return func() { ob.inFlight.Add(context.WithoutCancel(ctx), -1, of) }
 }
 
-// turned records in progress that the state of a job has changed.
+// turned tells progress that the state of a job has changed.
 func (ob *Observer) turned(job *record.Job, now time.Time) {
 	if job.State != record.Running {
 		ob.progress.ended(job.Ref().String(), job.Mapper, job.Epoch, now)
@@ -100,10 +101,10 @@ func (ob *Observer) turned(job *record.Job, now time.Time) {
 }
 
 // Looked records that a job was seen running, with some of its open ranges. The newest of these was
-// created in the commit of a page. So the job last committed a page at that time or later.
+// created in the commit of a page. So the job's last page was committed at this time or later.
 func (ob *Observer) Looked(job *record.Job, open []*record.Range, now time.Time) {
 	last := job.Created
-	if job.RampFrom.After(last) { // it was resumed
+	if job.RampFrom.After(last) { // a Resume counts like a page, because the job could commit none before
 		last = job.RampFrom
 	}
 	for _, r := range open {
@@ -114,13 +115,13 @@ func (ob *Observer) Looked(job *record.Job, open []*record.Range, now time.Time)
 	ob.progress.running(job.Ref().String(), job.Mapper, job.Epoch, last, now)
 }
 
-// tracePages limits the size of a trace. If a range has more full pages, by its estimate, its
-// children's tasks start new traces. A task does two or three pages, so such a trace has up to
-// about a thousand spans.
+// tracePages limits the size of a trace. If a range has more full pages than this, by its estimate,
+// the tasks of its children start new traces. A task processes two or three pages, so a trace has
+// up to about a thousand spans.
 const tracePages = 2500
 
 // NewTraces reports whether the tasks of a range's children start new traces, because one trace
-// would have too many spans. The argument entities is the range's estimate.
+// would have too many spans. entities is the range's estimate.
 func NewTraces(job *record.Job, entities int64) bool {
 	return job.PageSize > 0 && entities/job.PageSize > tracePages
 }

@@ -13,25 +13,25 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Moved is an entity of the page, or one that the page has read, which another client has
-// changed. It has the new state.
+// A Moved is an entity that another client has changed, with its new state. It is an entity of the
+// page, or one that the page has read.
 type Moved struct {
 	Guard
 	Now wire.Stamp
 }
 
-// Again runs the function again on the entities that other clients have changed, and on entities
-// whose calls have read what these write. It also runs again on failed entities, because outdated
-// reads may be the cause. The new results replace the old ones. Calls may overlap and take batches,
-// as in Run.
+// Again runs the function again on entities that other clients have changed, and on entities whose
+// calls have read what the function writes for these. It also runs again on failed entities,
+// because outdated reads may be the cause. The new results replace the old ones. As in Run, calls
+// may overlap and take batches.
 //
 // If aside returns an error for an entity, the function does not run again on it. The entity fails
-// with that error, and the current attempt does not count. If the job's rate refuses calls that the
+// with this error, and the current attempt does not count. If the job's rate refuses calls that the
 // function announces, the page ends before that entity. Again does not report to the brake, and
-// does not add to the entities' time.
+// does not count the time of its runs.
 func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(Moved) error) error {
 	out := make(map[int]error)
-	now := make(map[int]wire.Stamp) // by place: entities for the function
+	now := make(map[int]wire.Stamp) // the entities on which the function has to run, by their places in the page
 	for _, m := range moved {
 		r := &o.results[m.of]
 		o.known.note(m.Key, m.Now)
@@ -47,7 +47,7 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 		}
 	}
 	for i := range o.results {
-		if o.results[i].mayPass() { // it has no guards, so it is not among moved
+		if o.results[i].mayPass() { // has no guards, so it can't be among moved
 			now[i] = o.results[i].read
 		}
 	}
@@ -62,10 +62,10 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 			todo = slices.DeleteFunc(todo, func(place int) bool { return place >= cut })
 			hands = slices.DeleteFunc(hands, func(h *hand) bool { return h.place >= cut })
 		}
-		changed := make(map[string]bool) // by the entities of this round
+		changed := make(map[string]bool) // keys of entities that this round changes
 		for _, h := range hands {
 			if h.view != nil && h.view.hasRead(changed) {
-				width = max(1, width/2) // it runs again, after what it has read
+				width = max(1, width/2) // the function runs again, after it has read outdated data
 				continue
 			}
 			for _, name := range append(o.results[h.place].writes(), h.r.writes()...) {
@@ -80,12 +80,12 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 }
 
 // rerunAll runs the function again on the entities at the given places, and returns their new
-// results. If the page has to end early, it ends before the entity at cut.
+// results. If the page must end early, it ends before the entity at the place cut.
 func (p *Page) rerunAll(
 	ctx context.Context, o *Results, places []int, now map[int]wire.Stamp, out map[int]error,
 ) (all []*hand, cut int, err error) {
 	cut = len(o.results)
-	var hands []*hand // for which the function runs
+	var hands []*hand // the entities on which the function runs
 	for _, i := range places {
 		h := &hand{place: i}
 		var counts bool
@@ -100,7 +100,7 @@ func (p *Page) rerunAll(
 	var calls sync.WaitGroup
 	var panicked any
 	var mu sync.Mutex
-	for some := range slices.Chunk(hands, p.inCall()) { // as many as may run at once
+	for some := range slices.Chunk(hands, p.inCall()) { // a chunk is the entities of one call
 		if ctx.Err() != nil {
 			break
 		}
@@ -125,13 +125,14 @@ func (p *Page) rerunAll(
 	}
 	calls.Wait()
 	if panicked != nil {
-		panic(panicked) // panic in the delivery's goroutine, which handles it
+		panic(panicked) // panic again in the delivery's goroutine, which handles it
 	}
 	return all, cut, cmp.Or(ctx.Err(), err)
 }
 
-// rerun runs the function again on the entities of a group. If calls that they announce are
-// refused, the page ends before the entity at end, and refused has the reason.
+// rerun runs the function again on the entities of a group. If calls of a service that the function
+// announces are refused, the page ends before the entity at the place end, and refused is the
+// reason.
 func (p *Page) rerun(ctx context.Context, o *Results, g *group) (end int, refused error) {
 	left := function.Calls(ctx, time.Duration(p.Job.Timeout), p.Strays, func(runner *function.Runner) {
 		var call func(part *group) called
@@ -155,7 +156,7 @@ func (p *Page) rerun(ctx context.Context, o *Results, g *group) (end int, refuse
 		for _, h := range g.hands {
 			h.r, h.view = p.fails(h.r.at, h.r.read, err), nil
 		}
-		return 0, nil // an abandoned call may still write these
+		return 0, nil // an abandoned call may still write into these
 	}
 	return end, refused
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
 
-// movedAll changes all entities that a page depends on, as another client would.
+// movedAll changes all entities on which the page's commit depends, as another client would.
 func movedAll(k *kind, o *Results) (moved []Moved) {
 	for _, g := range o.Guards() {
 		k.put(g.Key.ID, 1000)
@@ -26,8 +26,8 @@ func movedAll(k *kind, o *Results) (moved []Moved) {
 	return moved
 }
 
-// TestAgainHangs checks that an entity fails if its function hangs when it runs again, and that the
-// others have their new results.
+// TestAgainHangs checks that an entity fails if the function hangs when it runs again on it, and
+// that the other entities get their new results.
 func TestAgainHangs(t *testing.T) {
 	for _, way := range []runWay{{1, 0}, {3, 0}, {1, 1}, {3, 1}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -55,8 +55,8 @@ func TestAgainHangs(t *testing.T) {
 	}
 }
 
-// TestAgainEnds checks that the function runs again on no more entities after the delivery has
-// ended, and that a panic of the page's own code ends the page.
+// TestAgainEnds checks that the function is not called again after the delivery has ended. It also
+// checks that a panic in the page's own code ends the page.
 func TestAgainEnds(t *testing.T) {
 	k := kindOf(idsTo(5)...)
 	p := over(k, function.Update, func(c *call) error { c.n++; return nil }, idsTo(5)...)
@@ -74,7 +74,7 @@ func TestAgainEnds(t *testing.T) {
 		return run(c, j, key, e)
 	}
 	p.BatchSize = 0
-	for range 2 { // the first call ends the delivery
+	for range 2 { // the first call cancels the delivery
 		err = p.Again(ctx, o, moved, func(Moved) error { return nil })
 		if !errors.Is(err, context.Canceled) || calls.Load() != 1 {
 			t.Errorf("%d calls, %v", calls.Load(), err)
@@ -92,13 +92,13 @@ func TestAgainEnds(t *testing.T) {
 	t.Error(p.Again(t.Context(), o, moved, func(Moved) error { return nil }))
 }
 
-// TestEndsWhileItWaits checks that a page whose delivery ends makes no further call, whatever it
-// waits for: the job's rate, its brake, or a service.
+// TestEndsWhileItWaits cancels a delivery while its page waits for the job's rate, for its brake
+// (pace.Brake), or for a service. The page must make no further call.
 func TestEndsWhileItWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		with  func(p *Page)
 		calls int64
-		one   bool // the page has one entity
+		one   bool // whether the page has only one entity
 	}{
 		"its start, with one entity":   {func(p *Page) { p.Begin = time.Now().Add(time.Minute) }, 0, true},
 		"the brake, with one entity":   {func(p *Page) { p.Pause = time.Hour; braked(p, true, 100) }, 0, true},
@@ -136,8 +136,8 @@ func TestEndsWhileItWaits(t *testing.T) {
 	}
 }
 
-// TestStaleAndDraining checks that a page whose process drains ends before an entity that would
-// have to run again.
+// TestStaleAndDraining checks a page whose process drains. The page must end before an entity on
+// which the function would have to run again.
 func TestStaleAndDraining(t *testing.T) {
 	for _, drains := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -162,8 +162,8 @@ func TestStaleAndDraining(t *testing.T) {
 	}
 }
 
-// TestCompleteAgain checks that new entities get their keys once. Only an entity on which the
-// function runs again gets new ones.
+// TestCompleteAgain checks that new entities get complete keys only once. Only the new entities of
+// a repeated call get new keys.
 func TestCompleteAgain(t *testing.T) {
 	k := kindOf(1, 2, 3)
 	p := over(k, function.Update, func(c *call) error {
@@ -191,8 +191,8 @@ func TestCompleteAgain(t *testing.T) {
 	}
 }
 
-// TestAgainHangsInHalf has a batch fail as a whole when it runs again, and its first half hang. The
-// function does not run on the other half.
+// TestAgainHangsInHalf makes a batch fail as a whole when the function runs again, and then its
+// first half hang. The function must not run on the other half.
 func TestAgainHangsInHalf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := kindOf(1, 2, 3, 4)

@@ -19,19 +19,19 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
 
-// TestAgain runs a page of the entities 1, 2, 3, and then changes entities as another client
-// would. It checks which functions run again, and the results of the page.
+// TestAgain runs a page of the entities 1, 2, 3, and then changes entities as another client would.
+// It checks on which entities the function runs again, and the results of the page.
 func TestAgain(t *testing.T) {
 	adds := func(c *call) error { c.n += 100; return nil }
 	aside := errors.New("set aside")
 	for _, c := range []struct {
 		name  string
 		fn    func(c *call) error
-		moved int64 // the entity that somebody else has changed
-		aside bool  // the function does not run again on changed entities
+		moved int64 // the ID of the entity that another client has changed
+		aside bool  // whether aside returns an error for changed entities
 		runs  []int64
 		want  string
-		puts  map[int64]int64 // the writes of the page's commit
+		puts  map[int64]int64 // the writes in the page's commit: N by ID
 	}{
 		{name: "one of its own", fn: adds, moved: 2, runs: []int64{2}, want: "3 reached, 3 done; wrote 1 2 3",
 			puts: map[int64]int64{1: 101, 2: 150, 3: 103}},
@@ -123,8 +123,9 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// TestSameAgain changes some entities, as other clients would, after pages have run in different
-// ways. The functions run again in these ways, and the results must be the same.
+// TestSameAgain runs pages one call at a time, with several calls at once, and in batches. Then it
+// changes some entities as other clients would, and lets the functions run again. The results must
+// be the same in all ways.
 func TestSameAgain(t *testing.T) {
 	again := int64(0)
 	for seed := range uint64(150) {
@@ -168,8 +169,8 @@ func TestSameAgain(t *testing.T) {
 	}
 }
 
-// TestAgainTogether checks that functions run again side by side: 60 calls of 100 ms each take 300
-// ms with 20 at once, and 200 ms in two batches of 30.
+// TestAgainTogether checks that repeated calls may overlap: 60 calls of 100 ms each take 300 ms
+// with 20 at once, and 200 ms in two batches of 30.
 func TestAgainTogether(t *testing.T) {
 	for _, c := range []struct {
 		atOnce, batch int
@@ -204,7 +205,7 @@ func TestAgainTogether(t *testing.T) {
 	}
 }
 
-// slowly makes each call of a page take some time, and counts the calls.
+// slowly makes each call of a page take the time each, and counts the calls.
 func slowly(p *Page, each time.Duration, calls *atomic.Int64) {
 	call, batch := p.Call, p.Batch
 	p.Call = func(ctx context.Context, j function.Job, key *datastore.Key, e *pb.Entity) (*function.Effect, error) {

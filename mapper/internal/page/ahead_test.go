@@ -18,12 +18,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// TestLookAhead checks which of the entities that a mapper names are read ahead.
+// TestLookAhead checks which of the entities that a mapper names are read in advance.
 func TestLookAhead(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		keys function.Keys
-		gone bool // entity 2 is gone
+		gone bool // whether entity 2 was deleted
 		want string
 	}{
 		{name: "one each", keys: func(key *datastore.Key, _ *pb.Entity) ([]*datastore.Key, error) {
@@ -67,7 +67,7 @@ func TestLookAhead(t *testing.T) {
 			if got := fmt.Sprint(k.looks); err != nil || o.Reached != 3 || got != c.want {
 				t.Errorf("%s: %v, looked up %s, want %s", c.name, err, got, c.want)
 			}
-			time.Sleep(2 * time.Hour) // until what hangs has returned
+			time.Sleep(2 * time.Hour) // until the hanging call has returned
 			if n := calls.Load(); (n == 2) != (c.gone || c.name == "one hangs") {
 				t.Errorf("%s: the keys of %d entities are asked for", c.name, n)
 			}
@@ -75,8 +75,8 @@ func TestLookAhead(t *testing.T) {
 	}
 }
 
-// TestLookAheadOnce checks that an entity which is known already is not read again, and that a page
-// whose delivery has ended reads nothing.
+// TestLookAheadOnce checks that an entity whose state is already known is not read again. It also
+// checks that a page whose delivery has ended reads nothing.
 func TestLookAheadOnce(t *testing.T) {
 	k := kindOf(1, 2, 7)
 	p := over(k, function.Update, func(*call) error { return nil }, 1, 2)
@@ -101,8 +101,8 @@ func TestLookAheadOnce(t *testing.T) {
 	}
 }
 
-// TestLookUp checks that many entities are read in as many calls as they need, each once, and none
-// after the delivery has ended or a call has failed.
+// TestLookUp checks that many entities are read in as few calls as possible, each entity once.
+// There must be no call after the delivery has ended or after another call has failed.
 func TestLookUp(t *testing.T) {
 	k := kindOf(idsTo(record.MaxPageSize + 5)...)
 	var keys []*datastore.Key
@@ -134,8 +134,8 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
-// TestClosedMeanwhile checks that a function which is abandoned while it reads gets nothing, and
-// leaves nothing to others.
+// TestClosedMeanwhile abandons a function while it reads. The function must get no entity, and must
+// not change what other functions see.
 func TestClosedMeanwhile(t *testing.T) {
 	k, o := kindOf(7), new(Results)
 	v := &view{outcome: o}
@@ -154,8 +154,8 @@ func TestClosedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestWrittenBadly checks that what an earlier entity has put is an error for those that read it,
-// if it can't be stored.
+// TestWrittenBadly checks a put that can't be stored. It must be an error for the functions that
+// read its entity.
 func TestWrittenBadly(t *testing.T) {
 	o := new(Results)
 	e := effectOf(write{id: 7})

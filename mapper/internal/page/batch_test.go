@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
 
-// TestBatches checks the number of calls of a function over 100 entities, in batches, and the
-// entities that fail.
+// TestBatches checks how many calls a function over 100 entities gets in batches, and which
+// entities fail.
 func TestBatches(t *testing.T) {
 	later := fault.RetryAfter(errBad, time.Second)
 	some := func(err error, ids ...int64) func(c *call, n int64) error {
@@ -29,7 +29,7 @@ func TestBatches(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		batch int
-		fn    func(c *call, n int64) error // n is the number of calls so far
+		fn    func(c *call, n int64) error // called for each entity; n is the number of calls so far
 		with  func(p *Page)
 		calls int64
 		want  string
@@ -118,8 +118,8 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// TestBatchesAllFail checks a function that fails on everything: few calls show that, and all
-// entities fail, so that the page is retried as a whole.
+// TestBatchesAllFail checks a function that fails on everything. After a few calls, all entities
+// must fail, so that the page is retried as a whole.
 func TestBatchesAllFail(t *testing.T) {
 	for _, n := range []int64{8, 100, 500} {
 		synctest.Test(t, func(t *testing.T) {
@@ -136,8 +136,8 @@ func TestBatchesAllFail(t *testing.T) {
 	}
 }
 
-// TestBatchEnds checks that a page whose time is over, or whose process drains, ends while it looks
-// for the entities that fail their batch.
+// TestBatchEnds checks a page that searches for the entities at fault in a failed batch. It must
+// end if its time is over, or if its process drains.
 func TestBatchEnds(t *testing.T) {
 	for _, drains := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -159,8 +159,8 @@ func TestBatchEnds(t *testing.T) {
 	}
 }
 
-// TestBatchHangs checks a batch that hangs. The page ends before it. If it is the page's first one,
-// the page has to be retried with fewer entities.
+// TestBatchHangs checks a batch that hangs. The page must end before it. If it is the page's first
+// batch, the page must be retried with fewer entities.
 func TestBatchHangs(t *testing.T) {
 	for hangs, want := range map[int64]string{5: "a batch of 10: ", 25: "20 reached, 20 done"} {
 		synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// handOf returns a hand whose entity has failed with an error; nil: it has not.
+// handOf returns a hand whose entity has failed with an error. If err is nil, the entity has not
+// failed.
 func handOf(place int, err error) *hand {
 	h := &hand{place: place}
 	if err != nil {
@@ -24,7 +25,8 @@ func handOf(place int, err error) *hand {
 	return h
 }
 
-// TestEndOf checks what the brake is told of a call.
+// TestEndOf checks how the end of a call is described to the brake (pace.Brake), which slows a job
+// down while a service refuses its calls.
 func TestEndOf(t *testing.T) {
 	ok, bad, never := error(nil), errBad, fault.Permanent(errBad)
 	later := fault.RetryAfter(errBad, time.Second)
@@ -57,7 +59,7 @@ func TestEndOf(t *testing.T) {
 	}
 }
 
-// TestGiveUp checks what becomes of entities that a service refuses for now.
+// TestGiveUp checks what happens to entities that a service refuses for now.
 func TestGiveUp(t *testing.T) {
 	later := fault.RetryAfter(errBad, time.Second)
 	for _, c := range []struct {
@@ -65,8 +67,8 @@ func TestGiveUp(t *testing.T) {
 		places    []int
 		impatient bool
 		alone     bool
-		before    int // entities that were given up before
-		ends      int // the place before which the page ends; -1: it goes on
+		before    int // number of entities that were given up before
+		ends      int // the place before which the page ends; -1: the page continues
 		attempts  int64
 	}{
 		{name: "one, for the first time", places: []int{4}, ends: -1, attempts: 2},
@@ -97,8 +99,8 @@ func TestGiveUp(t *testing.T) {
 	}
 }
 
-// TestPauseOfAService checks that a page waits for a service as long as it may, and that calls
-// which the job's rate does not allow are no calls of it.
+// TestPauseOfAService checks that a page waits for a service as long as it may. Calls that the
+// job's own rate does not allow must not count as refused by the service.
 func TestPauseOfAService(t *testing.T) {
 	for pause, want := range map[time.Duration]int64{10 * time.Second: 2, 10*time.Second - 1: 1} {
 		synctest.Test(t, func(t *testing.T) {
@@ -125,8 +127,8 @@ func TestPauseOfAService(t *testing.T) {
 	}
 }
 
-// TestLeft checks what the brake is told of a call that was abandoned, or ended its goroutine, and
-// that its function reads nothing any more.
+// TestLeft checks what the brake (pace.Brake) is told about a call that was abandoned or has ended
+// its goroutine. It also checks that this call can read nothing any more.
 func TestLeft(t *testing.T) {
 	for _, c := range []struct {
 		left error
@@ -153,16 +155,16 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// TestNarrow checks how the halves of a batch that has failed are called, and when that ends.
+// TestNarrow checks the calls for the halves of a failed batch, and when they stop.
 func TestNarrow(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		places []int
-		ago    time.Duration // since the batch was called
-		first  called        // of the first half
+		ago    time.Duration // time since the batch was called
+		first  called        // the outcome of the first half
 		calls  int
 		want   called
-		ends   bool // the page ends before the next half
+		ends   bool // whether the page ends before the second half
 	}{
 		{name: "both halves", places: []int{4, 5}, first: called{waited: time.Second}, calls: 2,
 			want: called{waited: 7 * time.Second}},
@@ -178,7 +180,8 @@ func TestNarrow(t *testing.T) {
 			want: called{waited: 5 * time.Second}, ends: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			p := over(kindOf(1), function.Visit, func(*call) error { return nil }, 1) // a page may take 20 s at most
+			// the page may take at most 20 s
+			p := over(kindOf(1), function.Visit, func(*call) error { return nil }, 1)
 			var hands []*hand
 			for _, place := range c.places {
 				hands = append(hands, &hand{place: place, r: result{at: p.At[0]}})

@@ -12,8 +12,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
-// braked slows a page's job down, because a service has refused calls: to a call a second if later
-// says that the service has asked to call later. The calls of others come first.
+// braked slows down a page's job, because a service has refused calls. If later is set, the service
+// has asked to wait, and the job may make one call a second. Other pages already wait for others
+// calls.
 func braked(p *Page, later bool, others int) *pace.Brake {
 	brake := p.Paces.Brake(p.Job.Ref())
 	for range 12 {
@@ -28,18 +29,19 @@ func braked(p *Page, later bool, others int) *pace.Brake {
 	return brake
 }
 
-// TestBraked checks how long a page waits while the brake slows its job. After that it calls
-// anyway, or ends before the entity if the service has asked to call later.
+// TestBraked checks how long a page waits while the brake (pace.Brake) slows down its job, because
+// a service refuses calls. After that, the page must call anyway. If the service has asked to wait,
+// it must end before the entity instead.
 func TestBraked(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		later  bool
-		rest   time.Duration // without a call, before the page
+		rest   time.Duration // time without a call before the page
 		others int
 		pause  time.Duration
 		ends   bool
-		took   time.Duration // about, until the first call, or the end of a page without one
-		want   string        // empty: the page is postponed
+		took   time.Duration // approximate time until the first call, or until the page ends without a call
+		want   string        // the results; empty: the page is postponed
 	}{
 		{name: "it ends before the next one", later: true, rest: 10 * time.Second, want: "1 reached, 1 done"},
 		{name: "it waits its turn", later: true, others: 2, pause: time.Minute, took: 3 * time.Second,
@@ -84,11 +86,11 @@ func TestBraked(t *testing.T) {
 	}
 }
 
-// TestBrakeLeft checks that a page which does not wait for its turn gives it to others.
+// TestBrakeLeft checks that a page which stops waiting for its turn leaves the turn to others.
 func TestBrakeLeft(t *testing.T) {
 	for _, atOnce := range []int{1, 2} {
 		var took [2]time.Duration
-		for i := range took { // without a page, and with one
+		for i := range took { // first without a page, then with one
 			synctest.Test(t, func(t *testing.T) {
 				p := over(kindOf(1), function.Visit, func(*call) error { return nil }, 1)
 				p.AtOnce = atOnce

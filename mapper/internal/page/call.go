@@ -13,53 +13,54 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
-// A hand is an entity of the page with the state of the function's call for it. There may be
-// several calls for it, one after the other.
+// A hand is one entity of the page while the function is called for it. There may be several calls,
+// one after the other.
 type hand struct {
 	place int    // the entity's index in the page
-	r     result // the outcome of the call
-	view  *view  // the access to other entities that the last call had
+	r     result // the outcome of the last call
+	view  *view  // the last call's access to other entities
 }
 
 // A group has the entities of one call of the function: a single entity, or a batch.
 type group struct {
-	hands   []*hand
-	first   bool       // whether the page has already waited for the first call, so that it may start at once
-	notes   bool       // whether to record what the calls read, because calls for earlier entities still run
-	pass    *pace.Pass // the brake's permission for the current call
-	narrows *narrowing // the search for entities at fault that the group is part of; nil: none
+	hands []*hand
+	first bool // whether the page has already waited for this call, so that it may start at once
+	// whether to record what the calls read, because calls for earlier entities are still running
+	notes   bool
+	pass    *pace.Pass // the permission of the brake (pace.Brake) for the current call
+	narrows *narrowing // the search for entities at fault to which the group belongs; nil: none
 }
 
-// A called is the outcome of a group's call for the whole page.
+// A called is the effect of a group's call on the whole page.
 type called struct {
-	end *hand // the entity before which the page ends; nil: the page goes on
-	// whether the call timed out and may still run, so that nothing which it shares may be touched
+	end *hand // the entity before which the page ends; nil: the page continues
+	// whether the call timed out and may still run, so that nothing which it shares may be used
 	abandoned bool
 	waited    time.Duration // how long the page has waited
-	err       error         // an error that fails the whole page
+	err       error         // an error with which the whole page fails
 }
 
-// callsInPage is how often the function is called for an entity in one page while a service refuses
-// its calls for now ([mapper.RetryAfter]).
+// callsInPage is the largest number of calls for an entity in one page while a service refuses its
+// calls for now ([mapper.RetryAfter]).
 const callsInPage = 3
 
 var errWaits = errors.New("the service that the function calls has refused too many calls")
 
 var hasToWait = fault.Refusal{Summary: "the function has to wait", Cause: errWaits, Later: true}
 
-// call runs the function on a group as soon as the job's rate and its brake allow it, and stores
-// the outcome in the group's hands.
+// call runs the function on a group when the job's rate and its brake (pace.Brake) allow it. It
+// stores the outcomes in g.hands.
 //
-// If a service refuses calls for now, the entities have not failed yet. The page waits, and calls
-// the function for them again, up to callsInPage times. After that it depends on the other calls of
-// the process:
+// If a service refuses calls for now, their entities have not failed yet. The page waits, and calls
+// the function for them again, up to callsInPage times. After that, it depends on the other calls
+// of the process:
 //
-//   - If the service accepts most calls, each of the entities has a failed attempt.
-//   - If the service has refused fewer than three entities so far, such an entity waits in a range
-//     of its own, and the page goes on.
-//   - Otherwise the page ends before the first such entity. If that is the page's first entity, the
-//     range is postponed. But if the range has waited for an hour, the page's first entity has a
-//     failed attempt.
+//   - If the service accepts most calls, this is a failed attempt of each of these entities.
+//   - If the service has refused fewer than three entities so far, the entity waits in a range of
+//     its own, and the page continues.
+//   - Otherwise the page ends before the first of these entities. If it is the page's first entity,
+//     the range is postponed. But if the range has already waited for an hour, this is a failed
+//     attempt of the page's first entity.
 //
 // If a batch has failed as a whole, the function runs on its halves.
 func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g *group) (got called) {
@@ -117,13 +118,13 @@ func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g 
 	}
 }
 
-// giveUp ends the calls for the entities in later, which a service refuses for now, and which it
-// has refused too often. The page ends before the first of them that has to wait. If none has to
-// wait, the page goes on. The service asks for a wait of after.
+// giveUp ends the calls for entities that a service refuses for now, after the last attempt in this
+// page. The page ends before the first of them that has to wait. If none has to wait, the page
+// continues. after is how long the service asks to wait.
 func (p *Page) giveUp(brake *pace.Brake, later []*hand, after time.Duration, got called) called {
 	if refuses := brake.GiveUp(); p.Impatient && later[0].place == 0 {
 		later = later[1:]
-	} else if !refuses && !p.Alone && len(later) == 1 { // the service may accept the next one
+	} else if !refuses && !p.Alone && len(later) == 1 { // the service may accept the next entity
 		later[0].r.failure.Attempts = p.Attempts - 1
 		later = nil
 	}
@@ -134,8 +135,8 @@ func (p *Page) giveUp(brake *pace.Brake, later []*hand, after time.Duration, got
 		Summary: "the service that the function calls refuses most calls"})
 }
 
-// endOf describes the end of a call for the brake. It also returns the entities that a service has
-// refused for now. The argument whole is an error of the whole batch.
+// endOf describes the end of a call for the brake (pace.Brake). It also returns the entities that a
+// service has refused for now. whole is an error of the whole batch.
 func endOf(hands []*hand, whole error) (e pace.End, later []*hand) {
 	n := pace.Calls{All: len(hands)}
 	for _, h := range hands {
@@ -164,8 +165,8 @@ func (p *Page) resume(hands []*hand) {
 	}
 }
 
-// ends makes the page end before an entity. If that is the page's first entity, the range is
-// postponed with the given refusal.
+// ends makes the page end before an entity. If this is the page's first entity, the range is
+// postponed, with the given refusal as the reason.
 func (c called) ends(before *hand, refusal error) called {
 	if c.end = before; before.place == 0 {
 		c.err = refusal
@@ -173,11 +174,13 @@ func (c called) ends(before *hand, refusal error) called {
 	return c
 }
 
-// A ran is the outcome of one call of the function, apart from its results for entities.
+// A ran is the outcome of one call of the function, besides its results for entities.
 type ran struct {
 	abandoned bool  // whether the call timed out and may still run
 	whole     error // the error of the whole call; nil: none
-	refused   error // why the call has no effect: it has announced calls of a service that may not be made
+	// why the call has no effect: the function has announced calls of a service that it may not
+	// make
+	refused error
 }
 
 // run calls the function once for the entities in hands, and stores the results in them.
@@ -229,8 +232,8 @@ func (p *Page) callFor(ctx context.Context, batch []function.Subject) ([]functio
 	return []function.Answer{{Effect: e}}, err
 }
 
-// left tells the brake that a call did not return: it timed out, or ended its goroutine. It returns
-// the error with which the call's entities fail.
+// left is called if a call did not return, because it timed out or ended its goroutine. It tells
+// the brake (pace.Brake), and returns the error with which the call's entities fail.
 func (p *Page) left(g *group, left error) error {
 	e := pace.End{Failed: true}
 	if errors.Is(left, function.ErrTimeout) {
@@ -240,8 +243,8 @@ func (p *Page) left(g *group, left error) error {
 	return p.abandoned(g, left)
 }
 
-// abandoned stops a call that did not return from reading further entities. It returns the error
-// with which the call's entities fail.
+// abandoned is called if a call did not return. It makes the call's further reads fail, and returns
+// the error with which the call's entities fail.
 func (p *Page) abandoned(g *group, left error) error {
 	for _, h := range g.hands {
 		if h.view != nil {
@@ -255,7 +258,7 @@ func (p *Page) abandoned(g *group, left error) error {
 }
 
 // A BatchError says that a page must be retried with smaller batches, because a call for several
-// entities failed in a way that says nothing about each. The call took too long, ended its
+// entities failed, and it is unknown which of them is the cause. The call took too long, ended its
 // goroutine, or needs more calls of a service than the rate allows.
 type BatchError struct {
 	Entities int
@@ -265,15 +268,15 @@ type BatchError struct {
 func (e BatchError) Error() string { return fmt.Sprintf("a batch of %d: %v", e.Entities, e.Cause) }
 
 // A narrowing is the search for the entities that make a batch fail. It runs the function on
-// smaller and smaller parts.
+// smaller and smaller parts of the batch.
 type narrowing struct {
 	begun    time.Time
 	alone    int  // number of entities on which the function has failed alone
 	accepted bool // whether the function has succeeded on a part of the entities
 }
 
-// note adds the outcome of one call of the function to the search. The error whole is the call's
-// own, and nil if the call has succeeded.
+// note adds the outcome of one call of the function to the search. whole is the error of the whole
+// call; nil if there is none.
 func (n *narrowing) note(hands []*hand, whole error) {
 	switch {
 	case whole == nil:
@@ -283,16 +286,16 @@ func (n *narrowing) note(hands []*hand, whole error) {
 	}
 }
 
-// hopeless reports whether the function is at fault, and not some entities of the batch. That is so
-// if more than 10 entities have failed alone. But if a part of the batch has succeeded, they must
-// also be more than 5% of a page.
+// hopeless reports whether the function is at fault, and not some entities of the batch. This is so
+// if more than 10 entities have failed alone. If a part of the batch has succeeded, they must also
+// be more than 5% of a page.
 func (n *narrowing) hopeless(page int) bool {
 	return pace.TooMany(n.alone, n.alone) && (!n.accepted || pace.TooMany(n.alone, page))
 }
 
 // narrow runs the function on each half of a batch that has failed as a whole, and on the halves of
-// a half that fails. If the function is at fault, it stops, and the other entities fail with the
-// batch's error. If the page's time is over, the page ends before the next half.
+// a half that fails. If the function is at fault, narrow stops, and the other entities fail with
+// the batch's error. If the page's time is over, the page ends before the next half.
 func (p *Page) narrow(g *group, failed []*hand, got called, call func(part *group) called) called {
 	n := cmp.Or(g.narrows, &narrowing{begun: time.Now()})
 	half := (len(failed) + 1) / 2
@@ -315,8 +318,8 @@ func (p *Page) narrow(g *group, failed []*hand, got called, call func(part *grou
 	return got
 }
 
-// await waits until the job's rate and its brake allow a call for the entity at place. It returns
-// false if the wait would be too long for the page.
+// await waits until the job's rate and its brake (pace.Brake) allow a call for the entity at place.
+// If the wait would be too long for the page, it returns false.
 func (p *Page) await(
 	ctx context.Context, brake *pace.Brake, g *group, place int, before time.Duration,
 ) (ok bool, waited time.Duration, err error) {
@@ -340,7 +343,7 @@ func (p *Page) await(
 	return false, waited, err
 }
 
-// keep stores the outcome of a call, which is an effect or an error, in the entity's result.
+// keep stores the outcome of a call in the entity's result. The outcome is an effect or an error.
 func (p *Page) keep(h *hand, e *function.Effect, err error) {
 	h.view.close()
 	r := &h.r

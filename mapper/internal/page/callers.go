@@ -10,23 +10,23 @@ import (
 )
 
 // callers are the calls of a page's function that announce calls of a service. If the job's rate
-// refuses the announced calls for an entity, the page ends before that entity. Calls for later
-// entities would have no effect, so what they announce is refused, too. The zero value is ready for
+// refuses the announced calls for an entity, the page ends before this entity. Then calls for later
+// entities have no effect, so callers also refuses what these announce. The zero value is ready for
 // use.
 type callers struct {
 	mu      sync.Mutex
-	place   int   // the place in the page of the first entity whose announced calls were refused
-	refused error // why those calls were refused; nil: none were
+	place   int   // the place of the first entity whose announced calls were refused
+	refused error // why they were refused; nil: none were
 	waiting map[*caller]bool
 }
 
-// A caller is a call of the function that waits until its announced calls may be made.
+// A caller is a call of the function that waits until it may make the calls that it has announced.
 type caller struct {
-	place int // the place in the page of the first entity of the caller's call
+	place int // the place of the first entity of this call of the function
 	end   context.CancelFunc
 }
 
-// await waits, by calling wait, until the calls that the entity at place announces may be made. It
+// await calls wait, to wait until the calls that the entity at place announces may be made. It
 // returns an error if they are refused.
 func (c *callers) await(ctx context.Context, place int, wait func(context.Context) error) error {
 	within, cancel := context.WithCancel(ctx)
@@ -54,8 +54,8 @@ func (c *callers) await(ctx context.Context, place int, wait func(context.Contex
 	return err
 }
 
-// enter records that a call of the function waits. It returns an error if its announced calls are
-// refused already.
+// enter records that a call of the function waits. If its announced calls are already refused, it
+// returns an error.
 func (c *callers) enter(w *caller) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,7 +74,7 @@ func (c *callers) enter(w *caller) error {
 func (c *callers) refuses(place int) bool { return c.refused != nil && place > c.place }
 
 // announcing returns the object to which a call of the function announces calls of a service. The
-// call's first entity is at place.
+// call's first entity is at the given place.
 func (p *Page) announcing(runner *function.Runner, place int) *function.Announced {
 	if p.Calls == nil {
 		return function.Announcing(runner, nil, p.Announced)
@@ -86,16 +86,18 @@ func (p *Page) announcing(runner *function.Runner, place int) *function.Announce
 	}, p.Announced)
 }
 
-// Refusal decides what happens to a call of the function over n entities whose announced calls of a
-// service may not be made. Usually the call has no effect: the function runs again later, and no
-// attempt counts. Two cases would be refused again: a call that announces too many, and a call that
-// has made some of the announced ones already. With several entities, the page is then retried with
-// fewer. A single entity fails: at once if it announces too many, and otherwise only if the range
-// is impatient.
+// Refusal decides what happens to a call of the function over n entities if it may not make the
+// calls of a service that it has announced. Usually the call has no effect: the function runs again
+// later, and this is no failed attempt.
+//
+// Two kinds of calls would be refused again: a call that announces too many calls of a service, and
+// a call that has already made some of them. If the call has several entities, the page is then
+// retried with fewer. A single entity fails: at once if it announces too many, and otherwise only
+// if the range has waited too long (impatient).
 func Refusal(calls *function.Announced, n int, impatient bool) (refused error, fails bool) {
 	made, refused := calls.Made()
 	r, tooMany := fault.Refusal{}, fault.IsPermanent(refused)
-	_ = errors.As(refused, &r) // if it is none, a zero value
+	_ = errors.As(refused, &r) // zero if there is none
 	switch some := made > 0 && r.Own; {
 	case !tooMany && !some:
 		return refused, false

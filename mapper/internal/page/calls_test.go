@@ -16,15 +16,16 @@ import (
 
 var errNoCall = errors.New("no call for now")
 
-// TestRefusedCalls has the job's rate refuse a call. The page ends before the entity that has
-// announced it, whatever the function makes of the error, and no attempt counts.
+// TestRefusedCalls makes the job's rate refuse a call of a service. The page must end before the
+// entity that has announced it, even if the function ignores the error. This must not count as a
+// failed attempt.
 func TestRefusedCalls(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		atOnce, batch int
-		refuse        int64 // the entity whose call is refused
-		swallows      bool  // the function ignores the error
-		reached       int   // -1: the page as a whole has to wait
+		refuse        int64 // the ID of the entity whose call is refused
+		swallows      bool  // whether the function ignores the error
+		reached       int   // number of entities reached; -1: the page as a whole must wait
 	}{
 		{"one after the other", 1, 0, 5, false, 4},
 		{"an error that is ignored", 1, 0, 5, true, 4},
@@ -39,7 +40,7 @@ func TestRefusedCalls(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := over(kindOf(idsTo(9)...), function.Update, func(c2 *call) error {
-					if c2.id%2 == 0 { // twice, and others not at all
+					if c2.id%2 == 0 { // some entities announce two calls, and others none
 						if err := c2.AwaitCalls(c2, 1); err != nil && !c.swallows {
 							return errors.Join(errWhole, err)
 						}
@@ -91,8 +92,8 @@ func TestRefusedCalls(t *testing.T) {
 
 type idKey struct{}
 
-// TestCallsWait has calls wait for longer than the function may take. The wait is no part of its
-// time, but a function that takes too long besides has failed.
+// TestCallsWait makes calls wait for longer than the function may take. The wait must not count as
+// the function's time. A function that takes too long apart from the wait must fail.
 func TestCallsWait(t *testing.T) {
 	for _, atOnce := range []int{1, 4} {
 		synctest.Test(t, func(t *testing.T) {
@@ -121,8 +122,8 @@ func TestCallsWait(t *testing.T) {
 	}
 }
 
-// TestOwnContextOfCalls gives a call less time than it has to wait. That is an error of the
-// function.
+// TestOwnContextOfCalls gives a call a deadline that is earlier than the end of its wait. This must
+// be an error of the function.
 func TestOwnContextOfCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := over(kindOf(1, 2), function.Visit, func(c *call) error {
@@ -137,14 +138,14 @@ func TestOwnContextOfCalls(t *testing.T) {
 	})
 }
 
-// TestCallsAgain has the rate refuse a call when the function runs again, on an entity that others
-// have changed. The page ends before it.
+// TestCallsAgain makes the rate refuse a call when the function runs again on an entity that other
+// clients have changed. The page must end before this entity.
 func TestCallsAgain(t *testing.T) {
 	for _, c := range []struct {
 		refuse int64
 		atOnce int
 		batch  int
-		want   int // entities, -1: the page as a whole has to wait
+		want   int // number of entities reached; -1: the page as a whole must wait
 	}{{3, 1, 0, 2}, {3, 4, 0, 2}, {1, 1, 0, -1}, {4, 1, 2, 3}} {
 		synctest.Test(t, func(t *testing.T) {
 			k := kindOf(1, 2, 3, 4, 5)
@@ -190,12 +191,13 @@ func TestCallsAgain(t *testing.T) {
 	}
 }
 
-// TestCallsAfterRefused has functions make calls at once, each after a wait. Once the rate has
-// refused a call of an entity, those after it make no more calls, and end their waits. Those before
-// it go on.
+// TestCallsAfterRefused runs several calls of the function at once, which announce calls of a
+// service and wait. Once the rate has refused a call of an entity, later entities must make no more
+// calls, and stop waiting. Earlier entities must continue.
 func TestCallsAfterRefused(t *testing.T) {
 	const refused, calls = 20, 30
-	refusals := map[any]int64{int64(refused): 10, int64(refused + 1): 5} // by entity, its calls before
+	// for each refused entity, the number of its calls before
+	refusals := map[any]int64{int64(refused): 10, int64(refused + 1): 5}
 	for _, again := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			t.Logf("again %v", again)
@@ -203,12 +205,12 @@ func TestCallsAfterRefused(t *testing.T) {
 			made, ended := make(map[int64]int), false
 			var mu sync.Mutex
 			p := over(k, function.Update, func(c *call) error {
-				if c.n++; c.id > 40 { // it starts to call after the refusal
+				if c.n++; c.id > 40 { // these start to call only after the refusal
 					time.Sleep(8 * time.Second)
 				}
 				for range calls {
 					if err := c.AwaitCalls(context.WithValue(c, idKey{}, c.id), 1); err != nil {
-						return nil // ignores it
+						return nil // ignores the error
 					}
 					mu.Lock()
 					if made[c.id]++; ended && c.id >= refused {
@@ -265,8 +267,7 @@ func TestCallsAfterRefused(t *testing.T) {
 	}
 }
 
-// checkCalls checks that each of the entities from first to last has made between least and most
-// calls.
+// checkCalls checks that each entity from first to last has made between least and most calls.
 func checkCalls(t *testing.T, made map[int64]int, first, last int64, least, most int) {
 	t.Helper()
 	for id := first; id <= last; id++ {
@@ -276,20 +277,20 @@ func checkCalls(t *testing.T, made map[int64]int, first, last int64, least, most
 	}
 }
 
-// TestCallsInVain has the rate refuse calls of a run that has made some. Several entities are
-// retried with fewer. A single one waits, until its range is impatient. A run that needs too many
-// calls is not run again.
+// TestCallsInVain makes the rate refuse calls of a function that has already made some. A batch
+// must be retried with fewer entities. A single entity must wait, until its range has waited too
+// long. A function that needs too many calls must not run again.
 func TestCallsInVain(t *testing.T) {
 	tooMany := fault.Permanent(errNoCall)
 	wait := fault.Refusal{Summary: "wait", Cause: errNoCall, Later: true, Own: true}
 	for _, c := range []struct {
 		name      string
 		batch     int
-		made      int64 // calls before the refused one
+		made      int64 // number of calls before the refused one
 		refusal   error
-		place     int64 // of the refused run's first entity
+		place     int64 // place of the first entity in the refused call
 		impatient bool
-		want      string // the outcome of the page
+		want      string // the results or the error of the page
 	}{
 		{"waits", 0, 0, wait, 0, true, "wait"},
 		{"in vain", 0, 3, wait, 0, false, "wait"},
@@ -309,7 +310,7 @@ func TestCallsInVain(t *testing.T) {
 					c2 := context.WithValue(a, idKey{}, a.id)
 					for range 5 {
 						if err := a.AwaitCalls(c2, 1); err != nil {
-							return nil // ignores it
+							return nil // ignores the error
 						}
 					}
 					a.n++
@@ -338,8 +339,9 @@ func TestCallsInVain(t *testing.T) {
 	}
 }
 
-// TestRefusal checks what becomes of a run whose calls may not be made. A service that refuses
-// calls may take them later, so such a run has no effect.
+// TestRefusal checks what happens to a call of the function that may not make the calls it has
+// announced. If the service refuses them, it may accept them later, so the call must have no
+// effect.
 func TestRefusal(t *testing.T) {
 	service, own := fault.Refusal{Cause: errors.New("503")}, fault.Refusal{Cause: errors.New("rate"), Own: true}
 	tooMany := fault.Permanent(errors.New("too many calls"))
@@ -347,9 +349,9 @@ func TestRefusal(t *testing.T) {
 		name      string
 		made      int
 		refusal   error
-		n         int // entities
+		n         int // number of entities
 		impatient bool
-		batch     bool // the page is retried with fewer entities
+		batch     bool // whether the page is retried with fewer entities
 		fails     bool
 	}{
 		{"a service refuses", 1, service, 3, true, false, false},
@@ -380,8 +382,9 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// TestCallers has the calls of the entity at place 1 be refused while those at place 3 wait. Then the
-// calls of later entities are refused for the same reason, and the ones of earlier entities are not.
+// TestCallers makes the calls of the entity at place 1 be refused, while the entities at place 3
+// wait. Announced calls of later entities must then be refused for the same reason. Calls of
+// earlier entities must not be refused.
 func TestCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := new(callers)
@@ -408,7 +411,8 @@ func TestCallers(t *testing.T) {
 	})
 }
 
-// TestCallMeter checks which runs of the function tell how often runs wait for their calls.
+// TestCallMeter checks which runs of the function count in the meter's statistics of runs that wait
+// for calls.
 func TestCallMeter(t *testing.T) {
 	for _, way := range []runWay{{1, 0}, {3, 0}, {1, 3}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -437,7 +441,8 @@ func TestCallMeter(t *testing.T) {
 	}
 }
 
-// TestCallsWithoutRate checks that calls are counted if the job's rate does not limit them.
+// TestCallsWithoutRate checks that announced calls are counted even if the job's rate does not
+// limit them.
 func TestCallsWithoutRate(t *testing.T) {
 	p := over(kindOf(1, 2), function.Visit, func(c *call) error { return c.AwaitCalls(c, 3) }, 1, 2)
 	o, err := p.Run(t.Context())

@@ -19,14 +19,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A write is a mutation of a test's effect.
+// A write is a mutation in an effect that a test makes.
 type write struct {
 	id      int64
 	inserts bool
 	on      wire.Condition
 }
 
-// effectOf returns an effect with some writes.
+// effectOf returns an effect with the given writes.
 func effectOf(writes ...write) *function.Effect {
 	e := new(function.Effect)
 	e.Mutations = slices.Grow(e.Mutations, len(writes))[:len(writes)]
@@ -38,8 +38,8 @@ func effectOf(writes ...write) *function.Effect {
 	return e
 }
 
-// TestTakes checks which entities a page can't take into its commit: those that it has written, and
-// those with a write that depends on what the page has written.
+// TestTakes checks which entities a page can't take into its commit. These are entities that the
+// page has already written, and entities with a write that depends on a write of the page.
 func TestTakes(t *testing.T) {
 	wrote := new(sum)
 	wrote.add(&result{at: keyspace.At(keyOf(1)), effect: effectOf(write{id: 1}, write{id: 7},
@@ -72,8 +72,8 @@ func TestTakes(t *testing.T) {
 	}
 }
 
-// TestOwnConditions checks on what a write of the page's own entity depends: on the version that
-// the page has read, unless the write names another one.
+// TestOwnConditions checks the condition of a write of the page's own entity. It requires the
+// version that the page has read, unless the write has another condition.
 func TestOwnConditions(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -100,8 +100,8 @@ func TestOwnConditions(t *testing.T) {
 	}
 }
 
-// TestCompared checks how many entities a commit reads only to compare them: those that were read,
-// if their entity writes something else.
+// TestCompared checks how many entities a commit reads only to compare them. These are entities
+// that the function has read, if it writes something else for its entity.
 func TestCompared(t *testing.T) {
 	seen := []function.Seen{{Key: keyOf(8)}, {Key: keyOf(9), OfPage: true}}
 	for _, c := range []struct {
@@ -123,12 +123,12 @@ func TestCompared(t *testing.T) {
 	}
 }
 
-// TestBytesOfAPage checks that a page ends with the entity that fills its commit, and that the
-// function runs on no other one, unless they run at once.
+// TestBytesOfAPage checks that a page ends after the entity that fills its commit. The function
+// must not run on later entities, except those whose calls overlap.
 func TestBytesOfAPage(t *testing.T) {
 	for _, c := range []struct {
 		atOnce, batch int
-		bytes         int // of each entity's writes
+		bytes         int // bytes written for each entity
 		reached       int
 		calls         int64
 	}{
@@ -157,7 +157,7 @@ func TestBytesOfAPage(t *testing.T) {
 	}
 }
 
-// TestNothingIsFull checks when a page ends before its next entity.
+// TestNothingIsFull checks after which results a page must end before its next entity.
 func TestNothingIsFull(t *testing.T) {
 	late := func(is bool) Late { return func(*Results, int, int) bool { return is } }
 	for _, c := range []struct {
@@ -181,7 +181,7 @@ func TestNothingIsFull(t *testing.T) {
 	}
 }
 
-// TestHopeless checks when the function is to blame for a batch that fails, and not some entities.
+// TestHopeless checks when the function is at fault for a failed batch, and not some entities.
 func TestHopeless(t *testing.T) {
 	for _, c := range []struct {
 		n    narrowing
@@ -207,8 +207,8 @@ func TestHopeless(t *testing.T) {
 	}
 }
 
-// TestCollectedBytes checks that entities count as bytes of the page if the function has collected
-// something from them, since the page holds them.
+// TestCollectedBytes checks that an entity from which the function has collected something counts
+// towards the page's bytes, because the page keeps it in memory.
 func TestCollectedBytes(t *testing.T) {
 	p := over(kindOf(1, 2), function.Visit, func(*call) error { return nil }, 1, 2)
 	p.Call = func(_ context.Context, _ function.Job, key *datastore.Key, _ *pb.Entity) (*function.Effect, error) {
@@ -223,8 +223,8 @@ func TestCollectedBytes(t *testing.T) {
 	}
 }
 
-// TestMayPass checks on which failed entities the function runs again after others have changed
-// something: those on which it ran to its end.
+// TestMayPass checks on which failed entities the function runs again after another client has
+// changed something. These are entities on which it has run to its end.
 func TestMayPass(t *testing.T) {
 	for _, c := range []struct{ fails, ran, want bool }{
 		{true, true, true}, {true, false, false}, {false, true, false},
@@ -239,7 +239,7 @@ func TestMayPass(t *testing.T) {
 	}
 }
 
-// TestReturned checks that a function which has returned reads nothing any more.
+// TestReturned checks that a function can't read any more after it has returned.
 func TestReturned(t *testing.T) {
 	p := over(kindOf(1, 7), function.Visit, func(*call) error { return nil }, 1)
 	h := &hand{r: result{at: p.At[0]}, view: &view{get: p.Others, outcome: new(Results)}}
@@ -249,7 +249,8 @@ func TestReturned(t *testing.T) {
 	}
 }
 
-// TestEmptyPage checks that a page without entities reads once: that read may be of its record.
+// TestEmptyPage checks that a page without entities makes one read, because that read may also read
+// the range's record.
 func TestEmptyPage(t *testing.T) {
 	p := over(kindOf(1), function.Visit, func(*call) error { return nil })
 	reads := 0
@@ -259,8 +260,8 @@ func TestEmptyPage(t *testing.T) {
 	}
 }
 
-// TestReads checks how many entities a page reads at once: with the record of its range, the first
-// ones fill a lookup. The time of a read counts as the page's.
+// TestReads checks how many entities a page reads at a time. The first read must fill a lookup,
+// together with the range's record. The time of reads must count as the page's time.
 func TestReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := over(kindOf(), function.Visit, func(*call) error { return nil }, idsTo(2*maxRead)...)

@@ -14,13 +14,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// others are entities besides the page's own that the function has read, as the database has them,
-// and the entities that the page writes.
+// others has the other entities that the function has read, in their database states. It also
+// records which entities the page writes.
 type others struct {
-	stamps map[string]wire.Stamp // states of entities in the database, by encoded key
+	stamps map[string]wire.Stamp // states in the database, by encoded key
 
-	wrote map[string][]int // places of the results that write an entity, by encoded key
-	upTo  int              // number of results that are included in wrote
+	wrote map[string][]int // places of the results that write an entity, by the entity's encoded key
+	upTo  int              // number of results that wrote includes
 }
 
 // note records the state of an entity in the database.
@@ -31,9 +31,9 @@ func (o *others) note(key *datastore.Key, s wire.Stamp) {
 	o.stamps[key.Encode()] = s
 }
 
-// before returns the state that the function sees of the entity with the key when it runs on the
-// page's entity at place. Writes of the page for earlier entities are included. It returns false if
-// the state is unknown.
+// before returns the state of an entity that the function sees when it runs on the page's entity at
+// place. This includes the page's writes for earlier entities. It returns false if the state is not
+// known yet.
 func (o *Results) before(place int, key *datastore.Key) (s function.Seen, ok bool, err error) {
 	name := key.Encode()
 	if by := o.writer(place, name); by >= 0 {
@@ -49,7 +49,7 @@ func (o *Results) before(place int, key *datastore.Key) (s function.Seen, ok boo
 }
 
 // writer returns the place of the last result before place that writes the entity with the encoded
-// key name; -1: none does.
+// key name. It returns -1 if none does.
 func (o *Results) writer(place int, name string) int {
 	if o.known.wrote == nil {
 		o.known.wrote = make(map[string][]int)
@@ -79,9 +79,9 @@ func (r *result) writes() (names []string) {
 	return names
 }
 
-// replace replaces the result at i by r. It returns todo, the entities on which the function still
-// has to run again. It adds later entities whose calls have read something that the old or the new
-// result writes.
+// replace replaces the result at place i by r. todo has the places on which the function still has
+// to run again. replace adds later entities whose calls have read something that the old or the new
+// result writes, and returns todo.
 func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) []int {
 	was := &o.results[i]
 	changed := make(map[string]bool)
@@ -105,32 +105,32 @@ func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) [
 	return todo
 }
 
-// mayPass reports whether a failed entity may succeed if it runs again on newer data. A failed
-// function leaves no record of what it has read, so any change may matter.
+// mayPass reports whether a failed entity may succeed if the function runs again on newer data. It
+// is unknown what a failed call has read, so any change may matter.
 func (r *result) mayPass() bool { return r.failure != nil && r.ran }
 
-// A view is how a call of the function reads other entities. It shows the writes of the page for
-// earlier entities. It is closed when the call has returned or was abandoned. Results.mu guards
-// everything that it shares with the page and with other calls.
+// A view is a call's access to other entities. It shows the page's writes for earlier entities. It
+// is closed when the call has returned or was abandoned. Results.mu guards everything that it
+// shares with the page and with other calls.
 type view struct {
 	get     source.Get
 	outcome *Results
-	place   int  // the place of the entity for which the function is called
+	place   int  // the place of the entity of the call
 	notes   bool // whether to record what the call reads
 
 	closed bool
 	reads  []reading
 }
 
-// A reading records that a call of the function has read the entity with the encoded key name. The
-// place of the result that had written the entity is in by; -1: it came from the database.
+// A reading records that a call of the function has read an entity. name is the entity's encoded
+// key. by is the place of the result that had written it; -1: the state came from the database.
 type reading struct {
 	name string
 	by   int
 }
 
-// before returns the state of an entity that the call has to see, which includes the writes for all
-// earlier entities of the page. If notes is set, it records the reading.
+// before returns the state of an entity that the call must see. It includes the writes for all
+// earlier entities of the page. If notes is set, before records the reading.
 func (v *view) before(key *datastore.Key) (function.Seen, bool, error) {
 	if v.notes {
 		name := key.Encode()
@@ -139,8 +139,8 @@ func (v *view) before(key *datastore.Key) (function.Seen, bool, error) {
 	return v.outcome.before(v.place, key)
 }
 
-// stale reports whether the call has read something outdated: an earlier entity of the page has
-// written it after the call had read it.
+// stale reports whether the call has read something outdated: after the read, an earlier entity's
+// call has written the same entity.
 func (v *view) stale() bool {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
@@ -162,7 +162,7 @@ func (v *view) close() {
 	v.closed = true
 }
 
-// Known returns the state of an entity if it is known without a call of the database.
+// Known returns the state of an entity, if it is known without a read from the database.
 func (v *view) Known(key *datastore.Key) (function.Seen, bool) {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
@@ -173,7 +173,7 @@ func (v *view) Known(key *datastore.Key) (function.Seen, bool) {
 	return s, ok && err == nil
 }
 
-// Look returns the states of entities. It reads unknown ones from the database.
+// Look returns the states of entities. It reads from the database those that are not known yet.
 func (v *view) Look(ctx context.Context, keys []*datastore.Key) ([]function.Seen, error) {
 	all := make([]function.Seen, len(keys))
 	unknown, err := v.seen(keys, all)
@@ -195,7 +195,7 @@ func (v *view) Look(ctx context.Context, keys []*datastore.Key) ([]function.Seen
 	}
 	for i, at := range unknown {
 		stamp, ok := v.outcome.known.stamps[ask[i].Encode()]
-		if !ok { // else another function has read it meanwhile, and all functions see the same state
+		if !ok { // otherwise another call has read it meanwhile, and all calls must see the same state
 			stamp = stamps[i]
 			v.outcome.known.note(ask[i], stamp)
 		}
@@ -204,8 +204,7 @@ func (v *view) Look(ctx context.Context, keys []*datastore.Key) ([]function.Seen
 	return all, nil
 }
 
-// seen fills in the states of entities that are known without a call of the database, and returns
-// the indexes of the others.
+// seen stores the known states of entities in all, and returns the indexes of the unknown ones.
 func (v *view) seen(keys []*datastore.Key, all []function.Seen) (unknown []int, err error) {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
@@ -224,7 +223,7 @@ func (v *view) seen(keys []*datastore.Key, all []function.Seen) (unknown []int, 
 	return unknown, nil
 }
 
-// lookUp reads entities from the database. If a key is there several times, it is read once.
+// lookUp reads entities from the database. If a key occurs several times, its entity is read once.
 func lookUp(ctx context.Context, get source.Get, keys []*datastore.Key) ([]wire.Stamp, error) {
 	places := make(map[string]int, len(keys))
 	var once []*datastore.Key
@@ -258,8 +257,8 @@ func has[V any](m map[string]V, name string) bool {
 }
 
 // lookAhead reads other entities that the function will need for a chunk, in one call of the
-// database. It does so if the mapper names their keys. It ignores an error: the function then reads
-// again, and gets the error.
+// database. The mapper must name their keys; otherwise lookAhead does nothing. It ignores an error:
+// the function then reads again, and gets the error.
 func (p *Page) lookAhead(ctx context.Context, o *Results, c *chunk) {
 	if p.Keys == nil {
 		return

@@ -11,13 +11,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
 
-// TestSees checks that functions see other entities as earlier entities of the page leave them,
-// or else as the database has them.
+// TestSees checks which states of other entities the functions see: the state after the writes for
+// the page's earlier entities, or else the database's state.
 func TestSees(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		fn   func(c *call) (sees int64)
-		want string // what each function sees
+		want string // what the functions see, in order
 	}{
 		{"what the database has", func(c *call) int64 { return c.sees(7) }, "7 7 7"},
 		{"what is not there", func(c *call) int64 { return c.sees(99) }, "-1 -1 -1"},
@@ -63,8 +63,8 @@ func TestSees(t *testing.T) {
 	}
 }
 
-// TestLooksOnce counts the reads of other entities. Each entity is read once. Entities that the
-// mapper names are read in one call, which may fail.
+// TestLooksOnce counts the reads of other entities. Each entity must be read once. Entities that
+// the mapper names must be read in one call, which may fail.
 func TestLooksOnce(t *testing.T) {
 	reads := func(c *call) error {
 		_, err := c.Get(c, []*datastore.Key{keyOf(7), keyOf(8), keyOf(7)}, func(int, *pb.Entity) error { return nil })

@@ -21,7 +21,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Page runs a function over its entities. The fields say how.
+// A Page runs a function over its entities. Its fields say how.
 type Page struct {
 	Job   *record.Job
 	Query query.Query
@@ -33,35 +33,36 @@ type Page struct {
 
 	Others source.Get // reads other entities
 
-	// Complete completes keys. An Update needs it, because its page must know every key that it
-	// puts.
+	// Complete completes incomplete keys. An Update needs it, because its page must know every key
+	// that it puts.
 	Complete func(context.Context, []*datastore.Key) ([]*datastore.Key, error)
 
-	AtOnce int // maximum number of calls of the function at once; 0 or 1: one after the other
+	AtOnce int // maximum number of calls of the function that overlap; 0 or 1: calls do not overlap
 
-	Alone     bool        // whether the page has a single entity that has failed before, in a range of its own
+	// whether the page has a single entity, in a range of its own, because it has failed before
+	Alone     bool
 	Attempts  int64       // number of attempts on that entity, including this one
-	Impatient bool        // whether the range has waited for a service for so long that the first entity may fail
-	Late      Late        // ends a page early to share its work; nil: never
-	Ends      func() bool // reports whether the page must end after the current entity
+	Impatient bool        // whether the range has waited so long for a service that its first entity may now fail
+	Late      Late        // reports whether the page should end early, to share its work; nil: it never should
+	Ends      func() bool // reports whether the page must end after the current entity, because its process drains
 
-	// Progress is called after each entity with the function's time so far, and whether half of
-	// the page is done. It may be nil.
+	// Progress is called after each entity, with the function's time so far. half says whether half
+	// of the page is done. Progress may be nil.
 	Progress func(ran time.Duration, half bool)
 
 	// Calls waits until the job's rate allows a call of the function to make n calls of a service.
-	// The function has announced some calls before these in the same call. The argument first is
-	// set for the page's first entity. After an error the page ends before the entities of the
-	// call. If Calls is nil, nothing is limited.
+	// before is the number that this call of the function has already announced. first is set for
+	// the page's first entity. After an error, the page ends before the entities of the call. If
+	// Calls is nil, there is no limit.
 	Calls     func(ctx context.Context, n int, before int64, first bool) error
-	Announced *atomic.Int64 // the sum of the calls of a service that Calls has allowed
+	Announced *atomic.Int64 // the total number of calls of a service that Calls has allowed
 	calls     *callers
 
-	Begin   time.Time     // the time from which the function may be called, by the job's rate
-	Spacing time.Duration // time between starts of calls, by the job's rate; 0: no rate
+	Begin   time.Time     // when the function may first be called, by the job's rate
+	Spacing time.Duration // time between starts of calls, by the job's rate; 0: the job has no rate
 
 	Paces  *pace.Book[record.Ref] // receives the observed speed of the job
-	Pause  time.Duration          // how long a call may wait while the brake slows the job
+	Pause  time.Duration          // how long a call may wait while the brake (pace.Brake) slows the job
 	Strays *atomic.Int64          // number of abandoned calls in the process
 }
 
@@ -76,24 +77,24 @@ func (e TooSlowError) Error() string {
 // Kind returns the kind of the error, see fault.Kind.
 func (e TooSlowError) Kind() string { return "timeout" }
 
-// maxRead is the number of entities in the page's first read. With the range's record, it fills
-// one lookup.
+// maxRead is the number of entities in the page's first read. Together with the range's record,
+// they fill one lookup.
 const maxRead = record.MaxPageSize - 1
 
-// A chunk is a part of a page whose entities are read from the database in one call.
+// A chunk is a part of a page whose entities are read in one call of the database.
 type chunk struct {
 	at       []*keyspace.Position
 	entities []wire.Stamp
 	next     int // index of the next entity to handle
 	bytes    int // total size of the entities handled so far
 
-	// The following fields are the state at the last report of the job's speed.
+	// The state at the last report of the job's speed.
 	told                 time.Time
 	known, writes        int
 	knownBytes, compared int
 }
 
-// tell reports the speed of the job, as seen in this chunk since the last report.
+// tell reports the speed of the job in this chunk, since the last report.
 func (p *Page) tell(o *Results, c *chunk, now time.Time) {
 	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes),
 		Writes:   int64(o.writes - c.writes),
@@ -101,11 +102,11 @@ func (p *Page) tell(o *Results, c *chunk, now time.Time) {
 	c.told, c.known, c.knownBytes, c.writes, c.compared = now, c.next, c.bytes, o.writes, o.Compared
 }
 
-// tellEvery is the minimum time between two reports of the job's speed while a chunk runs.
+// tellEvery is the minimum time between two reports of the job's speed during a chunk.
 const tellEvery = 200 * time.Millisecond
 
-// Run runs the function over the entities until they are done, or the page's limit of time or
-// bytes is reached. It always handles at least one entity.
+// Run runs the function over the entities until all are done, or the page's limit of time or bytes
+// is reached. It always processes at least one entity.
 func (p *Page) Run(ctx context.Context) (*Results, error) {
 	p.calls = new(callers)
 	o := &Results{late: p.Late, visits: p.Mode != function.Update, results: make([]result, 0, len(p.At))}
@@ -139,10 +140,10 @@ func (p *Page) Run(ctx context.Context) (*Results, error) {
 	return o, p.complete(ctx, o)
 }
 
-// inCall returns how many entities a call of the function has at most.
+// inCall returns the maximum number of entities in a call of the function.
 func (p *Page) inCall() int { return max(1, p.BatchSize) }
 
-// complete gets IDs for entities that the function has put under incomplete keys.
+// complete gets IDs from the database for entities that the function has put with incomplete keys.
 func (p *Page) complete(ctx context.Context, o *Results) error {
 	var keys []*datastore.Key
 	for i := range o.results {
@@ -172,12 +173,12 @@ func (p *Page) complete(ctx context.Context, o *Results) error {
 	return nil
 }
 
-// mostAllocated is how many keys a call of Complete has at most. It is below the 1,000 keys of a
-// lookup.
+// mostAllocated is the maximum number of keys in a call of Complete. It is less than the 1,000 keys
+// of a lookup.
 const mostAllocated = 500
 
-// runChunk runs the function over the entities of a chunk, of a page that has started at the given
-// time. It reports whether the page is full before the end of the chunk.
+// runChunk runs the function over the entities of a chunk. The last argument is the page's start.
+// full is true if the page must end before the end of the chunk.
 func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Time) (full bool, err error) {
 	size := len(p.At)
 	dealt := func(r result, hung time.Duration) {
@@ -220,7 +221,8 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 			hung := time.Duration(0)
 			if errors.Is(left, function.ErrTimeout) {
 				hung = limit
-				full = p.Mode == function.Update // the entities that it has read are old by now
+				// the entities that were read with this chunk may have changed since
+				full = p.Mode == function.Update
 			}
 			dealt(p.fails(c.at[c.next], c.entities[c.next], p.left(g, left)), hung)
 		}
@@ -240,7 +242,7 @@ func (p *Page) dealt(o *Results, c *chunk, r result, now time.Time) {
 	}
 }
 
-// look prepares the result of an entity, and reports whether the function has to run on it. The
+// look prepares the result of an entity, and reports whether the function must run on it. The
 // entity may have changed since its key was read. If it is no longer at its position in the query,
 // the function does not run.
 func (p *Page) look(at *keyspace.Position, read wire.Stamp) (r result, runs bool) {
@@ -265,8 +267,8 @@ func (p *Page) fails(at *keyspace.Position, read wire.Stamp, err error) result {
 	return result{at: at, read: read, failure: f}
 }
 
-// keepsPlace returns an error if a change by the function would move the entity in the order of the
-// query.
+// keepsPlace returns an error if the function has changed an entity in a way that moves it in the
+// order of the query.
 func (p *Page) keepsPlace(key *datastore.Key, before *pb.Entity, e *function.Effect) error {
 	for _, m := range e.Mutations {
 		if !m.Deletes && m.Key.Equal(key) {
@@ -276,7 +278,7 @@ func (p *Page) keepsPlace(key *datastore.Key, before *pb.Entity, e *function.Eff
 	return nil
 }
 
-// pause waits for d and returns the time that it waited.
+// pause waits for d, and returns how long it has waited.
 func pause(ctx context.Context, d time.Duration) (time.Duration, error) {
 	if d <= 0 {
 		return 0, nil

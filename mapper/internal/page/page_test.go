@@ -26,10 +26,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A kind holds the entities of a test: the value N by ID. New entities have version 1.
+// A kind has a test's entities: the value of N by ID. At first, each entity has version 1.
 type kind struct {
 	n, version map[int64]int64
-	looks      [][]int64 // IDs of each lookup
+	looks      [][]int64 // the IDs of each lookup
 	down       error
 
 	mu sync.Mutex // guards looks
@@ -43,7 +43,7 @@ func kindOf(ids ...int64) *kind {
 	return k
 }
 
-// put writes an entity as another client would.
+// put writes an entity, as another client would.
 func (k *kind) put(id, n int64) {
 	k.n[id] = n
 	k.version[id]++
@@ -56,7 +56,7 @@ func entityOf(id, n int64) *pb.Entity {
 		"N": {ValueType: &pb.Value_IntegerValue{IntegerValue: n}}}}
 }
 
-// stamp returns an entity in its stored form.
+// stamp returns an entity as stored, with its version.
 func (k *kind) stamp(id int64) wire.Stamp {
 	n, there := k.n[id]
 	if !there {
@@ -77,7 +77,8 @@ func (k *kind) get(keys []*datastore.Key, _ ...any) (all []wire.Stamp, err error
 	return all, k.down
 }
 
-// A call is a call of the function for one entity, with its ID and N. The function may change N.
+// A call is a call of the function for one entity, with the entity's ID and N. The function may
+// change N.
 type call struct {
 	context.Context
 	*function.Attempt
@@ -98,7 +99,7 @@ func (c *call) sees(id int64) int64 {
 	return n
 }
 
-// over returns a page of entities over which a function runs.
+// over returns a page of the entities with the given IDs, over which a function runs.
 func over(k *kind, mode function.Mode, fn func(c *call) error, ids ...int64) *Page {
 	p := &Page{
 		Job: &record.Job{ID: "j", Timeout: int64(time.Minute), PageTime: int64(10 * time.Second)}, Mode: mode,
@@ -155,7 +156,7 @@ func over(k *kind, mode function.Mode, fn func(c *call) error, ids ...int64) *Pa
 	return p
 }
 
-// idsOf lists the IDs of keys.
+// idsOf returns the IDs of keys as text.
 func idsOf(keys []*datastore.Key) string {
 	var all []string
 	for _, key := range keys {
@@ -164,7 +165,7 @@ func idsOf(keys []*datastore.Key) string {
 	return strings.Join(all, " ")
 }
 
-// said describes a page's results: the number of entities reached, and the outcome of each.
+// said describes a page's results as text: the number of entities reached, and the outcome of each.
 func said(o *Results) string {
 	text := fmt.Sprintf("%d reached, %d done", o.Reached, o.Processed)
 	var failed []string
@@ -186,25 +187,26 @@ func said(o *Results) string {
 	return text
 }
 
-// errBad fails an entity, and errWhole fails its batch.
+// errBad is an error of an entity, and errWhole of its whole batch.
 var errBad, errWhole = errors.New("bad"), errors.New("bad batch")
 
-// A runCase is a function of TestRun, and what comes of it.
+// A runCase is a case of TestRun: a function, and the results of its page.
 type runCase struct {
 	name string
 	mode function.Mode
 	fn   func(c *call) error
-	with func(p *Page, k *kind) // changes the page
+	with func(p *Page, k *kind) // changes the page before it runs
 	want string
 
-	together string // results with concurrent calls, if they differ
-	batch    string // results of a batch of all three, if they differ
+	together string // the results with overlapping calls, if they differ
+	batch    string // the results with one batch of all entities, if they differ
 }
 
-// A runWay says how many calls of the function run at once, and how many entities each has; 0: one.
+// A runWay says how many calls of the function may overlap, and how many entities each has. 0 means
+// one.
 type runWay struct{ atOnce, batch int }
 
-// TestRun runs functions over pages of the entities 1, 2, 3, whose N equal their IDs.
+// TestRun runs functions over pages of the entities 1, 2, 3. N of each entity is its ID.
 func TestRun(t *testing.T) {
 	for _, c := range []runCase{
 		{name: "nothing changes", fn: func(*call) error { return nil }, want: "3 reached, 3 done"},
@@ -329,7 +331,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// check runs the function in one way. It does so in a bubble.
+// check runs the page in one way, in a synctest bubble.
 func (c runCase) check(t *testing.T, way runWay) {
 	k := kindOf(1, 2, 3)
 	var runs atomic.Int64
@@ -360,14 +362,14 @@ func (c runCase) check(t *testing.T, way runWay) {
 	if got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
-	// However a run ends, the brake knows that it has: otherwise it counts it as under way.
+	// The brake must be told the end of each call: otherwise it would count the call as under way.
 	if told := p.Paces.Brake(p.Job.Ref()).Lately().All; way.batch <= 1 && told != int(runs.Load()) {
 		t.Errorf("the brake knows of the end of %d runs, of %d", told, runs.Load())
 	}
 	time.Sleep(time.Hour) // until the hanging call has returned
 }
 
-// TestRunErrors checks errors of what a page depends on.
+// TestRunErrors checks errors from reads, and from other functions on which a page depends.
 func TestRunErrors(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -397,7 +399,7 @@ func TestRunErrors(t *testing.T) {
 	}
 }
 
-// TestTells checks the page's reports of its progress and of the job's throughput.
+// TestTells checks that a page reports its progress and the job's speed.
 func TestTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := over(kindOf(1, 2, 3, 4), function.Update, func(c *call) error {
@@ -424,8 +426,8 @@ func TestTells(t *testing.T) {
 	})
 }
 
-// TestBrakes checks a function that calls a service with a limit of 20 calls a second: the page
-// slows down until most calls succeed.
+// TestBrakes checks a function that calls a service with a limit of 20 calls a second. The page
+// must slow down until most calls succeed.
 func TestBrakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ids []int64
@@ -446,14 +448,14 @@ func TestBrakes(t *testing.T) {
 		if err != nil || o.Reached != 200 {
 			t.Fatalf("%d reached, %v", o.Reached, err)
 		}
-		if len(o.Failures) > 100 { // without a brake, 180 calls fail
+		if len(o.Failures) > 100 { // without the brake, 180 calls would fail
 			t.Errorf("%d of 200 calls failed", len(o.Failures))
 		}
 	})
 }
 
-// TestSlowReads checks that the time of the function does not include the page's reads, and that the
-// job's pace knows how large the entities are.
+// TestSlowReads checks that the function's time does not include the page's reads, and that the
+// average size of an entity is measured.
 func TestSlowReads(t *testing.T) {
 	for _, way := range []runWay{{1, 0}, {2, 0}, {1, 2}} {
 		synctest.Test(t, func(t *testing.T) {

@@ -11,45 +11,46 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A result is the outcome for one entity of a page. The sum of a page is computed from its results
-// in the order of the entities, so a single result can be replaced.
+// A result is the outcome for one entity of a page. The page's totals are computed from the results
+// in the order of the entities. So a single result can be replaced.
 type result struct {
 	at      *keyspace.Position
 	read    wire.Stamp       // the entity's state that the function got
-	compare bool             // whether the entity was read, so that the commit can check that nobody has changed it
-	effect  *function.Effect // what the function asks for; nil: it has failed or did not run
-	failure *record.Failure  // the failure; nil: the entity has not failed
-	bytes   int              // size of the entity, if the function has collected a value from it
+	compare bool             // whether the entity was read, so that the commit must check that it is unchanged
+	effect  *function.Effect // the writes that the function has asked for; nil: it has failed, or did not run
+	failure *record.Failure  // the failure; nil: there is none
+	bytes   int              // size of the entity if the function has collected a value from it, otherwise 0
 
-	incomplete function.Effect // puts whose keys the database has to complete
+	incomplete function.Effect // puts with incomplete keys, which the database has to complete
 	completed  []*datastore.Key
 
-	ran   bool // whether the function has returned
+	ran   bool // whether the function has run to its end
 	moves int  // how often other clients had changed the entity, so that the function ran again
 }
 
-// A sum is the total of a page's results.
+// A sum has the totals of a page's results.
 type sum struct {
 	Processed int64
-	Written   int64 // entities of the page that were saved or deleted
+	Written   int64 // number of the page's entities that were saved or deleted
 	Counters  tally.Counters
 	Failures  []record.Failure
-	Bytes     int   // size of the mutations, and of entities from which values were collected
+	Bytes     int   // size of the mutations, and of the entities from which values were collected
 	Collected []any // values that the function has collected
-	Compared  int   // number of entities that are not written, and that the commit must find unchanged
+	Compared  int   // number of entities that the commit does not write, and must find unchanged
 
-	// Own are the entities of the page that are written, and Others are other written entities.
+	// Own has the page's entities that are written, and Others the other entities that are written.
 	Own, Others []*datastore.Key
 	Gone        []*datastore.Key // the entities in Own that are deleted
-	// OwnAt are the times of the last write to each of Own before this page, in microseconds
-	// since 1970; 0: unknown.
+	// OwnAt has the time of the last write to each entity in Own before this page, in microseconds
+	// since 1970. 0 means unknown.
 	OwnAt    []int64
-	Left     []undolog.Left   // entities that an undo does not restore
+	Left     []undolog.Left   // entities that the page of an undo does not restore
 	Examples []record.Example // examples of what a rehearsal would write
 
-	written  map[string]bool // keys of other entities that are put or deleted
-	inserted map[string]bool // keys of other entities that are inserted, so they must not have existed
-	writes   int             // total number of mutations
+	written map[string]bool // keys of other entities that are put or deleted
+	// keys of other entities that are inserted, so the commit requires that they do not exist
+	inserted map[string]bool
+	writes   int // total number of mutations
 }
 
 // add adds the result of the next entity to the sum.
@@ -106,10 +107,11 @@ func (s *sum) add(r *result) {
 	s.Others = append(s.Others, r.completed...)
 }
 
-// takes reports whether the commit of a page with this sum can include one more entity of the page,
-// with the key at and the effect e. A nil e is unknown. It can't in two cases:
+// takes reports whether the commit of a page with this sum can include one more entity of the page.
+// at is the entity's key, and e its effect; nil if the effect is unknown. There are two reasons why
+// it can't:
 //
-//   - The page has written the entity already, so it must be read after that commit.
+//   - The page has already written the entity, so the function must read it after the commit.
 //   - Both write the same other entity, and one of the writes depends on that entity's earlier
 //     state: the new write has a condition, or the page's write is an insert.
 func (s *sum) takes(at *datastore.Key, e *function.Effect) bool {
@@ -135,14 +137,14 @@ func (s *sum) takes(at *datastore.Key, e *function.Effect) bool {
 type Guard struct {
 	Key  *datastore.Key
 	Was  wire.Stamp
-	Free bool // whether the commit does not write the entity, so that no mutation checks it
+	Free bool // whether the commit does not write the entity, so that no mutation can check its version
 
-	of int // the place of the page's entity whose result depends on the guarded one
+	of int // the place of the page's entity whose result depends on the guarded entity
 }
 
 // Guards returns the entities that must be unchanged when the page commits. These are entities that
-// it inserts, or overwrites after reading them. If an entity's result writes anything, everything
-// that its call has read is guarded, too.
+// the page inserts, or overwrites after reading them. If a result writes anything, everything that
+// its call has read is guarded, too.
 func (o *Results) Guards() (all []Guard) {
 	if o.visits {
 		return nil
@@ -156,7 +158,7 @@ func (o *Results) Guards() (all []Guard) {
 		for _, m := range r.effect.Mutations {
 			switch {
 			case m.Inserts:
-				if o.writer(i, m.Key.Encode()) < 0 { // otherwise an earlier entity has the guard
+				if o.writer(i, m.Key.Encode()) < 0 { // otherwise the result of an earlier entity has this guard
 					all = append(all, Guard{Key: m.Key, Was: wire.Stamp{Gone: true}, of: i})
 				}
 			case m.Key.Equal(r.at.Key) && (m.On == (wire.Condition{}) || m.On.Free):
@@ -181,11 +183,11 @@ func (o *Results) Guards() (all []Guard) {
 	return all
 }
 
-// Mutations returns the writes of the page's commit except the range's record. The last mutation
-// of an entity replaces earlier ones.
+// Mutations returns the writes of the page's commit, without the range's record. If several results
+// write the same entity, the last mutation replaces the earlier ones.
 func (o *Results) Mutations() []wire.Mutation {
 	all := make([]wire.Mutation, 0, o.Writes())
-	var last map[string]int // by key: index of the mutation of an entity besides the page's own
+	var last map[string]int // indexes of the mutations of other entities, by encoded key
 	add := func(m wire.Mutation, key *datastore.Key) {
 		name := key.Encode()
 		if i, ok := last[name]; ok {

@@ -20,8 +20,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// commits describes the mutations of a page's commit and their conditions. "1@3" is the entity 1,
-// which must still have version 3.
+// commits describes the mutations of a page's commit, with their conditions. "1@3" means that
+// entity 1 must still have version 3.
 func commits(o *Results) string {
 	at := func(id int64, c wire.Condition) string {
 		if c.Version == 0 {
@@ -44,7 +44,7 @@ func commits(o *Results) string {
 	return strings.Join(all, ", ")
 }
 
-// relies describes the guards of a page's commit.
+// relies describes the guards of a page's commit: the entities that must be unchanged.
 func relies(o *Results) string {
 	var all []string
 	for _, g := range o.Guards() {
@@ -60,8 +60,8 @@ func relies(o *Results) string {
 	return strings.Join(all, ", ")
 }
 
-// TestCommits checks the writes and guards of a page of the entities 1 and 2. All entities have
-// version 1.
+// TestCommits checks the writes and guards of a page of the entities 1 and 2. A guard is an entity
+// that must be unchanged at the commit. At first, all entities have version 1.
 func TestCommits(t *testing.T) {
 	puts := func(c *call, id int64) { c.PutStored(keyOf(id), entityOf(id, 5)) }
 	for _, c := range []struct {
@@ -136,8 +136,8 @@ func TestCommits(t *testing.T) {
 	}
 }
 
-// TestPageWrites checks the writes of the function over the page, which replace the entities'
-// own.
+// TestPageWrites checks the writes of the function over a page, which replace the writes of the
+// page's entities.
 func TestPageWrites(t *testing.T) {
 	o, err := over(kindOf(1), function.Update, func(c *call) error {
 		c.PutStored(keyOf(7), entityOf(7, 5))
@@ -160,8 +160,8 @@ func TestPageWrites(t *testing.T) {
 	}
 }
 
-// TestFold replaces results of a page so that one commit cannot hold all of them. The rest is
-// left to the next page.
+// TestFold replaces results of a page by larger ones, so that they no longer fit in one commit. The
+// remaining entities must be left to the next page.
 func TestFold(t *testing.T) {
 	wants := func(id int64) *function.Effect {
 		a := function.NewAttempt(record.Ref{ID: "j"}, function.Update, keyOf(1))
@@ -190,7 +190,8 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// TestSums checks that a page lists all entities that an undo did not restore, and some examples.
+// TestSums checks that a page lists all entities that an undo did not restore, and only some
+// examples of a rehearsal.
 func TestSums(t *testing.T) {
 	s := new(sum)
 	for id := range int64(record.PageExamples + 3) {
@@ -203,8 +204,8 @@ func TestSums(t *testing.T) {
 	}
 }
 
-// TestVisitsWriteNothing checks that the page of a rehearsal, whose function would write, neither
-// writes nor guards anything.
+// TestVisitsWriteNothing checks that the page of a rehearsal (a dry run) neither writes nor guards
+// anything, although its function would write.
 func TestVisitsWriteNothing(t *testing.T) {
 	for _, visits := range []bool{true, false} {
 		e := effectOf(write{id: 1}, write{id: 9, inserts: true})
@@ -215,7 +216,8 @@ func TestVisitsWriteNothing(t *testing.T) {
 	}
 }
 
-// TestPageInserts checks that a function over a page can put several entities without IDs.
+// TestPageInserts checks that the function over a page can put several entities with incomplete
+// keys.
 func TestPageInserts(t *testing.T) {
 	o, open := new(Results), datastore.IncompleteKey("New", nil)
 	o.Page = *effectOf(write{id: 1}, write{id: 1}, write{id: 2}, write{id: 3})
@@ -225,7 +227,7 @@ func TestPageInserts(t *testing.T) {
 	}
 }
 
-// TestLook checks on which entities the function runs, which may have changed since their keys were
+// TestLook checks on which entities the function runs, if they have changed since their keys were
 // read.
 func TestLook(t *testing.T) {
 	five := query.Filter{Property: "N", Op: "=", Value: int64(5)}
@@ -280,8 +282,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestKeepsPlace checks that a function may change other entities in the property by which its job is
-// sharded.
+// TestKeepsPlace checks that a function may change the property in ShardBy of other entities.
 func TestKeepsPlace(t *testing.T) {
 	p := &Page{Query: query.Query{Kind: "K", ShardBy: "N"}}
 	for _, id := range []int64{1, 2} {
@@ -294,7 +295,8 @@ func TestKeepsPlace(t *testing.T) {
 	}
 }
 
-// TestNoPause checks that a page does not wait for what is due, also if its delivery ends.
+// TestNoPause checks that a page does not wait for a time that has passed, even if its delivery
+// ends.
 func TestNoPause(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -305,7 +307,7 @@ func TestNoPause(t *testing.T) {
 	}
 }
 
-// TestTellsAmidChunk checks how soon other pages know the pace of a slow chunk.
+// TestTellsAmidChunk checks how soon the speed of a slow chunk is reported to other pages.
 func TestTellsAmidChunk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var known []int64

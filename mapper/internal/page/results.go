@@ -20,30 +20,30 @@ import (
 // Results are the outcome of a page.
 type Results struct {
 	sum
-	Reached int           // number of entities handled
+	Reached int           // number of entities that the page has processed
 	Spent   time.Duration // time for these entities, including reads
 	Ran     time.Duration // the part of Spent in which the function ran
-	Again   int64         // how often the function ran again because an entity was changed
+	Again   int64         // how often the function ran again because other clients had changed an entity
 
-	// Page is what the function over the whole page asks for, in a [mapper.VisitPages] mapper.
+	// Page has the writes of the function over the whole page, in a [mapper.VisitPages] mapper.
 	Page function.Effect
 
 	visits bool // whether the mapper is a Visit, whose function can't write
 
 	mu      sync.Mutex // guards known and results while functions run
 	known   others     // the other entities that calls may read
-	results []result   // results of the entities handled; empty if the outcome is known without a call
+	results []result   // results of the processed entities; empty if the outcome is known without a call
 
-	shares  time.Duration // time of concurrent calls that have ended, each call's share of Ran
-	ended   int           // the number of entities in concurrent calls that have ended
+	shares  time.Duration // total time of ended calls that overlapped with others: of each call, its share of Ran
+	ended   int           // number of entities in these calls
 	hung    time.Duration // part of Ran in which calls waited or timed out
 	dearest time.Duration // the longest time of the function for one entity
 	lately  pace.Lately   // the function's time for recent entities
-	late    Late          // reports whether the page ends early to share its work; nil: never
+	late    Late          // reports whether the page should end early, to share its work; nil: it never should
 }
 
-// Failed returns the outcome of a page whose only entity has the failure f, without a call of the
-// function. A nil f says that the entity no longer exists.
+// Failed returns the outcome of a page whose only entity has the failure f. The function is not
+// called. A nil f says that the entity no longer exists.
 func Failed(f *record.Failure) *Results {
 	o := &Results{Reached: 1}
 	if f != nil {
@@ -61,14 +61,14 @@ func (o *Results) add(r result) {
 	o.Reached++
 }
 
-// fold recomputes the sum after results were replaced. If the new results do not all fit into one
-// commit, the page ends before the first entity that does not fit, and the next page takes the
-// rest.
+// fold computes the page's totals again, after results were replaced. If the new results do not all
+// fit in one commit, the page ends before the first entity that does not fit. The next page
+// processes the rest.
 func (o *Results) fold() {
 	o.sum = sum{}
 	for i := range o.results {
 		r := &o.results[i]
-		if !o.takes(r.at.Key, r.effect) || o.Bytes >= maxBytes { // never the first one
+		if !o.takes(r.at.Key, r.effect) || o.Bytes >= maxBytes { // the first entity always fits
 			o.results, o.Reached = o.results[:i], i
 			return
 		}
@@ -76,13 +76,13 @@ func (o *Results) fold() {
 	}
 }
 
-// A Late is a function that reports whether the page has to end before the entity at place, so that
-// idle workers can take the left entities that remain.
+// A Late reports whether the page should end before the entity at place, so that idle workers can
+// process the remaining entities. left is the number of these.
 type Late func(o *Results, place, left int) bool
 
 // Each returns the function's time per entity: the mean of this page or of recent entities,
-// whichever is longer. It leaves out the slowest entity, which says little about the others, and
-// time in which calls waited or timed out.
+// whichever is longer. It leaves out the slowest entity, because that says little about the others.
+// It also leaves out time in which calls waited or timed out.
 func (o *Results) Each() time.Duration {
 	ran, n := o.ran()
 	ran -= o.hung
@@ -92,7 +92,7 @@ func (o *Results) Each() time.Duration {
 	return max(ran/time.Duration(max(1, n)), o.lately.Each())
 }
 
-// ran returns the function's total time, and the number of entities in it. Concurrent calls share
+// ran returns the function's total time, and the number of entities in it. Overlapping calls share
 // the time.
 func (o *Results) ran() (time.Duration, int) {
 	if o.ended > 0 {
@@ -101,11 +101,11 @@ func (o *Results) ran() (time.Duration, int) {
 	return o.Ran, o.Reached
 }
 
-// mostKinds is how many kinds of errors a log line lists at most.
+// mostKinds is the maximum number of kinds of errors in a log line.
 const mostKinds = 5
 
-// Kinds returns the kinds of the failures' errors with their counts as one text, the most frequent
-// kind first.
+// Kinds returns the kinds of the failures' errors with their counts, as one text. The most frequent
+// kind comes first.
 func (o *Results) Kinds() string {
 	n := make(map[string]int)
 	for _, f := range o.Failures {
@@ -137,8 +137,8 @@ func (o *Results) Kinds() string {
 // Writes returns the number of mutations that the function has asked for.
 func (o *Results) Writes() int { return o.writes + len(o.Page.Mutations) }
 
-// took adds the function's time for an entity. The part hung, in which the call waited or timed
-// out, says nothing about the function's pace.
+// took adds the function's time for an entity. hung is the part in which the call waited or timed
+// out, which says nothing about the function's speed.
 func (o *Results) took(t, hung time.Duration) {
 	o.lately.Add(t - hung)
 	o.Spent += t
@@ -147,9 +147,9 @@ func (o *Results) took(t, hung time.Duration) {
 	o.dearest = max(o.dearest, t-hung)
 }
 
-// shared adds the time of a concurrent call that has ended: its share of the common time, and the
-// part of the share in which it waited or timed out. If first is not set, the function ran on the
-// same entity before.
+// shared adds the time of an ended call that overlapped with others. share is its part of the
+// common time, and hung the part of share in which it waited or timed out. first is false if the
+// function has run on the same entity before.
 func (o *Results) shared(share, hung time.Duration, first bool) {
 	if first {
 		o.lately.Add(share - hung)
@@ -160,10 +160,10 @@ func (o *Results) shared(share, hung time.Duration, first bool) {
 	o.dearest = max(o.dearest, share-hung)
 }
 
-// full reports whether the page has to end before the entity at place, with left entities
-// remaining. It ends if its time is over, or early if idle workers can take the rest. A page that
-// needs little more time goes on. The page also ends before an entity that it has written, because
-// only the next commit can change that again.
+// full reports whether the page must end before the entity at place, with left entities remaining.
+// It ends if its time is over, or earlier if idle workers can process the rest. If only little more
+// time is needed, it continues. The page also ends before an entity that it has written, because
+// only the next commit can write this entity again.
 func (o *Results) full(next *datastore.Key, place, left int, budget time.Duration) bool {
 	if place == 0 {
 		return false
@@ -176,8 +176,8 @@ func (o *Results) full(next *datastore.Key, place, left int, budget time.Duratio
 		!o.takes(next, nil)
 }
 
-// tookAll reports whether the page's time is over. The remaining entities are expected to need the
-// time needs.
+// tookAll reports whether the page's time is over. needs is the expected time for the remaining
+// entities.
 func (o *Results) tookAll(needs, budget time.Duration) bool {
 	if o.Spent+needs <= longer(budget) {
 		budget = longer(budget)
@@ -185,15 +185,14 @@ func (o *Results) tookAll(needs, budget time.Duration) bool {
 	return o.Spent >= budget
 }
 
-// longer returns the time for a page that can finish its range in it: twice the normal budget.
-// Otherwise the few remaining entities would need a page of their own, which costs as much as a
-// full one.
+// longer returns the budget of a page that can finish its range: twice the normal budget. Otherwise
+// the few remaining entities would need a page of their own, which costs as much as a full one.
 func longer(budget time.Duration) time.Duration { return max(budget, min(2*budget, MaxTime)) }
 
-// NextPage returns how many entities the next pages should have: as many as fit into the budget at
-// the speed of this page, without its slowest entity. If the speed is within a factor of two of the
-// job's usual one, the usual one counts. With a constant page size, fewer ranges end with a partial
-// page.
+// NextPage returns how many entities the next pages should have. It is the number that fits in the
+// budget at the speed of this page, without its slowest entity. If this speed is within a factor of
+// two of the job's usual speed, the usual speed counts. With a constant page size, fewer ranges end
+// with a partial page.
 func (o *Results) NextPage(most int64, budget, usual time.Duration) int64 {
 	each := max(1, o.Each())
 	if each < 2*usual && usual < 2*each {
@@ -202,8 +201,8 @@ func (o *Results) NextPage(most int64, budget, usual time.Duration) int64 {
 	return max(1, min(int64(budget/each), most))
 }
 
-// Limits of a page. MaxTime is the longest setting for its time. maxBytes limits its mutations,
-// well below the 10 MiB of a commit.
+// Limits of a page. MaxTime is the longest allowed setting of its time. maxBytes limits its
+// mutations, well below the 10 MiB of a commit.
 const (
 	MaxTime  = 25 * time.Second
 	maxBytes = 4 << 20
@@ -214,5 +213,5 @@ func (o *Results) Full(size int64, budget time.Duration) bool {
 	return o.Reached >= int(size) || o.Bytes >= maxBytes || o.Spent >= budget
 }
 
-// Moves returns how often other clients have changed the page's entity that m belongs to.
+// Moves returns how often other clients have changed the page's entity to which m belongs.
 func (o *Results) Moves(m Moved) int { return o.results[m.of].moves }

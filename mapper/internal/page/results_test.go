@@ -12,8 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestNextPage checks the size of the next page, for pages of at most 500 entities and one
-// second.
+// TestNextPage checks the size of the next page, for pages of at most 500 entities and one second.
 func TestNextPage(t *testing.T) {
 	const ms = time.Millisecond
 	for _, test := range []struct {
@@ -40,7 +39,7 @@ func TestNextPage(t *testing.T) {
 	}
 }
 
-// TestSudden checks a page whose entities become slow halfway.
+// TestSudden checks a page whose entities become slow in its second half.
 func TestSudden(t *testing.T) {
 	const ms = time.Millisecond
 	o := new(Results)
@@ -67,7 +66,7 @@ func TestSudden(t *testing.T) {
 	}
 }
 
-// TestKinds checks how a log line names the errors of a page.
+// TestKinds checks how a log line lists the kinds of a page's errors.
 func TestKinds(t *testing.T) {
 	fails := func(n int, err error) (all []record.Failure) {
 		for i := range n {
@@ -81,7 +80,8 @@ func TestKinds(t *testing.T) {
 	}
 	o := Results{sum: sum{Failures: append(append(fails(2, slow), fails(3, nil)...), fails(1, errors.New("bad"))...)}}
 	got := o.Kinds()
-	o.Failures = append(o.Failures, record.Failure{At: keyspace.At(keyOf(9))}) // no error is known
+	// the error of this failure is unknown
+	o.Failures = append(o.Failures, record.Failure{At: keyspace.At(keyOf(9))})
 	if more := o.Kinds(); more != got {
 		t.Errorf("%q, with one more failure %q", got, more)
 	}
@@ -103,7 +103,8 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestFull checks which pages are full in a job whose pages have 10 entities or take a second.
+// TestFull checks which pages count as full, in a job whose pages have 10 entities or take a
+// second.
 func TestFull(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -121,7 +122,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestFailed checks the results of a page whose function does not run.
+// TestFailed checks the results of a page on which the function does not run.
 func TestFailed(t *testing.T) {
 	f := record.Failure{At: keyspace.At(keyOf(1)), Err: errBad}
 	for want, o := range map[string]*Results{
@@ -133,8 +134,8 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// TestTookAll checks when the time of a page is over that may take 10 seconds, or twice that if it
-// then ends.
+// TestTookAll checks when the time of a page is over. The page may take 10 seconds, or twice as
+// long if it then finishes its range.
 func TestTookAll(t *testing.T) {
 	for _, c := range []struct {
 		spent, needs time.Duration
@@ -150,8 +151,8 @@ func TestTookAll(t *testing.T) {
 	}
 }
 
-// TestShared checks how the time of concurrent calls counts: each entity's once, also if the function
-// runs twice on it.
+// TestShared checks how the time of overlapping calls counts. Each entity must count once, even if
+// the function runs twice on it.
 func TestShared(t *testing.T) {
 	o := &Results{Reached: 4, Ran: 100 * time.Second}
 	o.shared(2*time.Second, 0, true)

@@ -10,64 +10,64 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
-// A crew calls the function for several entities of a chunk at once, or for batches of them. Calls
-// start in the order of the entities, and results are added in that order. If a call has read
-// something before an earlier entity's write of it was known, the function runs again. So the
-// page's results are the same as in sequential calls.
+// A crew calls the function for several entities of a chunk at the same time, or for batches of
+// them. Calls start in the order of the entities, and results are added in this order. A call may
+// have read something that an earlier entity's call has then written. In this case, the function
+// runs again. So the page's results are the same as with one call at a time.
 type crew struct {
 	page    *Page
 	results *Results
 	chunk   *chunk
 	begun   time.Time // start of the page
 
-	base    int     // the place of the chunk's first entity in the page
-	taken   int     // number of the chunk's entities for which a call was prepared
+	base    int     // the place in the page of the chunk's first entity
+	taken   int     // number of the chunk's entities for which calls were prepared
 	turns   []*turn // calls that have started and whose results are not added yet, in order
-	again   *turn   // the call that has to run again next; nil: none
-	atOnce  int     // maximum number of calls at once
+	again   *turn   // the call that must run again next; nil: none
+	atOnce  int     // maximum number of calls at the same time
 	batch   int     // maximum number of entities in a call
 	running int
 	ended   chan *turn
-	bytes   int // size of the results of ended calls that are not added yet
+	bytes   int // size of the results that are not added yet, of ended calls
 
-	over     bool // whether no further call starts
+	over     bool // whether no further call may start
 	cut      bool // whether no further result is added
 	err      error
 	panicked any
 
-	// clock is one call's share, at the time at, of the time since the start of the chunk. Calls
-	// that run at the same time share it equally.
+	// clock is the share of one call in the time from the start of the chunk up to the time at.
+	// Calls that run at the same time share the time equally.
 	clock time.Duration
 	at    time.Time
 
-	next  *turn     // the prepared call that has to wait; nil: none
-	pass  pace.Pass // the brake's permission for the call in next
-	since time.Time // the time at which the wait of next has started; zero: there is no wait
+	next  *turn     // a prepared call that has to wait; nil: none
+	pass  pace.Pass // the permission of the brake (pace.Brake) for this call
+	since time.Time // when this call started to wait; zero: it does not wait
 }
 
-// A turn is the state of one call in a crew.
+// A turn is the state of one call of a crew.
 type turn struct {
 	group         // the entities of the call
-	all   []*hand // the entities of the call, and the ones between them that need no call
+	all   []*hand // the call's entities, and the entities between them that need no call
 	called
-	left     error // why the call did not return: it timed out, or ended its goroutine
+	left     error // why the call did not return: it timed out, or it ended its goroutine
 	panicked any
 
-	from  time.Time     // when the call has started
-	clock time.Duration // the value of the crew's clock when the call has started
+	from  time.Time     // when the call started
+	clock time.Duration // the value of the crew's clock when the call started
 	reran bool
 	done  bool
 }
 
-// runTogether runs the function over the entities of a chunk like runChunk, but with several calls
-// at once, or with batches.
+// runTogether runs the function over the entities of a chunk. It does the same as runChunk, but
+// with overlapping calls or with batches.
 func (p *Page) runTogether(ctx context.Context, o *Results, c *chunk, begun time.Time) (full bool, err error) {
 	w := &crew{page: p, results: o, chunk: c, begun: begun, base: o.Reached, atOnce: max(1, p.AtOnce),
 		batch: p.inCall(), ended: make(chan *turn, max(1, p.AtOnce)), at: time.Now()}
 	for {
 		wait := w.begin(ctx)
 		w.add()
-		if w.running == 0 && wait == 0 { // nothing has to run again: it would run
+		if w.running == 0 && wait == 0 { // no call waits to run again, because it would be running now
 			break
 		}
 		w.await(ctx, wait)
@@ -75,13 +75,13 @@ func (p *Page) runTogether(ctx context.Context, o *Results, c *chunk, begun time
 	}
 	p.Paces.Brake(p.Job.Ref()).Leave(w.pass)
 	if w.panicked != nil {
-		panic(w.panicked) // panic in the delivery's goroutine, which handles it
+		panic(w.panicked) // panic again in the delivery's goroutine, which handles it
 	}
 	return w.over, w.err
 }
 
-// begin starts as many calls as may run at once. It returns how long the next call has to wait for
-// the rate; 0: it waits for the end of another call.
+// begin starts as many calls as may run at the same time. wait is how long the next call has to
+// wait for the job's rate. If it is 0, the next call waits for the end of another call.
 func (w *crew) begin(ctx context.Context) (wait time.Duration) {
 	for w.running < w.atOnce {
 		if t := w.again; t != nil {
@@ -146,8 +146,8 @@ func (w *crew) take(t *turn) {
 	w.turns = append(w.turns, t)
 }
 
-// share divides the time of a call among its entities. The part hung is time in which the call
-// waited or timed out.
+// share divides the time of a call among its entities. hung is the part in which the call waited or
+// timed out.
 func (w *crew) share(t *turn, share, hung time.Duration) {
 	n := time.Duration(len(t.all))
 	for range t.all {
@@ -155,7 +155,7 @@ func (w *crew) share(t *turn, share, hung time.Duration) {
 	}
 }
 
-// full reports whether the page has to end before the entity at place.
+// full reports whether the page must end before the entity at place.
 func (w *crew) full(place int) bool {
 	p, o := w.page, w.results
 	w.tick(time.Now())
@@ -175,7 +175,8 @@ func (w *crew) fail(err error) {
 func (w *crew) end() { w.over, w.cut, w.again = true, true, nil }
 
 // mayBegin returns how long the call for the entity at place has to wait for the job's rate and its
-// brake: see Page.await. If that is too long, the page is over.
+// brake (pace.Brake): see Page.await. If this is too long, no further call starts, and the page
+// ends there.
 func (w *crew) mayBegin(place int) (wait time.Duration, err error) {
 	p, now := w.page, time.Now()
 	if wait := p.Begin.Add(time.Duration(place) * p.Spacing).Sub(now); wait > 0 {
@@ -219,7 +220,7 @@ func (w *crew) start(ctx context.Context, t *turn) {
 	}()
 }
 
-// await waits until a call ends, or for the given time; 0: no limit.
+// await waits until a call ends, or until the given time has passed. 0 means no limit.
 func (w *crew) await(ctx context.Context, wait time.Duration) {
 	if w.running > 0 && wait == 0 {
 		w.finish(<-w.ended)
@@ -243,7 +244,7 @@ func (w *crew) await(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// finish records the end of a call.
+// finish records that a call has ended, and its time. Its results are added later, in order.
 func (w *crew) finish(t *turn) {
 	w.tick(time.Now())
 	w.running--
@@ -257,7 +258,8 @@ func (w *crew) finish(t *turn) {
 	}
 	if errors.Is(t.left, function.ErrTimeout) {
 		hung = share
-		w.over = w.over || w.page.Mode == function.Update // the entities that it has read are old by now
+		// the entities that were read with this chunk may have changed since
+		w.over = w.over || w.page.Mode == function.Update
 	}
 	w.over = w.over || t.end != nil
 	if t.left != nil {
@@ -270,8 +272,8 @@ func (w *crew) finish(t *turn) {
 }
 
 // leave records the outcome of a call that did not return, because it timed out or ended its
-// goroutine. The entity has failed. If the call has a batch, the page ends before it. If the batch
-// is the page's first, the page is retried with fewer entities.
+// goroutine. Its entity fails. If the call has a batch, the page ends before the batch instead. If
+// this is the page's first batch, the page is retried with fewer entities.
 func (w *crew) leave(t *turn) {
 	err := w.page.left(&t.group, t.left)
 	t.called = called{}
@@ -286,7 +288,7 @@ func (w *crew) leave(t *turn) {
 	}
 }
 
-// load returns the bytes that a result adds to the page's commit.
+// load returns the number of bytes that a result adds to the page's commit.
 func (r *result) load() int {
 	if r.effect == nil {
 		return 0
@@ -294,7 +296,7 @@ func (r *result) load() int {
 	return r.effect.Bytes + r.bytes
 }
 
-// add adds the results of ended calls, in the order of entities, up to the first call that still
+// add adds the results of ended calls in the order of the entities, up to the first call that still
 // runs.
 func (w *crew) add() {
 	for !w.cut && len(w.turns) > 0 && w.turns[0].done {
@@ -308,16 +310,16 @@ func (w *crew) add() {
 	}
 }
 
-// addNext adds the result of the next entity, which is entity i of the call t. It returns false if
-// the page ends instead, or if the function has to run again on the entity.
+// addNext adds the result of the next entity, which is entity i of the call t. It returns false in
+// two cases: the page ends before the entity, or the function must run again on it.
 func (w *crew) addNext(t *turn, i int) bool {
 	p, o, c, h := w.page, w.results, w.chunk, t.all[i]
 	switch {
-	case t.err != nil: // its page ends before the first entity, or its delivery has ended
+	case t.err != nil: // the page ends before its first entity, or the delivery has ended
 		w.fail(t.err)
 		return false
 	case t.end == h,
-		// not for a Visit: the call has already had its effects
+		// A Visit has already had its effects, so its results are added.
 		o.Reached > 0 && p.Mode == function.Update && o.Bytes >= maxBytes:
 		w.end()
 		return false
@@ -334,16 +336,17 @@ func (w *crew) addNext(t *turn, i int) bool {
 	return true
 }
 
-// stale reports whether the function has to run again on an entity, because an earlier entity has
-// written something that the call has read before.
+// stale reports whether the function must run again on an entity. This is so if the call has read
+// something that an earlier entity's call has written afterwards.
 func (w *crew) stale(t *turn, h *hand) bool {
 	return h.view != nil && !errors.Is(t.left, function.ErrTimeout) && h.view.stale()
 }
 
-// rerun runs the function again on entity i of the call t, and on entities after it that need that,
-// too. All earlier entities are handled by then, so this call reads the same as in a sequential
-// run. If the page's time is over, the page ends before the entity instead. As the entities may
-// depend on each other, rerun also halves the number of calls at once, and of entities in a call.
+// rerun runs the function again on entity i of the call t, and on later entities that need it. By
+// then, all earlier entities are done, so this call reads the same as in a run with one call at a
+// time. If the page's time is over, the page ends before the entity instead. The entities may
+// depend on each other, so rerun also halves the number of overlapping calls, and of entities in a
+// call.
 func (w *crew) rerun(t *turn, i int) {
 	p := w.page
 	if p.Ends() || w.results.tookAll(0, time.Duration(p.Job.PageTime)) {
@@ -351,7 +354,7 @@ func (w *crew) rerun(t *turn, i int) {
 		return
 	}
 	w.atOnce, w.batch = max(1, w.atOnce/2), max(1, w.batch/2)
-	w.next = nil // it may have more entities
+	w.next = nil // when prepared again, the call may have more entities
 	again := &turn{group: group{notes: true, pass: new(pace.Pass)}, reran: true}
 	rest := *t
 	for rest.all = t.all[i:]; len(again.all) == 0 || len(rest.all) > 0 && len(again.all) < w.batch &&
@@ -370,7 +373,7 @@ func (w *crew) rerun(t *turn, i int) {
 	w.turns = append(turns, w.turns[1:]...)
 }
 
-// tick divides the time since the last tick among the calls that run.
+// tick divides the time since the last tick among the running calls.
 func (w *crew) tick(now time.Time) {
 	if w.running > 0 {
 		w.clock += now.Sub(w.at) / time.Duration(w.running)

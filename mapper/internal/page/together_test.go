@@ -36,7 +36,8 @@ func whole(o *Results) string {
 	for _, r := range o.results {
 		fmt.Fprint(&b, r.at.Key.ID, ":")
 		if r.failure != nil {
-			text, _, _ := strings.Cut(r.failure.Err.Error(), "\n") // without the addresses of a stack
+			// only the first line, because a stack has addresses
+			text, _, _ := strings.Cut(r.failure.Err.Error(), "\n")
 			fmt.Fprint(&b, " ", text)
 		}
 		if r.effect != nil {
@@ -58,9 +59,9 @@ func whole(o *Results) string {
 }
 
 // mixed returns a function that reads, writes, inserts and deletes other entities, fails, fails its
-// batch and panics.
+// whole batch, and panics. The seed determines when.
 func mixed(seed uint64) func(c *call) error {
-	busy := 1 + int64(seed%7) // number of other entities
+	busy := 1 + int64(seed%7) // number of other entities that the calls use
 	return func(c *call) error {
 		dice := rand.New(rand.NewPCG(seed, uint64(c.id)))
 		other := func() int64 { return 100 + dice.Int64N(busy) }
@@ -96,9 +97,8 @@ func mixed(seed uint64) func(c *call) error {
 	}
 }
 
-// TestSame compares sequential calls with concurrent ones, and with batches. The functions read,
-// write, insert and delete each other's entities, fail, fail their batch and panic. The results
-// must be the same.
+// TestSame compares runs of the function mixed with one call at a time, with overlapping calls, and
+// with batches. The results must be the same.
 func TestSame(t *testing.T) {
 	again := 0
 	for seed := range uint64(150) {
@@ -134,8 +134,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestAtOnce runs 500 calls of 100 ms each, 50 at once. They take one second, which is 2 ms for
-// each entity. The entities are read as for sequential calls.
+// TestAtOnce runs 500 calls of 100 ms each, 50 at the same time. They must take one second, and 2
+// ms must count for each entity. The entities must be read as with one call at a time.
 func TestAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, most atomic.Int64
@@ -173,7 +173,7 @@ func TestAtOnce(t *testing.T) {
 	})
 }
 
-// TestDear checks that one long call among others does not make the others seem slow.
+// TestDear checks that one long call among overlapping ones does not make the others count as slow.
 func TestDear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := over(kindOf(idsTo(200)...), function.Visit, func(c *call) error {
@@ -227,8 +227,8 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// TestDrains checks a page that has to end with its process: no further call starts, and calls
-// under way have their results.
+// TestDrains checks a page whose process drains. No further call may start, and calls under way
+// must have their results.
 func TestDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -244,7 +244,8 @@ func TestDrains(t *testing.T) {
 	})
 }
 
-// TestSpaces checks that the job's rate spaces calls, even if many may run at once.
+// TestSpaces checks that the job's rate determines the time between calls, even if many may
+// overlap.
 func TestSpaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, starts := time.Now(), make([]time.Duration, 21)
@@ -266,7 +267,7 @@ func TestSpaces(t *testing.T) {
 	})
 }
 
-// TestBrakesTogether checks concurrent calls of a service with a limit of 20 calls a second.
+// TestBrakesTogether checks overlapping calls of a service with a limit of 20 calls a second.
 func TestBrakesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tokens, at := 20.0, time.Now()
@@ -288,7 +289,7 @@ func TestBrakesTogether(t *testing.T) {
 		}, idsTo(400)...)
 		p.AtOnce, p.Pause, p.Job.PageTime = 10, 10*time.Second, int64(time.Hour)
 		o, err := p.Run(t.Context())
-		if err != nil || o.Reached != 400 || len(o.Failures) > 100 { // without a brake, 340 calls fail
+		if err != nil || o.Reached != 400 || len(o.Failures) > 100 { // without the brake, 340 calls would fail
 			t.Fatalf("%d reached, %d failed, %v", o.Reached, len(o.Failures), err)
 		}
 		if o.Ran > 40*time.Second {
@@ -297,13 +298,13 @@ func TestBrakesTogether(t *testing.T) {
 	})
 }
 
-// TestRefuses checks a service that goes away. The first two entities that it then refuses get
-// ranges of their own, without a failed attempt, and the page ends before the third. The next page
-// is refused at its first entity.
+// TestRefuses checks a service that stops accepting calls. The first two entities that it refuses
+// must get ranges of their own, without a failed attempt. The page must end before the third. The
+// next page is refused at its first entity.
 func TestRefuses(t *testing.T) {
 	for from, want := range map[int64]string{
 		1: "2 reached, 0 done; failed 1, 2",
-		5: "9 reached, 4 done; failed 5, 6, 7, 8, 9", // most calls were accepted until the seventh
+		5: "9 reached, 4 done; failed 5, 6, 7, 8, 9", // most calls were accepted up to the seventh entity
 	} {
 		for _, atOnce := range []int{1, 20} {
 			synctest.Test(t, func(t *testing.T) {
@@ -339,8 +340,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestEndsTogether checks other reasons to end a page while calls are under way. These calls end
-// first.
+// TestEndsTogether checks other reasons for the end of a page while calls are under way. The page
+// must wait for these calls.
 func TestEndsTogether(t *testing.T) {
 	page := func(fn func(c *call) error) (p *Page, running *atomic.Int64) {
 		running = new(atomic.Int64)
@@ -390,7 +391,7 @@ func TestEndsTogether(t *testing.T) {
 			t.Errorf("%s, %d bytes, %v, %d calls are under way", said(o), o.Bytes, err, running.Load())
 		}
 	})
-	synctest.Test(t, func(t *testing.T) { // each entity reads what the previous one has written
+	synctest.Test(t, func(t *testing.T) { // each entity's call reads what the call before has written
 		p, running := page(func(c *call) error {
 			c.Put(keyOf(100), &struct{ N int64 }{c.sees(100) + 1})
 			return nil

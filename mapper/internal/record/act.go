@@ -13,7 +13,7 @@ type Act struct {
 	What string    `json:"what"`
 	By   string    `json:"by,omitempty"`
 	Why  string    `json:"why,omitempty"`
-	To   JobState  `json:"to"` // the job's state after the act
+	To   JobState  `json:"to"` // the job's state after this entry
 }
 
 // Limits of a job's history. It is stored in the job's record, which may have at most 1 MiB.
@@ -22,7 +22,8 @@ const (
 	maxActBytes = 64 << 10
 )
 
-// A History has the last 100 acts on a job, the oldest one first, as JSON of at most 64 KiB.
+// A History has the last 100 entries of a job's history, the oldest first, as JSON of at most 64
+// KiB.
 type History []byte
 
 // NoteEnd adds to the job's history that the job has ended. If it failed, the entry has the error.
@@ -41,8 +42,8 @@ func (h History) Acts() (acts []Act, err error) {
 	return acts, nil
 }
 
-// With returns the history with another act at its end. If the history can't be decoded, the result
-// has only the new act: a damaged history must not prevent acts.
+// With returns the history with another entry at its end. If the history can't be decoded, the
+// result has only the new entry: a damaged history must not prevent an operation.
 func (h History) With(a Act) History {
 	acts, _ := h.Acts()
 	a.At = a.At.UTC().Truncate(time.Microsecond)

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestActs checks that a history keeps the last hundred acts, and stays small whatever they say.
+// TestActs checks that a history keeps its last hundred entries, and at most 64 KiB of them,
+// however long their texts are.
 func TestActs(t *testing.T) {
 	var h History
 	for i := range 10_000 {
@@ -31,7 +32,8 @@ func TestActs(t *testing.T) {
 	}
 }
 
-// TestActsBound checks that a history drops an act only if it would have more than 64 KiB.
+// TestActsBound checks that a history drops an old entry only if it would otherwise have more than
+// 64 KiB.
 func TestActsBound(t *testing.T) {
 	if acts, err := History(nil).Acts(); acts != nil || err != nil {
 		t.Errorf("an empty history: %v, %v", acts, err)
@@ -51,7 +53,7 @@ func TestActsBound(t *testing.T) {
 	}
 }
 
-// TestNoteEnd checks the entry for the end of a job, and that a job which fails again has two.
+// TestNoteEnd checks the entry for the end of a job. A job that fails twice has two such entries.
 func TestNoteEnd(t *testing.T) {
 	at := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 	j := Job{History: History(nil).With(Act{At: at, What: "started", By: "ann", To: Running})}

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// A Cause is a group of a job's failures whose errors have the same text, apart from names and
-// numbers in it.
+// A Cause is a group of a job's failures whose error texts are equal, apart from names and numbers
+// in them.
 type Cause struct {
 	Text      string
 	Count     int64

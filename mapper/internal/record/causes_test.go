@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestCauses checks that failures are grouped by their cause, the most frequent first, and that the
-// counts are extrapolated if not all failures were read.
+// TestCauses checks that failures are grouped by cause, the largest group first. If not all
+// failures were read, the counts must be extrapolated.
 func TestCauses(t *testing.T) {
 	if got := Causes(nil, 0); len(got) != 0 {
 		t.Errorf("no failures have causes: %+v", got)

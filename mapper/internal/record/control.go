@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ErrState says that a job's state does not allow the operation.
+// ErrState says that an operation is not allowed in the job's state.
 var ErrState = errors.New("the job's state does not allow that")
 
 // ErrOtherArguments says that the ID belongs to a job that was started with another mapper, query
@@ -16,9 +16,11 @@ var ErrOtherArguments = errors.New("a job of this ID has other arguments")
 
 func refuse(j *Job) error { return fmt.Errorf("%w: it is %q", ErrState, j.State) }
 
-// refuseCleaned returns an error if the job's records prevent an operation. There are two cases:
-//   - A clean-up deletes the records of the job's ranges, so they are missing.
-//   - Another job undoes this one and needs its records unchanged.
+// refuseCleaned returns an error if an operation would need records of the job that are deleted or
+// must not change. There are two cases:
+//
+//   - A clean-up deletes the records of the job's ranges.
+//   - Another job undoes this one, and reads its records.
 func (j *Job) refuseCleaned() error {
 	if err := j.HasRecords(); err != nil {
 		return err
@@ -45,18 +47,18 @@ func (j *Job) Pause() (changed bool, err error) {
 	}
 }
 
-// PauseByLimit pauses a running job whose failures exceed a limit, which the text over names. It
-// does nothing if the job's epoch is not the given one.
+// PauseByLimit pauses a running job whose failures exceed a limit. The text over names the limit.
+// If the job has another epoch than the given one, PauseByLimit does nothing.
 //
-// If the limit is on the share of failures, sum has the numbers so far. They become the baseline:
-// after Resume, only later failures count.
+// If the limit is on the share of failures, sum has the present numbers. They become the baseline:
+// after a Resume, only later failures count.
 func (j *Job) PauseByLimit(epoch int64, over string, sum *Totals) (changed bool) {
 	if j.State != Running || j.Epoch != epoch {
 		return false
 	}
 	j.State, j.Limited = Paused, true
 	j.Error = PausedByFailures + ": " + over
-	if sum.Ranges > 0 { // the limit on the share
+	if sum.Ranges > 0 { // true if the limit is on the share of failures
 		j.Failures, j.Tried = sum.Failures, sum.Failures+sum.Processed
 	}
 	return true
@@ -72,7 +74,7 @@ func (j *Job) Abort(now time.Time) (changed bool, err error) {
 		return false, nil
 	case Running, Paused, Failed:
 		if j.State != Failed {
-			j.Error, j.Trouble = "", "" // why it waits
+			j.Error, j.Trouble = "", "" // reasons for waiting, which no longer apply
 		}
 		j.State, j.Ended = Aborted, now.UTC().Truncate(time.Microsecond)
 		return true, nil
@@ -91,14 +93,15 @@ func (j *Job) Resume(failed int64, now time.Time) error {
 	default:
 		return refuse(j)
 	}
-	if err := j.refuseCleaned(); err != nil && len(j.Closing) == 0 { // a job that deletes its records is about to end
+	// A job with Closing set deletes its records itself before it ends, so it may continue.
+	if err := j.refuseCleaned(); err != nil && len(j.Closing) == 0 {
 		return err
 	}
 	if j.Limited && j.Limit > 0 {
 		j.Limit = failed + j.LimitStep
 	}
 	if j.Poor {
-		j.Spent = 0 // a full budget again
+		j.Spent = 0 // the full budget is available again
 		j.Allowance++
 	}
 	j.goOn(now)
@@ -111,9 +114,10 @@ type Selection struct {
 	Failed int64  // the number of the job's failures
 }
 
-// Retry makes the job run again, to process its selected failures once more. A chain of tasks then
-// reopens these failures, and EndRetry records the end of that. If the retry is only for failures
-// of one cause, the job's failure limit rises by the number of the others.
+// Retry makes the job run again, to process the selected failures once more. A chain of tasks then
+// makes their ranges pending again, and EndRetry records the end of this chain. If the retry is
+// only for failures of one cause, the job's failure limit rises by the number of the other
+// failures.
 func (j *Job) Retry(s Selection, now time.Time) error {
 	if err := j.refuseCleaned(); err != nil {
 		return err
@@ -127,19 +131,20 @@ func (j *Job) Retry(s Selection, now time.Time) error {
 	j.Retrying, j.RetryOf = true, s.Cause
 	switch {
 	case s.Cause == "":
-		j.Limit, j.Failures, j.Tried = j.LimitStep, 0, 0 // no failure remains
+		j.Limit, j.Failures, j.Tried = j.LimitStep, 0, 0 // all failures are retried, so none counts
 	case j.Limit > 0:
 		j.Limit = s.Failed + j.LimitStep
 	}
 	return nil
 }
 
-// Retries reports whether a retry that started in the given epoch still reopens failures. A retry
-// of a paused job continues in a new epoch, after Resume.
+// Retries reports whether a retry that was started or continued in the given epoch is still making
+// ranges of failures pending. If a job is paused during a retry, a Resume continues the retry in a
+// new epoch.
 func (j *Job) Retries(epoch int64) bool { return j.State == Running && j.Retrying && j.Epoch == epoch }
 
-// EndRetry records that all selected failures are reopened, and starts a new epoch of the job. The
-// sweep, which enqueues missing tasks, then enqueues the tasks of the reopened failures.
+// EndRetry records that the ranges of all selected failures are pending again, and starts a new
+// epoch of the job. The sweep then enqueues their tasks.
 func (j *Job) EndRetry(epoch int64) (changed bool) {
 	if !j.Retries(epoch) {
 		return false
@@ -149,8 +154,8 @@ func (j *Job) EndRetry(epoch int64) (changed bool) {
 	return true
 }
 
-// CleanUp records the start of a clean-up of a job that has ended. The argument how is JSON that
-// says which records are deleted.
+// CleanUp records that a clean-up of a job starts. The job must have ended. The argument how is
+// JSON that says which records are deleted.
 func (j *Job) CleanUp(how string) (changed bool, err error) {
 	switch {
 	case !j.Over():
@@ -167,15 +172,16 @@ func (j *Job) CleanUp(how string) (changed bool, err error) {
 	return true, nil
 }
 
-// MayEnd reports whether the job may end, after its records were added up in the given epoch. The
-// job must run, without a retry or a clean-up under way. If it has a later epoch, new ranges have
-// appeared since, so the sum is outdated.
+// MayEnd reports whether the job may end, if its records were added up in the given epoch. The job
+// must be running, without a retry or a clean-up. A later epoch means that ranges may have become
+// pending since, so the sum is outdated.
 func (j *Job) MayEnd(epoch int64) bool {
 	return j.State == Running && !j.Retrying && j.Epoch == epoch && j.Cleaning == ""
 }
 
-// Forestall raises the job's epoch to the given one, if that is the next epoch. So it prevents the
-// end of the job by another process: that commit requires an unchanged record.
+// Forestall raises the job's epoch to the given one, if that is the next epoch. This changes the
+// job's record, so a process that is about to end the job can't: its commit requires an unchanged
+// record.
 func (j *Job) Forestall(epoch int64) (changed bool) {
 	if j.Epoch+1 != epoch {
 		return false
@@ -187,16 +193,17 @@ func (j *Job) Forestall(epoch int64) (changed bool) {
 	return true
 }
 
-// Fail ends the job as failed, for the given reason. Set countersLost if the reason is that the
-// counters became too large to keep.
+// Fail ends the job as failed, for the given reason. countersLost says that the reason is counters
+// that became too large.
 func (j *Job) Fail(reason string, countersLost bool, now time.Time) {
 	j.CountersLost, j.Trouble = countersLost, ""
 	j.State, j.Error, j.Ended = Failed, reason, now.UTC().Truncate(time.Microsecond)
 }
 
-// LoseEnd records that the task which should end the job is lost. The generation is part of that
-// task's name, and raising it gives the next task a new name. The next task runs exclusively,
-// because the finalizer may have killed the processes that ran the lost task.
+// LoseEnd records that the task which should end the job was lost. The name of this task contains
+// the generation. LoseEnd raises the generation, so that the next task has a new name. The next
+// task runs exclusively, because the finalizer may have killed the processes that ran the lost
+// task.
 func (j *Job) LoseEnd(generation int64) (changed bool) {
 	if j.State != Running || j.Generation != generation {
 		return false
@@ -207,8 +214,8 @@ func (j *Job) LoseEnd(generation int64) (changed bool) {
 }
 
 // BeginFinalizer writes the crash mark m into the job's record. A delivery calls it before it runs
-// the finalizer. If the record has an older mark, the process of that delivery may have died: see
-// [Suspicion].
+// the finalizer. If the record already has a mark, the process of the delivery that wrote it may
+// have died: see [Suspicion].
 func (j *Job) BeginFinalizer(epoch int64, m CrashMark, now time.Time, deadline time.Duration) (changed bool) {
 	if j.State != Running || j.Epoch != epoch || j.Begun == m.Delivery {
 		return false
@@ -216,7 +223,7 @@ func (j *Job) BeginFinalizer(epoch int64, m CrashMark, now time.Time, deadline t
 	if died := j.Begin(m, now, deadline); died != nil {
 		j.Die(*died, now, deadline)
 	}
-	if j.Error == "" { // a finalizer that returned an error has set it
+	if j.Error == "" { // a non-empty error comes from a finalizer that returned it
 		j.Error = "the finalizer is tried again: a delivery of its task did not come to its end"
 	}
 	return true
@@ -224,8 +231,8 @@ func (j *Job) BeginFinalizer(epoch int64, m CrashMark, now time.Time, deadline t
 
 const waitsForBuild = "its tasks wait for a build that has the mapper "
 
-// NeedsBuild sets or clears an error of the job, which says that its tasks wait for a build of the
-// program that has its mapper. It does not replace another error.
+// NeedsBuild sets or removes the job's error which says that no build of the program with the job's
+// mapper has received its tasks. It does not replace another error.
 func (j *Job) NeedsBuild(missing bool) (changed bool) {
 	text := ""
 	if missing {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestControl tries each operation on a job in each state: which are allowed, which change nothing,
-// and which are refused.
+// TestControl tries each operation on a job in each state. It checks which operations are allowed,
+// change nothing, or are refused.
 func TestControl(t *testing.T) {
 	states := []JobState{Running, Paused, Failed, Aborted, Succeeded, SucceededWithFailures}
 	always := func(f func(*Job) error) func(*Job) (bool, error) {
@@ -18,7 +18,8 @@ func TestControl(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		transition func(*Job) (bool, error)
-		want       string // for each state: x is refused, = changes nothing, and the others are the new state
+		// one entry per state: x is refused, = changes nothing, and any other text is the new state
+		want string
 	}{
 		{"pause", (*Job).Pause, "P = x x x x"},
 		{"abort", func(j *Job) (bool, error) { return j.Abort(noon) }, "A A A = x x"},
@@ -104,8 +105,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestRetryEnds checks that a retry ends only in its own epoch, also if the job was paused and
-// resumed in between.
+// TestRetryEnds checks that a retry ends only in its own epoch. A Resume raises the epoch, so after
+// a pause and a Resume it is a later epoch than at the retry's start.
 func TestRetryEnds(t *testing.T) {
 	j := Job{State: SucceededWithFailures, Epoch: 1}
 	if err := j.Retry(Selection{}, noon); err != nil || !j.Retries(2) || j.Retries(1) || j.MayEnd(2) {
@@ -122,8 +123,8 @@ func TestRetryEnds(t *testing.T) {
 	}
 }
 
-// TestEnd checks that the task that ends a job gets a new name if it is lost, and that a job can
-// fail.
+// TestEnd checks that the task which ends a job gets a new name after it was lost, and that a job
+// can fail.
 func TestEnd(t *testing.T) {
 	j := Job{State: Running, Generation: 2}
 	if j.LoseEnd(1) || !j.LoseEnd(2) || j.Generation != 3 || !j.Suspected() {
@@ -135,7 +136,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestBeginFinalizer checks which marks of deliveries that run the finalizer are taken for deaths.
+// TestBeginFinalizer checks which crash marks of earlier deliveries count as deaths when the
+// finalizer runs again.
 func TestBeginFinalizer(t *testing.T) {
 	j := Job{State: Running, Epoch: 1}
 	first := CrashMark{Delivery: "a", At: rounded, Task: "t", Alone: true}
@@ -162,8 +164,8 @@ func TestBeginFinalizer(t *testing.T) {
 	}
 }
 
-// TestNeedsBuild checks the job's error after a build without its mapper came by, and after one
-// that has it.
+// TestNeedsBuild checks the job's error after a build without its mapper has received a task, and
+// then after a build with it has.
 func TestNeedsBuild(t *testing.T) {
 	j := Job{State: Running, Mapper: "m"}
 	for i, step := range []struct {
@@ -186,8 +188,8 @@ func TestNeedsBuild(t *testing.T) {
 	}
 }
 
-// TestForestall checks that Forestall raises the epoch, and the epoch in which the finalizer took
-// effect, and changes nothing else.
+// TestForestall checks that Forestall raises the job's epoch and the epoch in Finalized, and
+// changes nothing else.
 func TestForestall(t *testing.T) {
 	for _, before := range []Job{
 		{State: Running, Epoch: 3}, {State: Paused, Epoch: 3, Finalizes: true, Finalized: 2},
@@ -207,8 +209,8 @@ func TestForestall(t *testing.T) {
 	}
 }
 
-// TestMayEnd checks that a job ends only if it runs, in the given epoch, and no retry is opening
-// failures.
+// TestMayEnd checks that a job may end only if it runs, is in the given epoch, and has no retry or
+// clean-up under way.
 func TestMayEnd(t *testing.T) {
 	for _, test := range []struct {
 		j    Job
@@ -219,7 +221,7 @@ func TestMayEnd(t *testing.T) {
 		{Job{State: Running, Epoch: 4}, false},
 		{Job{State: Running, Epoch: 3, Retrying: true}, false},
 		{Job{State: Paused, Epoch: 3}, false},
-		{Job{State: Running, Epoch: 3, Cleaning: "{}"}, false}, // its records are being deleted
+		{Job{State: Running, Epoch: 3, Cleaning: "{}"}, false}, // a clean-up is under way
 	} {
 		if got := test.j.MayEnd(3); got != test.want {
 			t.Errorf("%s in epoch %d, retrying %v: %v", test.j.State, test.j.Epoch, test.j.Retrying, got)

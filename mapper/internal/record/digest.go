@@ -16,14 +16,14 @@ import (
 )
 
 // A Digest is a hash of a sequence of values. Equal values give equal digests in every process,
-// also after they were stored and read back.
+// even after they were stored and read back.
 type Digest struct {
 	hash hash.Hash
-	to   *bufio.Writer // buffers what is written to hash, and never fails
+	to   *bufio.Writer // a buffer before hash; its writes never fail
 }
 
-// DigestSize is the length of a digest in bytes. It is a part of a SHA-256, which is enough to
-// notice every accidental change.
+// DigestSize is the length of a digest in bytes. A digest is the start of a SHA-256 hash, and is
+// long enough to detect every accidental change.
 const DigestSize = 16
 
 // NewDigest returns a digest that starts with the text what. The text names the kind of digest, so
@@ -120,8 +120,8 @@ func (d *Digest) value(v any) {
 	}
 }
 
-// SingleSum returns a digest of the range's ID and its single entity, as a number. A parent stores
-// the sum over such children in Range.Single.
+// SingleSum returns a hash of the range's ID and its single entity, as a number. The parent stores
+// the sum of these numbers over such children in Range.Single.
 func (r *Range) SingleSum() tally.Sum {
 	d := NewDigest("single")
 	d.text(r.ID)
@@ -141,8 +141,7 @@ func KeysDigest(at []*keyspace.Position) []byte {
 	return d.Sum()
 }
 
-// Digest returns the seal of a range that is done: a digest of its start and end, and of its
-// results.
+// Digest returns the seal of a range that is done: a hash of its start, its end and its results.
 func (r *Range) Digest() []byte {
 	d := NewDigest("range 1")
 	d.text(r.Ref().String())
@@ -163,7 +162,9 @@ func (r *Range) Digest() []byte {
 	}
 	d.time(r.Created)
 	d.time(r.Done)
-	if r.Written != 0 { // older builds store 0, and their seals are without it
+	// If Written is 0, it is left out, because older builds stored no such field and sealed records
+	// without it.
+	if r.Written != 0 {
 		d.text("written")
 		d.integer(r.Written)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// TestSealsOfOlderBuilds checks that seals and digests stay the same. A job that was started by an
-// older build has records with the seals of that build.
+// TestSealsOfOlderBuilds checks that seals and digests do not change from build to build. A job
+// that an older build has started has records with that build's seals.
 func TestSealsOfOlderBuilds(t *testing.T) {
 	order := datastore.NameKey("Order", "o-1", datastore.IDKey("Account", 7, nil))
 	order.Namespace, order.Parent.Namespace = "eu", "eu"
@@ -45,8 +45,8 @@ func TestSealsOfOlderBuilds(t *testing.T) {
 	}
 }
 
-// TestSealed checks which fields of a record its seal covers: all that say what the range was, and
-// what its page did. The other fields steer the work.
+// TestSealed checks which fields of a record its seal covers: those that say what the range was,
+// and what its page did. The other fields only control the work.
 func TestSealed(t *testing.T) {
 	sealed := strings.Fields("Job Incarnation ID Failed State Depth Start End Namespace Kind Alone Refusals Children " +
 		"Continued Retries Recorded Single Entities Keys Processed Written Full Unsharded Counters Error Created Done")
@@ -75,8 +75,8 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// TestDigestsDiffer checks that different positions have different digests, and that a position
-// which was stored and read has the same.
+// TestDigestsDiffer checks that different positions have different digests. A position that was
+// stored and read back must have the same digest as before.
 func TestDigestsDiffer(t *testing.T) {
 	valued := func(v any) *keyspace.Position {
 		return &keyspace.Position{Valued: true, Value: v, Key: datastore.IDKey("K", 1, nil)}

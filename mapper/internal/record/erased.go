@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// A Closing is a summary of a job's records. A job whose mapper has mapper.Mapper.Forget deletes
-// its records before it ends. Until then it keeps this summary in its own record.
+// A Closing is a summary of a job's records. If a job's mapper sets mapper.Mapper.Forget, the job
+// deletes its records before it ends. The job's own record then keeps this summary.
 type Closing struct {
 	Ranges   int64  `json:"ranges"`
 	Alone    int64  `json:"alone"`
 	Failures int64  `json:"failures"`
 	Salt     string `json:"salt"`
-	// salted hashes of the IDs of other jobs that this job has cleaned up
+	// salted hashes of the IDs of other jobs whose records this job has cleaned up
 	Forgot []string `json:"forgot,omitempty"`
-	More   int64    `json:"more,omitempty"` // number of further jobs for which Forgot has no room
+	More   int64    `json:"more,omitempty"` // number of other such jobs, whose hashes do not fit in Forgot
 }
 
-// maxForgot is how many hashes a Closing has in Forgot. They take about 35 KiB.
+// maxForgot is the largest number of hashes in Forgot. They take about 35 KiB.
 const maxForgot = 1000
 
-// Close starts the deletion of the records of a running job's ranges. The summary of these records
-// is c, and their total is sum. The argument how is JSON that says how they are deleted, as in
+// Close starts the deletion of the records of a running job's ranges. c is their summary, and sum
+// has their totals. The argument how is JSON that says which records are deleted, as in
 // [Job.CleanUp].
 func (j *Job) Close(c Closing, sum *Totals, how string) error {
 	text, err := json.Marshal(c)
@@ -50,8 +50,8 @@ func (j *Job) DecodeClosing() (*Closing, error) {
 	return c, nil
 }
 
-// Forget adds hashes of the IDs of other jobs to Forgot. The job is about to remove the subject
-// from their records.
+// Forget adds salted hashes of job IDs to Forgot. The caller is about to remove the subject from
+// the records of these jobs.
 func (c *Closing) Forget(ids []string) (changed bool) {
 	for _, id := range ids {
 		h := Salted(c.Salt, id)
@@ -76,17 +76,17 @@ func Salted(salt, text string) string {
 
 const erasedText = "(erased)"
 
-// Redact removes from a job's record everything that can name an entity or say what the job was
-// about: query, parameters, errors, reasons and names of counters. The history keeps times,
-// actions, and the operators whom the subject does not mention; with an empty subject it keeps no
-// operators.
+// Redact removes from a job's record everything that can name an entity, or say what the job was
+// about: query, parameters, errors, reasons, and names of counters. Numbers stay. A salted hash
+// replaces the query and the parameters. The salt is not stored.
 //
-// Numbers stay. A salted hash replaces the query and the parameters, and its salt is not kept.
+// The history keeps times, actions, and the names of operators that do not mention the subject. If
+// the subject is empty, the history keeps no names of operators.
 func (j *Job) Redact(s Subject, salt string, now time.Time) error {
 	hash := Salted(salt, string(j.Query)+"\x00"+string(j.Params))
 	j.Query, j.Params = fmt.Appendf(nil, `{"kind":"erased-%s"}`, hash), fmt.Appendf(nil, `{"erased":"%s"}`, hash)
 	j.Closing, j.Undo = nil, ""
-	acts, _ := j.History.Acts() // none after an error
+	acts, _ := j.History.Acts() // an error leaves no entries
 	j.History = nil
 	for _, a := range acts {
 		if a.Why != "" {
@@ -109,7 +109,7 @@ func (j *Job) Redact(s Subject, salt string, now time.Time) error {
 // counters. It leaves query and parameters alone. It reports whether it has changed anything.
 func (j *Job) RedactTexts(s Subject) (changed bool, err error) {
 	acts, err := j.History.Acts()
-	said := err != nil // a history that can't be read is dropped
+	said := err != nil // if the history can't be decoded, it is dropped, which is a change, too
 	var history History
 	for _, a := range acts {
 		for _, text := range []*string{&a.What, &a.By, &a.Why} {
@@ -136,8 +136,8 @@ func (j *Job) RedactTexts(s Subject) (changed bool, err error) {
 	return said || changed, err
 }
 
-// RedactValues removes from a job's record all texts that may quote an entity: errors, and the
-// names of counters and namespaces. It reports whether it has changed anything.
+// RedactValues removes from a job's record all texts that may contain data of an entity: errors,
+// and the names of counters and namespaces. It reports whether it has changed anything.
 func (j *Job) RedactValues() (changed bool, err error) {
 	for _, text := range []*string{&j.Error, &j.Trouble, &j.RetryOf} {
 		if *text != "" && *text != erasedText {
@@ -157,7 +157,8 @@ func (j *Job) RedactValues() (changed bool, err error) {
 }
 
 // ComesAnywhere reports whether the job may read data in any namespace. An undo may, because its
-// query is over records of ranges. So may a job whose query can't be decoded.
+// query selects records of ranges, which can be about any namespace. A job whose query can't be
+// decoded may, too.
 func (j *Job) ComesAnywhere() bool {
 	var q struct {
 		Kind string `json:"kind"`
@@ -166,14 +167,15 @@ func (j *Job) ComesAnywhere() bool {
 	return json.Unmarshal(j.Query, &q) != nil || q.All || q.Kind == RangeKind
 }
 
-// NamesKeys reports whether a job's query contains keys: an ancestor, a start or an end.
+// NamesKeys reports whether a job's query contains keys, as its ancestor, start or end.
 func (j *Job) NamesKeys() bool {
 	var q struct{ Ancestor, Start, End json.RawMessage }
 	return json.Unmarshal(j.Query, &q) != nil || len(q.Ancestor)+len(q.Start)+len(q.End) > 0
 }
 
-// RedactPast replaces IDs of jobs that mention the subject by salted hashes, in the past ticks of a
-// schedule. The salt is not kept. Ticks that can't be decoded are dropped.
+// RedactPast changes a schedule's past ticks (planned times of runs). It replaces IDs of jobs that
+// mention the subject by salted hashes. The salt is not stored. Ticks that can't be decoded are
+// dropped.
 func (s *Schedule) RedactPast(of Subject, salt string) {
 	all := s.past()
 	for i, p := range all {
@@ -183,6 +185,6 @@ func (s *Schedule) RedactPast(of Subject, salt string) {
 	}
 	s.Past = nil
 	if len(all) > 0 {
-		s.Past, _ = json.Marshal(all) // as in note, it can't fail
+		s.Past, _ = json.Marshal(all) // texts and valid times can always be encoded
 	}
 }

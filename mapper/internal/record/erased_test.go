@@ -13,7 +13,6 @@ import (
 
 var alice = Subject{Words: []string{"alice"}}
 
-// history returns the history of some acts, as text of what, by and why.
 func history(acts ...Act) (h History) {
 	for _, a := range acts {
 		h = h.With(a)
@@ -21,7 +20,7 @@ func history(acts ...Act) (h History) {
 	return h
 }
 
-// acts returns the texts of a history: what, by and why of each act.
+// acts returns the texts of each entry in a history: the action, the operator and the reason.
 func acts(t *testing.T, h History) (all [][3]string) {
 	t.Helper()
 	of, err := h.Acts()
@@ -34,8 +33,8 @@ func acts(t *testing.T, h History) (all [][3]string) {
 	return all
 }
 
-// TestRedact checks that nothing in a job's record tells what the job was about, and that numbers,
-// times and actions stay.
+// TestRedact checks that the redacted record of a job does not tell what the job was about, but
+// keeps numbers, times and actions.
 func TestRedact(t *testing.T) {
 	job := Job{ID: "j", Query: []byte(`{"kind":"Account"}`), Params: []byte(`{"name":"alice"}`), Undo: "undo-alice",
 		Closing: []byte(`{}`), Error: "no mail to alice", Trouble: "alice is busy", RetryOf: "no mail",
@@ -74,7 +73,7 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// TestRedactTexts checks that mentions of a subject are removed, and everything else stays.
+// TestRedactTexts checks that texts which mention the subject are removed, and all others are kept.
 func TestRedactTexts(t *testing.T) {
 	totals := func(s Totals) []byte {
 		var j Job
@@ -133,7 +132,8 @@ func TestRedactTexts(t *testing.T) {
 	}
 }
 
-// TestRedactValues checks that errors and names go, once, and that it says whether they did.
+// TestRedactValues checks that errors and names are removed, and that the method reports whether
+// there were any.
 func TestRedactValues(t *testing.T) {
 	totals := func(counters map[string]int64, spaces map[string]SpaceTotals) []byte {
 		var j Job
@@ -172,8 +172,8 @@ func TestRedactValues(t *testing.T) {
 	}
 }
 
-// TestRedactPast checks that a schedule's past ticks keep what became of them, and the jobs of
-// others.
+// TestRedactPast checks a schedule's past ticks (planned times of runs) after an erasure. They must
+// keep their outcomes, and the IDs of jobs that do not mention the subject.
 func TestRedactPast(t *testing.T) {
 	var s Schedule
 	s.Skip(rounded, "alice")
@@ -192,8 +192,8 @@ func TestRedactPast(t *testing.T) {
 	}
 }
 
-// TestClosing checks that a job which deletes its records keeps their summary, and that damage to
-// it is no silence.
+// TestClosing checks that a job which deletes its records keeps their summary. A damaged summary
+// must give an error, and not count as none.
 func TestClosing(t *testing.T) {
 	j := Job{ID: "j"}
 	if c, err := j.DecodeClosing(); c != nil || err != nil {
@@ -215,7 +215,8 @@ func TestClosing(t *testing.T) {
 	}
 }
 
-// TestForget checks that a summary names each job once, up to a limit, and counts the others.
+// TestForget checks that a summary contains each job once, and only counts the jobs above the
+// limit.
 func TestForget(t *testing.T) {
 	c := Closing{Salt: "s"}
 	if c.Forget(nil) || !c.Forget([]string{"a", "a", "b"}) || c.Forget([]string{"b", "a"}) ||
@@ -231,8 +232,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestWhatAQueryTells checks what the query of a job tells an erasure about it. A query that can't
-// be read may be about anything.
+// TestWhatAQueryTells checks what ComesAnywhere and NamesKeys return for a job's query. A query
+// that can't be decoded may select anything.
 func TestWhatAQueryTells(t *testing.T) {
 	for query, want := range map[string]struct{ anywhere, keys bool }{
 		`{"kind":"Account"}`:                       {false, false},

@@ -25,11 +25,11 @@ type ExampleProperty struct {
 	After  string `json:"after"`
 }
 
-// PageExamples is how many examples of each page a rehearsal keeps.
+// PageExamples is the number of examples that a rehearsal (a dry run of a job) stores of each page.
 const PageExamples = 2
 
-// Exemplify stores examples of what a page would change, in the record of a rehearsal's range. It
-// stores none if they do not fit.
+// Exemplify stores examples of what a page would change, in the record of a range of a rehearsal (a
+// dry run). If they do not fit, it stores none.
 func (r *Range) Exemplify(all []Example) {
 	if len(all) == 0 {
 		return
@@ -43,7 +43,7 @@ func (r *Range) Exemplify(all []Example) {
 	}
 }
 
-// ExamplesOf returns the examples stored in the records of a rehearsal's pages.
+// ExamplesOf returns the examples stored in the records of the pages of a rehearsal (a dry run).
 func ExamplesOf(ranges []*Range) (all []Example, err error) {
 	for _, r := range ranges {
 		var some []Example

@@ -2,15 +2,15 @@ package record
 
 import "github.com/scattermap/scattermap/mapper/internal/split"
 
-// A First says into which ranges the start of a job cuts the root, the range of the whole query.
-// The zero value does not cut it. The root's task then does that.
+// A First says into which ranges the start of a job cuts the root, which is the range of the whole
+// query. If it is zero, the start does not cut the root, and the root's task does.
 type First struct {
 	Pieces     []split.Piece // the root's own piece, then the pieces of its first children
 	EntitySize int64         // average size of an entity in bytes; 0: unknown
 }
 
-// Ranges returns the ranges with which a new job starts: the root, and the children that are cut
-// off it.
+// Ranges returns the records of the ranges with which a new job starts: the root, and its first
+// children.
 func (f First) Ranges(j *Job) (root *Range, children []*Range) {
 	root = j.RootRange()
 	if len(f.Pieces) == 0 {
@@ -23,7 +23,7 @@ func (f First) Ranges(j *Job) (root *Range, children []*Range) {
 }
 
 // FirstChildren returns the children of a root that the job's start has recorded. They have only
-// the fields that their first tasks need.
+// the fields that their tasks need at first.
 func (r *Range) FirstChildren() (children []*Range) {
 	for n := range r.Given {
 		children = append(children, &Range{Job: r.Job, Incarnation: r.Incarnation, ID: RangeID(r.ID, n)})

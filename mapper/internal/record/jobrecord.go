@@ -30,8 +30,8 @@ const (
 var ErrNoSuchJob = errors.New("no such job")
 
 // A Job is the record of a job. It is written when the job starts, ends or is controlled, and when
-// its status has something new to show. Pages do not write it, because all of a job's tasks
-// together are too fast for one record.
+// its status has something new to show. The commits of pages do not write it, because a single
+// record can't be written as often as all of a job's pages commit.
 type Job struct {
 	ID string `datastore:"-"`
 	// distinguishes the job from earlier jobs with the same ID, see [Ref]
@@ -40,9 +40,10 @@ type Job struct {
 	Queue       Owner  `datastore:"queue,omitempty,noindex"`
 	// the name of the [Schedule] that started the job; empty: none
 	Schedule string `datastore:"schedule,omitempty,noindex"`
-	// whether the job may run beside other jobs of its mapper and kind, so that it takes no [Slot]
+	// whether the job may run at the same time as other jobs of its mapper and kind, so that it
+	// takes no [Slot]
 	Beside bool `datastore:"beside,omitempty,noindex"`
-	// whether the job gives way to other clients of the database, see pace.Background
+	// whether the job slows down in favour of other clients of the database, see pace.Background
 	Background bool `datastore:"background,omitempty,noindex"`
 	// features of the query that a build must know to run the job, see query.Of
 	Needs  []string `datastore:"needs,omitempty,noindex"`
@@ -50,12 +51,12 @@ type Job struct {
 	Params []byte   `datastore:"params,noindex"` // the parameters as JSON
 	State  JobState `datastore:"state,noindex"`
 	Active bool     `datastore:"active,omitempty"` // whether the job needs sweeps; indexed
-	// part of the names of the job's tasks; a higher one gives new names
+	// part of the names of the job's tasks; raising it gives them new names
 	Generation int64    `datastore:"generation,noindex"`
 	Listed     []string `datastore:"listed,omitempty"` // entries by which jobs are listed, see [Listing]; indexed
-	// raised whenever ranges become pending other than by the commit of their parent
+	// raised whenever ranges become pending, except by the commit of their parent
 	Epoch int64 `datastore:"epoch,noindex"`
-	// raised to refuse moves to another queue that are about to commit, see [Owner.Forestall]
+	// raised to make the commits of moves to another queue fail, see [Owner.Forestall]
 	Forestalled int64 `datastore:"forestalled,omitempty,noindex"`
 	PageSize    int64 `datastore:"page_size,noindex"`
 	PageTime    int64 `datastore:"page_time,noindex"` // the setting PageTime in nanoseconds
@@ -72,7 +73,7 @@ type Job struct {
 	RateThen  []byte    `datastore:"rate_then,omitempty,noindex"` // the rate after RateUntil
 	RampFrom  time.Time `datastore:"ramp_from,noindex"`           // when the rate's ramp started
 	Masks     bool      `datastore:"masks,noindex"`               // whether the database supports property masks
-	// whether the property in the query's ShardBy has times as values
+	// whether the values of the property in the query's ShardBy are times
 	Times bool `datastore:"times,noindex"`
 	// the first value of Limit; each Resume allows this number of further failures
 	LimitStep  int64   `datastore:"limit_step,noindex"`
@@ -93,47 +94,47 @@ type Job struct {
 	CountersLost    bool `datastore:"counters_lost,omitempty,noindex"`
 	CountersDropped bool `datastore:"counters_dropped,omitempty,noindex"`
 
-	// whether the job was resumed after it had failed: then the entities of a page that fails as a
-	// whole become failures
+	// whether the job was resumed after it had failed: since then, if a page fails as a whole, its
+	// entities are recorded as failures
 	Tolerant bool `datastore:"tolerant,noindex"`
-	// about how many failures there were when LimitShare last paused the job
+	// approximate number of failures when LimitShare last paused the job
 	Failures int64 `datastore:"failures,noindex"`
-	// about how many entities were processed or had failed at that time
-	Tried     int64 `datastore:"tried,noindex"`
-	Finalizes bool  `datastore:"finalizes,noindex"` // whether the build that ended the job has a finalizer for it
-	Finalized int64 `datastore:"finalized,noindex"` // the epoch in which the finalizer took effect
-	Retrying  bool  `datastore:"replaying,noindex"` // whether a retry is reopening failures
+	// approximate number of processed and failed entities at that time
+	Tried int64 `datastore:"tried,noindex"`
+	// whether the build that ended the job has a finalizer for its mapper
+	Finalizes bool  `datastore:"finalizes,noindex"`
+	Finalized int64 `datastore:"finalized,noindex"` // the epoch in which the finalizer last took effect
+	Retrying  bool  `datastore:"replaying,noindex"` // whether a retry is still making ranges of failures pending
 	// the [Range.Cause] of the failures that are retried; empty: all
 	RetryOf string    `datastore:"replaying_of,omitempty,noindex"`
 	Created time.Time `datastore:"created,noindex"`
 	Ended   time.Time `datastore:"ended,noindex"`
 	Error   string    `datastore:"error,noindex"`
-	// a text that says why a page is retried at present; empty: none is
+	// a text that says why a page is being retried; empty: no page is
 	Trouble string `datastore:"trouble,omitempty,noindex"`
 	Totals  []byte `datastore:"totals,noindex"` // packed JSON of [Totals]; empty before the job's end
-	// the numbers of Totals when the job last succeeded, while it runs again
+	// if the job runs again after a success, the numbers of Totals from that success
 	Before []byte `datastore:"before,omitempty,noindex"`
-	// whether the job has a draft of its ledger, perhaps from an earlier epoch
+	// whether a draft of the job's ledger is stored, perhaps from an earlier epoch
 	Drafted bool `datastore:"drafted,omitempty,noindex"`
 
 	History History `datastore:"history,omitempty,noindex"`
-	Undo    string  `datastore:"undo,omitempty,noindex"` // the ID of the job that undoes this one
+	Undo    string  `datastore:"undo,omitempty,noindex"` // the ID of the job that undoes this one; empty: none
 
-	// JSON that says which records a clean-up deletes at present; empty: none
+	// JSON that says which records a clean-up under way deletes; empty: no clean-up is under way
 	Cleaning string `datastore:"cleaning,noindex"`
 	// whether some of the job's records are deleted or will expire
 	Cleaned bool `datastore:"cleaned,noindex"`
 	// when a time-to-live policy may delete the record, see mapper.Job.CleanUp
 	Expires time.Time `datastore:"expires,omitempty"`
 
-	// how long the job's records are kept after its end; 0: until somebody cleans up
+	// how long the job's records are kept after its end; 0: without limit
 	Retain time.Duration `datastore:"retain,omitempty,noindex"`
-	// the queue and the time of the automatic clean-up, see retires; indexed; empty: none is
-	// planned
+	// the queue and the time of the automatic clean-up, see retires; indexed; empty: none
 	Retires string `datastore:"retires,omitempty"`
-	// whether the end of the retention has started a clean-up
+	// whether the clean-up was started because the retention was over
 	Retired   bool      `datastore:"retired,omitempty,noindex"`
-	CleanedAt time.Time `datastore:"cleaned_at,omitempty,noindex"` // when the retention has started a clean-up
+	CleanedAt time.Time `datastore:"cleaned_at,omitempty,noindex"` // when this clean-up was started
 
 	// JSON of [Closing]; empty unless the job deletes its records before its end
 	Closing []byte `datastore:"closing,omitempty,noindex"`
@@ -141,7 +142,7 @@ type Job struct {
 	Erased time.Time `datastore:"erased,omitempty,noindex"`
 
 	AttemptSettings
-	Suspicion // deliveries that may have died while they ran the finalizer
+	Suspicion // what is known of deliveries that may have died while they ran the finalizer
 
 	Version int64 `datastore:"-"` // the record's version in the database, see package wire; 0: unknown
 }
@@ -169,12 +170,12 @@ func (j *Job) Root() string { return RangeID(j.Ref().String(), 0) }
 // JobKey returns the key of the record of a job.
 func JobKey(id string) *datastore.Key { return datastore.NameKey(JobKind, id, nil) }
 
-// A Ref names a job by its ID and its incarnation, which tells it from earlier jobs with the same
-// ID. A Ref without an incarnation means the job that has the ID now.
+// A Ref names a job by its ID and its incarnation. The incarnation distinguishes the job from
+// earlier jobs with the same ID. A Ref without an incarnation means the job that has the ID now.
 //
 // Both are part of the names of everything that belongs to the job: records of ranges, tasks,
-// idempotency keys. So a process that wakes after the job's end can't touch a later job with the
-// same ID.
+// idempotency keys. So a process that continues late, after the job's end, can't affect a later job
+// with the same ID.
 type Ref struct{ ID, Incarnation string }
 
 // Ref returns the ID and the incarnation of the job.
@@ -192,14 +193,14 @@ func (r Ref) Is(j *Job) error {
 	return nil
 }
 
-// Incarnate gives a new job its incarnation: the given random number, followed by a hash of that
-// number with the job's ID, mapper, query and parameters.
+// Incarnate sets the incarnation of a new job. It is the given random number, followed by a hash of
+// the number and the job's ID, mapper, query and parameters.
 func (j *Job) Incarnate(number uint64) {
 	j.Incarnation = incarnationOf(j, fmt.Sprintf("%016x", number))
 }
 
-// AsStarted reports whether the job's mapper, query and parameters are unchanged since its start,
-// according to the hash in its incarnation.
+// AsStarted reports whether the job's mapper, query and parameters are unchanged since its start.
+// It compares them with the hash in the job's incarnation.
 func (j *Job) AsStarted() bool {
 	return incarnationOf(j, j.Incarnation[:min(len(j.Incarnation), 16)]) == j.Incarnation
 }
@@ -215,7 +216,7 @@ func incarnationOf(j *Job, number string) string {
 }
 
 // RampBegan returns when the ramp of the job's rate started. Jobs of older builds have no RampFrom
-// until they are resumed; their ramp started when they did.
+// until they are resumed. For them, it returns the start of the job.
 func (j *Job) RampBegan() time.Time {
 	if j.RampFrom.IsZero() {
 		return j.Created
@@ -223,11 +224,11 @@ func (j *Job) RampBegan() time.Time {
 	return j.RampFrom
 }
 
-// AtOnce returns how many of the job's tasks may run at the same time. If the queue's limit is
-// known, it counts too: the result is the larger number.
+// AtOnce returns how many of the job's tasks may run at the same time: the larger of the number of
+// workers and the queue's limit, if that is known.
 func (j *Job) AtOnce() int64 { return max(j.Workers, j.Concurrent) }
 
-// goOn makes the job run again, in a new epoch and with a new generation, so that its tasks get new
+// goOn makes the job run again, in a new epoch and with a new generation. So its tasks get new
 // names.
 func (j *Job) goOn(now time.Time) {
 	j.Tolerant = j.Tolerant || j.State == Failed

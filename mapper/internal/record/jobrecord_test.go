@@ -12,10 +12,10 @@ import (
 
 var (
 	noon    = time.Date(2026, 11, 22, 12, 0, 0, 123456789, time.UTC)
-	rounded = noon.Truncate(time.Microsecond) // as the database stores it
+	rounded = noon.Truncate(time.Microsecond) // rounded to microseconds, as the database stores times
 )
 
-// TestJobTransitions sets a job running, and ends it, from every state.
+// TestJobTransitions makes a job run, and ends it, in every state.
 func TestJobTransitions(t *testing.T) {
 	goOn := func(j *Job) { j.goOn(noon) }
 	succeed := func(sum Totals) func(*Job) {
@@ -95,8 +95,8 @@ func TestActive(t *testing.T) {
 	}
 }
 
-// TestIncarnation checks that two jobs with the same ID have different incarnations, even if they
-// are given the same random number.
+// TestIncarnation checks that two jobs with the same ID have different incarnations, even if their
+// random numbers are equal.
 func TestIncarnation(t *testing.T) {
 	job := Job{ID: "nightly", Mapper: "m", Query: []byte(`{"kind":"A"}`), Params: []byte("{}")}
 	job.Incarnate(7)
@@ -129,7 +129,7 @@ func TestIncarnation(t *testing.T) {
 	}
 }
 
-// TestRampBegan checks since when the rate of a job rises, also of a job of an older build.
+// TestRampBegan checks when the ramp of a job's rate started, for jobs with and without RampFrom.
 func TestRampBegan(t *testing.T) {
 	old, resumed := Job{Created: noon}, Job{Created: noon, RampFrom: rounded.Add(time.Hour)}
 	if !old.RampBegan().Equal(noon) || !resumed.RampBegan().Equal(rounded.Add(time.Hour)) {
@@ -137,7 +137,7 @@ func TestRampBegan(t *testing.T) {
 	}
 }
 
-// TestCheckState checks which texts are states of jobs.
+// TestCheckState checks which texts are valid states.
 func TestCheckState(t *testing.T) {
 	for _, state := range []JobState{"", Running, Paused, Succeeded, SucceededWithFailures, Failed, Aborted} {
 		if err := CheckState(state); err != nil {
@@ -149,8 +149,8 @@ func TestCheckState(t *testing.T) {
 	}
 }
 
-// TestTotalsBefore checks that a job which retries its failures has the numbers of its success, and
-// that damaged totals are no numbers.
+// TestTotalsBefore checks that a job which retries its failures has the totals of its success. If
+// these are damaged, it has none.
 func TestTotalsBefore(t *testing.T) {
 	for before, want := range map[string]int64{
 		"": 0, `{"processed":5}`: 5, `{"processed":5`: 0, `{"processed":"5"}`: 0,

@@ -33,10 +33,10 @@ func (l Listing) prefix() string {
 	return hex.EncodeToString(h.Sum(nil)[:8]) + "."
 }
 
-// Bounds returns the bounds of the index entries of the listing's jobs. It leaves out jobs that did
-// not start before the place in before; an empty place leaves out none.
+// Bounds returns the bounds of the index entries of the listing's jobs. If before is not empty, it
+// includes only jobs whose place is less than before, which started earlier.
 func (l Listing) Bounds(before string) (from, to string) {
-	to = cmp.Or(before, "~") // above all places
+	to = cmp.Or(before, "~") // "~" is above all places
 	if !l.Before.IsZero() {
 		to = min(to, instant(l.Before))
 	}

@@ -8,11 +8,13 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// TestListed checks that a job is in exactly the listings that select it, in the order of starts.
+// TestListed checks that a job is in exactly the listings that select it, and that listings are in
+// the order of the jobs' starts.
 func TestListed(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	j := &Job{ID: "x", Queue: "q", State: Running, Mapper: "m", Created: at}
-	old := &Job{ID: "y", State: Failed, Mapper: "m", Created: at.Add(-time.Microsecond)} // of an older build
+	// an older build has written this record without entries
+	old := &Job{ID: "y", State: Failed, Mapper: "m", Created: at.Add(-time.Microsecond)}
 	for _, test := range []struct {
 		l    Listing
 		x, y bool
@@ -47,7 +49,7 @@ func TestListed(t *testing.T) {
 	if old.Place() >= j.Place() || !ValidPlace(j.Place()) || !ValidPlace(old.Place()) {
 		t.Errorf("%q and %q", old.Place(), j.Place())
 	}
-	// Writing the record updates its entries.
+	// Update sets the record's entries anew.
 	j.Update()
 	if n := len(j.Listed); n != 8 {
 		t.Errorf("the job is listed %d times", n)

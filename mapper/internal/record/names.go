@@ -25,8 +25,9 @@ func ValidIncarnation(s string) bool { return incarnation.MatchString(s) }
 // clocks.
 const DraftKind = "ScattermapDraft"
 
-// RehearsalPrefix is the prefix of the names of rehearsals' mappers. Users' mappers can't have it.
+// RehearsalPrefix is the prefix of the names of mappers for rehearsals, which are dry runs. Users'
+// mappers can't have it.
 const RehearsalPrefix = "rehearsal:"
 
-// IsRehearsal reports whether a mapper of this name is a rehearsal.
+// IsRehearsal reports whether the mapper of this name rehearses another one, without writes.
 func IsRehearsal(mapper string) bool { return strings.HasPrefix(mapper, RehearsalPrefix) }

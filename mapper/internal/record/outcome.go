@@ -13,29 +13,30 @@ import (
 )
 
 // An Outcome is the result of a page. [Range.Commit] stores it in the range's record, and makes the
-// records of the new ranges.
+// records of the child ranges.
 type Outcome struct {
 	Done []*keyspace.Position // entities of the page that were processed or have failed, in order
 	Next *keyspace.Position   // the first entity after Done; nil: the range has no further entity
-	// where the range is cut: its own piece, then those for its children; empty: no cut
+	// where the range is cut: first its own piece, then its children's pieces; empty: it is not cut
 	Cut     []split.Piece
-	GoesOn  bool          // whether the delivery continues with the rest of the range
+	GoesOn  bool          // whether the delivery continues with the rest of the range itself
 	Failed  []Failure     // the entities in Done that have failed
-	Backoff fault.Backoff // the waits before failed entities are retried
+	Backoff fault.Backoff // how long to wait before failed entities are retried
 
 	Generation int64           // the job's generation
 	Space      *keyspace.Space // the kind and namespace of the page's entities; nil: the query has only one
-	Beyond     bool            // whether the rest may have other kinds or namespaces
+	Beyond     bool            // whether the rest of the range may have other kinds or namespaces
 	EntitySize int64           // average size of an entity in bytes; 0: unknown
 	NextPage   int64           // the page size of the range's children
 	Each       time.Duration   // how long the function takes for an entity
 
 	Processed, Written int64
-	// calls of a service that the function has announced since the record was written
+	// calls of a service that the function has announced since the record was last written
 	Calls     int64
-	Conflicts int64          // how often the function ran again because other clients had changed an entity
-	Ran       time.Duration  // how long the function ran
-	Yielded   time.Duration  // how long the page waited because the job is a background job
+	Conflicts int64         // how often the function ran again because other clients had changed an entity
+	Ran       time.Duration // how long the function ran
+	// how long the page waited in favour of other clients, because the job is a background job
+	Yielded   time.Duration
 	Full      bool           // whether the page ended at a limit of count, bytes or time
 	Counters  []byte         // the function's counters as JSON
 	Unsharded int64          // how many entities lack the property in ShardBy, see [Range]
@@ -50,36 +51,36 @@ type Failure struct {
 	Err       error
 	Attempts  int64 // the number of attempts so far
 	Permanent bool  // whether another attempt would fail in the same way
-	Suspected bool  // whether the entity is suspected of killing its process; then no error is known
+	Suspected bool  // whether the entity may have killed its process; there is no error then
 }
 
-// Last reports whether the failure is final, if most attempts are allowed.
+// Last reports whether the failure is final, if an entity has at most most attempts.
 func (f Failure) Last(most int64) bool { return f.Permanent || f.Attempts >= most }
 
 // A Follow says what the delivery must do after the commit of its page.
 type Follow struct {
 	Next   *Range               // the child range that the delivery continues with; nil: none
-	Waits  map[string]time.Time // when children with a retried entity are due, by the children's IDs
+	Waits  map[string]time.Time // when the children with an entity to retry are due, by the children's IDs
 	Failed int                  // number of failed entities that are not retried
 	CutOff int64                // number of child ranges that the page has cut off for other workers
 }
 
-// ErrOverlap says that a page reaches beyond the end of its range, so that another task would
-// process the same entities again. That is a bug in this module.
+// ErrOverlap says that a page goes beyond the end of its range, so another task would process some
+// entities again. This is a bug in scattermap.
 var ErrOverlap = fault.Fatal(errors.New("the page ends after its range: this is a mistake in scattermap, " +
 	"please report it"))
 
-// Commit turns a pending range into one that is done, with the outcome of its page. It only changes
-// records in memory. After an error the range must not be used.
+// Commit marks a pending range as done, and stores the outcome of its page. It only changes records
+// in memory. After an error, the caller must not use the range.
 //
-// It returns the new children, in the order of their indexes: pieces that were cut off, the rest of
-// the range's own piece, entities to retry, failed entities.
+// It returns the new children in the order of their indexes: pieces that were cut off, the rest of
+// the range's own piece, entities to retry, and failed entities.
 func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, err error) {
 	r.RefusedIn, r.Pace = o.Generation, o.Each
 	if o.Space != nil {
 		r.In(*o.Space)
 	}
-	// If the page reaches beyond the first piece, the cut is left to the next page.
+	// If the page goes beyond the first piece, the range is not cut now. The next page may cut it.
 	if at := o.reached(); len(o.Cut) > 1 && at != nil && o.Cut[0].Holds(at) {
 		r.EntitySize = cmp.Or(o.EntitySize, r.EntitySize)
 		children = r.Divide(o.Cut, o.NextPage, o.Space != nil, now)
@@ -97,7 +98,7 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	children = append(children, r.isolate(o, &f, now)...)
 	r.Entities, r.Keys = int64(len(o.Done)), KeysDigest(o.Done)
 	r.Processed, r.Written, r.Conflicts = o.Processed, o.Written, o.Conflicts
-	r.Calls += o.Calls // runs without effect may have announced some before
+	r.Calls += o.Calls // added, because runs that had no effect may have announced calls before
 	r.Ran, r.Full = o.Ran, o.Full
 	r.Yielded = o.Yielded
 	r.Unsharded, r.Counters, r.Wrote = cmp.Or(o.Unsharded, r.Unsharded), o.Counters, o.Wrote
@@ -107,15 +108,15 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	return children, f, nil
 }
 
-// Leave stores which entities a page of an undo did not restore.
+// Leave stores which entities a page of an undo could not restore.
 func (r *Range) Leave(all []undolog.Left) {
 	if len(all) > 0 {
 		r.LeftOf, r.Left = r.Job, undolog.EncodeLeft(all)
 	}
 }
 
-// reached returns the last position that the page has processed. If the page has processed nothing,
-// it returns the first position after it. It returns nil if the range is empty.
+// reached returns the last position that the page has processed. If it has processed none, reached
+// returns the first position after the page, or nil if the range is empty.
 func (o *Outcome) reached() *keyspace.Position {
 	if n := len(o.Done); n > 0 {
 		return o.Done[n-1]
@@ -123,9 +124,9 @@ func (o *Outcome) reached() *keyspace.Position {
 	return o.Next
 }
 
-// Divide cuts the range into the given pieces. The range keeps the first piece, and Divide returns
-// new ranges for the others, its children. They have the given page size. Set many if the query is
-// over several kinds or namespaces. The range then gets the kind and namespace of its piece.
+// Divide cuts the range into the given pieces. The range keeps the first piece. Divide returns
+// children for the other pieces, with the given page size. many says that the query has several
+// kinds or namespaces. The range then gets the kind and namespace of its piece.
 func (r *Range) Divide(pieces []split.Piece, pageSize int64, many bool, now time.Time) []*Range {
 	children := make([]*Range, 0, len(pieces)-1)
 	for _, s := range pieces[1:] {
@@ -143,9 +144,9 @@ func (r *Range) Divide(pieces []split.Piece, pageSize int64, many bool, now time
 	return children
 }
 
-// rest makes a child for what remains of the range's own piece after the page, and shortens the
-// range. It returns nil if nothing remains, or if a child has it already. If the page was suspected
-// of killing its process, so is the rest, because the entity at fault may be in it.
+// rest shortens the range to its page, and makes a child for the rest of its own piece. It returns
+// nil if nothing remains, or if children already have the rest. If the page is suspected of killing
+// its process, so is the rest, because it may contain the entity at fault.
 func (r *Range) rest(o Outcome, now time.Time) *Range {
 	if o.Next == nil || !r.Contains(o.Next) {
 		return nil
@@ -168,8 +169,8 @@ func (r *Range) rest(o Outcome, now time.Time) *Range {
 	return child
 }
 
-// isolate gives each failed entity a child of its own: first the entities to retry, then the final
-// failures. A range with only a single entity records the failure itself.
+// isolate makes a child for each failed entity: first for the entities to retry, then for the final
+// failures. A range that has only a single entity records the failure itself.
 func (r *Range) isolate(o Outcome, f *Follow, now time.Time) (children []*Range) {
 	f.Waits = make(map[string]time.Time)
 	var singles tally.Sum

@@ -14,7 +14,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// ids returns the positions of keys with these IDs.
+// ids returns the positions of keys with the given IDs.
 func ids(all ...int64) (p []*keyspace.Position) {
 	for _, id := range all {
 		p = append(p, at(id))
@@ -22,7 +22,7 @@ func ids(all ...int64) (p []*keyspace.Position) {
 	return p
 }
 
-// said describes a range as a short text.
+// said describes a range as a short text, for comparisons.
 func said(r *Range) string {
 	text := string(r.State) + " ["
 	if r.Start != nil {
@@ -56,7 +56,8 @@ func said(r *Range) string {
 	return text
 }
 
-// TestCommit ends a range of the keys [10, 20) with the outcome of its page.
+// TestCommit commits different outcomes of a page of the range [10, 20), and checks the resulting
+// records.
 func TestCommit(t *testing.T) {
 	backoff := fault.Backoff{Attempts: 4, First: time.Second, Max: time.Hour}
 	bad := errors.New("bad")
@@ -66,9 +67,9 @@ func TestCommit(t *testing.T) {
 	kindL := keyspace.Space{Kind: "L"}
 	for _, c := range []struct {
 		name   string
-		change func(r *Range) // applied to the range before the commit
+		change func(r *Range) // change prepares the range before the commit
 		o      Outcome
-		want   []string // the range, then its children
+		want   []string // the range after the commit, then its children
 		cutOff int64
 		err    error
 	}{
@@ -238,8 +239,8 @@ func TestCommit(t *testing.T) {
 	}
 }
 
-// TestCommitIsWhole checks, for random outcomes, that each key of the range ends in exactly one
-// record: in this one, or in one child.
+// TestCommitIsWhole checks with random outcomes that each key of the range is in exactly one record
+// after the commit: the range's or a child's.
 func TestCommitIsWhole(t *testing.T) {
 	for from := int64(10); from <= 20; from++ {
 		for reached := 0; reached <= int(20-from) && reached <= 4; reached++ {
@@ -277,7 +278,7 @@ func TestCommitIsWhole(t *testing.T) {
 	}
 }
 
-// TestLeave checks that only the record of a page that left entities unrestored is marked.
+// TestLeave checks that LeftOf is set only if the page left entities unrestored.
 func TestLeave(t *testing.T) {
 	r := &Range{Job: "j"}
 	if r.Leave(nil); r.Left != nil || r.LeftOf != "" {
@@ -288,8 +289,8 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestCommitStores checks that a record keeps what its page did, and that its children inherit what
-// is known of its entities.
+// TestCommitStores checks that a record stores what its page did. It also checks that the children
+// get what is known about their entities, such as the average size.
 func TestCommitStores(t *testing.T) {
 	r := root()
 	r.Unsharded, r.EntitySize = 3, 1000
@@ -320,7 +321,8 @@ func TestCommitStores(t *testing.T) {
 	}
 }
 
-// TestDivide checks that the range of a query over several spaces gets the space of its piece.
+// TestDivide checks that, for a query over several kinds or namespaces, a range gets the kind and
+// namespace of its piece.
 func TestDivide(t *testing.T) {
 	pieces := []split.Piece{{End: at(15), Space: keyspace.Space{Kind: "K"}},
 		{Start: at(15), Space: keyspace.Space{Kind: "L"}}}

@@ -9,8 +9,8 @@ import (
 // ErrOtherQueue says that a job belongs to a queue that the engine does not have.
 var ErrOtherQueue = errors.New("the job belongs to another queue")
 
-// An Owner is the name of the queue to which a job belongs. The job's start or a move has set it.
-// It is empty for jobs of older builds, which belong to every queue.
+// An Owner is the name of the queue to which a job belongs. It is set when the job starts or is
+// moved. It is empty for jobs of older builds, which belong to every queue.
 type Owner string
 
 // Is returns nil if the owner is empty, or is the given queue. Otherwise it returns an error that
@@ -22,12 +22,11 @@ func (o Owner) Is(queue string) error {
 	return setting.Errorf("%w: it belongs to %s, and here is %s; Job.Move would move it", ErrOtherQueue, o, queue)
 }
 
-// Takes reports whether an engine whose queue is engine may run a task of the owner's job. The task
-// was enqueued in the queue put, or in an unknown one if put is empty.
+// Takes reports whether an engine may run a task of the owner's job. The engine has the queue
+// engine. The task was enqueued in the queue put, or in an unknown queue if put is empty.
 //
-// It returns false without an error if the task came through a queue from which the job was moved
-// away: such a task is superseded. It returns an error if a valid task came to an engine of another
-// queue.
+// It returns false if the job was moved away from the queue put: the task is superseded. It returns
+// an error if the task is valid, but was delivered to an engine of another queue.
 func (o Owner) Takes(put, engine string) (bool, error) {
 	if o != "" && put != "" && put != string(o) {
 		return false, nil
@@ -36,8 +35,8 @@ func (o Owner) Takes(put, engine string) (bool, error) {
 	return err == nil, err
 }
 
-// Move changes the job's owner to o, and reports whether that is another one. If the job has tasks,
-// it gets a new generation and epoch. So a sweep enqueues new tasks, and the old ones are
+// Move sets the job's owner to o, and reports whether this changes it. If the job has tasks, Move
+// raises its generation and epoch. A sweep then enqueues new tasks, and the old tasks are
 // superseded.
 func (o Owner) Move(j *Job) (changed bool) {
 	if j.Queue == o {
@@ -51,7 +50,7 @@ func (o Owner) Move(j *Job) (changed bool) {
 	return true
 }
 
-// Forestall prevents other processes from moving the job to this owner. It changes the job's
+// Forestall makes other processes' moves of the job to this owner fail. It changes the job's
 // record, and their commits require an unchanged record. If the job already has this owner,
 // Forestall does nothing.
 func (o Owner) Forestall(j *Job) (changed bool) {

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestTakes checks which tasks of a job an engine runs, which are superseded, and which are errors.
+// TestTakes checks which tasks of a job an engine runs, which ones are superseded, and which ones
+// give an error.
 func TestTakes(t *testing.T) {
 	for _, test := range []struct {
 		owner       Owner
@@ -15,11 +16,11 @@ func TestTakes(t *testing.T) {
 		astray      bool
 	}{
 		{"a", "a", "a", true, false},
-		{"a", "", "a", true, false},   // enqueued by an older build
-		{"", "a", "b", true, false},   // the job was started by an older build
-		{"b", "a", "a", false, false}, // moved away
-		{"b", "a", "b", false, false}, // moved here, and the old queue has the same target
-		{"a", "a", "b", false, true},  // the URL is wrong
+		{"a", "", "a", true, false},   // an older build has enqueued the task
+		{"", "a", "b", true, false},   // an older build has started the job
+		{"b", "a", "a", false, false}, // the job was moved away
+		{"b", "a", "b", false, false}, // the job was moved here, and both queues deliver to the same URL
+		{"a", "a", "b", false, true},  // the queue delivers to a wrong URL
 		{"a", "", "b", false, true},
 	} {
 		takes, err := test.owner.Takes(test.put, test.engine)
@@ -33,8 +34,8 @@ func TestTakes(t *testing.T) {
 	}
 }
 
-// TestMove checks that a moved job with tasks gets new ones in its new queue. A job that has ended
-// is not changed otherwise.
+// TestMove checks that a moved job with tasks gets new tasks in its new queue. In a job that has
+// ended, only the owner changes.
 func TestMove(t *testing.T) {
 	for _, test := range []struct {
 		job  Job
@@ -51,8 +52,8 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestForestallMove checks that Forestall changes the job, so that the move under way fails, unless
-// the job is in that queue already.
+// TestForestallMove checks that Forestall changes the job, so that a move under way fails. If the
+// job is already in that queue, nothing changes.
 func TestForestallMove(t *testing.T) {
 	j := &Job{Queue: "here"}
 	for n := range int64(2) {

@@ -17,7 +17,7 @@ import (
 // RangeKind is the kind of the records of ranges.
 const RangeKind = "ScattermapRange"
 
-// A RangeState is the state of a range. The texts are stored.
+// A RangeState is the state of a range. Its text is stored in the record.
 type RangeState string
 
 // States of a range.
@@ -52,8 +52,8 @@ type Range struct {
 	Namespace string `datastore:"namespace,omitempty,noindex"`
 	// empty: the entities may have several kinds or namespaces
 	Kind string `datastore:"kind,omitempty,noindex"`
-	// whether the range's task samples and counts the entities before it cuts, as the root's task
-	// does
+	// whether the range's task samples and counts its entities before it cuts the range, as the
+	// root's task does
 	Resample bool `datastore:"survey,omitempty,noindex"`
 	// whether the range is only the entity at Start
 	Alone   bool                 `datastore:"alone,omitempty,noindex"`
@@ -63,30 +63,31 @@ type Range struct {
 	Exact    bool  `datastore:"exact,omitempty,noindex"` // whether Estimate was counted
 	// how many workers should share the range; 0: one
 	Workers int64 `datastore:"workers,omitempty,noindex"`
-	// how many entities one worker should get; 0: all
+	// how many entities one worker should process; 0: all
 	FairShare int64 `datastore:"portion,omitempty,noindex"`
 	// average size of an entity in bytes; 0: unknown
 	EntitySize int64 `datastore:"entity_size,omitempty,noindex"`
 	PageSize   int64 `datastore:"page_size,omitempty,noindex"`
-	// the size of the range's own page after it was halved, which its children do not have; 0:
-	// PageSize
+	// the page size after a page was halved, for this range only; 0: PageSize
 	Narrowed int64 `datastore:"narrowed,omitempty,noindex"`
 	Attempts int64 `datastore:"attempts,omitempty,noindex"` // number of deliveries after the first one
 	// number of failed attempts, because of an error of the function or the database
 	Refusals int64 `datastore:"refusals,omitempty,noindex"`
-	// since when the service that the function calls has refused calls; zero: it accepts them
+	// since when the service that the function calls has answered "later"; zero: it has not
 	LaterFrom time.Time `datastore:"later_from,omitempty,noindex"`
-	// the job's generation in which Refusals were counted; a Resume starts a new one
+	// the job's generation in which Refusals were counted; after a Resume, they count from 0 again
 	RefusedIn int64     `datastore:"refused_in,omitempty,noindex"`
 	NotBefore time.Time `datastore:"not_before,omitempty,noindex"` // when the range's task is due
 	// whether a sweep has found the range pending without a task
 	Lost bool `datastore:"lost,omitempty,noindex"`
-	// whether the part after the range's page was given to children before the page ran
+	// whether children already have the part after the range's page, because the range was cut
+	// before its page ran
 	Cut      bool  `datastore:"cut,omitempty,noindex"`
 	Children int64 `datastore:"children,omitempty,noindex"`
-	// in the root: how many of its first children the job's start has recorded, and given tasks
+	// in the root: number of its first children, which the job's start has recorded and given tasks
 	Given int64 `datastore:"given,omitempty,noindex"`
-	// whether the delivery of the parent continued with this range, so that the range has no task
+	// whether the delivery of the parent continued with this range itself, so that the range has no
+	// task
 	Continued bool `datastore:"continued,omitempty,noindex"`
 	// number of the range's last children that are failed entities to retry
 	Retries int64 `datastore:"retries,omitempty,noindex"`
@@ -95,7 +96,7 @@ type Range struct {
 	Recorded int64 `datastore:"recorded,omitempty,noindex"`
 	// the sum of SingleSum over the children in Retries and Recorded
 	Single []byte `datastore:"single,omitempty,noindex"`
-	// number of entities on which the range's page ran; at that time the range had no others
+	// number of entities that the range's page processed; a range that is done has no others
 	Entities int64  `datastore:"entities,omitempty,noindex"`
 	Keys     []byte `datastore:"keys,omitempty,noindex"` // a digest of the keys of the page's entities
 	// the digest of this record when it was done, see [Range.Digest]
@@ -112,7 +113,8 @@ type Range struct {
 	// the function's time per entity, measured on the page from which the range was cut off; 0:
 	// unknown
 	Pace time.Duration `datastore:"pace,omitempty,noindex"`
-	// how long the range's page waited because the job is a background job
+	// how long the range's page waited in favour of other clients, because the job is a background
+	// job
 	Yielded time.Duration `datastore:"yielded,omitempty,noindex"`
 	// whether the range's page ended at a limit of count, bytes or time
 	Full bool `datastore:"full,omitempty,noindex"`
@@ -134,18 +136,19 @@ type Range struct {
 	// when a time-to-live policy may delete the record, see mapper.Job.CleanUp
 	Expires time.Time `datastore:"expires,omitempty"`
 
-	Suspicion // deliveries that may have died while they ran the function
+	Suspicion // what is known of deliveries that may have died while they ran the function
 
 	Stored  *datastore.Key `datastore:"-"` // the key under which a query found the record
 	Version int64          `datastore:"-"` // the record's version in the database, see package wire; 0: unknown
 }
 
-// MaxPageSize is the greatest number of entities in a page. It is the limit of keys in one lookup
+// MaxPageSize is the largest number of entities in a page. It is the limit of keys in one lookup
 // [the limits page of Datastore].
 const MaxPageSize = 1000
 
-// MaxDeaths is how many processes may die while they run the function on a single entity and
-// nothing else. The same holds for a job's finalizer. See mapper.MaxDeaths.
+// MaxDeaths is the number of processes that may die while they run the function on a single entity
+// and do nothing else. Then the entity becomes a failure. The same limit applies to a job's
+// finalizer. See mapper.MaxDeaths.
 const MaxDeaths = 5
 
 // RangeID derives a range's ID from its parent's ID and its index among the children. A root's ID
@@ -159,16 +162,16 @@ func RangeID(parent string, index int64) string {
 func Hash(id string) (uint64, error) { return strconv.ParseUint(id[:min(16, len(id))], 16, 64) }
 
 // RangePrefix returns the start of the names of a job's range records. It starts with a hash, so
-// that jobs with similar IDs are far apart in the key space. The rest of each name is a hash, too,
-// so a job's records are spread.
+// that jobs with similar IDs are far apart in the order of keys. The rest of each name is also a
+// hash, so that the records of one job are evenly spread.
 func RangePrefix(job Ref) string {
 	h := sha256.Sum256([]byte(job.String()))
 	return hex.EncodeToString(h[:4]) + "." + job.String() + "."
 }
 
-// Forestalled returns a record with the key of a job's root. If it is stored, a process that is
-// about to insert the root is refused. The record belongs to no job. It expires after 30 days; by
-// then no process can still be about to insert the root.
+// Forestalled returns a record with the key of a job's root range. Once it is stored, no process
+// can insert the root, so none can start the job. The record itself belongs to no job. It expires
+// after 30 days. By then, no process can still be about to insert the root.
 func Forestalled(job Ref, now time.Time) (*datastore.Key, *Range) {
 	now = now.UTC().Truncate(time.Microsecond)
 	r := &Range{ID: RangeID(job.String(), 0), State: Abandoned, Created: now, Expires: now.Add(30 * 24 * time.Hour)}
@@ -255,7 +258,7 @@ func (r *Range) Child(s split.Piece, now time.Time) *Range {
 	return c
 }
 
-// RefusalsIn returns how many attempts on the range have failed since the job was last resumed.
+// RefusalsIn returns the number of failed attempts on the range since the job was last resumed.
 func (r *Range) RefusalsIn(j *Job) int64 {
 	if r.RefusedIn != j.Generation {
 		return 0
@@ -264,10 +267,10 @@ func (r *Range) RefusalsIn(j *Job) int64 {
 }
 
 // Refuse records a failed attempt on the range. The next task is due after the job's back-off, and
-// not before delay. Set final if another attempt can't help.
+// not before delay has passed. final says that another attempt can't succeed.
 //
-// Refuse returns true if this was the last attempt: final is set, or no attempts remain. The caller
-// then fails the job. A Resume of the job gives the range all its attempts again.
+// Refuse returns true if there are no more attempts: final is set, or all are used up. The caller
+// then fails the job. After a Resume of the job, the range has all its attempts again.
 func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (last bool) {
 	r.Refusals, r.RefusedIn, r.LaterFrom = r.RefusalsIn(j)+1, j.Generation, time.Time{}
 	r.NotBefore = now.Add(max(delay, j.Backoff().Delay(r.Refusals))).UTC().Truncate(time.Microsecond)
@@ -278,13 +281,13 @@ func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (
 	return last
 }
 
-// longestOutage is how long the refusals of a service count as no failed attempts
-// ([mapper.RetryAfter]). After that, each refusal is a failed attempt. So a job survives an outage
-// of the service, but a job whose calls are always refused ends.
+// longestOutage is how long a service may answer "later" ([mapper.RetryAfter]) before its answers
+// count as failed attempts. So a job survives an outage of the service, but ends if the service
+// always refuses its calls.
 const longestOutage = time.Hour
 
-// Later gives the range another task after a delay, because a service refuses the function's calls
-// at present. That does not count as an attempt.
+// Later gives the range a new task after a delay, because a service refuses the function's calls at
+// present. This is not a failed attempt.
 func (r *Range) Later(delay time.Duration, now time.Time) {
 	if r.LaterFrom.IsZero() {
 		r.LaterFrom = now.UTC().Truncate(time.Microsecond)
@@ -299,9 +302,9 @@ func (r *Range) Impatient(now time.Time) bool {
 	return !r.LaterFrom.IsZero() && now.Sub(r.LaterFrom) >= longestOutage
 }
 
-// Postpone gives the range another task. The task is due when all recorded deaths of its processes
-// are certain, and not within ten seconds, because clocks differ. Postpone also removes the calling
-// delivery's crash mark.
+// Postpone gives the range a new task. The task is due when all recorded deaths are certain, and in
+// ten seconds at the earliest, because clocks differ. Postpone also removes the crash mark of the
+// delivery that calls it.
 func (r *Range) Postpone(now time.Time) {
 	r.NotBefore = r.Certain()
 	if soon := now.Add(10 * time.Second).UTC().Truncate(time.Microsecond); soon.After(r.NotBefore) {
@@ -311,7 +314,7 @@ func (r *Range) Postpone(now time.Time) {
 	r.Calm()
 }
 
-// PageLimit returns how many entities the range's page may have at most.
+// PageLimit returns the largest number of entities in the range's page.
 func (r *Range) PageLimit() int {
 	switch {
 	case r.Alone:
@@ -322,8 +325,8 @@ func (r *Range) PageLimit() int {
 	return int(r.PageSize)
 }
 
-// Expected returns how many entities the range's page probably has at most: its limit, or the
-// estimate if that is less.
+// Expected returns the likely maximum of entities in the range's page: the page's limit, or the
+// range's estimate if that is less.
 func (r *Range) Expected() int {
 	if r.Estimate > 0 {
 		return int(min(int64(r.PageLimit()), r.Estimate))
@@ -331,21 +334,21 @@ func (r *Range) Expected() int {
 	return r.PageLimit()
 }
 
-// Narrow limits the range's page to half of n entities, because a page of n has failed. The page
-// size for the rest of the range stays.
+// Narrow limits the range's page to half of n entities, because a page of n entities has failed.
+// The rest of the range keeps its page size.
 func (r *Range) Narrow(n int) { r.Narrowed = int64(max(1, n/2)) }
 
-// Finish marks the range as done, and seals its record. After that, only the retry of a failed
-// entity changes the record.
+// Finish marks the range as done, and stores a seal: a hash of its record. After that, only the
+// retry of a failed entity changes the record.
 func (r *Range) Finish(now time.Time) {
 	r.State, r.Open, r.Done = Done, "", now
 	r.Calm()
-	r.Samples = nil // its children have them
+	r.Samples = nil // the children have their own samples
 	r.Seal = r.Digest()
 }
 
-// AloneChild returns the record of a new child for a single entity, which has failed in the given
-// number of attempts. If suspected is set, the entity may have killed its process.
+// AloneChild returns the record of a new child for a single entity, on which the given number of
+// attempts have failed. suspected says that the entity may have killed its process.
 func (r *Range) AloneChild(at *keyspace.Position, attempts int64, suspected bool, now time.Time) *Range {
 	child := r.Child(split.Piece{Start: at, Estimate: 1}, now)
 	if r.Kind != "" {
@@ -363,7 +366,7 @@ func (r *Range) Fail(cause error, now time.Time) {
 	r.Finish(now)
 }
 
-// Cause returns the text by which a failure is grouped with similar ones, see fault.Cause.
+// Cause returns a text that is equal for similar failures, see fault.Cause.
 func (r *Range) Cause() string {
 	return fault.Cause(r.Error, r.Start.Names()...)
 }
@@ -378,7 +381,8 @@ func (r *Range) Reopen(now time.Time) {
 	r.Generation++
 }
 
-// Clone returns a copy. It shares no slice that a method of Range changes in place.
+// Clone returns a copy of the record. The copy shares no slice that a method of Range changes in
+// place.
 func (r *Range) Clone() *Range {
 	c := *r
 	c.Deaths, c.DeathsCountAt = slices.Clone(r.Deaths), slices.Clone(r.DeathsCountAt)

@@ -56,7 +56,8 @@ func TestChildren(t *testing.T) {
 	}
 }
 
-// TestRestOfSuspects checks that the rest after a suspected page is suspected, too, and halved.
+// TestRestOfSuspects checks that, after a page suspected of killing its process, the rest of the
+// range is also suspected, and has a halved page.
 func TestRestOfSuspects(t *testing.T) {
 	for _, test := range []struct {
 		solo               bool
@@ -65,10 +66,10 @@ func TestRestOfSuspects(t *testing.T) {
 		want               int64
 	}{
 		{false, 0, 50, false, 0},
-		{false, 4, 50, false, 0}, // by a commit that met others
+		{false, 4, 50, false, 0}, // committed after conflicts, but not suspected
 		{true, 0, 50, false, 0},
 		{true, 4, 50, true, 25},
-		{true, 4, 500, true, 50}, // of a page
+		{true, 4, 500, true, 50}, // a suspected page
 		{true, 1, 1, true, 1},
 	} {
 		r := root()
@@ -103,7 +104,7 @@ func TestPageLimit(t *testing.T) {
 	}
 }
 
-// TestRefusalsIn checks that failed attempts are counted since the last Resume.
+// TestRefusalsIn checks that only failed attempts since the last Resume count.
 func TestRefusalsIn(t *testing.T) {
 	r := &Range{Refusals: 3, RefusedIn: 2}
 	if r.RefusalsIn(&Job{Generation: 2}) != 3 || r.RefusalsIn(&Job{Generation: 3}) != 0 {
@@ -111,7 +112,7 @@ func TestRefusalsIn(t *testing.T) {
 	}
 }
 
-// TestRangeTransitions takes the range of a single entity through failure, retry and end.
+// TestRangeTransitions lets the range of a single entity fail, be retried and end.
 func TestRangeTransitions(t *testing.T) {
 	r := root().AloneChild(at(12), 4, false, noon)
 	r.Begun, r.SeenTask, r.Deaths, r.DeathsCountAt, r.Samples = "d", "t", []string{"d"}, []time.Time{noon},
@@ -134,8 +135,8 @@ func TestRangeTransitions(t *testing.T) {
 	}
 }
 
-// TestOwnSamples cuts a root whose long samples are all in its own piece. Its record must become as
-// small as its children's.
+// TestOwnSamples cuts a root whose samples are large and all in its own piece. Its record must not
+// become larger than a child's.
 func TestOwnSamples(t *testing.T) {
 	var samples []*keyspace.Position
 	for i := range 1600 {
@@ -152,7 +153,8 @@ func TestOwnSamples(t *testing.T) {
 	}
 }
 
-// TestChildPace checks that a far piece does not get its parent's time for an entity.
+// TestChildPace checks that a child far from its parent's page does not get the time per entity
+// that was measured there.
 func TestChildPace(t *testing.T) {
 	r := root()
 	r.Pace = time.Second
@@ -162,7 +164,7 @@ func TestChildPace(t *testing.T) {
 	}
 }
 
-// TestDue checks that a task is due when its range was made, or later if the range has to wait.
+// TestDue checks that a task is due when its range was made, or at NotBefore if that is later.
 func TestDue(t *testing.T) {
 	for _, c := range []struct{ wait, want time.Duration }{{-time.Hour, 0}, {0, 0}, {time.Hour, time.Hour}} {
 		r := &Range{Created: noon, NotBefore: noon.Add(c.wait)}
@@ -172,8 +174,8 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// TestRefuse checks when a range is tried again, and that the last attempt leaves all attempts to a
-// Resume.
+// TestRefuse checks when the next attempt is due. It also checks that after the last attempt, a
+// Resume renews all attempts.
 func TestRefuse(t *testing.T) {
 	j := &Job{Generation: 2, AttemptSettings: AttemptSettings{Attempts: 3, BackoffFirst: int64(time.Second),
 		BackoffMax: int64(time.Hour)}}
@@ -183,7 +185,7 @@ func TestRefuse(t *testing.T) {
 		delay    time.Duration
 		final    bool
 		refusals int64
-		after    time.Duration // 0: at once
+		after    time.Duration // 0: due at once
 		last     bool
 	}{
 		{"the first attempt", Range{LaterFrom: noon}, 0, false, 1, time.Second, false},
@@ -208,8 +210,8 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// TestLater checks that a range waits for a service that answers "later" for an hour, from the
-// first such answer.
+// TestLater checks that a service may answer "later" for an hour, counted from the first such
+// answer.
 func TestLater(t *testing.T) {
 	r := new(Range)
 	if r.Impatient(noon) {
@@ -227,13 +229,13 @@ func TestLater(t *testing.T) {
 		}
 	}
 	r = new(Range)
-	if r.Later(0, noon); !r.LaterFrom.Equal(rounded) || !r.NotBefore.Equal(rounded) { // as they are stored
+	if r.Later(0, noon); !r.LaterFrom.Equal(rounded) || !r.NotBefore.Equal(rounded) { // rounded as in the database
 		t.Errorf("%+v", r)
 	}
 }
 
-// TestPostpone checks that a range waits until its deaths are certain, at least ten seconds, and
-// loses the mark of the delivery that found them.
+// TestPostpone checks that the next task is due when all deaths are certain, and in at least ten
+// seconds. It also checks that the calling delivery's crash mark ([CrashMark]) is removed.
 func TestPostpone(t *testing.T) {
 	for name, c := range map[string]struct {
 		deaths []time.Time
@@ -252,7 +254,7 @@ func TestPostpone(t *testing.T) {
 	}
 }
 
-// TestClone checks that a change of a copy does not change the original.
+// TestClone checks that changing a copy does not change the original.
 func TestClone(t *testing.T) {
 	r := &Range{Suspicion: Suspicion{Deaths: []string{"a", "b"}, DeathsCountAt: []time.Time{noon, rounded}}}
 	c := r.Clone()

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestResumeRenews checks what a Resume or a Retry renews: the limit that has paused the job, and
-// nothing else.
+// TestResumeRenews checks that a Resume or a Retry renews the limit that has paused the job, and no
+// other limit.
 func TestResumeRenews(t *testing.T) {
 	resume := func(j *Job) error { return j.Resume(13, noon) }
 	retry := func(s Selection) func(*Job) error { return func(j *Job) error { return j.Retry(s, noon) } }
@@ -54,8 +54,8 @@ func TestResumeRenews(t *testing.T) {
 	}
 }
 
-// TestUndoneStays checks that a job is not set running while another job undoes it, and that a job
-// that deletes its records before it ends may go on.
+// TestUndoneStays checks that a job can't run again while another job undoes it. A job that deletes
+// its records before it ends can be resumed.
 func TestUndoneStays(t *testing.T) {
 	for name, c := range map[string]struct {
 		job  Job
@@ -76,8 +76,8 @@ func TestUndoneStays(t *testing.T) {
 	}
 }
 
-// TestPauseByLimit checks that a limit pauses a job only while it runs, and that only the limit on
-// the share of failures sets a baseline.
+// TestPauseByLimit checks that a limit pauses only a running job, and that only the limit on the
+// share of failures sets a baseline.
 func TestPauseByLimit(t *testing.T) {
 	for _, state := range []JobState{Paused, Succeeded, SucceededWithFailures, Failed, Aborted} {
 		j := Job{State: state, Epoch: 2, Error: "as before"}
@@ -92,7 +92,8 @@ func TestPauseByLimit(t *testing.T) {
 	}
 }
 
-// TestAbort checks that an aborted job tells why it has failed, and not why it waited.
+// TestAbort checks that an aborted job keeps the error with which it failed, but not the reason why
+// it waited.
 func TestAbort(t *testing.T) {
 	for state, want := range map[JobState][2]string{Running: {"", ""}, Paused: {"", ""}, Failed: {"no", "later"}} {
 		j := Job{State: state, Error: "no", Trouble: "later"}
@@ -103,7 +104,7 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// TestEndRetry checks that a job that retries nothing ends no retry.
+// TestEndRetry checks that EndRetry does nothing if no retry is under way.
 func TestEndRetry(t *testing.T) {
 	j := Job{State: Running, Epoch: 3}
 	if j.EndRetry(3) || j.Epoch != 3 {

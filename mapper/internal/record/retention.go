@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Retire records that a clean-up was started because the job's retention is over.
+// Retire records that a clean-up starts because the job's retention is over.
 func (j *Job) Retire(now time.Time) {
 	j.Retired, j.CleanedAt = true, now.UTC().Truncate(time.Microsecond)
 }
@@ -36,7 +36,7 @@ func retires(j *Job) string {
 	return ""
 }
 
-// retiring returns the text with which the index entries of a queue's jobs start.
+// retiring returns the text with which the index entries of a queue's jobs start, see retires.
 func retiring(queue Owner) string {
 	h := sha256.Sum256([]byte(queue))
 	return hex.EncodeToString(h[:8]) + "."

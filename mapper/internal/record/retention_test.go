@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// TestRetention checks which jobs the retention cleans up, and when.
+// TestRetention checks which jobs are cleaned up automatically, and when.
 func TestRetention(t *testing.T) {
 	const month = 30 * 24 * time.Hour
 	for name, c := range map[string]struct {
 		j       Job
 		due     time.Time // zero: never
-		entered bool      // it is in the index of retentions
+		entered bool      // whether the job has an entry in the index of automatic clean-ups
 	}{
 		"a job that has succeeded": {Job{State: Succeeded, Ended: rounded, Retain: month}, rounded.Add(month), true},
 		"a job that was aborted":   {Job{State: Aborted, Ended: rounded, Retain: month}, rounded.Add(month), true},
@@ -51,8 +51,8 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// TestRetired checks what is said of a job whose records are gone: when and why the retention has
-// deleted them, if it did.
+// TestRetired checks the error for a job whose records are deleted. It says when and why, if the
+// retention has deleted them.
 func TestRetired(t *testing.T) {
 	j := &Job{State: Succeeded, Retain: 48 * time.Hour, Cleaned: true}
 	if err := j.CheckRecords(); err != nil {

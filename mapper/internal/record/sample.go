@@ -7,7 +7,7 @@ import "time"
 type Sample struct {
 	Pages             int     // number of sampled ranges that are done, without failures
 	Done, DoneSquares float64 // entities processed in these ranges: the sum, and the sum of the squares
-	Failed            int     // number of sampled failures
+	Failed            int     // number of sampled ranges that have failed
 	Alone             int     // how many of Pages are single entities that were retried and have succeeded
 	Scale             float64 // how many done ranges each sampled one stands for; 1: all are sampled
 	Ends              []End
@@ -16,8 +16,8 @@ type Sample struct {
 	LeftScale   float64  // how many pending ranges each one in Open stands for
 	Left        float64  // sum of the entities expected in the ranges in Open
 	LeftSquares float64  // sum of the squares of these numbers
-	Counted     float64  // the part of Left that was counted
-	Gaps        float64  // number of gaps between sampled keys, from which the other part of Left was estimated
+	Counted     float64  // the part of Left that is from counted ranges, and not from estimates
+	Gaps        float64  // number of gaps between sampled keys, from which the rest of Left was estimated
 	Blind       int      // number of ranges in Open whose size is unknown
 
 	Census *Census // exact numbers of the job's records; nil: they are estimated, too
@@ -31,19 +31,21 @@ type Census struct {
 // Done returns the number of ranges that are done, without failures.
 func (c Census) Done() int64 { return max(0, c.Ranges-c.Open-c.Failed) }
 
-// NewSample returns an empty sample for a caller who adds all of a job's records.
+// NewSample returns an empty sample, for a caller who adds the records of all ranges of a job.
 func NewSample() *Sample { return &Sample{Scale: 1, LeftScale: 1} }
 
-// An End describes how a sampled range ended. It is made only for ranges that had entities.
+// An End describes how a sampled range ended. There is one only for a range that had entities.
 type End struct {
 	At       time.Time
 	Began    time.Time // when a delivery started on the range; zero: unknown
 	Entities int64
 	Ran      time.Duration // how long the function took
-	Yielded  time.Duration // how long the range's page waited because the job is a background job
-	Alone    bool          // whether the range is a single entity that was retried
-	Failed   bool          // whether that entity has failed
-	AtOnce   bool          // whether that entity has failed in its first attempt, together with others in a page
+	// how long the range's page waited in favour of other clients, because the job is a background
+	// job
+	Yielded time.Duration
+	Alone   bool // whether the range is a single entity that was retried
+	Failed  bool // whether that entity has failed
+	AtOnce  bool // whether that entity failed in its first attempt, in a page with other entities
 }
 
 // Took returns how long the page took. If its start is unknown, it returns how long the function
@@ -104,15 +106,15 @@ func (s *Sample) addDone(r *Range) {
 	}
 }
 
-// CountBlind adds n entities to the sample, as the counted size of one pending range whose size was
-// unknown.
+// CountBlind adds n entities to the sample, for a pending range whose size was unknown and is now
+// counted.
 func (s *Sample) CountBlind(n int64) {
 	s.Blind--
 	s.addLeft(float64(n))
 	s.Counted += float64(n)
 }
 
-// SetPending replaces the sample's numbers of pending ranges by the numbers in o, another sample.
+// SetPending takes the numbers of pending ranges from another sample, o.
 func (s *Sample) SetPending(o *Sample) {
 	s.Open, s.Left, s.LeftScale, s.Counted, s.Gaps, s.Blind, s.LeftSquares = o.Open, o.Left, o.LeftScale, o.Counted,
 		o.Gaps, o.Blind, o.LeftSquares

@@ -8,8 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// TestSamplePending checks what a pending range adds to a sample: how many entities it is expected
-// to have, and whether that was counted.
+// TestSamplePending checks what a pending range adds to a sample: its expected number of entities,
+// and whether this was counted.
 func TestSamplePending(t *testing.T) {
 	for name, c := range map[string]struct {
 		r    Range
@@ -74,8 +74,8 @@ func TestSampleDone(t *testing.T) {
 	}
 }
 
-// TestTook checks that a page took as long as its delivery, or its function if that is all that is
-// known.
+// TestTook checks how long a page took: as long as its delivery, or as long as the function ran if
+// the delivery's start is unknown.
 func TestTook(t *testing.T) {
 	at := rounded
 	for _, c := range []struct {

@@ -20,19 +20,19 @@ type Schedule struct {
 	Tick    time.Time `datastore:"tick,noindex"`    // the time of the last tick on which the schedule has decided
 	Outcome string    `datastore:"outcome,noindex"` // the decision on that tick, one of the Tick constants
 	Run     string    `datastore:"run,noindex"`     // the ID of the job that the schedule started last
-	Queued  []byte    `datastore:"queued,noindex"`  // the waiting tick as JSON; empty: none waits
+	Queued  []byte    `datastore:"queued,noindex"`  // the waiting tick's run as JSON; empty: no tick waits
 	Waits   time.Time `datastore:"waits,noindex"`   // the time of the waiting tick
 
 	// Slots are the names of the slots ([Slot]) that the waiting tick's run will take. Older builds
 	// store none.
 	Slots []string `datastore:"slots,omitempty,noindex"`
 
-	// Past has the last ticks as JSON, see [PastTick]. An older build removes it when it decides on
-	// a tick.
+	// Past has the last ticks as JSON, see [PastTick]. If an older build decides on a tick, it
+	// removes this field.
 	Past []byte `datastore:"past,omitempty,noindex"`
 }
 
-// Outcomes of a tick, which say what the schedule has decided.
+// Outcomes of a tick.
 const (
 	TickStarted = "started"
 	TickSkipped = "skipped"
@@ -40,19 +40,19 @@ const (
 	TickRefused = "refused"
 )
 
-// A PastTick is what a schedule has decided on a past tick. Job is the run that the tick started,
-// or the job that prevented it.
+// A PastTick is what a schedule has decided on a past tick, which is a time at which a run should
+// start. Job is the run that the tick started, or the job that prevented it.
 type PastTick struct {
 	At      time.Time `json:"at"`
 	Outcome string    `json:"outcome"`
 	Job     string    `json:"job,omitempty"`
 }
 
-// mostPast is how many past ticks a schedule's record has.
+// mostPast is the largest number of past ticks (planned times of runs) in a schedule's record.
 const mostPast = 100
 
-// Became returns what the schedule has decided on the tick of the given time. The result known is
-// false if the record no longer has the decision.
+// Became returns what the schedule decided on a tick, which is the time at which a run should
+// start. known is false if the record no longer has this decision.
 func (s *Schedule) Became(at time.Time) (past PastTick, known bool) {
 	if i := slices.IndexFunc(s.past(), func(p PastTick) bool { return p.At.Equal(at) }); i >= 0 {
 		return s.past()[i], true
@@ -60,7 +60,8 @@ func (s *Schedule) Became(at time.Time) (past PastTick, known bool) {
 	return PastTick{At: at, Outcome: s.Outcome, Job: s.Run}, at.Equal(s.Tick)
 }
 
-// past decodes the past ticks. It returns none if another build has stored them in another format.
+// past decodes the past ticks (planned times of runs). If another build has stored them in another
+// format, it returns none.
 func (s *Schedule) past() (all []PastTick) {
 	if json.Unmarshal(s.Past, &all) != nil {
 		return nil
@@ -68,34 +69,36 @@ func (s *Schedule) past() (all []PastTick) {
 	return all
 }
 
-// note adds the decision on a tick to the past ticks.
+// note adds the decision on a tick, the planned time of a run, to the past ticks.
 func (s *Schedule) note(at time.Time, outcome, job string) {
 	all := slices.DeleteFunc(s.past(), func(p PastTick) bool { return p.At.Equal(at) })
 	all = append(all, PastTick{at.UTC(), outcome, job})
-	s.Past, _ = json.Marshal(all[max(0, len(all)-mostPast):]) // texts and valid times encode
+	s.Past, _ = json.Marshal(all[max(0, len(all)-mostPast):]) // texts and valid times can always be encoded
 }
 
-// Has reports whether the tick of the given time is the one that waits.
+// Has reports whether the tick at a time waits. A tick is the planned time of a run. It waits for
+// the end of a job.
 func (s *Schedule) Has(at time.Time) bool { return len(s.Queued) > 0 && at.Equal(s.Waits) }
 
-// Start records that a tick starts a run. A waiting tick of an earlier time is skipped.
+// Start records that a tick, the planned time of a run, starts this run. If an earlier tick waits,
+// it is skipped.
 func (s *Schedule) Start(at time.Time, run string) {
 	s.decide(at, TickStarted, run)
 	s.Run = run
 }
 
-// Skip records that a tick starts no run, because the given job prevents it. If another tick waits,
-// it goes on waiting.
+// Skip records that a tick, the planned time of a run, starts no run, because of the given job. If
+// another tick waits, it continues to wait.
 func (s *Schedule) Skip(at time.Time, job string) {
 	s.Tick, s.Outcome = at, TickSkipped
 	s.note(at, TickSkipped, job)
 }
 
-// Refuse records that the run of a waiting tick can't start.
+// Refuse records that the run of a waiting tick (the planned time of the run) can't start.
 func (s *Schedule) Refuse(at time.Time) { s.decide(at, TickRefused, s.Run) }
 
-// decide records the decision on a tick. It also removes the waiting tick, unless the waiting tick
-// is later than this one.
+// decide records the decision on a tick, the planned time of a run. It also removes the waiting
+// tick, unless that is later than this one.
 func (s *Schedule) decide(at time.Time, outcome, job string) {
 	s.note(at, outcome, job)
 	if !at.Before(s.Waits) {
@@ -107,15 +110,17 @@ func (s *Schedule) decide(at time.Time, outcome, job string) {
 	}
 }
 
-// replaced records that the waiting tick is skipped, because a later one takes its place.
+// replaced records that the waiting tick, a planned time of a run, is skipped, because a later tick
+// takes its place.
 func (s *Schedule) replaced(at time.Time, job string) {
 	if len(s.Queued) > 0 && !s.Has(at) {
 		s.note(s.Waits, TickSkipped, job)
 	}
 }
 
-// Queue records that a tick waits for the end of a job. Its run, whose arguments are in what, will
-// take the given slots. The tick replaces an earlier waiting one.
+// Queue records that a tick, the planned time of a run, waits for the end of a job. what has the
+// arguments of the run, which will take the given slots. If an earlier tick waits, this one
+// replaces it.
 func (s *Schedule) Queue(at time.Time, what []byte, slots []string, job string) {
 	s.replaced(at, job)
 	s.Tick, s.Outcome, s.Queued, s.Waits, s.Slots = at, TickQueued, what, at, slots

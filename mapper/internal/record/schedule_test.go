@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestTicks checks what became of each tick after a sequence of decisions: a tick is an hour, and
-// "2 queued" means that it waits.
+// TestTicks makes sequences of decisions, and checks the outcome of each tick, which is the planned
+// time of a run. Ticks are whole hours, and "2 queued" means that tick 2 waits.
 func TestTicks(t *testing.T) {
 	hour := func(n int) time.Time { return rounded.Add(time.Duration(n) * time.Hour) }
 	queue := func(n int, job string) func(*Schedule) {
@@ -19,9 +19,9 @@ func TestTicks(t *testing.T) {
 	refuse := func(n int) func(*Schedule) { return func(s *Schedule) { s.Refuse(hour(n)) } }
 	for name, c := range map[string]struct {
 		steps []func(*Schedule)
-		past  string // of the ticks 1 to 4
-		last  int    // the last tick that was decided
-		waits int    // 0: none waits
+		past  string // outcomes of the ticks 1 to 4
+		last  int    // the last tick on which there is a decision
+		waits int    // the waiting tick; 0: none waits
 		run   string
 	}{
 		"nothing": {nil, "- - - -", 0, 0, ""},
@@ -80,8 +80,8 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// TestPastTicks checks that the last ticks are remembered, and that the last tick of another build
-// is known, too.
+// TestPastTicks checks that a schedule's record has the last ticks (planned times of runs). The
+// last tick must also be known if another build has decided on it.
 func TestPastTicks(t *testing.T) {
 	s := new(Schedule)
 	for n := range 2 * mostPast {

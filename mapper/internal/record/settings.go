@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// Strategy returns the job's setting that says how ranges are cut.
+// Strategy returns the job's setting Splitting: how its ranges are cut.
 func (j *Job) Strategy() (sp split.Strategy, err error) {
 	if len(j.Splitting) == 0 {
 		return sp, nil
@@ -56,7 +56,7 @@ func (j *Job) EndRate(now time.Time) (changed bool) {
 // RateEnds reports whether the time has come at which the job's previous rate returns.
 func RateEnds(j *Job, now time.Time) bool { return !j.RateUntil.IsZero() && !now.Before(j.RateUntil) }
 
-// A Budget is the most that a job may cost. 0 means no limit.
+// A Budget is the largest cost of a job. 0 means no limit.
 type Budget struct {
 	Dollars    float64 `json:"dollars,omitempty"`
 	Operations int64   `json:"operations,omitempty"`
@@ -84,9 +84,10 @@ func (b Budget) String() string {
 	return fmt.Sprintf("$%g and %d operations", b.Dollars, b.Operations)
 }
 
-// Spend reserves a part of a running job's budget for the next pages of a process, and returns that
-// part. It reserves want, but at least need, and at most an eighth of the remaining budget. If less
-// than need remains, it reserves nothing. All amounts are shares of the whole budget, in [0, 1].
+// Spend reserves a share of a running job's budget for the next pages of a process, and returns
+// this share. It reserves want, but at least need and at most an eighth of the remaining budget. If
+// less than need remains, it reserves nothing. All amounts are shares of the whole budget, in [0,
+// 1].
 //
 // The argument around is the cost of the job apart from its pages. The first reservation includes
 // it.
@@ -100,8 +101,8 @@ func (j *Job) Spend(around, need, want float64) (got float64) {
 	return got
 }
 
-// GiveBack returns a reserved share of the budget that was not spent. If the job's Allowance has
-// changed since the reservation, the budget was renewed, and GiveBack does nothing.
+// GiveBack returns a reserved but unspent share to the budget. If the job's Allowance is not the
+// given one, the budget was renewed after the reservation, and GiveBack does nothing.
 func (j *Job) GiveBack(allowance int64, share float64) (changed bool) {
 	if j.Allowance != allowance || j.Over() && j.State != Failed {
 		return false
@@ -110,8 +111,8 @@ func (j *Job) GiveBack(allowance int64, share float64) (changed bool) {
 	return true
 }
 
-// leftOf returns the share of the budget that remains for pages. The argument around is the share
-// that the job needs for other work.
+// leftOf returns the share of the budget that remains for pages. around is the share that the job
+// needs for other work.
 func leftOf(j *Job, around float64) float64 {
 	if j.Spent == 0 {
 		return 1 - around
@@ -129,7 +130,8 @@ func (j *Job) PauseByBudget(around, need float64, b Budget) (changed bool) {
 	return true
 }
 
-// PausedByBudget is the action in the history of a job that its budget has paused.
+// PausedByBudget is the action in the history of a job that was paused because its budget was
+// spent.
 const PausedByBudget = "paused by its budget"
 
 // Shortage returns a text that says how much of the budget remains, and that the next page may need
@@ -150,15 +152,15 @@ func (b Budget) part(share float64) string {
 	return fmt.Sprintf("%.2f%%", 100*share)
 }
 
-// SetBudget replaces the budget of a job. The job may spend the whole new budget from now on, and
-// reservations in the old one are void. Empty JSON removes the budget.
+// SetBudget replaces the budget of a job. From now on, the job may spend the whole new budget.
+// Reservations of the old budget become void. Empty JSON removes the budget.
 func (j *Job) SetBudget(encoded []byte) {
 	j.Budget, j.Spent = encoded, 0
 	j.Allowance++
 }
 
-// AttemptSettings say how many attempts the function has on an entity, or on a page that fails as a
-// whole, and how long the waits are. 0 means the default.
+// AttemptSettings say how many attempts an entity has, or a page that fails as a whole, and how
+// long the waits between them are. 0 means the default.
 type AttemptSettings struct {
 	Attempts int64 `datastore:"attempts,omitempty,noindex"`
 	// the wait before the second attempt, in nanoseconds
@@ -166,15 +168,15 @@ type AttemptSettings struct {
 	BackoffMax   int64 `datastore:"backoff_max,omitempty,noindex"` // the longest wait, in nanoseconds
 }
 
-// DefaultBackoff has the default attempts of an Update: five within 85 seconds. In that time
-// conflicts pass, and a service can restart.
+// DefaultBackoff has the default attempts of an Update: five within 85 seconds. In this time,
+// conflicts usually pass, and a service can restart.
 var DefaultBackoff = fault.Backoff{Attempts: 5, First: time.Second, Max: 1024 * time.Second}
 
 // VisitAttempts is the default number of attempts of a Visit. The waits between ten attempts add up
 // to 74 minutes.
 const VisitAttempts = 10
 
-// Backoff returns the settings with the defaults filled in.
+// Backoff returns the settings, with defaults for those that are 0.
 func (r AttemptSettings) Backoff() fault.Backoff {
 	return fault.Backoff{
 		Attempts: cmp.Or(r.Attempts, DefaultBackoff.Attempts),

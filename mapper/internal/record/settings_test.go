@@ -29,8 +29,8 @@ func TestDamagedSettings(t *testing.T) {
 	}
 }
 
-// TestSpend checks that no more than the budget is reserved, and that the job is paused only if
-// less remains than its next page needs.
+// TestSpend checks that at most the budget is reserved. The job must be paused only if the
+// remaining budget is less than its next page needs.
 func TestSpend(t *testing.T) {
 	for _, test := range []struct {
 		state      JobState
@@ -40,14 +40,14 @@ func TestSpend(t *testing.T) {
 		pauses     bool
 	}{
 		{Running, 0, 0.25, 0.25, 0.25, false},
-		{Running, 0, 0.01, 1, 0.9375 / 8, false},       // an eighth of the rest, after the cost around the pages
-		{Running, 0.75, 0.25, 0.25, 0.25, false},       // all that remains
-		{Running, 0.75, 0.375, 0.375, 0, true},         // more than that
-		{Running, 0, 0.9375, 0.9375, 0.9375, false},    // all but the cost around the pages
-		{Running, 0, 0.953125, 0.953125, 0, true},      // that cost, too
-		{Paused, 0.75, 0.25, 0.25, 0, false},           // it does not run
-		{Paused, 0.75, 0.375, 0.375, 0, false},         // and is not paused again
-		{Running, 0.5, 0.03125, 0.0625, 0.0625, false}, // as much as is wanted
+		{Running, 0, 0.01, 1, 0.9375 / 8, false},       // an eighth of what remains after the job's other cost
+		{Running, 0.75, 0.25, 0.25, 0.25, false},       // exactly what remains
+		{Running, 0.75, 0.375, 0.375, 0, true},         // more than what remains
+		{Running, 0, 0.9375, 0.9375, 0.9375, false},    // all except the job's other cost
+		{Running, 0, 0.953125, 0.953125, 0, true},      // more than remains after the job's other cost
+		{Paused, 0.75, 0.25, 0.25, 0, false},           // the job does not run
+		{Paused, 0.75, 0.375, 0.375, 0, false},         // the job does not run, so it is not paused again
+		{Running, 0.5, 0.03125, 0.0625, 0.0625, false}, // as much as wanted
 	} {
 		j := &Job{State: test.state, Spent: test.spent}
 		if got := j.Spend(0.0625, test.need, test.want); got != test.got {
@@ -68,7 +68,8 @@ func TestSpend(t *testing.T) {
 	}
 }
 
-// TestSettings checks that a job has the settings that its record says, and the defaults without.
+// TestSettings checks that a job has the settings in its record, and the defaults for those that
+// are missing.
 func TestSettings(t *testing.T) {
 	j := &Job{}
 	budget, err1 := j.BudgetLimit()
@@ -88,8 +89,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestGiveBack checks that a reservation returns to the budget from which it was taken, while the
-// job may still need it.
+// TestGiveBack checks that a reservation returns only to the budget from which it was taken, and
+// only while the job may still need it.
 func TestGiveBack(t *testing.T) {
 	for _, test := range []struct {
 		state     JobState
@@ -100,9 +101,9 @@ func TestGiveBack(t *testing.T) {
 	}{
 		{Running, 2, 0.25, 0.5, true},
 		{Paused, 2, 0.25, 0.5, true},
-		{Failed, 2, 0.25, 0.5, true}, // it may be resumed
+		{Failed, 2, 0.25, 0.5, true}, // a failed job may be resumed
 		{Running, 2, 0.875, 0, true},
-		{Running, 1, 0.25, 0.75, false}, // of the budget before
+		{Running, 1, 0.25, 0.75, false}, // a reservation of an earlier budget
 		{Running, 3, 0.25, 0.75, false},
 		{Succeeded, 2, 0.25, 0.75, false},
 		{Aborted, 2, 0.25, 0.75, false},
@@ -114,8 +115,8 @@ func TestGiveBack(t *testing.T) {
 	}
 }
 
-// TestSetBudget checks that a new budget may be spent as a whole, and takes nothing back from a
-// process that reserved some of the old one.
+// TestSetBudget checks that a new budget is available as a whole. A process that reserved a part of
+// the old budget gives nothing back.
 func TestSetBudget(t *testing.T) {
 	j := &Job{State: Running, Spent: 0.9, Allowance: 2}
 	j.SetBudget([]byte(`{"dollars":1}`))
@@ -124,7 +125,7 @@ func TestSetBudget(t *testing.T) {
 	}
 }
 
-// TestBudgetTexts checks how budgets, and shares of them, are written for people.
+// TestBudgetTexts checks the texts of budgets, and of shares of them.
 func TestBudgetTexts(t *testing.T) {
 	for _, test := range []struct {
 		b             Budget
@@ -142,7 +143,7 @@ func TestBudgetTexts(t *testing.T) {
 	}
 }
 
-// TestSetRate checks that a rate for some time is followed by the one before it.
+// TestSetRate checks that, after a temporary rate, the job has its previous rate again.
 func TestSetRate(t *testing.T) {
 	j := &Job{Rate: []byte("a")}
 	is := func(when, rate, then string, until time.Time) {

@@ -7,11 +7,11 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// SlotKind is the kind of the records of slots.
+// SlotKind is the kind of the records of slots, the locks of mappers on kinds.
 const SlotKind = "ScattermapSlot"
 
 // A Slot is a lock on a mapper and a kind. A job holds it from its start to its end, so that only
-// one job of the mapper runs over the kind.
+// one job of this mapper processes the kind at a time.
 type Slot struct {
 	Mapper string `datastore:"mapper,noindex"`
 	Kind   string `datastore:"kind,noindex"`
@@ -20,7 +20,7 @@ type Slot struct {
 	Incarnation string `datastore:"incarnation,noindex"` // that job's incarnation
 }
 
-// SlotKey returns the key of the slot of a mapper and a kind.
+// SlotKey returns the key of the slot of a mapper and a kind, which is a lock.
 func SlotKey(mapper, kind string) *datastore.Key {
 	h := sha256.Sum256([]byte(mapper + "\x00" + kind))
 	return datastore.NameKey(SlotKind, hex.EncodeToString(h[:16]), nil)

@@ -26,15 +26,15 @@ type Subject struct {
 	Times      []time.Time
 }
 
-// empty reports whether the subject is empty, so that no text mentions it.
+// empty reports whether the subject has nothing to search for.
 func (s Subject) empty() bool {
 	return s.Namespace == "" && !s.Everywhere && len(s.Words)+len(s.Numbers)+len(s.Times) == 0
 }
 
-// ownProperties are the properties of scattermap's records that have no value from users or
-// operators. They have settings, states, random numbers, and names from the program: of mappers,
-// kinds and queues. All other properties are searched for a subject, also those that another build
-// has written.
+// ownProperties lists, by kind, the properties of scattermap's records that have no value from
+// users or operators. They have settings, states, random numbers, and names from the program: of
+// mappers, kinds and queues. All other properties are searched for a subject, including those that
+// other builds have written.
 var ownProperties = map[string][]string{
 	JobKind: {"mapper", "queue", "incarnation", "state", "listed", "retires", "splitting", "rate", "rate_then",
 		"budget",
@@ -46,8 +46,8 @@ var ownProperties = map[string][]string{
 	SlotKind:     {"mapper", "kind", "incarnation"},
 }
 
-// givenValues are the properties that have numbers and times from users. Numbers and times in other
-// properties are bookkeeping, and are not searched for a subject.
+// givenValues lists, by kind, the properties that have numbers and times from users. Numbers and
+// times in all other properties are bookkeeping, and are not searched for a subject.
 var givenValues = map[string][]string{
 	JobKind:   {"params"},
 	RangeKind: {"start", "end", "samples"},
@@ -90,15 +90,15 @@ func (s Subject) InRecord(kind string, properties []datastore.Property) bool {
 	return false
 }
 
-// inValue reports whether a value mentions the subject. It compares numbers and times only if given
-// is set: then users gave them.
+// inValue reports whether a value mentions the subject. Numbers and times count only if given is
+// set, which means that they come from users.
 func (s Subject) inValue(v any, given bool) bool {
 	switch v := v.(type) {
 	case string:
 		return s.InText(v)
 	case []byte:
 		text, err := tally.Unpack(v)
-		if err != nil { // not packed by us
+		if err != nil { // not in scattermap's packed format
 			text = v
 		}
 		return s.inJSON(text, given)
@@ -118,10 +118,11 @@ func (s Subject) inValue(v any, given bool) bool {
 	return false
 }
 
-// inJSON reports whether a JSON document mentions the subject in a text, or, if given is set, in a
-// number or a time. A document that is not valid JSON is searched as a text.
+// inJSON reports whether a JSON document mentions the subject in a text. If given is set, numbers
+// and times count, too. A document that is not valid JSON is searched as a text.
 //
-// In a stored path, a name starts with "n" and an ID with "i", see path in package undolog.
+// In a stored path of a key, a name starts with "n" and an ID with "i", see path in package
+// undolog.
 func (s Subject) inJSON(document []byte, given bool) bool {
 	d := json.NewDecoder(bytes.NewReader(document))
 	d.UseNumber()
@@ -150,7 +151,7 @@ func (s Subject) inJSON(document []byte, given bool) bool {
 }
 
 // inQuery reports whether the JSON of a query mentions the subject. Numbers and times count only in
-// filters, and not in the filter that selects a share of the keys.
+// filters. The filter that selects a share of the keys is not searched.
 func (s Subject) inQuery(document []byte) bool {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(document, &fields) != nil {
@@ -187,7 +188,8 @@ func (s Subject) inFilters(document []byte) bool {
 	})
 }
 
-// inTick reports whether the JSON of a waiting tick mentions the subject.
+// inTick reports whether the JSON of a waiting tick, a planned run of a schedule, mentions the
+// subject.
 func (s Subject) inTick(document []byte) bool {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(document, &fields) != nil {
@@ -260,8 +262,7 @@ func (s Subject) IsAbout(j *Job) bool {
 		s.inJSON(j.Params, true)
 }
 
-// InKey reports whether a key is in the namespace of the subject, or has a name or an ID that
-// mentions it.
+// InKey reports whether a key is in the subject's namespace, or has a name or an ID of the subject.
 func (s Subject) InKey(k *datastore.Key) bool {
 	if k == nil {
 		return false
@@ -277,10 +278,10 @@ func (s Subject) InKey(k *datastore.Key) bool {
 	return false
 }
 
-// encodedKey matches texts that may be an encoded datastore.Key.
+// encodedKey matches texts that may be encoded keys (datastore.Key.Encode).
 var encodedKey = regexp.MustCompile(`[A-Za-z0-9_-]{10,}`)
 
-// mostCuts limits how many parts of a word inEncoded tries to decode as a key.
+// mostCuts is the largest number of parts of a word that inEncoded tries to decode as keys.
 const mostCuts = 256
 
 // InText reports whether a text mentions the subject.
@@ -288,8 +289,8 @@ func (s Subject) InText(text string) bool {
 	return s.inPlain(text) || slices.ContainsFunc(encodedKey.FindAllString(text, -1), s.inEncoded)
 }
 
-// inEncoded reports whether a word contains the encoded text of a key that mentions the subject.
-// The word may have more text before and after it, separated by '-' or '_'.
+// inEncoded reports whether a word contains an encoded key that mentions the subject. Before and
+// after the key, the word may have more text, separated by '-' or '_'.
 func (s Subject) inEncoded(word string) bool {
 	var begins, ends []int
 	for i := range len(word) {
@@ -300,7 +301,7 @@ func (s Subject) inEncoded(word string) bool {
 	begins, ends = append([]int{0}, begins...), append(ends, len(word))
 	slices.Reverse(ends)
 	cuts := 0
-	for _, end := range ends { // the longest parts first, from each start
+	for _, end := range ends { // for each start, the longest part first
 		for _, begin := range begins {
 			if end-begin < 10 {
 				continue
@@ -308,7 +309,7 @@ func (s Subject) inEncoded(word string) bool {
 			if cuts++; cuts > mostCuts {
 				return false
 			}
-			if k, _ := datastore.DecodeKey(word[begin:end]); s.InKey(k) { // nil: it is no key
+			if k, _ := datastore.DecodeKey(word[begin:end]); s.InKey(k) { // k is nil if the part is no encoded key
 				return true
 			}
 		}
@@ -321,7 +322,7 @@ func (s Subject) inPlain(text string) bool {
 		return true
 	}
 	for _, w := range s.Words {
-		quoted := strconv.Quote(w) // as values are quoted in messages
+		quoted := strconv.Quote(w) // messages quote values in this way
 		if hasWord(text, w) || hasWord(text, quoted[1:len(quoted)-1]) {
 			return true
 		}

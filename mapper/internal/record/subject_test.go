@@ -10,13 +10,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// TestSubjectInRecord checks where a subject is found: in keys, texts, encoded keys, and compressed
+// TestSubjectInRecord checks that a subject is found in keys, texts, encoded keys, and compressed
 // values.
 func TestSubjectInRecord(t *testing.T) {
 	alice := datastore.NameKey("Account", "alice@example.com", nil)
 	inside := &datastore.Key{Kind: "Account", ID: 7, Namespace: "acme"}
 	child := datastore.NameKey("Order", "1", alice)
-	many := make([]*datastore.Key, 100) // enough to be compressed
+	many := make([]*datastore.Key, 100) // this number of keys is stored compressed
 	for i := range many {
 		many[i] = datastore.IDKey("Account", int64(1+i), nil)
 	}
@@ -79,7 +79,7 @@ func TestSubjectInRecord(t *testing.T) {
 	}
 }
 
-// TestSubjectValues checks that the numbers and times that users gave are searched, and our own are
+// TestSubjectValues checks that numbers and times from users are searched, and scattermap's own are
 // not.
 func TestSubjectValues(t *testing.T) {
 	at := time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC)
@@ -187,7 +187,8 @@ func TestSubjectValues(t *testing.T) {
 	}
 }
 
-// TestSubjectInJob checks where a job mentions a subject, and which jobs are about it.
+// TestSubjectInJob checks which parts of a job's record are searched for a subject, and which jobs
+// are about the subject.
 func TestSubjectInJob(t *testing.T) {
 	query := []byte(`{"kind":"Account","filters":[{"property":"owner","op":"=","value":"alice"}]}`)
 	for name, c := range map[string]struct {
@@ -213,7 +214,7 @@ func TestSubjectInJob(t *testing.T) {
 	}
 }
 
-// TestWholeWords checks that a word counts only if no letter or digit is next to it.
+// TestWholeWords checks that a word is found only if no letter or digit is next to it.
 func TestWholeWords(t *testing.T) {
 	for b := range 256 {
 		next := string([]byte{byte(b)})

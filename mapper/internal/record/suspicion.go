@@ -6,26 +6,26 @@ import (
 )
 
 // A function may kill the process that runs it: it calls os.Exit, uses up all memory, or panics in
-// a goroutine of its own. The process can't report that, and everything beside the function dies,
-// too. These rules find the deadly entity, and don't blame the others:
+// a goroutine of its own. The process can't report this, and all other work in it dies, too. The
+// following rules find the deadly entity without blaming others:
 //
-//   - A delivery that is not the first of its task leaves a mark in the record before it starts. It
-//     removes the mark when it ends in good order.
-//   - A later delivery may find the mark, and know that the delivery that left it must have ended.
-//     Then the process of that delivery has died.
-//   - If that process ran other work, too, the range now runs exclusively: its process does nothing
+//   - A delivery that is not the first of its task writes a crash mark into the record before it
+//     runs the function. It removes the mark when it ends normally.
+//   - A later delivery may find the mark, and know that the delivery which wrote it must have
+//     ended. Then that delivery's process has died.
+//   - If that process did other work, too, the range now runs exclusively: its process does nothing
 //     else, and other tasks wait.
-//   - If that process ran only this range, the page is halved, until it has one entity. The rest
-//     after the page is also halved, and exclusive from the start.
-//   - A single entity gets a range of its own. If the process dies MaxDeaths times while it runs
-//     nothing but this entity, the entity is recorded as a failure.
-//   - A finalizer whose task is delivered again runs exclusively, too. If the process dies
-//     MaxDeaths times while it runs nothing but the finalizer, the job fails.
+//   - If that process ran only this range, the page is halved, until it has one entity. The rest of
+//     the range also gets halved pages, and runs exclusively from the start.
+//   - A single entity gets a range of its own. If MaxDeaths processes die while they run nothing
+//     but this entity, the entity is recorded as a failure.
+//   - A finalizer whose task is delivered again also runs exclusively. If MaxDeaths processes die
+//     while they run nothing but the finalizer, the job fails.
 //
-// A death counts only if the process did nothing else. It does not count beside a stray: a call
-// that took too long and was abandoned. A process may also be killed for another reason, for
-// example by a shutdown. That only makes its ranges suspected. To condemn an entity it would have
-// to happen MaxDeaths times, each time during this entity.
+// A death counts only if the process did nothing else. It does not count if a stray ran in the
+// process: a call that took too long and was abandoned. A process may also be killed for another
+// reason, for example by a shutdown. This only makes its ranges suspected. An entity becomes a
+// failure only if MaxDeaths processes die, each of them while it runs this entity.
 
 // A Suspicion is the part of a record about deliveries that may have died. In a range's record
 // these are deliveries of the range; in a job's record they are deliveries that run its finalizer.
@@ -35,9 +35,9 @@ type Suspicion struct {
 	BegunAt time.Time `datastore:"begun_at,omitempty,noindex"` // when the delivery that may have died arrived
 	// whether that delivery's process did nothing else
 	BegunAlone bool `datastore:"begun_alone,omitempty,noindex"`
-	// the task of the latest deliveries that wrote a mark, or found a mark of their own task
+	// the task of the latest deliveries that wrote a mark, or that found a mark of their own task
 	SeenTask string `datastore:"seen_task,omitempty,noindex"`
-	// the highest number of an attempt among these deliveries
+	// the highest attempt number of these deliveries
 	SeenTry int64 `datastore:"seen_try,omitempty,noindex"`
 	// whether the delivery that wrote the mark may still run although the queue has made a later
 	// attempt
@@ -51,8 +51,8 @@ type Suspicion struct {
 }
 
 // A CrashMark is a note that a delivery writes into a record before it runs the function or the
-// finalizer, and removes afterwards. If it is still there later, the process may have died: see
-// [Suspicion].
+// finalizer. It removes the note afterwards. If a later delivery still finds the note, the process
+// may have died: see [Suspicion].
 type CrashMark struct {
 	Delivery string
 	At       time.Time // when the delivery arrived
@@ -64,15 +64,15 @@ type CrashMark struct {
 // Suspected reports whether deliveries must run exclusively.
 func (s *Suspicion) Suspected() bool { return s.Solo || s.Begun != "" }
 
-// Begin writes the crash mark m of a delivery that starts. If the record has an older mark, it
-// means one of two things:
+// Begin writes the crash mark m of a delivery that starts. If the record already has a mark of
+// another delivery, there are two cases:
 //
-//   - Its delivery must have ended, so its process has died. The record becomes Solo, and the new
-//     mark replaces the old one. The old mark is returned if that process did nothing else.
-//   - Its delivery may still run. Then the old mark stays.
+//   - The other delivery must have ended, so its process has died. The record becomes Solo, and m
+//     replaces the old mark. If that process did nothing else, the old mark is returned.
+//   - The other delivery may still run. Then its mark stays, and m is not written.
 func (s *Suspicion) Begin(m CrashMark, now time.Time, deadline time.Duration) (died *CrashMark) {
 	switch {
-	case s.Begun == "": // the last delivery ended in good order, or left no mark
+	case s.Begun == "": // the last delivery ended normally, or wrote no mark
 	case !s.ended(m, now, deadline):
 		s.noteBehind(m)
 		return nil
@@ -91,17 +91,18 @@ func (s *Suspicion) Begin(m CrashMark, now time.Time, deadline time.Duration) (d
 	return died
 }
 
-// ended reports whether the delivery that left the record's mark must have ended by now, when the
-// delivery with the mark m starts.
+// ended reports whether the delivery that wrote the record's mark must have ended by now. m is the
+// mark of the delivery that starts now.
 //
 // The queue makes an attempt only after the previous attempt was answered, or its deadline has
 // passed. There are two exceptions: the queue may deliver one attempt twice, and a Resume may
-// enqueue a second task for the range. In these cases only the deadline proves that the delivery
+// enqueue a second task for the range. In these cases, only the deadline proves that the delivery
 // has ended.
 //
-// One case can't be told apart: an attempt is delivered twice, the first delivery is answered
-// before it starts, and the second one continues. Its mark is then taken for a death. That makes
-// the range exclusive; the death is taken back when the delivery ends.
+// One case can't be distinguished from a death. An attempt is delivered twice: the first delivery
+// is answered before the second one starts, and the second one still runs at the next attempt. The
+// second one's mark then looks like a death, and makes the range exclusive. When this delivery
+// ends, it takes the death back.
 //
 // SeenTask, SeenTry and Doubtful exist only for speed. Without them, each attempt that is delivered
 // twice would make its range exclusive (TestTwinsAreNoDeaths).
@@ -109,9 +110,9 @@ func (s *Suspicion) ended(m CrashMark, now time.Time, deadline time.Duration) bo
 	return s.SeenTask == m.Task && s.SeenTry < m.Try && !s.Doubtful || now.Sub(s.BegunAt) > deadline
 }
 
-// noteBehind records that the delivery with the mark m has found another delivery's mark, and left
-// that in place. If both belong to the same attempt, one of them may still run when the queue makes
-// the next attempt. So that attempt is no proof that the mark's delivery has ended.
+// noteBehind records that the delivery with the mark m has found another delivery's mark, and has
+// not replaced it. If both deliveries belong to the same attempt, one of them may still run at the
+// next attempt. So the next attempt does not prove that the mark's delivery has ended.
 func (s *Suspicion) noteBehind(m CrashMark) {
 	if s.SeenTask == m.Task && s.SeenTry <= m.Try {
 		s.SeenTry, s.Doubtful = m.Try, true
@@ -120,21 +121,21 @@ func (s *Suspicion) noteBehind(m CrashMark) {
 
 // Die records that a delivery died while its process did nothing else. If the queue's deadline may
 // have cut the delivery off, it may still be alive, and about to remove its mark. So its death
-// counts only after certainAfter.
+// counts only after certainAfter has passed.
 func (s *Suspicion) Die(m CrashMark, now time.Time, deadline time.Duration) {
 	settled := now
-	if now.Sub(m.At) >= deadline*9/10 { // clocks differ
+	if now.Sub(m.At) >= deadline*9/10 { // less than the deadline, because clocks differ
 		settled = now.Add(certainAfter)
 	}
 	s.Deaths, s.DeathsCountAt = append(s.Deaths, m.Delivery), append(s.DeathsCountAt, settled)
 }
 
-// certainAfter is how long a live process may need to remove its crash mark, once the database
-// answers. It tries at least every 30 seconds, see EndTime, and may wait for a lock.
+// certainAfter is the longest time that a live process may need to remove its crash mark, while the
+// database answers. It tries at least every 30 seconds, see EndTime, and may wait for a lock.
 const certainAfter = 2 * time.Minute
 
-// Doomed reports whether there are enough deaths for a final failure, including deaths that are not
-// certain yet. The function does not run again until they are certain or taken back.
+// Doomed reports whether there are enough deaths for a final failure. It includes deaths that are
+// not certain yet. Until they are certain or taken back, the function does not run again.
 func (s *Suspicion) Doomed() bool { return len(s.Deaths) >= MaxDeaths }
 
 // Certain returns when the last recorded death starts to count. It returns the zero time if there
@@ -153,9 +154,9 @@ func (s *Suspicion) Died(now time.Time) (n int64) {
 	return n
 }
 
-// Alive removes the crash mark of a delivery that ends without a crash, and its death if one was
-// recorded. It reports whether it has removed anything. A range that has become Solo or was halved
-// stays so.
+// Alive removes the crash mark of a delivery that ends normally. If the delivery's death was
+// recorded, Alive also removes the death. It reports whether it has removed anything. A range stays
+// Solo, and its page stays halved.
 func (s *Suspicion) Alive(delivery string) (changed bool) {
 	if s.Begun == delivery {
 		s.Begun, changed = "", true
@@ -167,7 +168,7 @@ func (s *Suspicion) Alive(delivery string) (changed bool) {
 	return changed
 }
 
-// Calm removes the crash mark, and what is known about the task that left it.
+// Calm removes the crash mark, and what is known about its delivery's task.
 func (s *Suspicion) Calm() {
 	s.Begun, s.BegunAt, s.BegunAlone, s.SeenTask, s.SeenTry, s.Doubtful = "", time.Time{}, false, "", 0, false
 }

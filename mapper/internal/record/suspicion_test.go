@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
+	_ "github.com/scattermap/scattermap/internal/testflag" // every test package below mapper/ must know its flags
 )
 
-// TestMarks starts and ends deliveries of a range: a:t1 is delivery a of attempt 1 of task t, -a
-// ends delivery a in good order, and +11 is eleven minutes.
+// TestMarks starts and ends deliveries of a range. In its steps, a:t1 starts delivery a of attempt
+// 1 of task t, -a ends delivery a normally, and +11 lets eleven minutes pass.
 func TestMarks(t *testing.T) {
 	const deadline = 10 * time.Minute
 	for name, c := range map[string]struct {
@@ -64,7 +64,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestDeathOfAnEntity lets a delivery of a single entity seem to die, and then report that it is
+// TestDeathOfAnEntity lets a delivery of a single entity count as dead, and then report that it is
 // alive.
 func TestDeathOfAnEntity(t *testing.T) {
 	const deadline = 10 * time.Minute
@@ -86,8 +86,8 @@ func TestDeathOfAnEntity(t *testing.T) {
 	}
 }
 
-// TestDeathsCount checks when a death counts, how many condemn an entity, and that each can be
-// taken back.
+// TestDeathsCount checks when a death counts, how many deaths make an entity a failure, and that
+// each death can be taken back.
 func TestDeathsCount(t *testing.T) {
 	const deadline = 10 * time.Minute
 	begun := time.Unix(0, 0)
@@ -96,8 +96,8 @@ func TestDeathsCount(t *testing.T) {
 		t.Errorf("nothing is known: %+v", s)
 	}
 	for i, c := range []struct {
-		after time.Duration // from the delivery's start to its death
-		waits time.Duration // until it counts
+		after time.Duration // time from the delivery's start to its death
+		waits time.Duration // time until the death counts
 	}{
 		{0, 0}, {9*time.Minute - 1, 0}, {9 * time.Minute, certainAfter}, {deadline, certainAfter},
 		{time.Hour, certainAfter},
@@ -114,7 +114,7 @@ func TestDeathsCount(t *testing.T) {
 	if !s.Doomed() {
 		t.Errorf("%d deaths do not condemn", len(s.Deaths))
 	}
-	for i := range 5 { // the first of those that remain
+	for i := range 5 { // the first of the remaining ones
 		if !s.Alive(strconv.Itoa(i)) || len(s.Deaths) != 4-i || len(s.DeathsCountAt) != 4-i || s.Alive("x") {
 			t.Errorf("%d is alive: %v", i, s.Deaths)
 		}
@@ -124,14 +124,14 @@ func TestDeathsCount(t *testing.T) {
 	}
 }
 
-// TestBegin checks what the death of a page's process leads to: the page is halved, and a death is
-// recorded only of a single entity.
+// TestBegin checks the effect of the death of a page's process: the page is halved. For a single
+// entity, a death is recorded instead.
 func TestBegin(t *testing.T) {
 	const deadline = 10 * time.Minute
 	begun := time.Unix(0, 0)
 	for name, c := range map[string]struct {
 		r        Range
-		beside   bool // the process did something else, too
+		beside   bool // whether the process also did other work
 		narrowed int64
 		deaths   int
 	}{

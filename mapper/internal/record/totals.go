@@ -21,10 +21,11 @@ type Totals struct {
 	Pending   int64 `json:"pending"`
 	Depth     int64 `json:"depth"`
 	Unsharded int64 `json:"unsharded,omitempty"` // entities that lack the property in ShardBy; negative: unknown
-	Retrying  int64 `json:"-"`                   // pending ranges that are failed entities to retry
-	Expected  int64 `json:"-"`                   // sum of the estimates of pending ranges
+	// pending ranges of single entities that have failed and are retried
+	Retrying int64 `json:"-"`
+	Expected int64 `json:"-"` // sum of the estimates of pending ranges
 
-	Sample *Sample `json:"-"` // if not nil, the sample to which records are added
+	Sample *Sample `json:"-"` // the sample to which Add also adds each record; nil: none
 
 	// Waiting is the pending range whose task has been due longest; nil: none.
 	Waiting *Range `json:"-"`
@@ -33,7 +34,7 @@ type Totals struct {
 	// empty if CountersLost.
 	Counters     tally.Grouped[int64] `json:"counters,omitempty"`
 	CountersLost bool                 `json:"counters_lost,omitempty"`
-	Lost         error                `json:"-"` // why the counters can't be kept; nil: they can
+	Lost         error                `json:"-"` // why the counters can't be kept; nil: they are kept
 
 	// numbers by "namespace/kind", if the query is over several
 	Spaces map[string]SpaceTotals `json:"spaces,omitempty"`
@@ -47,11 +48,11 @@ type SpaceTotals struct {
 	Failures  int64 `json:"f,omitempty"`
 }
 
-// Failing returns the number of entities that have failed, including those that are retried.
+// Failing returns the number of entities that have failed, including those to be retried.
 func (t *Totals) Failing() int64 { return t.Failures + t.Retrying }
 
-// PerEntity returns what an entity uses of the job's rate: one entity, and the average numbers of
-// writes and calls.
+// PerEntity returns how much of the job's rate an entity uses: one entity, and the average numbers
+// of writes and calls.
 func (t *Totals) PerEntity() pace.Need {
 	n := float64(max(1, t.Processed))
 	return pace.Need{Entities: 1, Writes: float64(t.Written) / n, Calls: float64(t.Calls) / n}
@@ -73,9 +74,8 @@ func (j *Job) RecordedTotals() (sum Totals, err error) {
 	return sum, json.Unmarshal(text, &sum)
 }
 
-// keepBefore stores the numbers of a job that has succeeded in Before, while its failures are
-// retried. It leaves out the names of counters and spaces, because they may be redacted in the
-// totals.
+// keepBefore stores the present totals of a job in Before, when the job runs again after a success.
+// It leaves out the names of counters and spaces, because the originals may later be redacted.
 func (j *Job) keepBefore() {
 	sum, err := j.RecordedTotals()
 	if err != nil {
@@ -87,8 +87,8 @@ func (j *Job) keepBefore() {
 	}
 }
 
-// TotalsBefore returns the numbers of the job when it last succeeded, if it retries its failures
-// now. Otherwise it returns nil. Entities that were processed then are not processed again.
+// TotalsBefore returns the totals from the job's success, while the job runs again to retry its
+// failures. Otherwise it returns nil. The entities of that success are not processed again.
 func (j *Job) TotalsBefore() *Totals {
 	sum := new(Totals)
 	if json.Unmarshal(j.Before, sum) != nil {

@@ -9,17 +9,17 @@ import (
 // UndoPrefix is the prefix of the names of mappers that undo jobs. Users' mappers can't have it.
 const UndoPrefix = "undo:"
 
-// IsUndo reports whether a mapper of that name undoes a job, or rehearses an undo.
+// IsUndo reports whether the mapper of this name undoes a job, or rehearses an undo.
 func IsUndo(mapper string) bool { return strings.Contains(mapper, UndoPrefix) }
 
-// Undone returns the job that j undoes, or of whose undo it is a rehearsal. The result takes is
-// true if j is a real undo, which changes entities; then the undone job's record has its ID.
+// Undone returns the job that j undoes, or whose undo j rehearses. takes is true if j is a real
+// undo, which changes entities. Then the undone job's record has j's ID.
 func (j *Job) Undone() (ref Ref, takes bool) {
 	if !IsUndo(j.Mapper) {
 		return Ref{}, false
 	}
 	var of struct{ Job, Incarnation string }
-	if json.Unmarshal(j.Params, &of) != nil { // its pages report that
+	if json.Unmarshal(j.Params, &of) != nil { // the undo's pages return this error
 		return Ref{}, false
 	}
 	return Ref{of.Job, of.Incarnation}, strings.HasPrefix(j.Mapper, UndoPrefix)
@@ -31,8 +31,9 @@ func Undoes(j, o *Job) bool {
 	return takes && j.ID == o.Undo && ref == o.Ref()
 }
 
-// NeedsUndone reports whether an undo may still read the records of the job that it undoes. It may
-// if it runs, is paused, or has failed and can be resumed. It can't be resumed after a clean-up.
+// NeedsUndone reports whether an undo may still read the records of the job that it undoes. This is
+// so if the undo runs, is paused, or has failed and can be resumed. After a clean-up, it can't be
+// resumed.
 func (j *Job) NeedsUndone() bool {
 	return j.Unfinished() || j.State == Failed && j.HasRecords() == nil
 }
@@ -54,8 +55,8 @@ func (j *Job) MayBeUndone() error {
 	return j.HasRecords()
 }
 
-// Undo records the ID of the job that undoes j. It may replace an earlier undo that has ended;
-// store.UpdateJob checks that.
+// Undo records the ID of the job that undoes j. The ID may replace an earlier undo's, if that undo
+// has ended. store.UpdateJob checks this.
 func Undo(j *Job, id string) (changed bool, err error) {
 	if err := j.MayBeUndone(); err != nil || j.Undo == id {
 		return false, err

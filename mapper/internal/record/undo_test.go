@@ -41,7 +41,7 @@ func TestUndone(t *testing.T) {
 	}
 }
 
-// TestUndoOf checks which jobs can be undone, and while which undos they keep their records.
+// TestUndoOf checks which jobs can be undone, and during which undos they must keep their records.
 func TestUndoOf(t *testing.T) {
 	for _, test := range []struct {
 		j          Job
@@ -49,7 +49,7 @@ func TestUndoOf(t *testing.T) {
 	}{
 		{Job{State: Running}, false, true},
 		{Job{State: Paused}, false, true},
-		{Job{State: Failed}, true, true}, // it may be resumed
+		{Job{State: Failed}, true, true}, // a failed undo may be resumed
 		{Job{State: Aborted}, true, false},
 		{Job{State: Succeeded}, true, false},
 		{Job{State: SucceededWithFailures}, true, false},

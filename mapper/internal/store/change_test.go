@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestAsked checks that an operator gets an answer from a database that hangs, after 20 seconds. A
-// task waits as long as it may.
+// TestAsked checks that a call for an operator ends after 20 seconds if the database does not
+// answer, and that a call of a task waits longer.
 func TestAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hangs atomic.Bool
@@ -45,8 +45,8 @@ func TestAsked(t *testing.T) {
 	})
 }
 
-// TestUpdateOfALaterJob checks that a change is for the job that had the ID when it was asked for,
-// also if its transaction has to be tried again.
+// TestUpdateOfALaterJob checks that a change applies only to the job that had the ID when the call
+// started. The transaction is repeated after another job has got the ID.
 func TestUpdateOfALaterJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var replace atomic.Pointer[func()]
@@ -83,15 +83,15 @@ func TestUpdateOfALaterJob(t *testing.T) {
 	})
 }
 
-// TestTurnsOfRuns checks which changes of a schedule's runs depend on its other runs: only one that
-// lets a run go on that had ended. The runs take no slots.
+// TestTurnsOfRuns checks which changes of a schedule's run depend on the schedule's other runs.
+// Only a change that makes an ended run continue does. The runs take no slots.
 func TestTurnsOfRuns(t *testing.T) {
 	for _, c := range []struct {
 		name          string
-		first, second record.JobState // of the two runs
-		to            record.JobState // what the first becomes
+		first, second record.JobState // states of the two runs
+		to            record.JobState // the new state of the first run
 		ok            bool
-		last          string // the schedule's last run afterwards
+		last          string // the schedule's last run after the change
 	}{
 		{"it goes on, and the other one runs", record.Failed, record.Running, record.Running, false, "run-2"},
 		{"it goes on, and the other one is paused", record.Failed, record.Paused, record.Running, false, "run-2"},
@@ -133,8 +133,8 @@ func TestTurnsOfRuns(t *testing.T) {
 	}
 }
 
-// TestSlotsOfOthers checks which changes of a job depend on the job that holds its slot: only one
-// that sets it running.
+// TestSlotsOfOthers checks which changes of a job depend on the job that holds its slot, the lock
+// of its mapper on a kind. Only a change that makes the job run does.
 func TestSlotsOfOthers(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -170,8 +170,8 @@ func TestSlotsOfOthers(t *testing.T) {
 	}
 }
 
-// TestSlotOfALaterJob checks that a slot is free if the job that took it is gone, also if another
-// job of its ID runs now.
+// TestSlotOfALaterJob checks that a slot, the lock of a mapper on a kind, is free if the job that
+// took it no longer exists. This must hold even if another job with the same ID runs now.
 func TestSlotOfALaterJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -187,7 +187,7 @@ func TestSlotOfALaterJob(t *testing.T) {
 	})
 }
 
-// TestCreated checks that a job starts after everything that its start has waited for.
+// TestCreated checks that a job's start time is after everything for which its start has waited.
 func TestCreated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -207,8 +207,8 @@ func TestCreated(t *testing.T) {
 	})
 }
 
-// TestFoldFew checks which jobs are added up at once: those whose records come in one answer, if as
-// many may be added without a draft.
+// TestFoldFew checks which jobs FoldFew adds up. Their records must fit in one answer, and most
+// must allow an answer's number of records.
 func TestFoldFew(t *testing.T) {
 	for _, c := range []struct {
 		n, most int

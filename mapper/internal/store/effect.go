@@ -14,7 +14,7 @@ import (
 // error and adds none.
 func Mutate(tx *datastore.Transaction, e *function.Effect) error {
 	if groups := source.Apart(e.Keys()); len(groups) > 1 {
-		// The client would drop one of two deletions, see source.Lookup.
+		// The client sends only one deletion for two keys with the same text, see source.Lookup.
 		return fmt.Errorf("the Datastore client can't tell %d of the keys apart that the function puts or deletes",
 			len(groups))
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A refuser refuses one of the calls of a database, and counts them. Rollbacks do not count.
+// A refuser refuses one call of a database, and counts the calls. It ignores rollbacks.
 type refuser struct {
 	mu    sync.Mutex
 	calls int
@@ -56,8 +56,8 @@ func (f *refuser) made() int {
 	return f.calls
 }
 
-// An operation calls the database. A preparation stores what its operation needs, beside the
-// running job j.
+// An operation calls the database. A preparation stores what an operation needs, besides the
+// running job j, and returns the operation.
 type (
 	operation   = func(context.Context, Store) error
 	preparation = func(t *testing.T, st Store, j *record.Job) operation
@@ -71,8 +71,8 @@ func becoming(ref record.Ref, state record.JobState) operation {
 	}
 }
 
-// refuseEach refuses each call of the database that the operations make, one at a time. An
-// operation must return the error.
+// refuseEach refuses each call that the operations make, one at a time. The operation must return
+// the error.
 func refuseEach(t *testing.T, operations map[string]preparation) {
 	t.Helper()
 	for name, prepare := range operations {
@@ -99,8 +99,8 @@ func refuseEach(t *testing.T, operations map[string]preparation) {
 	}
 }
 
-// TestFailedCalls refuses each call of the database that an operation makes, one at a time. The
-// operation must return the error: nothing that it could not read or write is taken for granted.
+// TestFailedCalls refuses each call that an operation makes, one at a time. The operation must
+// return the error, and not assume anything that it could not read or write.
 func TestFailedCalls(t *testing.T) {
 	testflag.Sequential(t)
 	refuseEach(t, map[string]preparation{
@@ -163,7 +163,7 @@ func TestFailedCalls(t *testing.T) {
 		"reserve a rate": func(_ *testing.T, _ Store, j *record.Job) operation {
 			ask := func(pace.Queue) (time.Duration, int64) { return time.Second, 1 }
 			return func(ctx context.Context, st Store) error {
-				for range 2 { // a new clock, then a stored one
+				for range 2 { // first with a new clock, then with a stored one
 					if _, _, err := st.ReserveRate(ctx, j, record.RateClockKey(j.Ref()), ask); err != nil {
 						return err
 					}
@@ -256,8 +256,8 @@ func TestFailedCalls(t *testing.T) {
 	})
 }
 
-// TestFailedCallsOfTicks refuses each call of the database that an operation on a schedule's ticks
-// makes, one at a time. The operation must return the error.
+// TestFailedCallsOfTicks does the same as TestFailedCalls, for operations on a schedule's ticks
+// (planned times of runs).
 func TestFailedCallsOfTicks(t *testing.T) {
 	refuseEach(t, map[string]preparation{
 		"let a tick wait": func(*testing.T, Store, *record.Job) operation {

@@ -17,8 +17,8 @@ const (
 	healthFor  = time.Second     // how long the result of a check is valid
 )
 
-// A Health checks whether the database answers, and caches the result. Of several callers at once,
-// one asks the database, and the others wait for its result.
+// A Health checks whether the database answers, and caches the result. If there are several callers
+// at once, one asks the database, and the others wait for its result.
 type Health struct {
 	mu    sync.Mutex
 	asked time.Time

@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestReserveRate reserves the rate of a job, a minute at a time: reservations come one after the
+// TestReserveRate reserves a job's rate for a minute at a time. The reservations must follow each
 // other, until the rate changes or the job ends.
 func TestReserveRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestReserveRate(t *testing.T) {
 	})
 }
 
-// TestEndDraft checks that the end of a job deletes its rate clock, and touches nothing if the job
+// TestEndDraft checks that the end of a job deletes its rate clock, and deletes nothing if the job
 // has none.
 func TestEndDraft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -85,11 +85,11 @@ func inSlices(ctx context.Context, job record.Ref, do func(ctx context.Context, 
 }
 
 // Marked returns the query for a job's ranges that have a mark and an ID after the given one. A
-// mark is an indexed property, such as "open". A range has the mark if the property's value is the
-// job's ID.
+// mark is an indexed property of range records, such as "open". A range has the mark if the value
+// of this property is the job's ID.
 func Marked(mark string, job record.Ref, after string) *datastore.Query {
 	if after != "" {
-		after += "0" // the next ID at most, as all IDs have the same length
+		after += "0" // before the next ID, because all IDs have the same length
 	}
 	return Records(job, after, "").FilterField(mark, "=", job.ID)
 }
@@ -139,8 +139,8 @@ func (st Store) HasOpen(ctx context.Context, job record.Ref) (bool, error) {
 	return len(open) > 0, nil
 }
 
-// LookOpen returns a random sample of up to most open ranges of a job. The result part is the
-// sample's share of all open ranges, in (0, 1].
+// LookOpen returns a random sample of up to most open ranges of a job. part is the sample's share
+// of all open ranges, in (0, 1].
 func (st Store) LookOpen(
 	ctx context.Context, job record.Ref, most int,
 ) (some []split.OpenRange, part float64, err error) {
@@ -152,12 +152,12 @@ func (st Store) LookOpen(
 	return some, 1 / scale, err
 }
 
-// Sample returns a random sample of a job's range records. It reads the first ones in the order of
-// IDs, and IDs are hashes. If mark is not empty, only records with that mark count. The caller must
-// not change the records, because a context of Sharing keeps them.
+// Sample returns a random sample of a job's range records: the first ones in the order of IDs,
+// which are hashes. If mark is not empty, it samples only records with this mark. The caller must
+// not change the records, because a context of Sharing may keep them for other callers.
 //
-// The result scale is how many records each record of the sample stands for. It is estimated from
-// the last ID read, and is 1 if the sample has all records.
+// scale is the number of records for which each sampled record stands. It is estimated from the
+// last ID that was read. If the sample has all records, it is 1.
 func (st Store) Sample(
 	ctx context.Context, job record.Ref, mark string, most int,
 ) (some []*record.Range, scale float64, err error) {
@@ -178,10 +178,10 @@ func (st Store) count(ctx context.Context, q *datastore.Query) (n int64, err err
 	}
 }
 
-// FailurePage is how many failures are read at a time.
+// FailurePage is the number of failures that are read at a time.
 const FailurePage = 100
 
-// CountFailures counts a job's failures. If most is not 0, it stops at that number.
+// CountFailures counts a job's failures. If most is not 0, it stops counting at most.
 func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n int64, err error) {
 	q := Marked("failed", job, "")
 	if most > 0 {
@@ -190,7 +190,7 @@ func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n 
 	return st.count(ctx, q)
 }
 
-// SampleSize is how many records are sampled to show a job's status or picture. One answer of
+// SampleSize is the number of records that are sampled for a job's status or picture. One answer of
 // Datastore has up to 300 records.
 const SampleSize = 250
 
@@ -220,18 +220,17 @@ func (st Store) firstRecords(ctx context.Context, job record.Ref, mark string, m
 	return got, nil
 }
 
-// Sharing returns a context that caches what is read about jobs, for example to show one page of a
-// dashboard. In it, each sample and each census of a job is read from the database once. Later
-// calls of Sample and Census return the same results. LoadedJob returns the record that LoadJob has
-// read last.
+// Sharing returns a context that caches what is read about jobs, for example while one page of a
+// dashboard is built. With it, each sample and each census of a job is read from the database only
+// once. Later calls of Sample and Census return the same results. LoadedJob returns the record that
+// LoadJob has read last.
 func Sharing(ctx context.Context) context.Context {
 	return context.WithValue(ctx, sharedKey{}, &shared{all: make(map[any]any)})
 }
 
 type sharedKey struct{}
 
-// A sampled has the arguments of a call of [Store.Sample]. A context of [Sharing] finds the call's
-// result by them.
+// A sampled is the key of a cached result of [Store.Sample]: the arguments of the call.
 type sampled struct {
 	job  record.Ref
 	mark string
@@ -250,10 +249,10 @@ type shared struct {
 	all map[any]any // for each key of a result, a function that returns the result
 }
 
-// A loaded is the key in shared under which the record of the job with this ID is found.
+// A loaded is the key in shared of a job's record. It is the job's ID.
 type loaded string
 
-// share keeps the record of a job in a context of [Sharing], so that LoadedJob finds it.
+// share stores the record of a job in a context of [Sharing], for LoadedJob.
 func share(ctx context.Context, j *record.Job) {
 	if s, ok := ctx.Value(sharedKey{}).(*shared); ok {
 		s.mu.Lock()
@@ -262,8 +261,8 @@ func share(ctx context.Context, j *record.Job) {
 	}
 }
 
-// LoadedJob returns a job's record as LoadJob has last read it in a context of [Sharing]. If it has
-// not been read there, LoadedJob reads it.
+// LoadedJob returns a job's record. In a context of [Sharing], this is the record that LoadJob has
+// read last. If LoadJob has not read it yet, LoadedJob does.
 func (st Store) LoadedJob(ctx context.Context, ref record.Ref) (*record.Job, error) {
 	if s, ok := ctx.Value(sharedKey{}).(*shared); ok {
 		s.mu.Lock()

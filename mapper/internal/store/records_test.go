@@ -19,7 +19,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// thirds makes one of each three ranges done, one failed and one pending.
+// thirds marks the ranges in turn as done, failed and pending.
 func thirds(i int, r *record.Range) {
 	r.Created = time.Now().UTC()
 	switch i % 3 {
@@ -34,7 +34,8 @@ func thirds(i int, r *record.Range) {
 	}
 }
 
-// TestEachRecord checks that slices and marks find each record of a job once, and no other job's.
+// TestEachRecord checks that reading by slices and by marks finds each record of a job once, and no
+// record of another job.
 func TestEachRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -120,7 +121,7 @@ func TestEachRecord(t *testing.T) {
 	})
 }
 
-// TestSlices checks that the slices cover all IDs: each starts where another one ends.
+// TestSlices checks that the slices cover all IDs: each slice starts where another one ends.
 func TestSlices(t *testing.T) {
 	ids := []string{"00", "0fff", "10", "7f", "80", "ef", "f0", "ffff"}
 	for _, id := range ids {
@@ -136,7 +137,7 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// TestPage lists failures page by page. A cursor belongs to one job.
+// TestPage lists failures page by page. It checks that a cursor is refused for another job.
 func TestPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -179,8 +180,8 @@ func TestPage(t *testing.T) {
 	})
 }
 
-// TestSample samples a job with 1,001 records, and checks the estimated number. Concurrent callers
-// with one context must read only once.
+// TestSample samples a job with 1,001 records, and checks the estimated number of records. With a
+// shared context, concurrent callers must read only once.
 func TestSample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		em := emulator.ForTest(t, nil)
@@ -240,8 +241,8 @@ func TestSample(t *testing.T) {
 	})
 }
 
-// TestLoadedJob checks that a job's record is read once in a shared context, and that it is the one
-// that was read last.
+// TestLoadedJob checks that, in a shared context, LoadedJob reads a job's record at most once, and
+// returns the record that was read last.
 func TestLoadedJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		em := emulator.ForTest(t, nil)
@@ -287,7 +288,8 @@ func TestLoadedJob(t *testing.T) {
 	})
 }
 
-// TestSampleOfDamaged checks that nothing is estimated from a record without a valid ID.
+// TestSampleOfDamaged checks that a record without a valid ID gives an error, and not a wrong
+// estimate.
 func TestSampleOfDamaged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -303,7 +305,7 @@ func TestSampleOfDamaged(t *testing.T) {
 	})
 }
 
-// TestBatches lists the batches of a page, and sets when the existing ones expire.
+// TestBatches lists the batches of a page, and sets the expiry of those that still exist.
 func TestBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -367,13 +369,13 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-// TestMutate checks that an effect is refused if the client can't tell its keys apart: the client
-// would drop one of two deletions.
+// TestMutate checks that an effect is refused if two of its keys have the same text. The client
+// would send only one deletion for both.
 func TestMutate(t *testing.T) {
 	number, name := datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil)
 	for _, c := range []struct {
 		name string
-		keys []*datastore.Key // to delete
+		keys []*datastore.Key // keys to delete
 		ok   bool
 	}{
 		{"nothing", nil, true},

@@ -39,8 +39,8 @@ func lastRun(get get, name string) (s *record.Schedule, run *record.Job, err err
 	return s, run, nil
 }
 
-// runOf reads the job with the ID id, if it is a run of the schedule. It returns false if the run's
-// record was deleted, even if another job has its ID by now.
+// runOf reads the job with the ID id, if it is a run of the schedule. It returns false if this
+// run's record was deleted. This includes the case that another job has the ID now.
 func runOf(get get, name, id string) (run *record.Job, there bool, err error) {
 	run = &record.Job{ID: id}
 	_, err = found(get, record.JobKey(id), run)
@@ -56,8 +56,8 @@ func found(get get, key *datastore.Key, dst any) (bool, error) {
 	return err == nil, err
 }
 
-// takeTurn makes a job the last run of its schedule. It is for a run that had ended and now runs
-// again. It returns an error if another run has not ended.
+// takeTurn makes a job the last run of its schedule. The job is a run that had ended and now runs
+// again. takeTurn returns an error if another run of the schedule has not ended.
 func takeTurn(tx *datastore.Transaction, job *record.Job) error {
 	if job.Schedule == "" {
 		return nil
@@ -75,27 +75,27 @@ func takeTurn(tx *datastore.Transaction, job *record.Job) error {
 	return err
 }
 
-// Turns decide when the runs of a schedule may start. Runs come one after the other, in the order
-// of their ticks. A run also needs the locks of its mapper on its kinds, like any job
-// ([record.Slot]).
+// Turns decides when the runs of a schedule may start. A tick is the time at which a run should
+// start. The runs come one after the other, in the order of their ticks. Like any job, a run also
+// needs a lock for its mapper on each of its kinds ([record.Slot]).
 type Turns struct {
 	Store  Store
 	Name   string                 // the schedule's name
 	RunID  func(time.Time) string // returns the ID of the job that a tick starts
-	Jumps  bool                   // whether a tick may abort the last run, and start before a waiting tick
-	Queues []record.Owner         // the caller's queues; see own
-	Waited bool                   // whether the tick has waited, and the caller has the queue that it waited for
+	Jumps  bool                   // whether a tick may abort the last run, and need not wait for an earlier tick
+	Queues []record.Owner         // the queues of the caller's service; see own
+	Waited bool                   // whether the tick was waiting, and the caller has the queue in which it waited
 	Mapper string                 // the mapper of the run that a tick would start
-	Kinds  []string               // the kinds of that run; none: it takes no slots
+	Kinds  []string               // the kinds of that run; empty: the run takes no slots
 }
 
-// A WaitsError says why the run of a tick can't start now.
+// A WaitsError says why the run of a tick (the planned time of the run) can't start now.
 type WaitsError struct {
-	Became string     // the outcome that was decided for this tick earlier; empty: none
-	Job    string     // the job that goes with Became: the tick's run, or the job that prevented it
+	Became string     // if the tick was decided earlier, the outcome; empty: it was not
+	Job    string     // the job of this outcome: the tick's run, or the job that prevented it
 	Run    record.Ref // the schedule's last run, if it has not ended
-	Held   record.Ref // another job that runs the same mapper over one of the kinds
-	First  bool       // whether an earlier tick waits whose run could start now
+	Held   record.Ref // another job, which runs the same mapper over one of the kinds
+	First  bool       // whether an earlier tick is waiting, and could start its run now
 	Waits  bool       // whether this tick is recorded as waiting
 }
 
@@ -136,15 +136,15 @@ func (t Turns) slots() (names []string) {
 	return names
 }
 
-// May returns nil if the run of a tick could start now, and a WaitsError otherwise. It changes
-// nothing.
+// May returns nil if the run of a tick, its planned time, could start now, and a WaitsError
+// otherwise. It changes nothing.
 func (t Turns) May(ctx context.Context, at time.Time) error {
 	_, err := t.look(t.get(ctx), at, t.slots())
 	return err
 }
 
-// Begin records in a transaction that a tick starts its run, or returns a WaitsError. The same
-// transaction creates the run's job.
+// Begin records in a transaction that a tick, the planned time of a run, starts this run. If the
+// run can't start now, it returns a WaitsError. The same transaction creates the run's job.
 func (t Turns) Begin(tx *datastore.Transaction, at time.Time, run string) error {
 	s, err := t.look(tx.Get, at, nil)
 	if err != nil {
@@ -155,9 +155,9 @@ func (t Turns) Begin(tx *datastore.Transaction, at time.Time, run string) error 
 	return err
 }
 
-// Replaces returns nil if the given run is all that prevents the run of a tick, and an error
-// otherwise. The caller is about to abort the given run, in the same transaction, to let the tick's
-// run start.
+// Replaces returns nil if only the given run prevents the run of a tick (a planned time), and an
+// error otherwise. The caller is about to abort the given run, in the same transaction, so that the
+// tick's run can start.
 func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref) error {
 	_, err := t.look(tx.Get, at, t.slots())
 	var waits WaitsError
@@ -170,10 +170,10 @@ func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref)
 	return fmt.Errorf("%w: it is not in the way of the tick any more", record.ErrState)
 }
 
-// own reads the schedule's record and the job of its last run, for the tick of the given time. It
-// returns an error if another service has the schedule. Then the last run is in a queue that the
-// caller does not have. That run is also unfinished, or the schedule knows this tick or a later
-// one. An ended run does not stop the tick that waits, if the caller has its queue.
+// own reads the schedule's record and the job of its last run, for the tick at a time. If the last
+// run is in a queue that the caller does not have, the schedule belongs to another service, and own
+// returns an error. After the end of the last run, two kinds of ticks are allowed nevertheless.
+// They are later than the schedule's last tick, or have waited in one of the caller's queues.
 func (t Turns) own(get get, at time.Time) (*record.Schedule, *record.Job, error) {
 	s, run, err := lastRun(get, t.Name)
 	if err != nil || run == nil || run.Queue == "" || slices.Contains(t.Queues, run.Queue) ||
@@ -185,8 +185,8 @@ func (t Turns) own(get get, at time.Time) (*record.Schedule, *record.Job, error)
 		run.ID, run.Queue)
 }
 
-// look reads the schedule's record. If the run of the tick, which needs the given locks, can't
-// start now, it also returns a WaitsError.
+// look reads the schedule's record. If the run of a tick, its planned time, can't start now, it
+// also returns a WaitsError. The run needs the given locks.
 func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, error) {
 	s, run, err := t.own(get, at)
 	if err != nil {
@@ -223,8 +223,9 @@ func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, er
 	return s, nil
 }
 
-// became returns the outcome that was decided earlier for a tick that does not wait. The record
-// forgets old ticks: such a tick counts as started if its run exists, and as skipped otherwise.
+// became returns the outcome that was decided earlier for a tick, the planned time of a run, that
+// does not wait. The record keeps only the last ticks. An older tick counts as started if its run
+// exists, and otherwise as skipped.
 func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.PastTick, known bool, err error) {
 	if past, known = s.Became(at); known || !at.Before(s.Tick) {
 		return past, known, nil
@@ -240,7 +241,7 @@ func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.Pa
 	return record.PastTick{At: at, Outcome: record.TickSkipped, Job: last.Job}, true, nil
 }
 
-// heldBy returns the first running job that holds one of the given locks, and is not the job
+// heldBy returns the first running job that holds one of the given locks, other than the job
 // except. If there is none, it returns a zero Ref.
 func heldBy(get get, slots []string, except record.Ref) (record.Ref, error) {
 	for _, name := range slots {
@@ -256,26 +257,28 @@ func heldBy(get get, slots []string, except record.Ref) (record.Ref, error) {
 	return record.Ref{}, nil
 }
 
-// Wait records that a tick waits for the end of the job that prevents its run. The argument what
-// has the encoded arguments of the run; if it is empty, the tick is skipped. A tick that waits
-// already goes on waiting. If no job prevents the run any more, Wait changes nothing.
+// Wait records that a tick, the planned time of a run, waits for the end of the job that prevents
+// this run. what has the encoded arguments of the run. If what is empty, the tick is skipped
+// instead. A tick that already waits continues to wait. If no job prevents the run any more, Wait
+// changes nothing.
 func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided WaitsError, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		decided = WaitsError{}
 		s, err := t.look(tx.Get, at, t.slots())
 		var waits WaitsError
 		switch {
-		case !errors.As(err, &waits): // it may start now, if there is no other error
+		case !errors.As(err, &waits): // without another error, the run may start now
 			return cmp.Or(err, ErrNothing)
 		case waits.Became != "":
 			decided = waits
 			return ErrNothing
-		case waits.First, t.Jumps && waits.Held.ID == "": // an earlier tick may start now, or this one
+		// the run of an earlier tick may start now, or this tick's run
+		case waits.First, t.Jumps && waits.Held.ID == "":
 			return ErrNothing
 		}
 		decided.Job = waits.Other()
 		switch {
-		case s.Has(at): // an older build stored no slots
+		case s.Has(at): // set again, because an older build stores no slots
 			s.Slots = t.slots()
 			decided.Became = record.TickQueued
 		case what != nil:
@@ -291,8 +294,9 @@ func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided Wai
 	return decided, err
 }
 
-// Refuse records that the run of a waiting tick can't start, so the tick no longer waits. It
-// returns false if the tick did not wait. The caller is the tick at: the same one, or a later one.
+// Refuse records that the run of a waiting tick, its planned time, can't start. So the tick no
+// longer waits. It returns false if the tick did not wait. at is the tick of the caller: the
+// waiting one, or a later one.
 func (t Turns) Refuse(ctx context.Context, waiting, at time.Time) (refused bool, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		s, _, err := t.own(tx.Get, at)
@@ -306,8 +310,8 @@ func (t Turns) Refuse(ctx context.Context, waiting, at time.Time) (refused bool,
 		_, err = tx.Put(record.ScheduleKey(t.Name), s)
 		return err
 	})
-	if refused && err != nil { // the answer to the commit may be lost
-		s, _ := t.Read(ctx) // empty after an error
+	if refused && err != nil { // the commit may have taken effect, and only its answer may be lost
+		s, _ := t.Read(ctx) // after an error, s is empty, and no tick waits in it
 		past, known := s.Became(waiting)
 		return known && past.Outcome == record.TickRefused, err
 	}

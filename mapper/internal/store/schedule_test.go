@@ -19,7 +19,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// tick returns the time of the n-th tick.
+// tick returns the n-th tick, which is the planned time of a run.
 func tick(n int) time.Time { return time.Date(2026, 11, 1, n, 0, 0, 0, time.UTC) }
 
 func runID(at time.Time) string { return fmt.Sprintf("run-%d", at.Hour()) }
@@ -38,16 +38,16 @@ func begin(t *testing.T, tu Turns, at time.Time) (*record.Job, error) {
 	return j, tu.Store.Create(t.Context(), j, record.First{}, begin)
 }
 
-// waitsOf returns the WaitsError of a tick; zero if err is none.
+// waitsOf returns err as a WaitsError, or zero if it is none.
 func waitsOf(err error) (w WaitsError) {
 	_ = errors.As(err, &w)
 	return w
 }
 
-// TestTicks checks, after different events, whether tick 3 may start its run. If not, it checks
-// what Wait decides.
+// TestTicks checks whether tick 3, the planned time of a run, may start its run in different
+// situations. If it may not, the test checks what Wait decides.
 func TestTicks(t *testing.T) {
-	first := func(t *testing.T, tu Turns) *record.Job { // tick 1 has started a run
+	first := func(t *testing.T, tu Turns) *record.Job { // lets tick 1 start a run
 		t.Helper()
 		j, err := begin(t, tu, tick(1))
 		if err != nil {
@@ -156,7 +156,8 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// TestTickWaits lets a tick wait for a run, and then start its own.
+// TestTickWaits lets a tick, the planned time of a run, wait for another run to end, and then start
+// its own run.
 func TestTickWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tu := turns(newStore(t, nil), false)
@@ -164,7 +165,7 @@ func TestTickWaits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // it still waits the second time
+		for range 2 { // a second call does not change that it waits
 			if w, err := tu.Wait(t.Context(), tick(2), []byte("what")); err != nil || w.Became != record.TickQueued ||
 				w.Job != "run-1" {
 				t.Errorf("%+v, %v", w, err)
@@ -178,7 +179,7 @@ func TestTickWaits(t *testing.T) {
 		if _, err := begin(t, tu, tick(2)); err != nil {
 			t.Errorf("it starts: %v", err)
 		}
-		// The first run can't go on while the second one does.
+		// The first run can't run again while the second one runs.
 		_, err = tu.Store.UpdateJob(t.Context(), j.Ref(), func(j *record.Job) (bool, error) {
 			j.State = record.Running
 			return true, nil
@@ -189,7 +190,8 @@ func TestTickWaits(t *testing.T) {
 	})
 }
 
-// TestReplaces checks that a run is aborted for a tick only if nothing else is in the way.
+// TestReplaces checks that a run may be aborted for a tick, the planned time of the next run, only
+// if nothing else prevents that run.
 func TestReplaces(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -230,8 +232,8 @@ func TestReplaces(t *testing.T) {
 	}
 }
 
-// TestScheduleOfNewerBuild checks that a run which goes on leaves its schedule's record alone, if
-// it was the last run: a newer build may have stored more there.
+// TestScheduleOfNewerBuild checks that the last run can continue without a write of its schedule's
+// record. A newer build may have stored more in this record.
 func TestScheduleOfNewerBuild(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -256,8 +258,8 @@ func TestScheduleOfNewerBuild(t *testing.T) {
 	})
 }
 
-// TestDamagedSchedule checks that nothing is decided by a record of a schedule, or of its last run,
-// that can't be read.
+// TestDamagedSchedule checks that nothing is decided if the record of a schedule, or of its last
+// run, can't be decoded.
 func TestDamagedSchedule(t *testing.T) {
 	damaged := func(name string) datastore.Property { return datastore.Property{Name: name, Value: "x", NoIndex: true} }
 	for name, c := range map[string]struct {
@@ -307,8 +309,8 @@ func TestDamagedSchedule(t *testing.T) {
 	}
 }
 
-// TestRunOfOthers checks that a job which has the ID of a schedule's last run, but is none of its
-// runs, is in nobody's way.
+// TestRunOfOthers checks that a job which has the ID of a schedule's last run, but is no run of the
+// schedule, prevents no run.
 func TestRunOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -329,7 +331,8 @@ func TestRunOfOthers(t *testing.T) {
 	})
 }
 
-// TestReplacesOnlyTheLastRun checks that only the schedule's last run is aborted for a tick.
+// TestReplacesOnlyTheLastRun checks that only the schedule's last run may be aborted for a tick,
+// the planned time of the next run.
 func TestReplacesOnlyTheLastRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tu := turns(newStore(t, nil), true)
@@ -346,7 +349,8 @@ func TestReplacesOnlyTheLastRun(t *testing.T) {
 	})
 }
 
-// TestLaterTickWaits checks that a later tick takes the place of one that waits for the same run.
+// TestLaterTickWaits checks that a later tick (planned time of a run) replaces the one that waits
+// for the same run.
 func TestLaterTickWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tu := turns(newStore(t, nil), false)
@@ -374,8 +378,9 @@ func TestLaterTickWaits(t *testing.T) {
 	})
 }
 
-// TestTicksOfOlderBuilds checks ticks about which an older build has stored less. A waiting tick
-// gets its slots. A tick that is not remembered was started if its run is there.
+// TestTicksOfOlderBuilds checks ticks (planned times of runs) for which an older build has stored
+// less. A waiting tick gets its slots. A tick without a stored decision counts as started if its
+// run exists.
 func TestTicksOfOlderBuilds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -407,8 +412,8 @@ func TestTicksOfOlderBuilds(t *testing.T) {
 	})
 }
 
-// TestDecidedTicks checks that the decision about a tick does not change: not by a later one, and
-// not because somebody refuses a tick that does not wait.
+// TestDecidedTicks checks that the decision on a tick, the planned time of a run, does not change.
+// Neither the decision on a later tick may change it, nor Refuse for a tick that does not wait.
 func TestDecidedTicks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tu := turns(newStore(t, nil), false)
@@ -437,7 +442,8 @@ func TestDecidedTicks(t *testing.T) {
 	})
 }
 
-// TestHeldByOneOfKinds checks that a run waits for a job that runs over any of its kinds.
+// TestHeldByOneOfKinds checks that a run has to wait for a job that holds a lock on any of its
+// kinds.
 func TestHeldByOneOfKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tu := turns(newStore(t, nil), false)
@@ -449,15 +455,15 @@ func TestHeldByOneOfKinds(t *testing.T) {
 	})
 }
 
-// TestRefuseWithoutAnswer refuses a tick, and the answer to the commit is lost. The schedule's
-// record says whether the commit has taken effect.
+// TestRefuseWithoutAnswer refuses a tick, the planned time of a run, but the answer to the commit
+// is lost. Refuse must read in the schedule's record whether the commit has taken effect.
 func TestRefuseWithoutAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		takes   bool // the commit takes effect
-		later   bool // a later tick was refused, by an older build that remembers no others
-		decided bool // the tick does not wait any more
-		refuses bool // each call is refused
+		takes   bool // whether the commit takes effect
+		later   bool // whether a later tick was refused, by an older build that stores no past ticks
+		decided bool // whether the tick no longer waits
+		refuses bool // whether all calls are refused, and not only the commit
 		want    bool
 	}{
 		{name: "it has taken effect", takes: true, want: true},

@@ -11,7 +11,7 @@ import (
 // A HeldError says that a job can't run now, because another job runs the same mapper over one of
 // its kinds. The other job holds the lock of the mapper and the kind: see [record.Slot].
 type HeldError struct {
-	Job    record.Ref // the other job, which holds the lock
+	Job    record.Ref // the other job
 	Mapper string
 	Kind   string
 }
@@ -24,7 +24,7 @@ func (h HeldError) Unwrap() error {
 		"this one run beside it (StartOptions.AllowOverlap)", record.ErrState, h.Job.ID, h.Mapper, h.Kind)
 }
 
-// A get is a function that reads an entity, either inside a transaction or outside.
+// A get is a function that reads an entity, in a transaction or without one.
 type get = func(*datastore.Key, any) error
 
 // slotKeys returns the keys of the locks of a mapper, one for each kind.
@@ -50,14 +50,14 @@ func checkSlot(get get, key *datastore.Key, except record.Ref) error {
 	if _, err := found(get, record.JobKey(slot.Job), other); err != nil {
 		return err
 	}
-	if other.State == record.Running && other.Ref() == has { // the ID may belong to a later job by now
+	if other.State == record.Running && other.Ref() == has { // the slot may name an earlier job with the same ID
 		return HeldError{has, slot.Mapper, slot.Kind}
 	}
 	return nil
 }
 
-// takeSlots takes the locks of the job's mapper on all of the job's kinds, before the job runs. It
-// returns a HeldError if another running job holds one of them.
+// takeSlots takes the locks of the job's mapper on all of the job's kinds, before the job runs. If
+// another running job holds one of them, takeSlots returns a HeldError.
 func takeSlots(tx *datastore.Transaction, job *record.Job) error {
 	if job.Beside {
 		return nil

@@ -8,8 +8,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestSlots starts job "b" beside job "a" of mapper "m" over the kinds "K" and "L". It must fail if
-// they share a slot and "a" runs.
+// TestSlots starts job "b" while job "a" exists. Job "a" has the mapper "m" and the kinds "K" and
+// "L". A slot is a lock of a mapper on a kind. The start must fail if both jobs need the same slot
+// and "a" runs.
 func TestSlots(t *testing.T) {
 	paused := func(t *testing.T, st Store, a *record.Job) { becomes(t, st, a, record.Paused) }
 	for _, c := range []struct {
@@ -68,7 +69,8 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// TestResumeTakesSlots checks that a paused job can't go on while another job holds its slot.
+// TestResumeTakesSlots checks that a paused job can't be resumed while another job holds its slot,
+// the lock of its mapper on a kind.
 func TestResumeTakesSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)

@@ -30,23 +30,22 @@ type Store struct {
 // New returns the store in a client's database.
 func New(client *datastore.Client) Store { return Store{client: client} }
 
-// Asked returns a store for interactive callers, such as an operator's command. Reading or changing
-// a job's record fails after 20 seconds if the database does not answer, and the error names the
-// database.
+// Asked returns a store for interactive callers, such as an operator's command. If the database
+// does not answer within 20 seconds, reading or changing a job's record fails with an error that
+// names the database.
 func (st Store) Asked() Store {
 	st.asked = true
 	return st
 }
 
-// When returns a store whose UpdateJob also checks a condition. UpdateJob then calls f in its
-// transaction, and changes nothing if f returns an error.
+// When returns a store whose UpdateJob also checks a condition. UpdateJob calls f in its
+// transaction. If f returns an error, UpdateJob changes nothing.
 func When(st Store, f func(*datastore.Transaction) error) Store {
 	st.when = f
 	return st
 }
 
-// answer calls ask and returns its error. If the store is for interactive callers, see Asked, the
-// call fails after 20 seconds.
+// answer calls ask and returns its error. In a store of Asked, the call fails after 20 seconds.
 func (st Store) answer(ctx context.Context, ask func(context.Context) error) error {
 	if st.asked {
 		return source.Answered(ctx, ask)
@@ -54,16 +53,16 @@ func (st Store) answer(ctx context.Context, ask func(context.Context) error) err
 	return ask(ctx)
 }
 
-// Attempts is how often a transaction is tried that conflicts with others. After that it fails, and
-// with it the task, which the queue delivers again later.
+// Attempts is the largest number of attempts of a transaction that conflicts with others. After
+// that, it fails, and so does its task. The queue delivers the task again later.
 const Attempts = 5
 
-// ErrNothing is returned by the function of a transaction that has no change to commit. It ends the
-// transaction without an error.
+// ErrNothing ends a transaction without a commit and without an error. The function of a
+// transaction returns it if there is nothing to change.
 var ErrNothing = errors.New("nothing to do")
 
 // Transact calls f in a transaction and commits it. If the commit conflicts with another one,
-// Transact repeats both, up to Attempts times in total.
+// Transact repeats both. It makes at most Attempts attempts.
 func (st Store) Transact(ctx context.Context, f func(*datastore.Transaction) error) error {
 	_, err := st.client.RunInTransaction(ctx, f, datastore.MaxAttempts(Attempts))
 	if errors.Is(err, ErrNothing) {
@@ -116,7 +115,7 @@ func (st Store) LoadRange(ctx context.Context, job record.Ref, id string) (*reco
 func (st Store) UpdateJob(
 	ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool, err error),
 ) (altered *record.Job, err error) {
-	if ref.Incarnation == "" { // a later attempt of the transaction may meet another job with the ID
+	if ref.Incarnation == "" { // in a later attempt of the transaction, another job may have the ID
 		job, err := st.LoadJob(ctx, ref)
 		if err != nil {
 			return nil, err
@@ -157,16 +156,16 @@ func (st Store) UpdateJob(
 	return altered, err
 }
 
-// Replace writes a job's record, on the condition that the stored one still has the given record's
-// version. After an error the record may have been written, because the answer may be lost.
+// Replace writes a job's record, if the stored record still has the version of the given one. After
+// an error the record may nevertheless be written, because the answer to the commit may be lost.
 func (st Store) Replace(ctx context.Context, job *record.Job) error {
 	_, err := wire.Commit(ctx, st.client,
 		[]wire.Mutation{{Mutation: job.Update(), Condition: wire.Condition{Version: job.Version}}})
 	return err
 }
 
-// ChangeOnce changes a job's record at most once. It does not try again if its commit may have
-// taken effect.
+// ChangeOnce changes a job's record at most once. If its commit may have taken effect, it does not
+// try again.
 func (st Store) ChangeOnce(ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool)) (err error) {
 	for range Attempts {
 		_, err = st.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
@@ -179,7 +178,7 @@ func (st Store) ChangeOnce(ctx context.Context, ref record.Ref, change func(*rec
 			}
 			return Write(tx, job.Update())
 		}, datastore.MaxAttempts(1))
-		if !errors.Is(err, datastore.ErrConcurrentTransaction) { // this one took no effect
+		if !errors.Is(err, datastore.ErrConcurrentTransaction) { // after this error, the commit certainly had no effect
 			break
 		}
 	}
@@ -231,9 +230,9 @@ func (st Store) Active(ctx context.Context) ([]*record.Job, error) {
 	return st.jobs(ctx, datastore.NewQuery(record.JobKind).FilterField("active", "=", true))
 }
 
-// Jobs loads up to limit jobs of a listing, the last started first. They started before the job
-// with the place before. Only jobs of the given queues are loaded; an empty name stands for all
-// queues.
+// Jobs loads up to limit jobs of a listing, the latest start first. If before is not empty, it
+// loads only jobs that started before the job with this place. It loads only jobs of the given
+// queues. An empty queue name stands for all queues.
 func (st Store) Jobs(
 	ctx context.Context, queues []record.Owner, l record.Listing, before string, limit int,
 ) ([]*record.Job, error) {
@@ -304,7 +303,8 @@ func (st Store) Create(
 			if err := when(tx); err != nil {
 				return err
 			}
-			job.Created = time.Now().UTC().Truncate(time.Microsecond) // after everything that the start waited for
+			// set here, so that it is after everything for which the start has waited
+			job.Created = time.Now().UTC().Truncate(time.Microsecond)
 		}
 		if err := goesOn(tx, job, false); err != nil {
 			return err
@@ -322,8 +322,8 @@ func (st Store) Create(
 	return err
 }
 
-// Forestall prevents a job from being created by a process that is about to do so: see
-// [record.Forestalled]. If the job exists already, or Forestall was called before, it does nothing.
+// Forestall makes the creation of a job fail, for a process that is about to create it: see
+// [record.Forestalled]. If the job already exists, or Forestall was called before, it does nothing.
 func (st Store) Forestall(ctx context.Context, job record.Ref, now time.Time) error {
 	key, r := record.Forestalled(job, now)
 	_, err := st.client.Mutate(ctx, datastore.NewInsert(key, r))

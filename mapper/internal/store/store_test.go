@@ -24,7 +24,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// newStore returns a store in an emulator.
 func newStore(t *testing.T, options *emulator.Options) Store {
 	t.Helper()
 	client, err := emulator.ForTest(t, options).DatastoreClient(t.Context(), "test")
@@ -35,8 +34,8 @@ func newStore(t *testing.T, options *emulator.Options) Store {
 	return New(client)
 }
 
-// run starts a job of the mapper "m" over the kind "K", changed by change, and sets it running. It
-// fails the test if that is refused.
+// run starts a job of the mapper "m" over the kind "K" and sets it running. The function change
+// edits the job's record first.
 func run(t *testing.T, st Store, id string, change func(j *record.Job)) *record.Job {
 	t.Helper()
 	j, err := tryRun(t, st, id, change)
@@ -57,7 +56,7 @@ func tryRun(t *testing.T, st Store, id string, change func(j *record.Job)) (*rec
 	return j, st.Create(t.Context(), j, record.First{}, nil)
 }
 
-// becomes sets the state of a job.
+// becomes sets the state of a job in the database.
 func becomes(t *testing.T, st Store, j *record.Job, state record.JobState) {
 	t.Helper()
 	if _, err := st.UpdateJob(t.Context(), j.Ref(), func(j *record.Job) (bool, error) {
@@ -68,11 +67,11 @@ func becomes(t *testing.T, st Store, j *record.Job, state record.JobState) {
 	}
 }
 
-// at returns the position of an ID.
+// at returns the position of the entity with an ID.
 func at(n int) *keyspace.Position { return keyspace.At(datastore.IDKey("K", int64(n), nil)) }
 
-// putRanges writes n ranges of a job that tile the query. The function change edits the i-th range;
-// i starts at 1.
+// putRanges writes n ranges of a job that together cover the query. The function change edits the
+// i-th range, counted from 1.
 func putRanges(t *testing.T, st Store, j *record.Job, n int, change func(i int, r *record.Range)) {
 	t.Helper()
 	root := j.RootRange()
@@ -101,7 +100,7 @@ func TestCreate(t *testing.T) {
 		name   string
 		before func(t *testing.T, st Store, j *record.Job)
 		when   func(*datastore.Transaction) error
-		want   error // nil: it is created; errAny: any error of the database
+		want   error // the expected error; nil: the job is created; errAny: any error of the database
 	}{
 		{name: "it is new"},
 		{name: "it is new, and may be", when: func(*datastore.Transaction) error { return nil }},
@@ -151,7 +150,7 @@ func TestCreate(t *testing.T) {
 
 var errThere = errors.New("it is there")
 
-// TestLoadJob loads jobs by IDs that are valid, and by IDs that are not.
+// TestLoadJob loads jobs by valid and invalid IDs.
 func TestLoadJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -182,7 +181,7 @@ func TestLoadJob(t *testing.T) {
 	})
 }
 
-// TestUpdateJob changes the record of a job with 5 failures.
+// TestUpdateJob makes changes to the record of a job, which has 5 failures at first.
 func TestUpdateJob(t *testing.T) {
 	errNo := errors.New("no")
 	raise := func(j *record.Job) (bool, error) { j.Failures++; return true, nil }
@@ -232,7 +231,7 @@ func TestUpdateJob(t *testing.T) {
 	}
 }
 
-// TestUpdatesTogether changes a job many times at once, and checks that no change is lost.
+// TestUpdatesTogether makes many changes of a job at the same time, and checks that none is lost.
 func TestUpdatesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -259,13 +258,15 @@ func TestUpdatesTogether(t *testing.T) {
 	})
 }
 
-// TestChangeOnce refuses commits, or loses their answers. A change that may have taken effect must
-// not be repeated.
+// TestChangeOnce refuses commits, or loses their answers. It checks that a change which may have
+// taken effect is not repeated.
 func TestChangeOnce(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		answers []codes.Code // to the commits, in order; Internal: committed, but the answer is lost
-		want    int64        // how often the change takes effect
+		name string
+		// answers to the commits, in order; Internal: the commit takes effect, but its answer is
+		// lost
+		answers []codes.Code
+		want    int64 // number of times that the change takes effect
 		err     bool
 	}{
 		{"it is done", nil, 1, false},
@@ -319,7 +320,7 @@ func TestChangeOnce(t *testing.T) {
 	}
 }
 
-// TestUpdateRange changes the record of a range, leaves it unchanged, or finds none.
+// TestUpdateRange changes the record of a range, leaves it unchanged, or finds no record.
 func TestUpdateRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -329,7 +330,7 @@ func TestUpdateRange(t *testing.T) {
 			name    string
 			key     *datastore.Key
 			changes bool
-			want    int64 // attempts in the record; -1: there is no record
+			want    int64 // Attempts in the record afterwards; -1: there is no record
 		}{
 			{"nothing is to be changed", root, false, 0},
 			{"it is changed", root, true, 1},
@@ -349,7 +350,7 @@ func TestUpdateRange(t *testing.T) {
 	})
 }
 
-// TestJobs lists jobs by queue, state and mapper, the latest first.
+// TestJobs lists jobs by queue, state and mapper. The latest start must come first.
 func TestJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -421,7 +422,8 @@ func idsOf(jobs []*record.Job) (all []string) {
 	return all
 }
 
-// TestDue lists the jobs of a queue whose retention period is over, the longest due first.
+// TestDue lists the jobs of a queue whose retention is over. The job that is due longest must come
+// first.
 func TestDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -446,10 +448,10 @@ func TestDue(t *testing.T) {
 	})
 }
 
-// TestHealth checks a database that answers, and one that does not. It is asked at most once a
-// second.
+// TestHealth checks a database that answers, and one that does not. Check must ask it at most once
+// a second.
 func TestHealth(t *testing.T) {
-	_ = testflag.Seeds // declares the flags that all test binaries accept
+	_ = testflag.Seeds // keeps the import, which declares the flags for all test binaries
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
 		var down atomic.Bool
@@ -467,9 +469,9 @@ func TestHealth(t *testing.T) {
 		for _, c := range []struct {
 			name    string
 			down    bool
-			waits   time.Duration // before the check
+			waits   time.Duration // wait before the check
 			ok      bool
-			asked   int64 // so far
+			asked   int64 // number of calls of the database so far
 			answers time.Duration
 		}{
 			{"at first", false, 0, true, 1, 0},

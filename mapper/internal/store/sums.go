@@ -19,7 +19,7 @@ import (
 )
 
 // Fold reads all range records of a job, adds them up, and returns the sum as a ledger. A ledger
-// proves that the job has processed each entity.
+// checks whether the records prove that the job has processed each entity.
 func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, error) {
 	d := NewDraft(job)
 	if _, err := st.AddTo(ctx, job.Ref(), d, 0, func() bool { return false }); err != nil {
@@ -30,12 +30,13 @@ func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, erro
 }
 
 // FoldFew adds up all records of a small job, and returns the sum as a ledger. A job is small if
-// its records fit into one answer of the database.
+// its records fit in one answer of the database. most is the largest number of records that may be
+// added up without a draft.
 //
 // FoldFew returns false in two cases:
+//
 //   - The job is not small.
-//   - The limit most is below the number of records in such an answer. It says how many records may
-//     be added up without a draft.
+//   - most is less than the number of records in one answer.
 func (st Store) FoldFew(ctx context.Context, job *record.Job, most int) (l *ledger.Ledger, all bool, err error) {
 	if most < atOnce {
 		return nil, false, nil
@@ -48,11 +49,11 @@ func (st Store) FoldFew(ctx context.Context, job *record.Job, most int) (l *ledg
 	return &d.Ledger, true, nil
 }
 
-// nowhere is the value of Draft.From for a slice of IDs whose records are all added up. It is
-// greater than all IDs.
+// nowhere is greater than all IDs. It is the value in Draft.From for a slice of IDs whose records
+// are all added up.
 const nowhere = "g"
 
-// atOnce is about the number of records in one answer of the database.
+// atOnce is the approximate number of records in one answer of the database.
 const atOnce = 300
 
 // NewDraft returns an empty draft, to which a job's records are to be added.
@@ -65,8 +66,8 @@ func NewDraft(job *record.Job) *ledger.Draft {
 }
 
 // AddTo adds the next records of a job to a draft: up to most of each slice of IDs, or all if most
-// is 0. It stops earlier if enough returns true, but adds some records of each slice. It returns
-// true if the draft then has all records. After an error the draft is unchanged.
+// is 0. If enough returns true, it stops after some records of each slice. It returns true if the
+// draft then has all records. After an error, the draft is unchanged.
 func (st Store) AddTo(
 	ctx context.Context, job record.Ref, d *ledger.Draft, most int, enough func() bool,
 ) (all bool, err error) {
@@ -118,8 +119,8 @@ func (st Store) addFirst(ctx context.Context, job record.Ref, d *ledger.Draft) (
 	return n < atOnce, nil
 }
 
-// addSlice adds the next records of a slice of IDs to a ledger. It returns the ID at which the next
-// call must go on.
+// addSlice adds the next records of a slice of IDs to a ledger. It returns the ID from which the
+// next call must continue.
 func (st Store) addSlice(
 	ctx context.Context, job record.Ref, sum *ledger.Ledger, from string, slice, most int, enough func() bool,
 ) (next string, err error) {
@@ -137,7 +138,8 @@ func (st Store) addSlice(
 		if err := sum.Add(r); err != nil {
 			return err
 		}
-		// as in Marked; the record's name counts, its ID may be damaged
+		// as in Marked; taken from the record's name, because the ID in a damaged record may be
+		// wrong
 		next = strings.TrimPrefix(r.Stored.Name, prefix) + "0"
 		if n++; n%atOnce == 0 && enough() {
 			return errEnough
@@ -153,8 +155,8 @@ func (st Store) addSlice(
 	return next, err
 }
 
-// LoadDraft reads the stored draft of a job. If there is none for the job's epoch, it returns an
-// empty draft.
+// LoadDraft reads the stored draft of a job, which is the sum of a part of its records. If there is
+// no draft of the job's epoch, it returns an empty draft.
 func (st Store) LoadDraft(ctx context.Context, job *record.Job) (*ledger.Draft, error) {
 	return draftOf(job, func(key *datastore.Key, d *ledger.Draft) error { return st.client.Get(ctx, key, d) })
 }
@@ -171,9 +173,10 @@ func draftOf(job *record.Job, get func(*datastore.Key, *ledger.Draft) error) (*l
 	return d, nil
 }
 
-// KeepDraft stores a draft, from which the next task goes on to add up the job's records. It does
-// so only if ofUse returns true for the job's record; otherwise it returns nil. It returns the
-// draft to go on from: the given one, or the stored one if that has more records.
+// KeepDraft stores a draft, so that the next task can continue to add up the job's records. It
+// calls ofUse with the job's record. If ofUse returns false, it stores nothing and returns nil. It
+// returns the draft from which to continue: the given one, or the stored one if that has more
+// records.
 func (st Store) KeepDraft(
 	ctx context.Context, job *record.Job, d *ledger.Draft, ofUse func(*record.Job) bool,
 ) (kept *ledger.Draft, err error) {
@@ -206,8 +209,8 @@ func (st Store) KeepDraft(
 	return kept, nil
 }
 
-// EndDraft deletes a job's draft and rate clocks, if it has them. The caller then writes the job's
-// record in the same transaction.
+// EndDraft deletes a job's draft (the sum of a part of its records) and its rate clocks, if it has
+// them. The caller then writes the job's record in the same transaction.
 func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 	if !j.Drafted {
 		return nil
@@ -217,8 +220,9 @@ func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 		datastore.NewDelete(record.CallClockKey(j.Ref())))
 }
 
-// SampleEnded returns the totals of a job that has ended without totals in its record, as
-// LiveTotals does. If a clean-up stores the exact totals meanwhile, SampleEnded returns these.
+// SampleEnded returns the totals of a job that has ended, but has no totals in its record. It
+// estimates them as LiveTotals does. If a clean-up stores the exact totals meanwhile, SampleEnded
+// returns these.
 func (st Store) SampleEnded(
 	ctx context.Context, job *record.Job,
 ) (_ *record.Job, sum record.Totals, estimated bool, err error) {
@@ -253,8 +257,8 @@ func (st Store) sampleSum(ctx context.Context, job *record.Job) (sum ledger.Sum,
 	return sum, true, nil
 }
 
-// sumOf adds up a sample of a job's range records with a mark. The result scale is how many records
-// each record of the sample stands for.
+// sumOf adds up a sample of a job's range records that have a mark. scale is the number of records
+// for which each sampled record stands.
 func (st Store) sumOf(ctx context.Context, job record.Ref, mark string) (sum ledger.Sum, scale float64, err error) {
 	sum.Sample = record.NewSample()
 	all, scale, err := st.Sample(ctx, job, mark, SampleSize)
@@ -310,7 +314,7 @@ func (st Store) census(ctx context.Context, job record.Ref) (*record.Census, err
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = tx.Rollback() }() // it has written nothing
+	defer func() { _ = tx.Rollback() }() // it has written nothing that could be lost
 	group, ctx := errgroup.WithContext(ctx)
 	for _, count := range []struct {
 		n *int64

@@ -65,7 +65,7 @@ func TestFold(t *testing.T) {
 	})
 }
 
-// TestEnough stops after a part of a slice's records, and then adds the others.
+// TestEnough stops adding after a part of a slice's records, and then continues with the rest.
 func TestEnough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -74,7 +74,7 @@ func TestEnough(t *testing.T) {
 		var all []*datastore.Mutation
 		for i := range n {
 			r := j.RootRange()
-			r.ID = fmt.Sprintf("%032x", i) // all in the first slice
+			r.ID = fmt.Sprintf("%032x", i) // IDs in the first slice
 			all = append(all, r.Insert())
 		}
 		for some := range slices.Chunk(all, 500) {
@@ -95,15 +95,15 @@ func TestEnough(t *testing.T) {
 	})
 }
 
-// TestFirst adds up the records of all slices, with one query if they are few: each record once,
-// wherever the first query has ended.
+// TestFirst adds up records of all slices. If there are few, one query must be enough. Each record
+// must be added once, wherever the first query ends.
 func TestFirst(t *testing.T) {
 	for _, n := range []int{1, 10, atOnce - 1, atOnce, atOnce + 1, 3*atOnce + 7} {
 		synctest.Test(t, func(t *testing.T) {
 			st := newStore(t, nil)
 			j := run(t, st, "j", nil)
 			var all []*datastore.Mutation
-			for i := range n - 1 { // the root is there
+			for i := range n - 1 { // without one, because the root is already stored
 				r := j.RootRange()
 				r.ID = fmt.Sprintf("%x%031x", i*7%SlicesOfIDs, i)
 				all = append(all, r.Insert())
@@ -113,7 +113,7 @@ func TestFirst(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for _, few := range []bool{false, true} { // it is enough after each call
+			for _, few := range []bool{false, true} { // whether enough returns true after each call
 				d := NewDraft(j)
 				for calls, whole := 0, false; !whole; calls++ {
 					var err error
@@ -133,7 +133,8 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// TestFoldDamaged checks that no sum is given of records that can't be added up, wherever they are.
+// TestFoldDamaged checks that there is an error, and no sum, if a record can't be added up, in
+// whichever slice it is.
 func TestFoldDamaged(t *testing.T) {
 	for _, n := range []int{0, atOnce + 10} {
 		synctest.Test(t, func(t *testing.T) {
@@ -142,7 +143,7 @@ func TestFoldDamaged(t *testing.T) {
 			j.Incarnate(1)
 			first.Incarnate(1)
 			var all []*datastore.Mutation
-			for i := range n + 1 { // the last one of j is damaged, and the first one of the other job
+			for i := range n + 1 { // the last record of j is damaged, or the first record of the other job
 				r := j.RootRange()
 				r.ID, r.State = fmt.Sprintf("f%031x", i), record.Done
 				if i == n {
@@ -179,15 +180,15 @@ func TestFoldDamaged(t *testing.T) {
 	}
 }
 
-// TestQueries counts the queries that read a job's records: one if they come in one answer, and
-// then one for each slice with more records.
+// TestQueries counts the queries that read a job's records. One query must be enough if the records
+// fit in one answer. Otherwise one more is allowed for each slice with further records.
 func TestQueries(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		slice string // the first digit of the records' IDs
+		slice string // the first digit of the IDs of all records
 		n     int
 		most  int
-		known bool // the draft has a record
+		known bool // whether the draft already has a record
 		want  int
 	}{
 		{"a small job", "0", 10, 0, false, 1},
@@ -228,7 +229,8 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// TestKeepDraft keeps drafts of a job: the one of most records stays, while it is of use.
+// TestKeepDraft stores two drafts of a job, one after the other. The draft with more records must
+// stay, unless it is of no use.
 func TestKeepDraft(t *testing.T) {
 	draft := func(j *record.Job, ranges, link int64) *ledger.Draft {
 		d := NewDraft(j)
@@ -238,10 +240,10 @@ func TestKeepDraft(t *testing.T) {
 	anyUse := func(*record.Job) bool { return true }
 	for _, c := range []struct {
 		name string
-		keep func(j *record.Job) *ledger.Draft // stored beside a draft with 50 records and link 2
+		keep func(j *record.Job) *ledger.Draft // the second draft; the first one has 50 records and link 2
 		use  func(*record.Job) bool
 		kept bool
-		want int64 // records in the stored draft
+		want int64 // number of records in the stored draft
 	}{
 		{"one of more", func(j *record.Job) *ledger.Draft { return draft(j, 60, 1) }, anyUse, true, 60},
 		{"one of fewer", func(j *record.Job) *ledger.Draft { return draft(j, 40, 1) }, anyUse, true, 50},
@@ -274,7 +276,7 @@ func TestKeepDraft(t *testing.T) {
 				if err != nil || stored.Ledger.Ranges != c.want || stored.Link != 2 {
 					t.Errorf("stored is %+v, %v", stored, err)
 				}
-				j.Epoch++ // a draft of another epoch is of no use
+				j.Epoch++ // LoadDraft ignores a draft of another epoch
 				if d, err := st.LoadDraft(t.Context(), j); err != nil || d.Ledger.Ranges != 0 {
 					t.Errorf("of the next epoch: %+v, %v", d, err)
 				}
@@ -299,8 +301,8 @@ func TestKeepDraft(t *testing.T) {
 	}
 }
 
-// largeAndSmall stores a job with 1,000 ranges, and beside it a job with eight. Six ranges of the
-// large one have most of its entities.
+// largeAndSmall stores a job with 1,000 ranges, and another one with eight. Six ranges of the large
+// job have most of its entities.
 func largeAndSmall(t *testing.T) (st Store, large, small *record.Job) {
 	t.Helper()
 	st = newStore(t, nil)
@@ -318,7 +320,8 @@ func largeAndSmall(t *testing.T) (st Store, large, small *record.Job) {
 	return st, large, small
 }
 
-// TestTotalsOfSmallJob checks that the totals of a job with few ranges are added up, not estimated.
+// TestTotalsOfSmallJob checks that the totals of a job with few ranges are exact, and not
+// estimated.
 func TestTotalsOfSmallJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, _, small := largeAndSmall(t)
@@ -333,7 +336,7 @@ func TestTotalsOfSmallJob(t *testing.T) {
 }
 
 // TestLiveTotals estimates the rest of a job with 1,000 ranges. A few ranges have most of the rest.
-// Once the job has ended, what a clean-up has recorded takes the place of the estimate.
+// After the job has ended, the totals that a clean-up stores must replace the estimate.
 func TestLiveTotals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, j, _ := largeAndSmall(t)
@@ -362,8 +365,8 @@ func TestLiveTotals(t *testing.T) {
 	})
 }
 
-// TestDraftsOfNoUse checks that a draft which is damaged, or of another epoch, or of a build with
-// other slices, is as good as none.
+// TestDraftsOfNoUse checks which stored drafts (sums of a part of a job's records) LoadDraft
+// ignores: damaged ones, and drafts from another epoch or from a build with other slices.
 func TestDraftsOfNoUse(t *testing.T) {
 	for name, change := range map[string]func(d *ledger.Draft){
 		"of use":        func(*ledger.Draft) {},
@@ -390,8 +393,8 @@ func TestDraftsOfNoUse(t *testing.T) {
 	}
 }
 
-// TestWithoutCensus estimates the rest of a job with 400 of 1,000 ranges pending, if the database
-// can't count them, or there are too many. An answer that makes no sense is an error.
+// TestWithoutCensus estimates the rest of a job that has 400 of its 1,000 ranges pending. The
+// database can't count them, or there are too many. An invalid answer must give an error.
 func TestWithoutCensus(t *testing.T) {
 	testflag.Sequential(t)
 	counts := func(n int64) *datastorepb.RunAggregationQueryResponse {
@@ -415,7 +418,7 @@ func TestWithoutCensus(t *testing.T) {
 		"it has no number":     {answer: nothing, fails: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			open := new(atomic.Int64) // transactions
+			open := new(atomic.Int64) // number of open transactions
 			st := newStore(t, &emulator.Options{Interceptor: func(
 				ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 			) (any, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// undoing makes a job the undo of another job.
+// undoing returns a function that makes a job the undo of another job.
 func undoing(of *record.Job) func(j *record.Job) {
 	return func(j *record.Job) {
 		j.Mapper = record.UndoPrefix + of.Mapper
@@ -21,17 +21,17 @@ func undoing(of *record.Job) func(j *record.Job) {
 	}
 }
 
-// TestUndo undoes job "j", which has ended, by job "u". Then it cleans "j" up, or undoes it by job
-// "v".
+// TestUndo undoes job "j", which has ended, by job "u". Then it starts a clean-up of "j", or
+// another undo of it by job "v".
 func TestUndo(t *testing.T) {
 	clean := func(j *record.Job) (bool, error) { j.Cleaning = "{}"; return true, nil }
 	other := func(j *record.Job) (bool, error) { return record.Undo(j, "v") }
 	for _, c := range []struct {
 		name   string
-		undo   record.JobState // the state of job "u"; empty: it was not started
+		undo   record.JobState // the state of the undo "u"; empty: it was not started
 		change func(j *record.Job) (bool, error)
 		ok     bool
-		holds  bool // a clean-up must wait
+		holds  bool // whether the clean-up must wait
 	}{
 		{name: "a clean-up, and there is no undo", change: clean, ok: true},
 		{name: "a clean-up while the undo runs", undo: record.Running, change: clean, holds: true},
@@ -78,15 +78,15 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// TestUndoGoesOn continues a failed undo, unless the records that it needs are gone. If they went
-// meanwhile, its end says so.
+// TestUndoGoesOn resumes a failed undo. This must be refused if the records that it needs are
+// deleted. If they are deleted later, the undo's end must report it.
 func TestUndoGoesOn(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change func(j *record.Job) // applied to the job that is undone
+		change func(j *record.Job) // changes the record of the undone job
 		gone   bool
 		ok     bool
-		whole  bool // no record was missed
+		whole  bool // whether the undo has missed no record
 	}{
 		{name: "all is there", change: func(*record.Job) {}, ok: true, whole: true},
 		{name: "a clean-up waits for it", change: func(j *record.Job) { j.Cleaning = "{}" }, ok: true},
@@ -106,7 +106,8 @@ func TestUndoGoesOn(t *testing.T) {
 					}
 				} else {
 					c.change(j)
-					if _, err := st.client.Mutate(t.Context(), j.Update()); err != nil { // as an older build does
+					// An older build writes without the checks of UpdateJob.
+					if _, err := st.client.Mutate(t.Context(), j.Update()); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -131,8 +132,8 @@ func TestUndoGoesOn(t *testing.T) {
 	}
 }
 
-// undone returns a store with job "j", which has ended, and its undo "u", as an older build may
-// have left them.
+// undone returns a store with job "j", which has ended, and its undo "u". An older build may have
+// stored them.
 func undone(t *testing.T, j, u func(*record.Job)) (Store, *record.Job, *record.Job) {
 	t.Helper()
 	st := newStore(t, nil)
@@ -147,8 +148,8 @@ func undone(t *testing.T, j, u func(*record.Job)) (Store, *record.Job, *record.J
 	return st, of, by
 }
 
-// TestUndoneChanges checks which changes of a job depend on its undo: another undo, and the start
-// of a clean-up.
+// TestUndoneChanges checks which changes of a job its undo prevents: another undo, and the start of
+// a clean-up.
 func TestUndoneChanges(t *testing.T) {
 	trouble := func(j *record.Job) { j.Trouble = "changed" }
 	cleans := func(j *record.Job) { j.Cleaning = "{}" }
@@ -158,10 +159,10 @@ func TestUndoneChanges(t *testing.T) {
 	nothing := func(*record.Job) {}
 	for _, c := range []struct {
 		name   string
-		j      func(*record.Job) // the job before the change
-		u      record.JobState   // of the undo
+		j      func(*record.Job) // changes the job's record first
+		u      record.JobState   // the state of the undo
 		change func(*record.Job)
-		want   string // the text of the error; empty: it is allowed
+		want   string // the text of the error; empty: the change is allowed
 	}{
 		{"it has a trouble, and the undo runs", nothing, record.Running, trouble, ""},
 		{"it has a trouble while an older build cleans it up, and the undo runs", cleans, record.Running, trouble, ""},
@@ -186,8 +187,8 @@ func TestUndoneChanges(t *testing.T) {
 	}
 }
 
-// TestChangesOfAnUndo checks which changes of an undo depend on the job that it undoes: only one
-// that lets it go on.
+// TestChangesOfAnUndo checks which changes of an undo depend on the undone job. Only a change that
+// lets the undo continue does.
 func TestChangesOfAnUndo(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -210,8 +211,9 @@ func TestChangesOfAnUndo(t *testing.T) {
 	}
 }
 
-// TestStartOfAnUndo checks that an undo does not start during a clean-up, which a rehearsal of it
-// needs not be named for, and that other jobs are no undos.
+// TestStartOfAnUndo checks that an undo does not start during a clean-up. A rehearsal must start
+// even if the job's record names another undo. A job that is no undo must not be treated as one,
+// even if the record has its ID.
 func TestStartOfAnUndo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -229,7 +231,8 @@ func TestStartOfAnUndo(t *testing.T) {
 		if _, err := tryRun(t, st, "r", rehearse); err != nil {
 			t.Errorf("a rehearsal of an undo: %v", err)
 		}
-		v := run(t, st, "v", func(j *record.Job) { j.Beside = true }) // it has the ID of an undo, and is none
+		// this job has an ID like an undo's, but is no undo
+		v := run(t, st, "v", func(j *record.Job) { j.Beside = true })
 		if holds, err := st.HoldsBack(t.Context(), of); err != nil || holds {
 			t.Errorf("another job holds a clean-up back: %v, %v", holds, err)
 		}

@@ -13,18 +13,20 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// Two pages of a job may both have deleted an entity, because somebody put it again in between. The
-// undo of the first page does not see that, and restores the entity. Then the undo of the second
-// page finds an entity that is there again. It restores the state before its own deletion, over the
-// write of this undo and over nobody else's.
+// Two pages of a job may both have deleted an entity, if another client put it again in between.
+// The undo of the first page does not see this, and restores the entity. Later, the undo of the
+// second page finds that the entity exists again. It may then restore the state before the second
+// deletion, because the only write since then was this undo's own.
 
-// lookAgain looks at entities that the commit c deleted and that exist again because this undo has
-// restored them. It marks them as restored, unless a later page of the job has deleted them again.
+// lookAgain looks at entities that the commit c deleted and that exist again, because another page
+// of this undo has restored them. It sets again on them, unless the restored state is from a page
+// at or after c.
 func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*entity) error {
 	p := past{u}
 	p.history = u.undoes
 	p.params.Job, p.params.Incarnation = o.job.Ref.ID, o.job.Ref.Incarnation
-	undone := make(map[string][]closer) // by ID: the pages that a page of the undo takes back
+	// the pages of the undone job, by the ID of the undo's range that took them back
+	undone := make(map[string][]closer)
 	for _, e := range all {
 		if !e.deleted || e.now == nil {
 			continue
@@ -52,7 +54,8 @@ func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*enti
 				undone[r.ID] = pages
 			}
 			others := 0
-			last := slices.IndexFunc(pages, func(p closer) bool { // another page wrote it, and not earlier
+			// The result is true if another page wrote the entity, and none at or after c.
+			last := slices.IndexFunc(pages, func(p closer) bool {
 				if !p.has(e.key, p.at, u.query.ShardBy != "") {
 					return false
 				}
@@ -67,10 +70,11 @@ func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*enti
 	return nil
 }
 
-// pagesOf returns the records of the pages that the page of the undo takes back.
+// pagesOf returns the records of the pages of the undone job that a range of the undo has taken
+// back.
 func (u undoer) pagesOf(ctx context.Context, of *record.Range) (pages []closer, err error) {
 	prefix := record.RangePrefix(u.undone())
-	first := prefix + "0" // as in Records
+	first := prefix + "0" // the same lower bound as in Records
 	if of.Start != nil {
 		first = of.Start.Key.Name
 	}

@@ -10,8 +10,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
-// TestAgain undoes pages after the undo of other pages has put an entity again that they deleted.
-// The pages delete the entity 51 with its first state, and with what others have put in between.
+// TestAgain undoes pages that deleted entities, after the undo of other pages has restored these
+// entities. The entity 51 has its first state when one page deletes it, and another client's state
+// when another page does.
 func TestAgain(t *testing.T) {
 	deletes := func(w *world, somebody int64, pages ...int) {
 		for i, page := range pages {
@@ -25,7 +26,7 @@ func TestAgain(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name string
-		job  func(w *world) // and what the undo has done
+		job  func(w *world) // writes of the job and of others, and pages that the undo has taken back
 		page int
 		want []string
 	}{
@@ -114,8 +115,9 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// TestAgainUnkept undoes a page that deleted an entity that the undo has put again, and whose
-// earlier past is no longer kept. That stays the reason.
+// TestAgainUnkept undoes a page that deleted an entity, after the undo has restored this entity.
+// The database no longer keeps the entity's earlier past, and this must be the reason why the
+// entity stays.
 func TestAgainUnkept(t *testing.T) {
 	inWorld(t, 3, []int64{1, 51}, func(w *world) {
 		time.Sleep(10*time.Minute + 30*time.Second)
@@ -133,7 +135,7 @@ func TestAgainUnkept(t *testing.T) {
 	})
 }
 
-// TestAgainDamaged undoes a page beside another page's record that can't be read.
+// TestAgainDamaged undoes a page while the record of another page can't be decoded.
 func TestAgainDamaged(t *testing.T) {
 	inWorld(t, 2, []int64{51}, func(w *world) {
 		w.page(0, to{51: gone})
@@ -151,10 +153,10 @@ func TestAgainDamaged(t *testing.T) {
 	})
 }
 
-// TestUndoOfUndo undoes an undo, whose pages have taken several commits each. Restored entities
-// become what the job had made of them, and deleted entities come back.
+// TestUndoOfUndo undoes an undo whose pages have taken several commits each. Restored entities must
+// get the state that the job had written, and deleted entities must exist again.
 func TestUndoOfUndo(t *testing.T) {
-	for _, most := range []int64{0, 1, 200} { // bytes of a commit
+	for _, most := range []int64{0, 1, 200} { // the largest size of the images in a commit, in bytes
 		inWorld(t, 3, []int64{1, 2, 3, 11}, func(w *world) {
 			w.page(0, to{1: 7, 2: gone, 99: 7})
 			w.page(1, to{11: 8, 99: 8})

@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// batches returns how many entities each batch of the undo restored and deleted.
+// batches returns the numbers of restored and deleted entities of each batch of the undo.
 func (w *world) batches() (all []string) {
 	w.Helper()
 	var records []*record.Batch
@@ -34,14 +34,14 @@ func (w *world) batches() (all []string) {
 	return all
 }
 
-// TestApart commits in batches what a commit has no room for. A batch has at most half as many
-// bytes as the commit, 500 entities, and 40 KiB of keys.
+// TestApart checks that changes which do not fit in one commit are committed in batches. The limits
+// of a batch are half of the commit's bytes, 500 entities, and 40 KiB of keys.
 func TestApart(t *testing.T) {
-	const size = 100 // of a change
+	const size = 100 // bytes of a change
 	for _, c := range []struct {
 		name    string
 		changes int
-		key     int // size of a key; 0: as usual
+		key     int // size of a key in bytes; 0: the usual size
 		most    int
 		batches []string
 		rest    int
@@ -74,8 +74,8 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// changeOf returns a change that restores an entity. Its key has key bytes, and key and image
-// together have size bytes, if they fit.
+// changeOf returns a change that restores an entity. The key has key bytes if key is not 0. Key and
+// image together have size bytes, if possible.
 func changeOf(n, key, size int) change {
 	name := fmt.Sprintf("%06d", n)
 	missing := key - keyspace.KeySize(datastore.NameKey("K", name, nil))
@@ -88,14 +88,14 @@ func changeOf(n, key, size int) change {
 	return c
 }
 
-// TestBatchCounts deletes in batches, too, what the job has put. Batches count once, also if a call
-// of theirs failed, or if its answer was lost.
+// TestBatchCounts deletes entities in batches that the job has put. Each entity must be counted
+// once, even if a call for a batch fails, or its answer is lost.
 func TestBatchCounts(t *testing.T) {
 	for _, lose := range []bool{false, true} {
 		for after, failed := 0, true; failed; after++ {
 			inWorld(t, 1, []int64{1, 2, 3, 11}, func(w *world) {
 				w.page(0, to{1: 7, 2: gone, 11: 7, 99: 7})
-				w.most.Store(1) // none fits
+				w.most.Store(1) // no image fits in a commit, so all need batches
 				var err error
 				failed = w.fail(after, lose, func() { _, err = w.run(0) })
 				if err != nil && !strings.Contains(err.Error(), "injected") || fault.IsPermanent(err) {
@@ -117,13 +117,14 @@ func TestBatchCounts(t *testing.T) {
 	}
 }
 
-// TestMoved changes an entity just before a batch restores it. The batch then has no effect, and
-// the page is undone again.
+// TestMoved changes an entity just before a batch restores it. The batch must have no effect, and
+// the undo must try the page again.
 func TestMoved(t *testing.T) {
 	for times, want := range map[int]string{
 		1: "1 stays: " + whyChanged, 2: "1 stays: " + whyChanged + "\n2 stays: " + whyChanged, batchAttempts: "",
 	} {
-		for _, code := range []codes.Code{codes.FailedPrecondition, codes.Aborted} { // of the refusal
+		// The database may refuse the batch with either code.
+		for _, code := range []codes.Code{codes.FailedPrecondition, codes.Aborted} {
 			inWorld(t, 1, []int64{1, 2, 3}, func(w *world) {
 				w.page(0, to{1: 7, 2: 7, 3: 7})
 				w.most.Store(1)
@@ -152,7 +153,8 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// TestSameText deletes two entities in one batch whose keys have the same text: an ID and a name.
+// TestSameText deletes two entities in one batch. Their keys have the same text: one has an ID, and
+// the other a name with the same digits.
 func TestSameText(t *testing.T) {
 	inWorld(t, 1, nil, func(w *world) {
 		keys := []*datastore.Key{datastore.IDKey("K", 99, nil), datastore.NameKey("K", "99", nil)}
@@ -180,7 +182,8 @@ func TestSameText(t *testing.T) {
 	})
 }
 
-// TestRehearsed rehearses an undo. Its changes have no images: they are only counted.
+// TestRehearsed rehearses an undo, without writes. The rehearsal only counts the changes, so they
+// have no images.
 func TestRehearsed(t *testing.T) {
 	inWorld(t, 1, []int64{1, 2}, func(w *world) {
 		w.page(0, to{1: 7, 2: gone, 99: 7})

@@ -9,11 +9,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
-// A deletion leaves no version. So if an entity is not there, only its past tells whether somebody
-// put and deleted it again after the page. An undo looks at two times: the end of the job, and the
-// middle between that and now. It looks up all such entities of a page together.
+// A deletion leaves no version. So if an entity does not exist, only its past shows whether another
+// client put and deleted it again after the page. An undo looks at the past at two times: the end
+// of the job, and the middle between that and now. For each time, it looks up all such entities of
+// a page together.
 
-// moments returns the times at which lookBetween looks at the past, between a commit and now.
+// moments returns the times after a commit at which lookBetween looks at the past.
 func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
 	job, err := u.load(ctx)
 	if err != nil {
@@ -33,22 +34,22 @@ func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
 			looks = append(looks, at.Truncate(time.Microsecond))
 			continue
 		}
-		// An entity that was there at that time was there at one of these minutes, too, or only for
-		// seconds.
+		// At this age, only whole minutes can be read. An entity that existed at that time also
+		// existed at one of these two minutes, or for less than a minute.
 		minute := at.Truncate(time.Minute)
 		looks = append(looks, minute, minute.Add(time.Minute))
 	}
 	return looks, nil
 }
 
-// lookBetween marks entities as changed that others have put and deleted again since the commit c.
-// The commit has deleted such an entity, and it does not exist now, but it existed at one of the
-// moments in between.
+// lookBetween sets changed on entities that other clients have put and deleted again since the
+// commit c. It looks at entities that the commit deleted and that do not exist now. If one existed
+// at one of the moments, others have put it.
 func (u undoer) lookBetween(ctx context.Context, c commit, all []*entity) error {
 	absent := make(map[string]*entity)
 	var keys []*datastore.Key
 	for _, e := range all {
-		if e.deleted && !e.changed { // so it is not there now
+		if e.deleted && !e.changed { // the entity does not exist now
 			absent[e.key.Encode()] = e
 			keys = append(keys, e.key)
 		}
@@ -66,7 +67,7 @@ func (u undoer) lookBetween(ctx context.Context, c commit, all []*entity) error 
 		}
 		found, err := u.lookup(ctx, keys, at)
 		switch {
-		case fault.IsFatal(err): // no longer kept, or still in the future by the database's clock
+		case fault.IsFatal(err): // the database no longer keeps this past, or by its clock this is the future
 			continue
 		case err != nil:
 			return err

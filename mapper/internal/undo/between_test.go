@@ -12,11 +12,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestMoments checks when an undo looks whether a deleted entity was there again.
+// TestMoments checks at which times an undo looks whether a deleted entity existed again.
 func TestMoments(t *testing.T) {
 	for _, c := range []struct {
 		name           string
-		commit, ended  time.Duration // before now; ended 0: the job has not ended
+		commit, ended  time.Duration // how long ago; ended 0: the job has not ended
 		exact, minutes []time.Duration
 	}{
 		{"the end, and the middle since", 40 * time.Minute, 30 * time.Minute,
@@ -46,7 +46,7 @@ func TestMoments(t *testing.T) {
 				t.Fatal(err)
 			}
 			var want []time.Time
-			for _, d := range append(c.minutes, c.exact...) { // the older ones are minutes
+			for _, d := range append(c.minutes, c.exact...) { // times longer ago are truncated to minutes
 				want = append(want, now.Add(-d))
 			}
 			if !slices.EqualFunc(looks, want, time.Time.Equal) {
@@ -56,8 +56,8 @@ func TestMoments(t *testing.T) {
 	}
 }
 
-// TestLookBetween undoes a deletion, and cannot look between the page and now. The database refuses
-// that as the future, because its clock is late.
+// TestLookBetween undoes a deletion, but the database can't serve the states since the page. Its
+// clock is late, so it refuses these times as the future.
 func TestLookBetween(t *testing.T) {
 	inWorld(t, 1, []int64{1}, func(w *world) {
 		w.page(0, to{1: gone})

@@ -14,11 +14,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
 
-// A failing is a tap that fails the call after a number of others.
+// A failing is an interceptor of Datastore calls that makes one call fail: the one after a number
+// of others.
 type failing struct {
 	world *world
 	after int
-	lose  bool // it is carried out, and its answer is lost
+	lose  bool // whether the call takes effect, and only its answer is lost
 	calls int
 }
 
@@ -38,7 +39,8 @@ func (f *failing) tap(_, _ any, pass func() error) error {
 	return status.Error(codes.Internal, "injected")
 }
 
-// fail runs f and fails one of its calls. It reports whether f has made that call.
+// fail runs f, and fails the call of f that follows after others. It reports whether f has made
+// this call.
 func (w *world) fail(after int, lose bool, f func()) (failed bool) {
 	tap := &failing{world: w, after: after, lose: lose}
 	w.taps(tap.tap)
@@ -47,7 +49,7 @@ func (w *world) fail(after int, lose bool, f func()) (failed bool) {
 	return tap.calls > after
 }
 
-// TestStories undoes a page of each story, and counts its calls.
+// TestStories undoes a page in each story, and checks the result and the number of calls.
 func TestStories(t *testing.T) {
 	for _, s := range stories {
 		t.Run(s.name, func(t *testing.T) {
@@ -61,15 +63,17 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// TestFailingCalls fails each call of an undo's page. The page then fails for now, and its next
-// attempt does what it would have done at first, in the same delivery and in another one.
+// TestFailingCalls fails each call of an undo's page, one at a time. The page must fail with a
+// temporary error. Its next attempt must give the same result as without the failure, in the same
+// delivery and in another one.
 func TestFailingCalls(t *testing.T) {
 	testflag.Sequential(t)
 	for _, p := range stories {
 		t.Run(p.name, func(t *testing.T) {
 			inWorld(t, 3, []int64{1, 2, 3, 11, 51, 52}, func(w *world) {
 				p.job(w)
-				for after := 0; ; after += 1 + after/3 { // many looks for a deletion are alike
+				// The search for a deletion makes many similar calls, so some are skipped.
+				for after := 0; ; after += 1 + after/3 {
 					call, err := w.function(), error(nil)
 					attempt := func() (string, error) {
 						e, err := call(w.Context(), function.Job{Ref: w.undo.Ref()}, w.ranges[p.page].Key(), nil)
@@ -94,8 +98,8 @@ func TestFailingCalls(t *testing.T) {
 	}
 }
 
-// runUnkept undoes a page, and refuses one of its reads of the past: the one after the given number
-// of others. It returns the moment that was not read; zero: the page has no more reads.
+// runUnkept undoes a page, and refuses one of its reads of the past: the one that follows after
+// others. It returns the moment of the refused read, or zero if the page makes no such read.
 func (w *world) runUnkept(page, after int) (e *function.Effect, refused time.Time, err error) {
 	reads := 0
 	w.taps(func(req, _ any, pass func() error) error {
@@ -120,13 +124,14 @@ func (w *world) runUnkept(page, after int) (e *function.Effect, refused time.Tim
 	return e, refused, err
 }
 
-// TestUnkept refuses each read of the past of an undo's page in turn, as the database does if it no
-// longer keeps that past. An entity then becomes what it would have become, or it stays and is
-// listed, or the page can't be undone at all.
+// TestUnkept refuses each read of the past, one at a time, as a database does that no longer keeps
+// this past. Each entity must get the same state as without the refusal, or stay and be listed, or
+// the undo of the page must fail.
 func TestUnkept(t *testing.T) {
 	testflag.Sequential(t)
 	for _, s := range stories {
-		// one look may miss others, as documented, and an earlier page's deletion counts if it is kept
+		// an expected difference: one refused look may miss what others did, and an earlier page's
+		// deletion counts if its past is kept
 		if strings.Contains(s.name, "and deleted by others") || strings.Contains(s.name, "deleted an hour before") {
 			continue
 		}
@@ -144,7 +149,9 @@ func TestUnkept(t *testing.T) {
 					if refused.IsZero() {
 						break
 					}
-					if err != nil { // the states just before and after it must be kept, or a minute's
+					// The undo fails only if the states just before and after the commit, or of a
+					// whole minute, are not kept.
+					if err != nil {
 						if !fault.IsPermanent(err) || !strings.Contains(err.Error(), "the past is not kept") ||
 							refused.After(page.at) || refused.Before(page.before()) && !refused.Equal(page.minute()) {
 							t.Errorf("read %d is refused, %v after the page: %v", after, refused.Sub(page.at), err)

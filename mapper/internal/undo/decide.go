@@ -2,19 +2,22 @@ package undo
 
 import pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
-// A step is the decision of an undo about an entity.
+// A step is an undo's decision about one entity.
 type step int
 
 const (
-	nothing step = iota // leave the entity: the commit did not write it, or it has its state from before the commit
-	undone              // restore the state before the commit: nobody has changed the entity after the commit
-	changed             // look closer: another page, this undo or somebody else has changed the entity since
+	// leave the entity, because the commit did not write it, or it has its state from before the
+	// commit again
+	nothing step = iota
+	undone       // restore the state before the commit: nobody has changed the entity after the commit
+	// look closer, because another page, this undo or another client has changed the entity since
+	changed
 )
 
 // decide returns the step for an entity that a commit may have written. The argument commit is the
-// commit's version. The states of the entity before the commit and now are before and now; nil if
-// it did not exist. The function with returns its state just after the commit, and is called only
-// if needed.
+// commit's version. before and now are the entity's states before the commit and now; nil if the
+// entity does not exist. with returns its state just after the commit, and is called only if this
+// state is needed.
 func decide(commit int64, before, now *pb.EntityResult, with func() *pb.EntityResult) step {
 	switch {
 	case now.GetVersion() == commit:
@@ -25,7 +28,7 @@ func decide(commit int64, before, now *pb.EntityResult, with func() *pb.EntityRe
 	then := with()
 	deleted := then == nil && before != nil // by this commit
 	switch {
-	case !deleted && then.GetVersion() != commit: // the commit has not written it
+	case !deleted && then.GetVersion() != commit: // the commit has not written the entity
 		return nothing
 	case deleted && now == nil:
 		return undone

@@ -6,8 +6,8 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// TestDecide tries all combinations of an entity's versions before the commit of version 5, with it
-// and now. 0 means that the entity was not there.
+// TestDecide tries all combinations of an entity's versions before the commit, just after it, and
+// now. The commit has version 5. Version 0 means that the entity does not exist.
 func TestDecide(t *testing.T) {
 	version := func(v int64) *pb.EntityResult {
 		if v == 0 {
@@ -19,7 +19,7 @@ func TestDecide(t *testing.T) {
 		name              string
 		before, with, now int64
 		want              step
-		asked             bool // whether with must be called
+		asked             bool // whether decide must call with
 	}{
 		{"changed", 3, 5, 5, undone, false},
 		{"put", 0, 5, 5, undone, false},

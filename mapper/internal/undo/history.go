@@ -20,20 +20,20 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// Several pages of a job may write one entity. Its state just before the last of them is then
-// another page's result, and must not be restored. So an undo follows the entity's writes back:
-// from the last page that wrote it, through earlier pages of the job, to the state before the first
-// of them.
+// Several pages of a job may write one entity. The entity's state just before the last of these
+// pages is another page's result, and must not be restored. So an undo follows the entity's writes
+// back: from the last page that wrote it, through earlier pages of the job, to the state before the
+// first of them.
 //
-// The range record of the last page that wrote the entity restores that state. The records of
-// earlier pages skip the entity. If somebody else wrote it between two pages of the job, the later
-// page's record restores what this somebody wrote, and the earlier page's record lists the entity
-// as left.
+// The undo of the last page that wrote the entity restores that state. The undo of an earlier page
+// skips the entity. Another client may have written the entity between two pages of the job. Then
+// the undo of the later page restores this client's state, and the undo of the earlier page lists
+// the entity as not restored.
 //
-// The time of a write tells who wrote. A page's commit also closes the record of its range: the
-// range is open just before, and not after. So only ranges closed at that time are candidates, and
-// the record of each says whether its page wrote the entity. States up to an hour old can be read
-// at any microsecond.
+// The time of a write shows who made it. A page's commit also ends its range: the range is open
+// just before the commit, and not after it. So only ranges that ended at that time can be the
+// writer. Each of their records says which entities its page wrote. Datastore serves states of the
+// last hour at any microsecond.
 
 // Reasons why an undo does not restore an entity.
 const (
@@ -47,25 +47,26 @@ const (
 )
 
 const (
-	maxWrites = 1000 // how many writes of one entity by the job are followed back
-	maxOpen   = 5000 // how many ranges may have been open when an entity was written
-	maxLooks  = 100  // how often the past of an entity is read to find one write
+	maxWrites = 1000 // the largest number of writes of one entity by the job that are followed back
+	maxOpen   = 5000 // the largest number of ranges that may have been open when an entity was written
+	maxLooks  = 100  // the largest number of reads of an entity's past to find one write
 )
 
-// whyOften is the reason not to restore an entity that more than maxWrites pages have written.
+// whyOften is the reason not to restore an entity that was written by more than maxWrites pages.
 var whyOften = fmt.Sprintf("more than %d pages of the job wrote it, one after the other: the undo does not search "+
 	"further back", maxWrites)
 
-// skew is the largest expected difference between the clocks of a process and of the database.
+// skew is the largest difference that is expected between the clocks of a process and of the
+// database.
 const skew = 2 * time.Minute
 
-// A history caches when the job that is undone, or the undo, has written, so that the past is read
-// once.
+// A history caches when a job has written, so that its past is read only once. The job is the
+// undone one, or the undo itself.
 type history struct {
 	turn *semaphore.Weighted // guards the fields up to closers
-	job  *record.Job         // the job that is undone
-	// when the job's record was first written, by the database's clock, or a little earlier; zero:
-	// unknown
+	job  *record.Job         // the job whose writes these are
+	// when the job's record was first written, by the database's clock; this may be a little too
+	// early; zero: not read yet
 	begun   time.Time
 	kept    bool // whether the database still serves the state before the job's writes
 	closers map[time.Time]*closers
@@ -82,15 +83,15 @@ func newHistory() *history {
 // A past reads Datastore's past states to find out when the job has written an entity.
 type past struct{ undoer }
 
-// A restoring is the decision that the undo of one page restores an entity, and to which state.
+// A restoring is the decision of one page's undo to restore an entity, and the state that it gets.
 type restoring struct {
 	page  string
 	image *pb.Entity
 }
 
-// taken reports whether the undo of another page, in the same delivery, restores the entity to the
-// same state already. That happens if several pages have deleted the entity and it is unknown which
-// was the last. The undo of each would restore it, and a commit may write it only once.
+// taken reports whether the undo of another page already restores the entity to the same state, in
+// the same delivery. This happens if several pages have deleted the entity, and it is unknown which
+// was the last. The undo of each page would restore it, but a commit may write it only once.
 func (h *history) taken(key *datastore.Key, page string, image *pb.Entity) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -102,7 +103,7 @@ func (h *history) taken(key *datastore.Key, page string, image *pb.Entity) bool 
 	return false
 }
 
-// A closers has the ranges of the job whose pages committed at the same time.
+// A closers has the ranges of a job whose pages committed at the same time.
 type closers struct {
 	turn *semaphore.Weighted
 	read bool
@@ -110,14 +111,14 @@ type closers struct {
 	why  string // why the ranges are unknown; empty: they are known
 }
 
-// A closer is a range whose page committed at a given time, with its present record.
+// A closer is a range whose page committed at a certain time, with its present record.
 type closer struct {
 	*record.Range
 	at    time.Time // when the record was last changed
 	wrote *undolog.Wrote
 }
 
-// load returns the record of the job that is undone. It reads it from the database once.
+// load returns the record of the undone job. It reads it from the database once.
 func (u past) load(ctx context.Context) (*record.Job, error) {
 	h := u.history
 	if err := h.turn.Acquire(ctx, 1); err != nil {
@@ -150,9 +151,9 @@ func (u past) beforeJob(ctx context.Context, t time.Time) (bool, error) {
 	return !t.After(begun), err
 }
 
-// begun returns when the job's record was first written. To find that, it follows the record of the
-// job's root back to its first write. If the database no longer serves that past, it returns the
-// start time that the starting process has recorded, minus skew.
+// begun returns when the job's record was first written. For this, it follows the record of the
+// job's root range back to its first write. If the database no longer serves that past, it returns
+// the job's start time by the clock of the starting process, minus skew.
 func (u past) begun(ctx context.Context, job *record.Job) (time.Time, error) {
 	h := u.history
 	if err := h.turn.Acquire(ctx, 1); err != nil {
@@ -184,7 +185,6 @@ func (u past) begun(ctx context.Context, job *record.Job) (time.Time, error) {
 	return begun, nil
 }
 
-// timeOf returns when an entity was last written.
 func timeOf(e *pb.EntityResult) time.Time { return e.GetUpdateTime().AsTime() }
 
 // at returns the state of an entity at a time. A zero time means now.
@@ -196,7 +196,7 @@ func (u past) at(ctx context.Context, key *datastore.Key, at time.Time) (*pb.Ent
 	return found.Of(key), nil
 }
 
-// wrote reports whether the job has written an entity at the time at. If that is unknown, why is
+// wrote reports whether the job has written an entity at the time at. If this is unknown, why is
 // the reason.
 func (u past) wrote(ctx context.Context, key *datastore.Key, at time.Time) (wrote bool, why string, err error) {
 	if before, err := u.beforeJob(ctx, at); err != nil || before {
@@ -215,7 +215,7 @@ func (u past) wrote(ctx context.Context, key *datastore.Key, at time.Time) (wrot
 }
 
 // closersOf returns the ranges whose pages committed at the time at. The first caller reads them
-// from the database; later callers get its result.
+// from the database, and later callers get the same result.
 func (u past) closersOf(ctx context.Context, at time.Time) (*closers, error) {
 	h := u.history
 	if err := h.turn.Acquire(ctx, 1); err != nil {
@@ -241,7 +241,7 @@ func (u past) closersOf(ctx context.Context, at time.Time) (*closers, error) {
 	return c, err
 }
 
-// closedAt reads the ranges whose pages committed at the time at. If that is not possible, why is
+// closedAt reads the ranges whose pages committed at the time at. If this is not possible, why is
 // the reason.
 func (u past) closedAt(ctx context.Context, at time.Time) (all []closer, why string, err error) {
 	before, err := u.openAt(ctx, at.Add(-time.Microsecond))
@@ -279,7 +279,8 @@ func (u past) closedAt(ctx context.Context, at time.Time) (all []closer, why str
 	return all, "", nil
 }
 
-// openAt returns the keys of the records of ranges that were open at the time at, up to maxOpen+1.
+// openAt returns the record keys of the ranges that were open at the time at. It returns at most
+// maxOpen+1.
 func (u past) openAt(ctx context.Context, at time.Time) ([]*datastore.Key, error) {
 	q := store.Marked("open", u.undone(), "").KeysOnly().Limit(maxOpen + 1)
 	q, err := u.source.Of(ctx, query.Query{ReadTime: at}).At.Query(q)
@@ -289,11 +290,12 @@ func (u past) openAt(ctx context.Context, at time.Time) ([]*datastore.Key, error
 	return u.client.GetAll(ctx, q, nil)
 }
 
-// has reports whether the range's page, which committed at the time at, wrote an entity. If that is
-// unknown, it returns true: then the undo may leave the entity, but restores nothing wrong.
+// has reports whether the range's page wrote an entity. The page committed at the time at. If it is
+// unknown, has returns true: then the undo may leave the entity, but does not restore a wrong
+// state.
 func (c closer) has(key *datastore.Key, at time.Time, sharded bool) bool {
 	switch {
-	case !c.at.Equal(at): // somebody changed the record later: treat it as a write of the job
+	case !c.at.Equal(at): // the record was changed later, so it is unknown what the page wrote
 		return true
 	case c.State != record.Done || c.Failed != "":
 		return false

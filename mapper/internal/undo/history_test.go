@@ -21,8 +21,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// TestCloser checks whether a range that was closed at a time says that its page wrote an entity.
-// The range is [1, 10).
+// TestCloser checks whether a record says that its page wrote an entity. The page's range is [1,
+// 10).
 func TestCloser(t *testing.T) {
 	at := time.Unix(1000, 0)
 	all := &undolog.Wrote{Own: undolog.KeysOf(keysOf(1, 2), true)}
@@ -32,7 +32,7 @@ func TestCloser(t *testing.T) {
 		name    string
 		state   record.RangeState
 		failed  string
-		since   time.Duration // a change of the record after that time
+		since   time.Duration // when the record was last changed, counted from the page's commit
 		wrote   *undolog.Wrote
 		id      int64
 		sharded bool
@@ -63,14 +63,15 @@ func TestCloser(t *testing.T) {
 	}
 }
 
-// TestBegun checks from when on the job may have written. That is when the record of its root was
-// written, or two minutes before the start by the clock of the process that started it.
+// TestBegun checks from which time on the job may have written. It is the time when the record of
+// its root was written. If that is unknown, it is two minutes before the start, by the starting
+// process' clock.
 func TestBegun(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		then   func(w *world) // after the start
-		begun  time.Duration  // after the write of the root's record
-		before time.Duration  // the latest time before the job
+		then   func(w *world) // what happens after the start
+		begun  time.Duration  // expected result, counted from the write of the root's record
+		before time.Duration  // the latest time that counts as before the job
 		kept   bool
 	}{
 		{"the root is as at the start", func(*world) {}, 0, 0, true},
@@ -113,7 +114,8 @@ func TestBegun(t *testing.T) {
 	}
 }
 
-// TestGone undoes a page whose job is cleaned up in the middle, or whose other records are damaged.
+// TestGone undoes a page while the job is cleaned up, or while other records of the job are
+// damaged.
 func TestGone(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -148,8 +150,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestPatience checks that an undo whose context ends does not go on waiting for what another page
-// reads of the job.
+// TestPatience checks that an undo whose context ends stops waiting, while another page reads
+// something about the job.
 func TestPatience(t *testing.T) {
 	inWorld(t, 1, nil, func(w *world) {
 		at := time.Now()
@@ -167,7 +169,7 @@ func TestPatience(t *testing.T) {
 			},
 		} {
 			u := past{w.undoer()}
-			u.history.job, u.history.begun = w.job, at // known, but another page has its turn
+			u.history.job, u.history.begun = w.job, at // the values are known, but another page holds the semaphore
 			_ = u.history.turn.Acquire(w.Context(), 1)
 			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 			if err := call(ctx, u); !errors.Is(err, context.DeadlineExceeded) {
@@ -181,13 +183,13 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// TestOften undoes the last of many pages that wrote two entities. It goes back through as many
-// pages as wrote one of them, and not further.
+// TestOften undoes the last of many pages that wrote two entities. It must restore the entity that
+// maxWrites pages wrote, and leave the entity that one more page wrote.
 func TestOften(t *testing.T) {
 	testflag.Sequential(t)
 	inWorld(t, 1, []int64{51, 52}, func(w *world) {
 		for n := range maxWrites + 1 {
-			w.ranges = append(w.ranges, w.another(n+1)) // the page before it opens it
+			w.ranges = append(w.ranges, w.another(n+1)) // the range of the next page, which this page's commit adds
 			w.with = []*datastore.Mutation{w.ranges[n+1].Insert()}
 			write := to{51: int64(n)}
 			if n > 0 {
@@ -199,12 +201,12 @@ func TestOften(t *testing.T) {
 	})
 }
 
-// TestManyOpen undoes a page that wrote three entities after other pages. When these were
-// committed, about as many ranges were open as the undo reads.
+// TestManyOpen undoes a page that wrote three entities after other pages. When these pages
+// committed, the number of open ranges was about maxOpen, the limit.
 func TestManyOpen(t *testing.T) {
 	inWorld(t, 5, []int64{51, 52, 53}, func(w *world) {
 		open := 5
-		opens := func(n int) { // others open n more ranges
+		opens := func(n int) { // adds ranges until n are open
 			for open < n {
 				w.commit(func(tx *datastore.Transaction) error {
 					for range min(400, n-open) {
@@ -219,17 +221,17 @@ func TestManyOpen(t *testing.T) {
 		}
 		opens(maxOpen)
 		w.with = []*datastore.Mutation{w.another(10001).Insert()}
-		w.page(0, to{51: 7}) // 5,000 are open before and after
+		w.page(0, to{51: 7}) // 5,000 ranges are open before and after this commit
 		w.with = []*datastore.Mutation{w.another(10002).Insert(), w.another(10003).Insert()}
-		w.page(1, to{52: 7}) // 5,000 are open before, and one more after
-		w.page(2, to{53: 7}) // and again 5,000
+		w.page(1, to{52: 7}) // 5,000 are open before this commit, and 5,001 after
+		w.page(2, to{53: 7}) // 5,001 are open before this commit, and 5,000 after
 		w.page(3, to{51: 8, 52: 8, 53: 8})
 		w.wantUndo(3, "51 becomes 51", "52 stays: "+whyOpen, "53 stays: "+whyOpen)
 	})
 }
 
-// TestParallel checks that a page's undo looks at the past of many entities at once, but makes no
-// more calls at a time than other pages do.
+// TestParallel checks that a page's undo reads the past of many entities at the same time, but does
+// not make more calls at a time than other pages.
 func TestParallel(t *testing.T) {
 	inWorld(t, 2, nil, func(w *world) {
 		first, second := to{}, to{}
@@ -255,8 +257,8 @@ func TestParallel(t *testing.T) {
 	})
 }
 
-// TestTaken undoes two pages in one delivery. Both deleted an entity, which others had put again in
-// between. Only one page restores it if it has the same state before both.
+// TestTaken undoes two pages in one delivery. Both deleted an entity, which another client had put
+// again in between. If the entity had the same state before both, only one of them may restore it.
 func TestTaken(t *testing.T) {
 	for n, want := range map[int64][]string{51: {"51 becomes 51", ""}, 6: {"51 becomes 51", "51 becomes 6"}} {
 		inWorld(t, 2, []int64{51}, func(w *world) {
@@ -266,7 +268,7 @@ func TestTaken(t *testing.T) {
 			w.end()
 			time.Sleep(5 * time.Minute)
 			call := w.function()
-			for range 2 { // an attempt on the same page takes it again
+			for range 2 { // a second attempt on the same page restores it, too
 				for i, want := range want {
 					e, err := call(w.Context(), function.Job{Ref: w.undo.Ref()}, w.ranges[i].Key(), nil)
 					if err != nil || says(e) != want {
@@ -278,7 +280,7 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// TestUnreadable undoes pages of databases that do not say what an undo needs.
+// TestUnreadable undoes pages in databases that do not return what an undo needs, such as versions.
 func TestUnreadable(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// ID returns the default ID of a job's undo: "undo-" and the job's ID. If that ID is taken by
-// another job or an aborted undo, a part of the incarnation and a number are added.
+// ID returns the default ID of a job's undo: "undo-" and the job's ID. If another job or an aborted
+// undo has this ID, it appends a part of the incarnation and a number.
 func ID(ctx context.Context, st store.Store, job *record.Job, params json.RawMessage) (string, error) {
 	const prefix, most, tries = "undo-", 100, 20
 	id := prefix + job.ID

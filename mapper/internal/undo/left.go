@@ -10,12 +10,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// leftPage is how many records of an undo's pages Left reads at once. Each has up to 80 KiB of
-// entities.
+// leftPage is the number of records of an undo's pages that Left reads at once. Each may list up to
+// 80 KiB of entities.
 const leftPage = 10
 
-// Left returns some of the entities that an undo did not restore, and the cursor from which to go
-// on.
+// Left returns some of the entities that an undo did not restore, and the cursor from which the
+// next call continues.
 func Left(
 	ctx context.Context, st store.Store, ref record.Ref, cursor string,
 ) (left []undolog.Left, next string, err error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// TestLeft lists the entities that an undo did not restore, over several pages of its records.
+// TestLeft reads the list of entities that an undo did not restore, in several pages.
 func TestLeft(t *testing.T) {
 	inWorld(t, 0, nil, func(w *world) {
 		const pages = 2*leftPage + 1
@@ -65,8 +65,8 @@ func TestLeft(t *testing.T) {
 	})
 }
 
-// TestLeftLost lists the entities that an undo did not restore, if its records have no room for all.
-// If one record is damaged, there is an error, and no part of the list passes for all.
+// TestLeftLost reads the list if some entities did not fit in the undo's records. If one record is
+// damaged, there must be an error: an incomplete list must not look complete.
 func TestLeftLost(t *testing.T) {
 	for _, damaged := range []bool{false, true} {
 		inWorld(t, 0, nil, func(w *world) {
@@ -107,7 +107,7 @@ func TestLeftLost(t *testing.T) {
 	}
 }
 
-// TestIDUnknown checks that no ID is chosen while it is unknown which are taken.
+// TestIDUnknown checks that ID returns an error if it can't read which IDs are taken.
 func TestIDUnknown(t *testing.T) {
 	inWorld(t, 0, nil, func(w *world) {
 		w.fail(0, false, func() {
@@ -119,7 +119,8 @@ func TestIDUnknown(t *testing.T) {
 	})
 }
 
-// TestIDs gives a job more aborted undos than there are default IDs. Another job has the first ID.
+// TestIDs gives a job more aborted undos than there are default IDs. Another job has the first
+// default ID.
 func TestIDs(t *testing.T) {
 	inWorld(t, 0, nil, func(w *world) {
 		st, seen := store.New(w.client), make(map[string]bool)
@@ -143,7 +144,7 @@ func TestIDs(t *testing.T) {
 	})
 }
 
-// TestID checks the default ID of an undo.
+// TestID checks which default ID the undo of a job gets.
 func TestID(t *testing.T) {
 	long := fmt.Sprintf("%090d", 7)
 	job := &record.Job{ID: "j", Incarnation: "0123456789abcdef01234567", Mapper: "m"}
@@ -151,7 +152,7 @@ func TestID(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		job   string
-		other *record.Job // it has the first ID
+		other *record.Job // a job that has the first default ID
 		want  string
 	}{
 		{"nobody has it", "j", nil, "undo-j"},

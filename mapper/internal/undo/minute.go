@@ -14,20 +14,21 @@ import (
 )
 
 // minute returns the last whole minute before the commit. After an hour, the database serves only
-// whole minutes of the past.
+// the states of whole minutes.
 func (c commit) minute() time.Time { return c.before().Truncate(time.Minute) }
 
-// whyWhich is the reason not to restore an entity if it is unknown whether the page wrote it. At
-// the last whole minute before the commit, the query found other entities than the page had.
+// whyWhich is the reason not to restore an entity if it is unknown whether the page wrote it. This
+// is so if the query found other entities at the last whole minute than the page had at the commit.
 const whyWhich = "perhaps the page wrote it: others have put or deleted entities within the minute before, " +
 	"and after an hour only whole minutes are kept"
 
 // exactly is how far back the database certainly serves every microsecond of the past.
 const exactly = time.Hour - time.Minute
 
-// undoByMinute decides what happens to the entities that a commit wrote, from their states at the
-// last whole minute before it. It returns the entities to restore, which nobody changed between
-// that minute and the commit. It lists the others as not restored.
+// undoByMinute decides what happens to the entities that a commit wrote, if only the states of
+// whole minutes can be read. It returns the entities to restore, whose state at the last whole
+// minute before the commit is also their state just before the commit. It lists the others as not
+// restored.
 func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
 	w, minute := c.wrote, c.minute()
 	own, err := u.ownOf(ctx, r, c, minute)
@@ -69,7 +70,7 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 			e.why = whyDeleted
 		case e.changed:
 			e.why = whyChanged
-		case !first: // perhaps another page of the job wrote it
+		case !first: // another page of the job may have written it
 			e.why = whyUnkept
 		}
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // TestMinute undoes pages after two hours, when the database serves only whole minutes. An entity
-// that was unchanged for two minutes before the page is restored; the others are left.
+// that was unchanged for two minutes before the page must be restored, and the others must be left.
 func TestMinute(t *testing.T) {
 	const why = "its state just before the page is not known: it may have been changed within the minute before, and " +
 		"after an hour only whole minutes are kept"

@@ -22,9 +22,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A change is the restoration of an entity: it gets the state image, or is deleted if image is nil.
-// It takes effect only if the entity still has the given version; version 0 means that it must not
-// exist.
+// A change restores an entity: the entity gets the state image, or is deleted if image is nil. The
+// change takes effect only if the entity still has the given version. Version 0 means that the
+// entity must not exist.
 type change struct {
 	key     *datastore.Key
 	image   *pb.Entity
@@ -33,23 +33,25 @@ type change struct {
 
 func (c change) size() int { return proto.Size(c.image) + keyspace.KeySize(c.key) }
 
-// An outcome collects what one attempt on a page of the undo restores and does not restore.
+// An outcome is the result of one attempt to undo a page: what it restores, and what it does not
+// restore.
 type outcome struct {
 	job  function.Job
 	page string // the ID of the range whose page is undone
 
-	changing map[string]bool // keys of the entities that are changed
-	changes  []change        // changes for the commit of the undo's page
-	// numbers of entities that batches have restored and removed, in this attempt and earlier ones
+	changing map[string]bool // keys of the entities in changes
+	changes  []change        // changes for the final commit of the attempt
+	// numbers of entities that batches have restored and removed, in this attempt and earlier
+	// attempts
 	restored, removed int64
 	batches           map[string]bool  // the names of the batches that are included in the numbers
 	batched           []*datastore.Key // keys of the entities in these batches
 	done              map[string]bool  // the same keys, encoded
 
 	left []undolog.Left // entities that are not restored, each with the reason
-	kept int64          // how many entities are not restored
-	// number of entities with nothing to restore: they have their state from before the job, or the
-	// write changed nothing
+	kept int64          // number of entities that are not restored
+	// number of entities without anything to restore: they already have their state from before the
+	// job, or the page's write did not change them
 	already int64
 }
 
@@ -58,13 +60,14 @@ func newOutcome(j function.Job, page string) *outcome {
 		changing: make(map[string]bool)}
 }
 
-// leave adds n entities that are not restored, for the reason why. The key is nil if it is unknown.
+// leave adds n entities that are not restored, for the reason why. key is nil if it is unknown, or
+// for several entities.
 func (o *outcome) leave(key *datastore.Key, n int64, why string) {
 	o.left = append(o.left, undolog.Left{Key: key, Why: why})
 	o.kept += n
 }
 
-// ask gives the outcome to the commit of the undo's page: the changes, and the list of entities
+// ask passes the outcome to the job's framework: the changes to commit, and the list of entities
 // that are not restored.
 func (o *outcome) ask(a *function.Attempt) {
 	restored, removed := o.restored, o.removed
@@ -91,8 +94,8 @@ func (o *outcome) ask(a *function.Attempt) {
 	}
 }
 
-// smaller returns an image without its properties, or nil for nil. A rehearsal only counts writes,
-// so it does not need the properties.
+// smaller returns an image without its properties. A rehearsal only counts writes, so it does not
+// need the properties. For nil it returns nil.
 func smaller(image *pb.Entity) *pb.Entity {
 	if image == nil {
 		return nil
@@ -100,22 +103,23 @@ func smaller(image *pb.Entity) *pb.Entity {
 	return &pb.Entity{Key: image.Key}
 }
 
-// together is the largest size of the images that the commit of an undo's page takes, in bytes. A
+// together is the largest size of the images in the final commit of an undo's page, in bytes. A
 // commit may have 10 MiB.
 const together = 4 << 20
 
-// batchAttempts is how often a page of the undo is tried if one of its batches conflicts with
-// another commit.
+// batchAttempts is the largest number of attempts to undo a page, if one of its batches conflicts
+// with another commit.
 const batchAttempts = 3
 
 // maxBatch is the largest number of entities in a batch.
 const maxBatch = 500
 
-// errMoved says that a batch must not be committed, because one of its entities has changed since
-// it was read.
+// errMoved says that a batch was not committed, because one of its entities has changed since it
+// was read.
 var errMoved = errors.New("an entity was changed while its page was undone")
 
-// commitApart commits the changes for which the commit of the undo's page has no room, in batches.
+// commitApart commits some changes in batches, until the remaining changes fit in the final commit
+// of the undo's page.
 func (u undoer) commitApart(ctx context.Context, o *outcome) error {
 	size := 0
 	for _, c := range o.changes {
@@ -138,8 +142,8 @@ func (u undoer) commitApart(ctx context.Context, o *outcome) error {
 	return nil
 }
 
-// commitBatch commits one batch of changes. It returns an error if one of the entities has changed,
-// or if the undo has ended: then another job may undo it already.
+// commitBatch commits one batch of changes. It returns an error if one of the entities has changed.
+// It also returns an error if the undo has ended, because another job may already undo the undo.
 func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) error {
 	keys := make([]*datastore.Key, len(some))
 	var restored, removed int64
@@ -185,7 +189,7 @@ func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) erro
 	return nil
 }
 
-// count adds the numbers of a committed batch to the outcome, unless they are included already.
+// count adds the numbers of a committed batch to the outcome, unless they are already included.
 func (o *outcome) count(key *datastore.Key, b *record.Batch, keys []*datastore.Key) {
 	if o.batches[key.Name] {
 		return
@@ -199,13 +203,13 @@ func (o *outcome) count(key *datastore.Key, b *record.Batch, keys []*datastore.K
 }
 
 // readBatches adds the numbers of batches that earlier attempts on the page have committed. If an
-// attempt commits a batch later, that changes an entity that this attempt has read. So either that
-// batch or this attempt's change takes effect, not both.
+// earlier attempt still commits a batch later, the batch changes an entity that this attempt has
+// read. So only one of them takes effect: the batch, or this attempt's change.
 func (u undoer) readBatches(ctx context.Context, o *outcome) error {
 	if o.job.Rehearses {
 		return nil
 	}
-	q := store.Batches(o.job.Ref, o.page, o.page+"g") // a dot follows the page's ID in the name
+	q := store.Batches(o.job.Ref, o.page, o.page+"g") // in a batch's name, a dot follows the page's ID
 	return store.New(u.client).EachBatch(ctx, q, func(key *datastore.Key, b *record.Batch) error {
 		w, err := undolog.Decode(b.Wrote)
 		if err != nil {
@@ -216,14 +220,15 @@ func (u undoer) readBatches(ctx context.Context, o *outcome) error {
 	})
 }
 
-// batchesOf returns the batches of an undo that is undone itself, as commits. The undo's range r
-// tells for which pages there may be batches. The state of r does not matter: its page may have
-// committed batches before it failed or was abandoned. Ranges of single entities have no batches.
+// batchesOf returns the batches that a range of an undone undo has committed, as commits. For a job
+// that is no undo, it returns none. The range r covers pages, and each may have batches. The state
+// of r does not matter: batches may be committed although the page then failed or was abandoned.
+// Ranges of single entities have no batches.
 func (u undoer) batchesOf(ctx context.Context, r *record.Range) (all []commit, err error) {
 	if u.query.Kind != record.RangeKind || r.Alone {
 		return nil, nil
 	}
-	prefix := u.query.Start.Name[:len(u.query.Start.Name)-1] // see Records
+	prefix := u.query.Start.Name[:len(u.query.Start.Name)-1] // without the "0" that Records appends
 	from, to := pageNames(prefix, r.Start, ""), pageNames(prefix, r.End, "g")
 	ctx, results := wire.Reading(ctx)
 	err = store.New(u.client).EachBatch(ctx, store.Batches(u.undone(), from, to),
@@ -244,10 +249,10 @@ func (u undoer) batchesOf(ctx context.Context, r *record.Range) (all []commit, e
 	return slices.Clip(all), err
 }
 
-// pageNames returns the ID of the page at which an undo's range starts or ends. The position at is
-// in the key space of range records, whose names have the prefix before the ID. If at is nil,
-// pageNames returns byDefault. If at is outside all pages, because a range was cut in the middle of
-// the key space, it returns a text below or above all IDs.
+// pageNames returns the page ID at which an undo's range starts or ends. The undo's range is over
+// range records, whose names are the prefix and an ID. If at is nil, the result is byDefault. at
+// may be outside of the job's records, if a range was cut at a key without a record. Then the
+// result is a text below or above all IDs.
 func pageNames(prefix string, at *keyspace.Position, byDefault string) string {
 	if at == nil {
 		return byDefault

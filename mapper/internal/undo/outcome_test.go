@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// counted returns the counters of an effect.
+// counted returns the counters of an effect as text.
 func counted(t *testing.T, e *function.Effect) string {
 	t.Helper()
 	values, err := e.Counters.Values()
@@ -23,12 +23,12 @@ func counted(t *testing.T, e *function.Effect) string {
 	return fmt.Sprint(values)
 }
 
-// TestBatches undoes a page whose images don't fit one commit. Some are restored before it in
-// batches, and each only once, whatever becomes of the page.
+// TestBatches undoes a page whose images do not fit in one commit. Some are restored in batches
+// before the final commit. Each must be counted once, even if the final commit fails.
 func TestBatches(t *testing.T) {
 	inWorld(t, 1, []int64{1, 2, 3, 4, 5}, func(w *world) {
 		w.page(0, map[int64]int64{1: 7, 2: 7, 3: 7, 4: 7, 5: gone})
-		w.most.Store(1) // none fits
+		w.most.Store(1) // no image fits in a commit, so all need batches
 		call := w.function()
 		n := func(id int64) int64 {
 			var is thing
@@ -58,8 +58,8 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-// TestNoBatches checks that an undo that has ended, and a rehearsal, restore nothing before the
-// page.
+// TestNoBatches checks that neither a rehearsal (a dry run) nor an undo that has ended commits
+// batches.
 func TestNoBatches(t *testing.T) {
 	for name, rehearses := range map[string]bool{"a rehearsal": true, "the undo was aborted": false} {
 		inWorld(t, 1, []int64{1, 2}, func(w *world) {
@@ -98,8 +98,8 @@ func TestCounts(t *testing.T) {
 	})
 }
 
-// TestAlready undoes pages that wrote the entities 1, 2 and 3. It counts those with nothing to take
-// back, so that its counters add up to three.
+// TestAlready undoes pages that wrote the entities 1, 2 and 3. Entities without anything to restore
+// must be counted, too, so that the counters add up to three.
 func TestAlready(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -130,7 +130,7 @@ func TestAlready(t *testing.T) {
 			time.Sleep(2 * time.Hour)
 		}, "map[already:1 restored:2]"},
 		{"another page has written one later", func(w *world) { w.page(0, to{1: 7, 2: 7, 3: 7}); w.page(1, to{1: 8}) },
-			"map[restored:2]"}, // and the undo of that page restores the third one
+			"map[restored:2]"}, // and the undo of that page restores entity 3
 		{"others have deleted a new one", func(w *world) {
 			w.page(0, to{1: 7, 2: 7, 3: 7, 99: 7})
 			w.somebody(to{99: gone})
@@ -154,8 +154,8 @@ func TestAlready(t *testing.T) {
 	}
 }
 
-// TestPageNames checks to which page IDs the bounds of an undo's range belong. The names of the
-// records are "j." and the ID.
+// TestPageNames checks which page ID pageNames returns for the bounds of an undo's range. The names
+// of the records are "j." and the ID.
 func TestPageNames(t *testing.T) {
 	at := func(name string) *keyspace.Position {
 		return keyspace.At(datastore.NameKey(record.RangeKind, name, nil))

@@ -15,16 +15,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// An owned is the result of the job's query over a page's range, as of a time in the past.
+// An owned is the result of running the job's query over a page's range, as of a time in the past.
 type owned struct {
 	keys  []*datastore.Key // keys of entities that the page may have written
 	found int64            // number of entities found, written or not
-	same  bool             // whether the query found exactly the entities that the page had
+	same  bool             // whether the query found exactly the entities that the page processed
 }
 
 // ownOf returns which of the page's own entities its commit wrote. The record has only hashes of
-// the keys, so ownOf runs the job's query as of the time at. The digest in the record tells whether
-// the query finds exactly the page's entities.
+// the keys. So ownOf runs the job's query as of the time at. A digest in the record tells whether
+// it finds exactly the page's entities.
 func (u undoer) ownOf(ctx context.Context, r *record.Range, c commit, at time.Time) (own owned, err error) {
 	switch {
 	case !c.wrote.Own.Any():
@@ -33,7 +33,7 @@ func (u undoer) ownOf(ctx context.Context, r *record.Range, c commit, at time.Ti
 		return owned{keys: []*datastore.Key{r.Start.Key}, found: 1, same: true}, nil
 	}
 	q := u.query
-	if r.Kind != "" { // the query is over several spaces
+	if r.Kind != "" { // the query has several kinds or namespaces
 		q = q.In(r.Space())
 	}
 	q.KeysOnly, q.ReadTime = true, at
@@ -49,17 +49,18 @@ func (u undoer) ownOf(ctx context.Context, r *record.Range, c commit, at time.Ti
 	return own, nil
 }
 
-// sure reports whether the page has certainly written each of the keys.
+// sure reports whether the page has certainly written each entity in keys.
 func (own owned) sure(w *undolog.Wrote) bool { return own.same || !w.Own.All }
 
-// unfound returns how many of its own entities the page has at least written that the query did not
-// find. If the page wrote all its entities and the query finds others, it is unknown which ones are
-// the page's. Versions don't tell: a write that changes nothing keeps the version.
+// unfound returns the least number of the page's own entities that it has written and that the
+// query did not find. If the page wrote all its entities, and the query finds other ones, it is
+// unknown which ones are the page's. Versions do not help: a write without a change keeps the
+// version.
 func (own owned) unfound(w *undolog.Wrote) int64 {
 	switch {
 	case own.sure(w):
 		return max(0, w.Written-int64(len(own.keys)))
-	case w.Written == own.found: // the same number, but other entities
+	case w.Written == own.found: // the number is the same, but at least one entity differs
 		return 1
 	}
 	return max(0, w.Written-own.found)

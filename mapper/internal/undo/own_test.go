@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// keysOf returns keys of entities.
+// keysOf returns the keys of the entities with these IDs.
 func keysOf(ids ...int64) (keys []*datastore.Key) {
 	for _, id := range ids {
 		keys = append(keys, keyOf(id))
@@ -21,7 +21,8 @@ func keysOf(ids ...int64) (keys []*datastore.Key) {
 	return keys
 }
 
-// TestUnfound counts the entities that a page wrote and that the query does not find just before.
+// TestUnfound checks the number of entities that a page wrote, and that the query does not find
+// just before its commit.
 func TestUnfound(t *testing.T) {
 	all, some := undolog.KeysOf(keysOf(1, 2, 3), true), undolog.KeysOf(keysOf(1, 2, 3), false)
 	for _, c := range []struct {
@@ -92,8 +93,8 @@ func TestKnown(t *testing.T) {
 		wrote undolog.Wrote
 		own   owned
 		known []*datastore.Key
-		left  []string // how the reasons start
-		kept  int64    // how many entities are left
+		left  []string // the starts of the reasons
+		kept  int64    // number of entities that are left
 	}{
 		{"nobody changed them", undolog.Wrote{Own: all, Written: 2, Settled: minute}, same, keysOf(1, 2), nil, 0},
 		{"one may have been changed", undolog.Wrote{Own: all, Written: 2, Settled: minute, Fresh: two}, same, keysOf(1),
@@ -138,9 +139,9 @@ func TestKnown(t *testing.T) {
 }
 
 // TestOwn undoes pages whose query finds other entities just before the commit than the page has
-// processed, and pages of other ranges.
+// processed. It also undoes pages of other forms of ranges.
 func TestOwn(t *testing.T) {
-	read := func(w *world, to to, then func()) { // others write between the page's read and its commit
+	read := func(w *world, to to, then func()) { // others write after the page's reads, and before its commit
 		w.between = then
 		w.page(0, to)
 	}
@@ -172,7 +173,8 @@ func TestOwn(t *testing.T) {
 		}, []string{"2 becomes 2"}},
 		{"a range of one entity that others had moved in the job's order", func(w *world) {
 			w.job.Query = []byte(`{"kind":"K","shard_by":"N"}`)
-			r, was := w.ranges[0], keyspace.At(keyOf(2)) // when its first attempt failed
+			// the entity's first attempt failed, so it got a range of its own
+			r, was := w.ranges[0], keyspace.At(keyOf(2))
 			was.Valued, was.Value = true, int64(9)
 			r.Alone, r.Start, r.End = true, was, nil
 			w.page(0, to{2: 7})
@@ -197,8 +199,8 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestKind undoes a page over all entities of a kind, in a job over two kinds. It knows which
-// entities the page wrote, so it counts the one for which the write changed nothing.
+// TestKind undoes a page over all entities of a kind, in a job over two kinds. The undo knows which
+// entities the page wrote. So it must also count the entity for which the write changed nothing.
 func TestKind(t *testing.T) {
 	inWorld(t, 1, []int64{1, 2, 3}, func(w *world) {
 		w.commit(func(tx *datastore.Transaction) error {
@@ -216,8 +218,8 @@ func TestKind(t *testing.T) {
 	})
 }
 
-// TestKeysOnly undoes a page that deleted entities by their keys. It did not read them, so nothing
-// is known of one that was not there any more.
+// TestKeysOnly undoes a page that deleted entities by their keys, without reading them. An entity
+// that no longer existed then must not be reported as lost.
 func TestKeysOnly(t *testing.T) {
 	for query, want := range map[string]string{
 		`{"kind":"K"}`:                  "1 becomes 1\n0 stays: just before its commit",
@@ -234,7 +236,7 @@ func TestKeysOnly(t *testing.T) {
 	}
 }
 
-// TestSpaces looks up keys of several namespaces, and more than a lookup may have.
+// TestSpaces looks up keys of several namespaces, and more keys than one lookup may have.
 func TestSpaces(t *testing.T) {
 	inWorld(t, 1, nil, func(w *world) {
 		var keys []*datastore.Key

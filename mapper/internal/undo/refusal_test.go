@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestParams prepares undos with parameters that are not an undo's.
+// TestParams gives undos invalid parameters, and checks the errors.
 func TestParams(t *testing.T) {
 	m := Mapper(&function.Definition{Name: "m"}, nil, nil, new(atomic.Int64))
 	for params, want := range map[string]string{
@@ -29,7 +29,8 @@ func TestParams(t *testing.T) {
 	}
 }
 
-// refuse makes the database refuse reads of the past, but perhaps serve whole minutes.
+// refuse makes the database refuse all reads of the past, or all except whole minutes if minutes is
+// set.
 func (w *world) refuse(minutes bool) {
 	w.taps(func(req, _ any, pass func() error) error {
 		if at := readTime(req); !at.IsZero() && (!minutes || !at.Equal(at.Truncate(time.Minute))) {
@@ -39,14 +40,15 @@ func (w *world) refuse(minutes bool) {
 	})
 }
 
-// TestPastRefused undoes pages in a database that does not serve their past. An hour after a page
-// the undo tries the last whole minute before it. If that is refused, too, or if the page is
-// younger, the page can't be undone. A check of the job says so beforehand.
+// TestPastRefused undoes pages in a database that does not serve their past. For a page older than
+// an hour, the undo then tries the last whole minute before it. If the database refuses this, too,
+// or the page is younger, the undo of the page must fail. Check must report the same before the
+// undo starts.
 func TestPastRefused(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		age     time.Duration // of the page
-		minutes bool          // the database serves whole minutes
+		age     time.Duration // age of the page
+		minutes bool          // whether the database serves whole minutes
 		undone  bool
 	}{
 		{"the page is young", time.Minute, true, false},
@@ -79,7 +81,7 @@ func TestPastRefused(t *testing.T) {
 	}
 }
 
-// TestChecked checks jobs before an undo: their first page, and nothing else, has to be known.
+// TestChecked checks jobs before an undo. Only the past of a job's first page matters.
 func TestChecked(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -102,7 +104,8 @@ func TestChecked(t *testing.T) {
 	}
 }
 
-// TestCheckFails fails each call of a check. The error does not say that the job can't be undone.
+// TestCheckFails fails each call of Check, one at a time. The error must be temporary, and not say
+// that the job can't be undone.
 func TestCheckFails(t *testing.T) {
 	for _, age := range []time.Duration{time.Minute, 2 * time.Hour} {
 		inWorld(t, 1, []int64{1}, func(w *world) {

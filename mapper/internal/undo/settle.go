@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
-// settle decides about entities that other pages of the job, or somebody else, may have written as
-// well, before or after the commit c.
+// settle decides about the entities of the commit c that may have other writes, before or after c:
+// by other pages of the job, or by other clients.
 func settle(ctx context.Context, u past, c commit, all []*entity) error {
 	some, first, last, err := unsettled(ctx, u, all)
 	if len(some) == 0 {
@@ -34,7 +34,7 @@ func settle(ctx context.Context, u past, c commit, all []*entity) error {
 	if err != nil {
 		return unkept(err, some)
 	}
-	ended := s.until.Before(time.Now().Add(-skew)) // by the database's clock, too
+	ended := s.until.Before(time.Now().Add(-skew)) // by the clocks of all processes, and of the database
 	then := was
 	if ended {
 		if then, err = u.lookup(ctx, last, s.until); err != nil {
@@ -45,7 +45,7 @@ func settle(ctx context.Context, u past, c commit, all []*entity) error {
 	group.SetLimit(source.Parallel)
 	for _, e := range some {
 		switch {
-		case !e.changed && e.before == nil && was.Of(e.key) == nil: // it was not there when the job started
+		case !e.changed && e.before == nil && was.Of(e.key) == nil: // the entity did not exist when the job started
 		case !e.changed:
 			group.Go(func() error { return s.goBack(gctx, e) })
 		case e.shown != nil:
@@ -60,7 +60,7 @@ func settle(ctx context.Context, u past, c commit, all []*entity) error {
 }
 
 // unsettled returns the entities that may have other writes than the commit's. It also returns keys
-// to look up at two times: at the start of the job (first), and after its end (last).
+// to look up: at the start of the job (first), and after its end (last).
 func unsettled(ctx context.Context, u past, all []*entity) (some []*entity, first, last []*datastore.Key, err error) {
 	for _, e := range all {
 		before, err := u.beforeJob(ctx, timeOf(e.before))
@@ -79,8 +79,8 @@ func unsettled(ctx context.Context, u past, all []*entity) (some []*entity, firs
 	return some, first, last, nil
 }
 
-// settlingOf returns a settling for the time in which the job may have written: from its start, or
-// from the oldest time that the database certainly serves, to its end.
+// settlingOf returns a settling for the time in which the job may have written. It starts at the
+// job's start, or at the oldest time that the database certainly serves. It ends at the job's end.
 func settlingOf(u past, c commit, job *record.Job, begun time.Time) settling {
 	s := settling{past: u, c: c, from: begun, until: time.Now()}
 	if !u.history.kept {
@@ -92,8 +92,8 @@ func settlingOf(u past, c commit, job *record.Job, begun time.Time) settling {
 	return s
 }
 
-// unkept marks all entities as not restored if err says that the database no longer serves their
-// past. Any other error is returned.
+// unkept marks all entities as not restored, if err says that the database no longer serves their
+// past. It returns any other error.
 func unkept(err error, all []*entity) error {
 	if !fault.IsFatal(err) {
 		return err
@@ -104,16 +104,16 @@ func unkept(err error, all []*entity) error {
 	return nil
 }
 
-// A settling finds out to which state the undo restores entities that a commit wrote, from their
-// past states.
+// A settling decides to which states the undo restores the entities of one commit. For this, it
+// reads their past states.
 type settling struct {
 	past
 	c           commit
-	from, until time.Time // the span in which the job may have written, as far as the database serves it
+	from, until time.Time // the time in which the job may have written, as far as the database serves it
 }
 
-// goBack sets the state that an entity gets: its state before the job's first write. If somebody
-// else wrote it between two writes of the job, it is the state that he wrote.
+// goBack sets the state that an entity gets: its state before the job's first write. If another
+// client wrote the entity between two writes of the job, it gets this client's state.
 func (s settling) goBack(ctx context.Context, e *entity) error {
 	image, why, err := s.first(ctx, e.key, s.c.at, e.before)
 	if fault.IsFatal(err) {
@@ -123,8 +123,9 @@ func (s settling) goBack(ctx context.Context, e *entity) error {
 	return err
 }
 
-// first returns the state of an entity before the job's first write. It starts at a write of the
-// job at the time at, with the state before it, and follows the writes back.
+// first returns the state of an entity before the job's first write. The job wrote the entity at
+// the time at, and before is the state before this write. From there, first follows earlier writes
+// back.
 func (s settling) first(
 	ctx context.Context, key *datastore.Key, at time.Time, before *pb.EntityResult,
 ) (image *pb.EntityResult, why string, err error) {
@@ -150,10 +151,10 @@ func (s settling) first(
 	return nil, whyOften, nil
 }
 
-// lastDeletion returns when an entity was last deleted before the time at, when it does not exist.
-// The entity must have existed at the start of the job. If it was put and deleted in between, that
-// is noticed only if one of the reads of the past finds it. If no deletion is found, lastDeletion
-// returns at.
+// lastDeletion returns when an entity was last deleted before the time at, at which it does not
+// exist. The entity must have existed at the start of the job. It may have been put and deleted
+// several times. lastDeletion then finds the last deletion only if one of its reads of the past
+// hits the time before it. If it finds no deletion, it returns at.
 func (s settling) lastDeletion(
 	ctx context.Context, key *datastore.Key, at time.Time,
 ) (deleted time.Time, found bool, err error) {
@@ -173,13 +174,13 @@ func (s settling) lastDeletion(
 		case again.IsZero():
 			return deleted, true, nil
 		}
-		there = again // it was deleted again after that
+		there = again // so it was deleted again after this time
 	}
 	return deleted, true, nil
 }
 
-// deletion returns when an entity was deleted. At the time there it existed, and at the time gone
-// it did not.
+// deletion returns when an entity was deleted, by a binary search. The entity existed at the time
+// there, and did not exist at the time gone.
 func (s settling) deletion(ctx context.Context, key *datastore.Key, there, gone time.Time) (time.Time, error) {
 	for gone.Sub(there) > time.Microsecond {
 		middle := there.Add(gone.Sub(there) / 2).Truncate(time.Microsecond)
@@ -196,9 +197,10 @@ func (s settling) deletion(ctx context.Context, key *datastore.Key, there, gone 
 	return gone, nil
 }
 
-// between returns a time between two others at which an entity existed, though it did not exist at
-// both. It returns the zero time if no read of the past finds one. The reads are dense near both
-// ends, where clients who write at the same time as a page would be, and get wider apart.
+// between returns a time between from and to at which an entity existed. It existed at neither from
+// nor to. If none of its reads finds such a time, it returns the zero time. The reads are dense
+// near both ends, because other clients are likely to write at the same time as a page. Away from
+// the ends, they are wider apart.
 func (s settling) between(ctx context.Context, key *datastore.Key, from, to time.Time) (at time.Time, err error) {
 	for away := time.Millisecond; away < to.Sub(from); away *= 4 {
 		for _, at := range []time.Time{to.Add(-away), from.Add(away)} {
@@ -210,8 +212,8 @@ func (s settling) between(ctx context.Context, key *datastore.Key, from, to time
 	return time.Time{}, nil
 }
 
-// lookFurther decides about an entity that was written again after the commit. The argument then is
-// its state after the end of the job.
+// lookFurther decides about an entity that was written again after the commit. then is the entity's
+// state after the end of the job.
 func (s settling) lookFurther(ctx context.Context, e *entity, then *pb.EntityResult) error {
 	next, found, err := s.next(ctx, e, then)
 	if found {
@@ -220,7 +222,7 @@ func (s settling) lookFurther(ctx context.Context, e *entity, then *pb.EntityRes
 			e.passed, err = s.leadsBack(ctx, e, next)
 		}
 	}
-	if err == nil && !e.passed { // perhaps it has its state before the job again
+	if err == nil && !e.passed { // the entity may have its state from before the job again
 		image, why, failed := s.first(ctx, e.key, s.c.at, e.before)
 		err = failed
 		e.already = failed == nil && why == "" && same(image, e.now)
@@ -238,10 +240,10 @@ func same(a, b *pb.EntityResult) bool {
 	return a == nil && b == nil || a != nil && b != nil && pbvalue.SameEntity(a.Entity, b.Entity)
 }
 
-// next returns when an entity was first written after the commit, if that was before the job's end.
-// It searches the past between the commit and a time at which the entity had the state then.
+// next returns when an entity was first written after the commit, if this was before the job's end.
+// It does a binary search between the commit and a time at which the entity had the state then.
 func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (at time.Time, found bool, err error) {
-	left := func(is *pb.EntityResult) bool { // it is unchanged since the commit
+	left := func(is *pb.EntityResult) bool { // whether a state is the one that the commit left
 		return e.deleted && is == nil || is.GetVersion() == s.c.version
 	}
 	if left(then) {
@@ -259,13 +261,13 @@ func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (a
 			return to, true, nil
 		}
 		middle := from.Add(to.Sub(from) / 2).Truncate(time.Microsecond)
-		if jumped { // it was written at to: often that was the next write
+		if jumped { // look just before the write at to: often this write was the next one
 			middle = to.Add(-time.Microsecond)
 		}
 		jumped = !jumped
 		is, err := s.at(ctx, e.key, middle)
 		switch {
-		case fault.IsFatal(err) && time.Since(middle) < skew: // the future, by the database's clock
+		case fault.IsFatal(err) && time.Since(middle) < skew: // by the database's clock, this time is in the future
 			to = middle
 		case err != nil:
 			return at, false, err
@@ -280,9 +282,9 @@ func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (a
 	return at, false, nil
 }
 
-// leadsBack reports whether the search back from a later write of the entity, at the time from,
-// arrives at this commit. It always does, unless the commit deleted the entity: then there is
-// nothing to follow.
+// leadsBack reports whether following the writes back from a later write, at the time from, arrives
+// at this commit. If the commit did not delete the entity, it always does. Otherwise, leadsBack
+// checks that the last deletion before from was this commit's.
 func (s settling) leadsBack(ctx context.Context, e *entity, from time.Time) (bool, error) {
 	if !e.deleted {
 		return true, nil

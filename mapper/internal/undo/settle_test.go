@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// TestNext searches when an entity was deleted after a commit. The database does not serve all of
-// the time since: its clock is late, or it keeps the past for a shorter time.
+// TestNext searches for the deletion of an entity after a commit, in a database that does not serve
+// all states since then. Its clock is late, or it keeps the past for a shorter time.
 func TestNext(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -54,13 +54,14 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// A dated is an entity of a job that is sharded by times.
+// A dated is an entity of a job whose ShardBy is a property with times.
 type dated struct {
 	N  int64
 	At time.Time
 }
 
-// TestTimes undoes a page of a job that is sharded by times. Its range ends between two entities.
+// TestTimes undoes a page of a job whose ShardBy is a property with times. The page's range ends
+// between two entities.
 func TestTimes(t *testing.T) {
 	inWorld(t, 1, nil, func(w *world) {
 		day := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)

@@ -7,17 +7,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A story is what the job and others did, before the undo comes to a page. The job's ranges are [1,
-// 10), [10, 20) and [20, 30). At first there are the entities 1, 2, 3, 11, 51 and 52.
+// A story is a sequence of writes, by the job and by others, before the undo of a page. The job's
+// ranges are [1, 10), [10, 20) and [20, 30). At first, the entities 1, 2, 3, 11, 51 and 52 exist.
 type story struct {
 	name  string
 	job   func(w *world)
 	page  int
-	says  string // what the undo of the page does
-	calls int    // of the Datastore, for that; two for a read of the past
+	says  string // the expected effect of the page's undo
+	calls int    // the expected number of Datastore calls; a read of the past takes two
 }
 
-const later = 5 * time.Minute // after the job's end, by the clock of any process
+const later = 5 * time.Minute // a time certainly after the job's end, despite differences between clocks
 
 var stories = []story{
 	{"nothing was written", func(w *world) { w.page(0, nil) }, 0, "", 4},
@@ -228,7 +228,8 @@ var stories = []story{
 	}, 0, "1 stays: " + whyChanged, 21},
 }
 
-// putBetween lets a page delete an entity, and others put and delete it before a page puts it.
+// putBetween lets one page delete an entity, then others put and delete it, and then another page
+// put it.
 func putBetween(w *world) {
 	w.page(0, to{51: gone})
 	time.Sleep(time.Minute)

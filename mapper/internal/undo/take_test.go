@@ -15,13 +15,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// stored returns an entity of a version, as a lookup returns it.
+// stored returns the result of looking up an entity with a version.
 func stored(id, n, version int64) *pb.EntityResult {
 	return &pb.EntityResult{Version: version, Entity: &pb.Entity{Key: pbvalue.Key(keyOf(id)),
 		Properties: map[string]*pb.Value{"N": {ValueType: &pb.Value_IntegerValue{IntegerValue: n}}}}}
 }
 
-// described returns what an outcome does.
+// described returns an outcome as text.
 func described(o *outcome) string {
 	var all []string
 	for _, c := range o.changes {
@@ -37,7 +37,7 @@ func described(o *outcome) string {
 	return strings.Join(all, ", ")
 }
 
-// TestTake checks what an undo does with entities, once it has decided about them.
+// TestTake checks what an outcome has for each decision about an entity.
 func TestTake(t *testing.T) {
 	image := stored(1, 5, 0).Entity
 	for _, c := range []struct {
@@ -74,8 +74,8 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// TestSeen undoes a page whose record names an entity twice: as one of its own, and as another one
-// that its function has put.
+// TestSeen undoes a page whose record names an entity twice: as one of the page's own entities, and
+// as another one that its function has put.
 func TestSeen(t *testing.T) {
 	inWorld(t, 1, []int64{1}, func(w *world) {
 		w.wrote = func(wrote *undolog.Wrote) { wrote.Others = keysOf(1) }
@@ -84,8 +84,8 @@ func TestSeen(t *testing.T) {
 	})
 }
 
-// TestRestoredBefore lets somebody change an entity that a batch of an earlier attempt restored. It
-// counts as restored, and not as left, too.
+// TestRestoredBefore lets another client change an entity that a batch of an earlier attempt has
+// restored. The entity must count as restored, and not also as left.
 func TestRestoredBefore(t *testing.T) {
 	inWorld(t, 1, []int64{1, 2}, func(w *world) {
 		w.page(0, to{1: 7, 2: 7})
@@ -101,7 +101,7 @@ func TestRestoredBefore(t *testing.T) {
 	})
 }
 
-// TestBatchRecords undoes pages beside records of batches that can't be used.
+// TestBatchRecords undoes pages that have records of batches which can't be used.
 func TestBatchRecords(t *testing.T) {
 	other := func(w *world, job *record.Job, page string, wrote []byte) {
 		w.commit(func(tx *datastore.Transaction) error {
@@ -128,7 +128,7 @@ func TestBatchRecords(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		wrote []byte
-		plain bool // the database tells no versions of batches
+		plain bool // whether the database returns no versions of batches
 		want  string
 	}{
 		{"damaged", []byte("\x00x"), false, "what a page has written"},
@@ -161,8 +161,8 @@ func TestBatchRecords(t *testing.T) {
 	}
 }
 
-// TestAloneBatches looks for the batches of ranges of an undo. A range of a single page has none,
-// as the range that was over this page before has them.
+// TestAloneBatches looks for batches of an undo's ranges. The range of a single page has no
+// batches, because they belong to the range that had this page before.
 func TestAloneBatches(t *testing.T) {
 	inWorld(t, 3, []int64{1, 11, 21}, func(w *world) {
 		for n := range w.ranges {

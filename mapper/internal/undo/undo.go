@@ -25,7 +25,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// Is reports whether a mapper of that name undoes jobs, or rehearses an undo.
+// Is reports whether the mapper of this name undoes jobs, or rehearses an undo.
 func Is(name string) bool { return record.IsUndo(name) }
 
 // Name returns the name of the mapper that undoes the jobs of a mapper. For the mapper of an undo
@@ -37,16 +37,16 @@ func Name(mapper string) string {
 	return record.UndoPrefix + mapper
 }
 
-// PageSize is the default page size of an undo: the number of the job's pages, each with up to
-// 1,000 entities, that one commit takes back. A commit has at most 10 MiB, and the record needs
-// room for their keys.
+// PageSize is the default page size of an undo. It is the number of the undone job's pages, each
+// with up to 1,000 entities, that one commit of the undo takes back. A commit has at most 10 MiB,
+// and the record of the undo's page must have room for these entities' keys.
 const PageSize = 4
 
-// Params are the parameters of an undo: they name the job that is undone.
+// Params are the parameters of an undo. They name the undone job.
 type Params struct {
 	Job         string          `json:"job"`
 	Incarnation string          `json:"incarnation"`
-	Query       json.RawMessage `json:"query"` // the query of the job that is undone
+	Query       json.RawMessage `json:"query"` // the query of the undone job
 	Times       bool            `json:"times,omitempty"`
 }
 
@@ -59,16 +59,17 @@ func Of(j *record.Job) Params {
 func Records(j *record.Job) query.Query {
 	prefix := record.RangePrefix(j.Ref())
 	return query.Query{
-		Kind: record.RangeKind, KeysOnly: true, // the function reads a record when it needs it
-		// names end in hexadecimal digits, which lie between these bounds
+		// only keys, because the function reads each record itself, when it needs it
+		Kind: record.RangeKind, KeysOnly: true,
+		// names end in hexadecimal digits, so all are between these bounds
 		Start: datastore.NameKey(record.RangeKind, prefix+"0", nil),
 		End:   datastore.NameKey(record.RangeKind, prefix+"g", nil),
 	}
 }
 
 // Mapper returns the mapper that undoes the jobs of another mapper. The client must be made with
-// mapper.ClientOption. The value of most is the largest size of the images in a commit, in bytes;
-// if it is 0, the constant together counts.
+// mapper.ClientOption. most is the largest size of the images in a commit, in bytes. If most is 0,
+// it is the constant together.
 func Mapper(
 	of *function.Definition, client *datastore.Client, log *slog.Logger, most *atomic.Int64,
 ) *function.Definition {
@@ -96,7 +97,9 @@ func Mapper(
 				defer function.Recovered(&err)
 				a := function.NewAttempt(j.Ref, function.Update, key)
 				err = a.Run(func() error { return u.page(ctx, a, j, key) })
-				if fault.IsFatal(err) { // it is fatal for this page only: others may be younger
+				// This page's past is gone, but other pages may be younger, so the error must not
+				// end the job.
+				if fault.IsFatal(err) {
 					err = fault.Permanent(err)
 				}
 				if err != nil {
@@ -108,8 +111,8 @@ func Mapper(
 	}
 }
 
-// Check returns an error if a job can't be undone: if the database returns no versions, or no
-// longer serves the state before the job's first commit.
+// Check returns an error if a job can't be undone. This is so if the database returns no versions,
+// or no longer serves the state before the job's first commit.
 func Check(ctx context.Context, client *datastore.Client, job *record.Job) error {
 	u := undoer{client: client, source: source.New(client, nil)}
 	r, stored, err := u.record(ctx, record.RangeKey(job.Ref(), job.Root()))
@@ -133,16 +136,16 @@ type undoer struct {
 	params  Params
 	query   query.Query
 	most    int      // the largest size of the images in a commit, in bytes
-	history *history // when the job that is undone has written
-	undoes  *history // when the undo itself has written
+	history *history // the writes of the undone job
+	undoes  *history // the writes of the undo itself
 }
 
-// undone returns the ID and incarnation of the job that is undone.
+// undone returns the ID and incarnation of the undone job.
 func (u undoer) undone() record.Ref {
 	return record.Ref{ID: u.params.Job, Incarnation: u.params.Incarnation}
 }
 
-// Errors of the undo's pages, which say why a page of the job can't be undone.
+// Errors for pages of the job that can't be undone.
 var (
 	errGone       = errors.New("the page's record is gone: its job was cleaned up meanwhile")
 	errOld        = errors.New("an older build has done the page, and did not record what it wrote")
@@ -153,8 +156,8 @@ var (
 		"or the database no longer has the state before it")
 )
 
-// page undoes the page with the given record key: it takes back everything that the page's commits
-// wrote.
+// page undoes the page whose record has the given key. It takes back everything that the page's
+// commits wrote.
 func (u undoer) page(ctx context.Context, a *function.Attempt, j function.Job, key *datastore.Key) error {
 	r, stored, err := u.record(ctx, key)
 	if err != nil {
@@ -173,13 +176,14 @@ func (u undoer) page(ctx context.Context, a *function.Attempt, j function.Job, k
 	}
 }
 
-// commits undoes the commits of a page: its own commit, and its batches if the job is an undo.
+// commits undoes all commits of a page. These are the page's own commit and, if the undone job is
+// an undo itself, the page's batches.
 func (u undoer) commits(ctx context.Context, o *outcome, r *record.Range, stored *pb.EntityResult) error {
 	all, err := u.batchesOf(ctx, r)
 	if err != nil {
 		return err
 	}
-	if r.State == record.Done && r.Failed == "" { // otherwise its own commit wrote nothing
+	if r.State == record.Done && r.Failed == "" { // a pending or failed range has written nothing by its own commit
 		w, err := undolog.Decode(r.Wrote)
 		switch {
 		case err != nil:
@@ -202,7 +206,7 @@ func (u undoer) commits(ctx context.Context, o *outcome, r *record.Range, stored
 	return nil
 }
 
-// A commit is a commit of a page or of a batch, by the job that is undone.
+// A commit is a commit of the undone job, by a page or for a batch.
 type commit struct {
 	version int64
 	at      time.Time
@@ -213,8 +217,8 @@ type commit struct {
 // before returns the time just before the commit, to the microsecond.
 func (c commit) before() time.Time { return c.at.Add(-time.Microsecond) }
 
-// unlike reports whether the page was done already just before this commit, according to the page's
-// record. Then another commit has ended the page, and somebody has changed the record since.
+// unlike reports whether the page's record was already done just before this commit. Then this
+// commit is not the page's: the record was changed afterwards.
 func (c commit) unlike(before *wire.Results) bool {
 	was := before.Of(c.record)
 	return was != nil && was.GetEntity().GetProperties()["state"].GetStringValue() != string(record.Pending)
@@ -250,7 +254,7 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 	if err != nil {
 		return nil, err
 	}
-	var asked *wire.Results // the entities as the commit left them
+	var asked *wire.Results // states just after the commit, once they are needed
 	all, err := u.look(ctx, o, keys, before, c, own, func(key *datastore.Key) (*pb.EntityResult, error) {
 		if asked == nil {
 			found, err := u.lookup(ctx, keys, c.at)
@@ -264,7 +268,8 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 	if err != nil {
 		return nil, err
 	}
-	if !u.query.Unread(true) { // an entity that is not read can't have been there to be deleted
+	// If the job did not read its entities, they may not have existed, so none can be missing.
+	if !u.query.Unread(true) {
 		if n := own.unfound(c.wrote); n > 0 {
 			o.leave(nil, n, fmt.Sprintf(whyUnfound, n))
 		}
@@ -290,7 +295,8 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 	return all, nil
 }
 
-// record reads the record of a page. It returns it decoded, and as stored with its version.
+// record reads the record of a page. It returns the decoded record, and the stored entity with its
+// version.
 func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, *pb.EntityResult, error) {
 	ctx, results := wire.Reading(ctx)
 	r := new(record.Range)
@@ -309,27 +315,27 @@ func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, 
 	return r, stored, nil
 }
 
-// An entity is one that a commit wrote, with its states at several times and the undo's decision
-// about it.
+// An entity is one that a commit may have written. It has its states at several times, and the
+// undo's decision.
 type entity struct {
 	key *datastore.Key
 	// the entity's states just before the commit, and now; nil: the entity does not exist
 	before, now *pb.EntityResult
 	deleted     bool             // whether the commit deleted the entity
 	changed     bool             // whether the entity was changed after the commit
-	shown       *pb.EntityResult // for a deleted entity, a state in which it was seen later
-	// whether an earlier page of the undo has restored the entity, so that it exists again
+	shown       *pb.EntityResult // for a deleted entity, a later state in which it existed again
+	// whether another page of the undo has restored the entity, so that it exists again
 	again bool
 
-	becomes *pb.Entity // the state to restore; nil: it is deleted
-	why     string     // why the entity is not restored; empty: it is
-	passed  bool       // whether this page's undo leaves the entity to another page's, which restores or lists it
-	already bool       // whether the undo leaves the entity, because it has its state from before the job
+	becomes *pb.Entity // the state to restore; nil: the entity is deleted
+	why     string     // why the entity is not restored; empty: it is restored
+	passed  bool       // whether the entity is left to the undo of another page, which restores or lists it
+	already bool       // whether the entity already has its state from before the job
 }
 
 // look returns the entities that a commit wrote, with their states before it and now. It omits
 // entities that the commit did not change, and entities that an earlier attempt has restored. The
-// page's own entities come first. The function with returns an entity's state just after the
+// page's own entities come first. The argument with returns an entity's state just after the
 // commit.
 func (u undoer) look(
 	ctx context.Context, o *outcome, keys []*datastore.Key, before *wire.Results, c commit, own owned,
@@ -342,7 +348,8 @@ func (u undoer) look(
 	if err != nil {
 		return nil, err
 	}
-	if err := u.readBatches(ctx, o); err != nil { // after the lookup: a batch that commits in between is in both
+	// This comes after the lookup, so that a batch which commits in between is in both.
+	if err := u.readBatches(ctx, o); err != nil {
 		return nil, err
 	}
 	seen := make(map[string]bool, len(keys))
@@ -374,8 +381,8 @@ func (u undoer) look(
 	return all, nil
 }
 
-// take adds entities to the outcome: those to restore as changes, and the others as not restored.
-// The undo has decided about each of them.
+// take adds entities to the outcome, by the undo's decision on each: those to restore as changes,
+// and the others as not restored.
 func (u undoer) take(ctx context.Context, o *outcome, all []*entity) error {
 	for _, e := range all {
 		switch {
@@ -385,7 +392,7 @@ func (u undoer) take(ctx context.Context, o *outcome, all []*entity) error {
 		case e.why != "":
 			o.leave(e.key, 1, e.why)
 		case e.now == nil && u.history.taken(e.key, o.page, e.becomes):
-		case o.changing[e.key.Encode()]: // another commit of the page changes it
+		case o.changing[e.key.Encode()]: // another commit of the same page already changes it
 			o.leave(e.key, 1, whyTwice)
 		default:
 			o.changing[e.key.Encode()] = true

@@ -17,14 +17,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// TestUndo undoes pages of a job over the entities 1, 2, 3 and 11. The entities 51 and 52 are not
-// part of the query.
+// TestUndo undoes pages of a job over the entities 1, 2, 3 and 11. The job's query does not include
+// the entities 51 and 52.
 func TestUndo(t *testing.T) {
 	unknown := []string{"unknown"}
 	for _, c := range []struct {
 		name string
-		job  func(w *world) // the writes of the job and of others
-		want [][]string     // for each page
+		job  func(w *world) // writes of the job and of other clients
+		want [][]string     // for each page, the effect of its undo
 	}{
 		{"nothing was written", func(w *world) { w.page(0, nil); w.page(1, nil) }, [][]string{nil, nil}},
 		{"a page is open", func(w *world) { w.page(0, to{1: 7}) }, [][]string{{"1 becomes 1"}, nil}},
@@ -64,19 +64,20 @@ func TestUndo(t *testing.T) {
 			w.page(0, to{51: gone})
 			w.somebody(to{51: 6})
 			w.page(1, to{51: gone})
-		}, [][]string{unknown, {"51 becomes 6"}}}, // two looks may miss an entity that came and went
+			// two reads of the past may miss an entity that existed only for a while
+		}, [][]string{unknown, {"51 becomes 6"}}},
 		{"a page deletes it, and another puts it", func(w *world) { w.page(0, to{51: gone}); w.page(1, to{51: 7}) },
 			[][]string{nil, {"51 becomes 51"}}},
 		{"and deleted it again, after the job had ended", func(w *world) {
 			w.page(0, to{51: gone})
 			w.somebody(to{51: 6})
-			w.end() // the undo looks at this time
+			w.end() // the undo reads the past at this time
 			w.somebody(to{51: gone})
 		}, [][]string{{"51 stays: " + whyDeleted}}},
 		{"and deleted it again, and the undo comes after an hour", func(w *world) {
 			time.Sleep(5 * time.Minute)
 			w.page(0, to{1: gone})
-			w.somebody(to{1: 6}) // after the last whole minute before the end
+			w.somebody(to{1: 6}) // after the last whole minute before the job's end
 			w.end()
 			time.Sleep(2 * time.Minute)
 			w.somebody(to{1: gone})
@@ -105,7 +106,7 @@ func TestUndo(t *testing.T) {
 func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		then func(w *world, r *record.Range) // after the page
+		then func(w *world, r *record.Range) // what happens after the page
 		want error
 		says string
 	}{
@@ -134,7 +135,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestOther undoes pages whose records don't match what they wrote.
+// TestOther undoes pages whose records do not match what their commits wrote.
 func TestOther(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -161,7 +162,7 @@ func TestOther(t *testing.T) {
 	}
 }
 
-// TestCheck checks that Check finds out early whether a job can be undone.
+// TestCheck checks that Check reports, before an undo starts, whether a job can be undone.
 func TestCheck(t *testing.T) {
 	for age, ok := range map[time.Duration]bool{time.Minute: true, 2 * time.Hour: true, 24 * 8 * time.Hour: false} {
 		inWorld(t, 1, []int64{1}, func(w *world) {
@@ -176,7 +177,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestNames checks which mappers undo.
+// TestNames checks the names of mappers that undo jobs.
 func TestNames(t *testing.T) {
 	if name := Name("m"); !Is(name) || Name(name) != name || Is("m") {
 		t.Errorf("%q undoes m, and %q that", name, Name(name))

@@ -29,44 +29,46 @@ import (
 
 type thing struct{ N int64 }
 
-// A to says what N of entities becomes, by ID.
+// A to maps IDs of entities to new values of their property N.
 type to = map[int64]int64
 
 func keyOf(id int64) *datastore.Key { return datastore.IDKey("K", id, nil) }
 
 // A world is a database with a job over the kind K. Its ranges have 10 IDs each: [1, 10), [10, 20)
-// and so on. The records of the first five are in the same order. Somebody else writes, too. Each
-// write takes a second of its own.
+// and so on. The keys of the first five ranges' records are in the same order. Other clients write,
+// too. Each write comes a second after the one before.
 type world struct {
 	*testing.T
 	client *datastore.Client
 	job    *record.Job
 	undo   *record.Job
 	ranges []*record.Range
-	parts  []*record.Range // of the undo
+	parts  []*record.Range // the ranges of the undo
 
-	between func()                // between a page's reads and its commit; nil: nothing
-	with    []*datastore.Mutation // of the next page's commit
-	wrote   func(*undolog.Wrote)  // changes what the next page's record says; nil: nothing
-	lost    int64                 // how many entities the record of the undo's next page has no room for
+	between func()                // called after a page's reads and before its commit; nil: nothing happens
+	with    []*datastore.Mutation // further mutations in the next page's commit
+	wrote   func(*undolog.Wrote)  // changes what the next page's record says; nil: no change
+	lost    int64                 // number of entities that do not fit in the record of the undo's next page
 	most    atomic.Int64
 
 	mu   sync.Mutex
-	tap  tap // of the client's calls; nil: none
-	made int // calls of the client
+	tap  tap // the tap of the client's calls; nil: none
+	made int // number of calls of the client
 }
 
-// A tap passes on a call of the Datastore, or changes it.
+// A tap is an interceptor of Datastore calls. It may call pass to make the call, and may change the
+// request or the answer.
 type tap func(req, resp any, pass func() error) error
 
-// taps sets the tap of the calls that follow.
+// taps sets the tap for the following calls.
 func (w *world) taps(tap tap) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.tap = tap
 }
 
-// readTime returns the time in the past whose reads a request starts; zero: it starts none.
+// readTime returns the time of the past state that a request reads. It returns zero if the request
+// reads no past state.
 func readTime(req any) time.Time {
 	if begin, ok := req.(*pb.BeginTransactionRequest); ok {
 		if at := begin.GetTransactionOptions().GetReadOnly().GetReadTime(); at != nil {
@@ -76,7 +78,7 @@ func readTime(req any) time.Time {
 	return time.Time{}
 }
 
-// calls returns how many calls f makes.
+// calls returns the number of Datastore calls that f makes.
 func (w *world) calls(f func()) int {
 	w.mu.Lock()
 	before := w.made
@@ -102,7 +104,8 @@ func (w *world) intercept(
 	return tap(req, resp, pass)
 }
 
-// inWorld runs a test in a bubble, in a world with some entities. N of each entity is its ID.
+// inWorld runs a test in a synctest bubble, in a world with the entities of the given IDs. N of
+// each entity is its ID.
 func inWorld(t *testing.T, ranges int64, ids []int64, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -153,10 +156,10 @@ func (w *world) commit(f func(tx *datastore.Transaction) error) {
 	}
 }
 
-// gone stands for a deleted entity in a map of changes.
+// gone stands for a deletion in a to.
 const gone = -1
 
-// changes returns mutations that set N of entities, by ID.
+// changes returns mutations that set the property N of entities.
 func changes(to map[int64]int64) (all []*datastore.Mutation) {
 	for _, id := range slices.Sorted(maps.Keys(to)) {
 		if to[id] == gone {
@@ -168,13 +171,13 @@ func changes(to map[int64]int64) (all []*datastore.Mutation) {
 	return all
 }
 
-// somebody changes entities outside the job.
+// somebody writes entities outside of the job, as another client does.
 func (w *world) somebody(to map[int64]int64) {
 	w.Helper()
 	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(changes(to)...); return err })
 }
 
-// page processes the page of a range: it changes entities and ends the range.
+// page processes the page of range n: it changes entities, and ends the range.
 func (w *world) page(n int, to map[int64]int64) {
 	w.Helper()
 	r := w.ranges[n]
@@ -227,13 +230,12 @@ func (w *world) page(n int, to map[int64]int64) {
 	w.with = nil
 }
 
-// another returns another range of the job.
+// another returns a new range of the job.
 func (w *world) another(n int) *record.Range {
 	return &record.Range{Job: "j", Incarnation: w.job.Incarnation, ID: record.RangeID(w.job.Root(), int64(n)),
 		State: record.Pending, Open: "j"}
 }
 
-// end ends the job.
 func (w *world) end() {
 	if w.job.Ended = time.Now(); w.job.State == record.Running {
 		w.job.State = record.Succeeded
@@ -241,7 +243,6 @@ func (w *world) end() {
 	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(w.job.Update()); return err })
 }
 
-// function returns the function of the undo.
 func (w *world) function() function.Func {
 	w.Helper()
 	params, err := json.Marshal(Of(w.job))
@@ -259,7 +260,6 @@ func (w *world) function() function.Func {
 	return call
 }
 
-// undoer returns an undoer of the job.
 func (w *world) undoer() undoer {
 	w.Helper()
 	u := undoer{client: w.client, source: source.New(w.client, nil), params: Of(w.job), most: together,
@@ -270,7 +270,8 @@ func (w *world) undoer() undoer {
 	return u
 }
 
-// says describes what an undo does: which entities become what, and which stay.
+// says describes the effect of an undo's page: which state each entity gets, and which entities
+// stay.
 func says(e *function.Effect) string {
 	var all []string
 	for _, m := range e.Mutations {
@@ -291,7 +292,7 @@ func says(e *function.Effect) string {
 	return strings.Join(all, "\n")
 }
 
-// wantUndo checks what the undo of a range's page does.
+// wantUndo checks the effect of undoing the page of range n.
 func (w *world) wantUndo(n int, want ...string) {
 	w.Helper()
 	e, err := w.function()(w.Context(), function.Job{Ref: w.undo.Ref()}, w.ranges[n].Key(), nil)
@@ -304,7 +305,7 @@ func (w *world) wantUndo(n int, want ...string) {
 	}
 }
 
-// says describes what the undo of a range's page does.
+// says returns the effect of undoing the page of range n, as text.
 func (w *world) says(n int) string {
 	w.Helper()
 	e, err := w.run(n)
@@ -314,14 +315,14 @@ func (w *world) says(n int) string {
 	return says(e)
 }
 
-// run undoes the page of a range, and commits nothing.
+// run undoes the page of range n, without a commit.
 func (w *world) run(n int) (*function.Effect, error) {
 	w.Helper()
 	return w.function()(w.Context(), function.Job{Ref: w.undo.Ref()}, w.ranges[n].Key(), nil)
 }
 
-// begin starts the undo. Each of its ranges takes back some pages of the job, and the first one is
-// the root. If there are no pages, the range is over all of them.
+// begin starts the undo. Each of its ranges takes back some pages of the job; the first range is
+// the root. If parts is empty, the root takes back all pages.
 func (w *world) begin(parts ...[]int) {
 	w.Helper()
 	w.undo.Created, w.undo.Query, w.undo.Params = time.Now(), encoded(w, Records(w.job)), encoded(w, Of(w.job))
@@ -343,7 +344,8 @@ func (w *world) begin(parts ...[]int) {
 	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(all...); return err })
 }
 
-// records returns the keys of the records of ranges, in their order. No ranges are all.
+// records returns the keys of the records of these ranges, sorted. If ranges is empty, it returns
+// all.
 func (w *world) records(ranges []int) (keys []*datastore.Key) {
 	for n, r := range w.ranges {
 		if len(ranges) == 0 || slices.Contains(ranges, n) {
@@ -363,7 +365,7 @@ func encoded(t testing.TB, v any) []byte {
 	return text
 }
 
-// undoes undoes pages, and commits them as the page of a range of the undo.
+// undoes undoes pages, and commits this as the page of the undo's range part.
 func (w *world) undoes(part int, pages ...int) {
 	w.Helper()
 	r, call := w.parts[part], w.function()
@@ -390,7 +392,7 @@ func (w *world) undoes(part int, pages ...int) {
 	}
 }
 
-// again returns the world in which the undo is undone by another job.
+// again returns a world in which another job undoes the undo.
 func (w *world) again() *world {
 	w.Helper()
 	other := &world{T: w.T, client: w.client, job: w.undo, ranges: w.parts,
@@ -400,7 +402,7 @@ func (w *world) again() *world {
 	return other
 }
 
-// n returns N of an entity, or gone.
+// n returns the property N of an entity, or gone if it does not exist.
 func (w *world) n(id int64) int64 {
 	var is thing
 	if err := w.client.Get(w.Context(), keyOf(id), &is); err != nil {

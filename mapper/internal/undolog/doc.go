@@ -1,3 +1,3 @@
-// Package undolog encodes what the record of a page stores for an undo. [Wrote] says which entities
-// the page's commit wrote. [Left] is an entity that an undo did not restore.
+// Package undolog encodes data for undos that is stored in the records of pages. A [Wrote] says
+// which entities a page's commit wrote. A [Left] is an entity that an undo did not restore.
 package undolog

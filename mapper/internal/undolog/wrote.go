@@ -15,31 +15,30 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Wrote says which entities the commit of a page wrote. An undo of the job reads it.
+// A Wrote says which entities the commit of a page wrote. An undo of the job reads it from the
+// page's record.
 //
-// For the page's own entities it has only hashes of keys, because the undo finds the entities by
+// For the page's own entities it has only hashes of keys, because the undo finds these entities by
 // the job's query. All entities that the commit changed have the same version as the record with
-// this Wrote. An entity keeps its old version if the commit wrote what was stored already.
+// this Wrote. If the commit wrote an entity without a change, the entity keeps its old version.
 type Wrote struct {
 	Own     Keys      // the page's own entities that were written
 	Written int64     // number of entities in Own
 	Gone    Keys      // entities in Own that were deleted
-	Fresh   Keys      // entities in Own that somebody else may have changed after Settled
+	Fresh   Keys      // entities in Own that other clients may have changed after Settled
 	Settled time.Time // two minutes before the commit, by the clock of its process
 
 	Others []*datastore.Key // other entities that the function put or deleted
-	Lost   int64            // number of further entities for which Others has no room
+	Lost   int64            // number of other entities that do not fit in Others
 }
 
-// Keys says which of a page's entities are meant: all of them, or those whose keys have the given
-// hashes.
+// Keys is a set of keys of a page's entities: all of them, or those with the given hashes.
 type Keys struct {
 	All    bool   `json:"all,omitempty"`
 	Hashes []byte `json:"hashes,omitempty"`
 }
 
-// KeysOf returns the Keys for some keys of a page. The argument all says that these are all keys of
-// the page.
+// KeysOf returns the set of some keys of a page. all says that these are all keys of the page.
 func KeysOf(keys []*datastore.Key, all bool) (k Keys) {
 	if all && len(keys) > 0 {
 		return Keys{All: true}
@@ -50,7 +49,7 @@ func KeysOf(keys []*datastore.Key, all bool) (k Keys) {
 	return k
 }
 
-// Has reports whether a key is included. The key must be of an entity of the page.
+// Has reports whether the set contains a key. The key must be of an entity of the page.
 func (k Keys) Has(key *datastore.Key) bool {
 	if k.All {
 		return true
@@ -64,7 +63,7 @@ func (k Keys) Has(key *datastore.Key) bool {
 	return false
 }
 
-// Any reports whether any key is included.
+// Any reports whether the set contains a key at all.
 func (k Keys) Any() bool { return k.All || len(k.Hashes) > 0 }
 
 // A Left is an entity that an undo did not restore, with the reason.
@@ -74,11 +73,12 @@ type Left struct {
 }
 
 // MaxKeys is the largest size of the compressed keys in a record, in bytes. A clean-up writes fifty
-// records in one commit, which may have 10 MiB.
+// such records in one commit, and a commit may have at most 10 MiB.
 const MaxKeys = 80 << 10
 
-// hashBytes is the size of the hash that identifies an entity among the entities of its page. Once
-// in four billion, an entity that was not written counts as written.
+// hashBytes is the size in bytes of the hash that identifies an entity among the entities of its
+// page. For one entity in four billion, the hash is wrong: the entity counts as written, and was
+// not.
 const hashBytes = 4
 
 func keyHash(key *datastore.Key) []byte {
@@ -97,8 +97,8 @@ type storedWrote struct {
 	Lost    int64      `json:"lost,omitempty"`
 }
 
-// Encode returns the stored form of a Wrote. If Others does not fit, it leaves out some of them and
-// counts them in Lost.
+// Encode returns the stored form of a Wrote. If Others does not fit, Encode leaves out some keys
+// and counts them in Lost.
 func (w *Wrote) Encode() []byte {
 	s := storedWrote{w.Own, w.Written, w.Gone, w.Fresh, w.Settled.UnixMicro(), paths(w.Others), w.Lost}
 	return compressed(&s, func() bool {
@@ -108,8 +108,8 @@ func (w *Wrote) Encode() []byte {
 	})
 }
 
-// Decode returns the Wrote whose stored form is given. It returns nil for records of older builds,
-// which have none.
+// Decode returns the Wrote with the given stored form. Records of older builds have no stored form;
+// for them it returns nil.
 func Decode(stored []byte) (*Wrote, error) {
 	if len(stored) == 0 {
 		return nil, nil
@@ -125,7 +125,7 @@ func Decode(stored []byte) (*Wrote, error) {
 	return w, err
 }
 
-// storedLeft is the stored JSON form of the entities that a page of an undo did not restore.
+// storedLeft is the stored JSON form of a list of [Left].
 type storedLeft struct {
 	All  []storedLeaf `json:"all"`
 	Lost int64        `json:"lost,omitempty"`
@@ -137,7 +137,7 @@ type storedLeaf struct {
 }
 
 // EncodeLeft returns the stored form of the entities that a page of an undo did not restore. If
-// they do not fit, it leaves out some.
+// they do not fit, it leaves out some and counts them.
 func EncodeLeft(all []Left) []byte {
 	var s storedLeft
 	for _, l := range all {
@@ -146,11 +146,12 @@ func EncodeLeft(all []Left) []byte {
 	return compressed(&s, func() bool {
 		n := len(s.All)
 		s.All, s.Lost = s.All[:n/2], s.Lost+int64(n-n/2)
-		return true // an empty list fits
+		return true // true because an empty list fits
 	})
 }
 
-// DecodeLeft returns the entities whose stored form is given, and how many EncodeLeft has left out.
+// DecodeLeft returns the entities with the given stored form, and the number of entities that
+// EncodeLeft has left out.
 func DecodeLeft(stored []byte) (all []Left, lost int64, err error) {
 	var s storedLeft
 	if err := decode(stored, &s); err != nil {
@@ -169,8 +170,8 @@ func DecodeLeft(stored []byte) (all []Left, lost int64, err error) {
 }
 
 // compressed returns v, which contains a list, as compressed JSON of at most MaxKeys bytes. While
-// the JSON is larger, it calls halve. The function halve drops half of the list, and returns false
-// if the list is empty.
+// the JSON is larger, it calls halve to drop half of the list. If the list is already empty, halve
+// returns false.
 func compressed(v any, halve func() bool) []byte {
 	for {
 		text, err := json.Marshal(v)
@@ -178,7 +179,7 @@ func compressed(v any, halve func() bool) []byte {
 			panic("undolog: a struct of strings and numbers does not encode: " + err.Error())
 		}
 		b := text
-		if len(text) > 256 { // compression gains nothing below that
+		if len(text) > 256 { // compressing a shorter text saves nothing
 			b = tally.Compress(text)
 		}
 		if len(b) <= MaxKeys || !halve() {

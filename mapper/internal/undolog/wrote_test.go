@@ -12,10 +12,10 @@ import (
 
 	"cloud.google.com/go/datastore"
 
-	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
+	_ "github.com/scattermap/scattermap/internal/testflag" // every test package below mapper/ must know its flags
 )
 
-// keysOfAllSorts returns keys with IDs, names, parents and namespaces.
+// keysOfAllSorts returns keys of all forms: with IDs, names, parents and namespaces.
 func keysOfAllSorts() []*datastore.Key {
 	parent := datastore.NameKey("P", "i7", nil)
 	spaced := datastore.NameKey("K", "n", nil)
@@ -26,7 +26,7 @@ func keysOfAllSorts() []*datastore.Key {
 	}
 }
 
-// TestWroteAgain stores a Wrote and reads it again.
+// TestWroteAgain encodes a Wrote, and checks that decoding gives an equal one.
 func TestWroteAgain(t *testing.T) {
 	all := keysOfAllSorts()
 	w := &Wrote{
@@ -50,7 +50,7 @@ func TestWroteAgain(t *testing.T) {
 	}
 }
 
-// long returns n keys whose names can't be compressed.
+// long returns n keys with random names, which can't be compressed.
 func long(n int) (all []*datastore.Key) {
 	rng := rand.New(rand.NewPCG(1, 0))
 	for range n {
@@ -63,7 +63,7 @@ func long(n int) (all []*datastore.Key) {
 	return all
 }
 
-// TestNoRoom checks that keys which do not fit are counted, and the others kept.
+// TestNoRoom checks that keys which do not fit are counted, and that all others are kept.
 func TestNoRoom(t *testing.T) {
 	all := long(2000)
 	w := &Wrote{Others: all, Lost: 1}
@@ -86,10 +86,10 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// TestRoom checks that keys are dropped only if they don't fit, and hashes never.
+// TestRoom checks that keys are dropped only if they do not fit, and that hashes are never dropped.
 func TestRoom(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 0))
-	name := make([]byte, 4*MaxKeys) // random hexadecimal digits: two take a byte
+	name := make([]byte, 4*MaxKeys) // random hexadecimal digits, which compress to half a byte each
 	for i := range name {
 		name[i] = "0123456789abcdef"[rng.IntN(16)]
 	}
@@ -106,7 +106,8 @@ func TestRoom(t *testing.T) {
 	if n, _ := size(fits); n != MaxKeys {
 		t.Errorf("a list of %d bytes fits, and a longer one does not", n)
 	}
-	alike := []*datastore.Key{datastore.NameKey("K", strings.Repeat("alike", MaxKeys), nil)} // compressed, it fits
+	// repeated text, which fits after compression
+	alike := []*datastore.Key{datastore.NameKey("K", strings.Repeat("alike", MaxKeys), nil)}
 	if got, err := Decode((&Wrote{Others: alike}).Encode()); err != nil || len(got.Others) != 1 {
 		t.Errorf("a list that can be compressed: %d, %v", len(got.Others), err)
 	}
@@ -118,8 +119,8 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestLeftAgain stores what an undo did not restore, and reads it again: an entity, and a reason
-// without an entity.
+// TestLeftAgain encodes entities that an undo did not restore, and checks that decoding gives the
+// same. One of them has a reason, but no key.
 func TestLeftAgain(t *testing.T) {
 	want := []Left{{keysOfAllSorts()[3], "it was deleted since"}, {nil, "there was no room"}}
 	if got, lost, err := DecodeLeft(EncodeLeft(want)); err != nil || lost != 0 || !reflect.DeepEqual(got, want) {
@@ -127,7 +128,7 @@ func TestLeftAgain(t *testing.T) {
 	}
 }
 
-// TestDamagedKeys checks that damaged keys are refused, wherever they are stored.
+// TestDamagedKeys checks that decoding damaged keys returns an error, in every field that has keys.
 func TestDamagedKeys(t *testing.T) {
 	for _, path := range []string{
 		`[""]`, `["", "K"]`, `["", "K", "n"]`, `["", "K", "i"]`, `["", "K", ""]`, `["", "K", "x7"]`, `["", "K", "i7x"]`,

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// newClient replaces the function of this name in integration_test.go. That one connects to
+// newClient replaces the function with this name in integration_test.go. The original connects to
 // production, and this one to DATASTORE_EMULATOR_HOST.
 func newClient(ctx context.Context, t *testing.T, _ []grpc.DialOption, opts ...option.ClientOption) *Client {
 	enforcer := &testutil.HeadersEnforcer{
