@@ -95,7 +95,8 @@ func (src Source) Spaces(
 	}
 }
 
-// scanner returns an iterator over the scans of a range, in order.
+// scanner returns an iterator over the scans of a range, in order. Each scan is a Datastore query,
+// and together they find the range's entities.
 func (src Source) scanner(
 	ctx context.Context, q query.Query, start, end *keyspace.Position,
 ) func() (s query.Scan, ok bool, err error) {
