@@ -42,8 +42,8 @@ func TestEncodeParams(t *testing.T) {
 	}
 }
 
-// TestDecodeParams checks how stored parameters and parameters of a start are decoded. A start is
-// stricter.
+// TestDecodeParams checks how parameters in a record, and parameters of a start, are decoded. The
+// rules for a start are stricter.
 func TestDecodeParams(t *testing.T) {
 	for _, c := range []struct {
 		encoded     string

@@ -21,8 +21,8 @@ var errOutOfStep = errors.New("it has a value for each struct of a flattened sli
 	"and structs were moved or removed: declare it, or change them in place")
 
 // inStep returns an error if a function has moved or removed structs of a flattened slice, and the
-// Go type does not declare all columns that are stored for the slice. An undeclared column stays as
-// stored, so its values would then belong to other structs. A nil schema has no flattened slices.
+// Go type does not declare all of the slice's columns. An undeclared column stays as stored, so its
+// values would then belong to other structs. A nil schema has no flattened slices.
 func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) error {
 	if s == nil || !s.flattens {
 		return nil
