@@ -18,7 +18,7 @@ import (
 
 var writeScale = flag.Bool("scale", false, "write the table of TestScale to docs/scale.md")
 
-// virtualKinds are ways in which keys may be spread.
+// virtualKinds are simulated kinds with keys that are spread in different ways.
 var virtualKinds = []struct {
 	name string
 	key  func(n int64) func(rank int64) *datastore.Key
@@ -33,7 +33,7 @@ var virtualKinds = []struct {
 		}
 	}},
 	{"ancestors", func(n int64) func(int64) *datastore.Key {
-		return func(i int64) *datastore.Key { // half of them are in one group
+		return func(i int64) *datastore.Key { // half of the entities are in one group
 			customer := i / 20
 			if i >= n/4 && i < n*3/4 {
 				customer = n / 4 / 20
@@ -49,8 +49,8 @@ const scaleHeader = `| entities | workers | pages | tasks | depth | largest reco
 |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 `
 
-// TestScale runs splitting over kinds of up to a billion entities, or ten million with -short. It
-// checks the numbers in docs/scale.md.
+// TestScale simulates the splitting of kinds of up to a billion entities, or ten million with
+// -short. It checks the numbers in docs/scale.md.
 func TestScale(t *testing.T) {
 	testflag.Sequential(t)
 	const page = 500
@@ -96,8 +96,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// scaleOf returns the row of the table for a kind of n entities. Kinds of all keys take the same
-// time. The row is of the last kind, whose records are the largest.
+// scaleOf returns the table row for kinds of n entities. The keys of the last kind make the largest
+// records, so the row shows that kind. The times of all kinds must be the same.
 func scaleOf(t *testing.T, n, workers, page int64) (row string) {
 	t.Helper()
 	var longest time.Duration
