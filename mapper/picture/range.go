@@ -20,9 +20,9 @@ const (
 	Uncut State = "uncut"
 	// Pending is the state of a range that no task seems to have started to process.
 	Pending State = "pending"
-	// Running is the state of a pending range that a task seems to process, in a running job. Either
-	// a task has continued with it from the page before, or has left a mark in the range's record.
-	// Or the range is due, and there are workers for all open ranges.
+	// Running is the state of a pending range that a task seems to process, in a running job.
+	// Either a task has continued with it from the page before, or has left a mark in the range's
+	// record. Or the range is due, and there are workers for all open ranges.
 	Running State = "running"
 	// Done is the state of a range whose page is committed. The page may have covered only the
 	// start of the range. Then other ranges cover the rest.

@@ -81,8 +81,8 @@ func (j *Job) pageOf(entities int64) int64 {
 	return max(1, min(page, int64(j.PageTime.Seconds()/(each.Seconds()*float64(tasks)))))
 }
 
-// mostModelled is the largest number of pages that are simulated. For a larger job, a smaller one
-// is simulated, and the results are multiplied.
+// mostModelled is the largest number of pages of entities that are simulated. For a larger job, a
+// smaller one is simulated, and the results are multiplied.
 const mostModelled = 1_000_000
 
 // expect fills in the parts of the forecast that follow from its number of entities. A page has

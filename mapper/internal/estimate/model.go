@@ -68,8 +68,8 @@ type Times struct {
 	Page     time.Duration // the time of all calls of the function in a page
 }
 
-// UsualTimes returns the times that package bench also uses. The argument parallel is the number of
-// tasks that are enqueued at the same time.
+// UsualTimes returns typical times of calls for a simulation. Package bench uses the same times.
+// The argument parallel is the number of tasks that are enqueued at the same time.
 func UsualTimes(parallel int) Times {
 	return Times{
 		Query:    20 * time.Millisecond,
@@ -102,8 +102,8 @@ type Model struct {
 	begins []time.Duration // when each task starts, if the queue could deliver any number of tasks at once
 }
 
-// Simulate simulates how tasks split a kind into ranges and pages. It uses the real rules of
-// package split.
+// Simulate simulates how tasks split a kind into ranges and pages of entities. It uses the real
+// rules of package split.
 func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times Times) (*Model, error) {
 	m := &Model{kind: kind, workers: workers, page: page, times: times}
 	rng := rand.New(rand.NewPCG(1, 0))

@@ -99,8 +99,9 @@ func (l Look) phase(rate float64) (Phase, string) {
 	return Processing, cmp.Or(trouble, says)
 }
 
-// givesWay returns a text for people if the job is a background job whose pages have waited for
-// other clients longer than they have worked, in the last minute. Otherwise it returns "".
+// givesWay returns a text for people if the job is a background job that gives way to other
+// clients. In the last minute, its pages of entities have waited for longer than they have worked.
+// Otherwise givesWay returns "".
 func (l Look) givesWay() string {
 	var worked, waited time.Duration
 	n := 0
@@ -118,8 +119,8 @@ func (l Look) givesWay() string {
 		"slow the database down", (waited / time.Duration(n)).Round(100*time.Millisecond))
 }
 
-// Conditions under which a job counts as slowed. Its workers must be busy, and its earlier pages
-// must be short compared with the observed time.
+// Conditions under which a job counts as slowed. Its workers must be busy, and its earlier pages of
+// entities must be short compared with the observed time.
 const (
 	slowerBy    = 5 // a slowed job is at least this many times slower than before
 	leastWindow = 10 * time.Second
@@ -171,7 +172,7 @@ func (l Look) runsSince() time.Time {
 // shared reports whether the job's tasks wait while other jobs have tasks in the same queue.
 func (q Queue) shared() bool { return q.Waits && q.Others > 0 }
 
-// idle returns the time since the job's last page was done.
+// idle returns the time since the job's last page of entities was done.
 func (l Look) idle() time.Duration {
 	from := l.runsSince()
 	if len(l.Totals.Sample.Ends) > 0 && lastEnd(l.Totals.Sample).After(from) {
@@ -237,7 +238,7 @@ func (l Look) backsOffUntil() (first time.Time) {
 }
 
 // pausedPhase returns the phase of a paused job, and a text that says why it is paused. The phase
-// says whether pages are still under way.
+// says whether pages of entities are still under way.
 func (l Look) pausedPhase() (Phase, string) {
 	j := l.Job
 	why, at := "paused", time.Time{}
@@ -262,8 +263,8 @@ func (l Look) pausedPhase() (Phase, string) {
 	return Held, why
 }
 
-// longestPage returns an estimate of how long a page under way may still take: twice the time of
-// the slowest page so far.
+// longestPage returns an estimate of how long a page of entities under way may still take: twice
+// the time of the slowest page so far.
 func (l Look) longestPage() time.Duration {
 	if slowest := l.slowestPage(); slowest > 0 {
 		return min(l.mostOfPage(), 2*slowest)
@@ -275,7 +276,8 @@ func (l Look) longestPage() time.Duration {
 // job's rate limits them. It is a quarter of the usual dispatch deadline of Cloud Tasks.
 const longestCallWait = 10 * time.Minute / 4
 
-// mostOfPage returns the longest time that a page may take before the job counts as stuck.
+// mostOfPage returns the longest time that a page of entities may take before the job counts as
+// stuck.
 func (l Look) mostOfPage() time.Duration {
 	most := 2*time.Duration(l.Job.PageTime) + time.Duration(l.Job.Timeout)
 	if limit, err := l.Job.RateLimit(); err == nil && limit.CallsPerSecond > 0 {
@@ -284,8 +286,8 @@ func (l Look) mostOfPage() time.Duration {
 	return most
 }
 
-// slowestPage returns the time of the slowest page so far, but at least a second. It returns 0 if
-// no page is done.
+// slowestPage returns the time of the slowest page of entities so far, but at least a second. It
+// returns 0 if no page is done.
 func (l Look) slowestPage() (slowest time.Duration) {
 	if l.Totals.Sample == nil || len(l.Totals.Sample.Ends) == 0 {
 		return 0

@@ -48,7 +48,7 @@ func (s *State) timeLeft(l Look) {
 	}
 }
 
-// ending is about how long a job takes to end after its last page.
+// ending is about how long a job takes to end after its last page of entities.
 const ending = time.Second
 
 // A span is an estimated time, with its lower and upper bound.
@@ -158,7 +158,7 @@ func perEntity(s *record.Sample) time.Duration {
 	return took / time.Duration(max(1, n))
 }
 
-// lastEnd returns when the last page was done.
+// lastEnd returns when the last page of entities was done.
 func lastEnd(s *record.Sample) time.Time {
 	return slices.MaxFunc(s.Ends, func(a, b record.End) int { return a.At.Compare(b.At) }).At
 }

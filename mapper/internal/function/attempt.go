@@ -191,7 +191,7 @@ func (a *Attempt) absent(key *datastore.Key) error {
 	return fmt.Errorf("%v inserts %v, which is there", a.key, key)
 }
 
-// declared returns a function that makes a mutation which saves the Go value src as the client's
+// declared returns a function that makes a mutation which saves the Go value src as the Go client's
 // Put would save it.
 func declared(key *datastore.Key, src any) func() (mutation, error) {
 	return func() (mutation, error) {
@@ -330,7 +330,7 @@ func (a *Attempt) Restore(key *datastore.Key, image *pb.Entity, version int64) {
 		mutation{Key: key, Deletes: image == nil, On: wire.Condition{Version: version, Writes: image}})
 }
 
-// Restoring returns the client's mutation for [Attempt.Restore]. It is empty, because the client
+// Restoring returns the Go client's mutation for [Attempt.Restore]. It is empty, because the client
 // would not send the entity byte for byte. A [wire.Condition] has the entity instead.
 func Restoring(key *datastore.Key, image *pb.Entity, version int64) *datastore.Mutation {
 	var nothing datastore.PropertyList

@@ -34,7 +34,8 @@ type mutation struct {
 	bytes int // the approximate size of the mutation
 
 	Properties []datastore.Property // properties to put, unless On.Writes has them
-	// names of the changed properties, if the mutation writes the attempt's own entity
+	// Changed has the names of the changed properties, if the mutation writes the attempt's own
+	// entity.
 	Changed []string
 	Deletes bool           // whether the mutation deletes the entity
 	Inserts bool           // whether the mutation fails if the entity exists

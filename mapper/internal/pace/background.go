@@ -8,7 +8,7 @@ import (
 // A Background decides how many pages of background jobs may run in a process at the same time.
 // Background jobs must not slow down other clients of the database. So the process makes probes: it
 // looks up one key, as another client would. A Background compares the time of probes while pages
-// run with their time while no pages run, and keeps the difference small.
+// of entities run with their time while no pages run, and keeps the difference small.
 //
 // The method is congestion control by delay, as in LEDBAT (RFC 6817). All processes pause their
 // pages at the same times of the clock. In a pause each can measure the floor: the time of a probe
@@ -32,8 +32,8 @@ type Background struct {
 }
 
 // Times of pauses and of probes. No page starts in a pause. The probes of a pause count only after
-// settleFor. By then the pages under way have ended, and no calls of theirs wait in the database.
-// On average there is about one probe a second.
+// settleFor. By then the pages of entities under way have ended, and no calls of theirs wait in the
+// database. On average there is about one probe a second.
 const (
 	pauseEvery = time.Minute
 	pauseFor   = 4 * time.Second
@@ -77,13 +77,14 @@ func (b *Background) Start(now time.Time) {
 	}
 }
 
-// Pauses reports whether the time now is in a pause, so that no page may start.
+// Pauses reports whether the time now is in a pause, so that no page of entities may start.
 func (b *Background) Pauses(now time.Time) bool { return sincePause(now) < pauseFor }
 
 // sincePause returns the time since the last pause, or the current one, has started.
 func sincePause(now time.Time) time.Duration { return now.Sub(now.Truncate(pauseEvery)) }
 
-// Limit returns how many pages may run at the same time, on average. It need not be a whole number.
+// Limit returns how many pages of entities may run at the same time, on average. It need not be a
+// whole number.
 func (b *Background) Limit() float64 {
 	if b.limit == 0 {
 		return firstPages
@@ -91,8 +92,8 @@ func (b *Background) Limit() float64 {
 	return b.limit
 }
 
-// Slots expresses the limit by n slots for pages, and the factor rest. After a page its slot must
-// stay unused for rest times the page's time.
+// Slots expresses the limit by n slots for pages of entities, and the factor rest. After a page its
+// slot must stay unused for rest times the page's time.
 func (b *Background) Slots() (n int, rest float64) {
 	up := math.Ceil(b.Limit())
 	return int(up), up/b.Limit() - 1
@@ -115,8 +116,8 @@ func (b *Background) NextProbe(sent time.Time) time.Duration {
 }
 
 // Note records a probe, which was sent at the given time. The argument wanted is the largest number
-// of pages since the last probe that ran or waited to run. If it is below the limit, the limit
-// slowly falls to it, because no probe tells whether the database could bear more.
+// of pages of entities since the last probe that ran or waited to run. If it is below the limit,
+// the limit slowly falls to it, because no probe tells whether the database could bear more.
 func (b *Background) Note(sent time.Time, took time.Duration, wanted int) {
 	if sent.Truncate(pauseEvery).After(b.probed) {
 		b.paused = level{} // the pause had too few probes
@@ -153,7 +154,8 @@ func (b *Background) learn() {
 	b.pauses++
 }
 
-// adjust changes the limit after a probe with the given excess, which was made while pages run.
+// adjust changes the limit after a probe with the given excess, which was made while pages of
+// entities run.
 func (b *Background) adjust(excess, wanted float64) {
 	excess = max(-mostExcess, min(mostExcess, excess))
 	target := math.Log1p(max(targetRise, targetSlack.Seconds()/math.Exp(b.floor.mean)))

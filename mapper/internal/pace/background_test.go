@@ -12,7 +12,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestBackgroundSteps checks the limit after series of probes. Without pages, a probe takes 20 ms.
+// TestBackgroundSteps checks the limit after series of probes. Without pages of entities, a probe
+// takes 20 ms.
 func TestBackgroundSteps(t *testing.T) {
 	const usual, slow = 20 * time.Millisecond, 80 * time.Millisecond
 	start := time.Date(2026, 11, 27, 12, 0, 10, 0, time.UTC) // not in a pause
@@ -52,8 +53,8 @@ func times(n int, took time.Duration) []time.Duration { return slices.Repeat([]t
 
 func join(a, b []time.Duration) []time.Duration { return append(a, b...) }
 
-// TestBackgroundFloor checks which probes determine the floor: the first ones beside a page, and
-// later the ones in pauses, after settleFor.
+// TestBackgroundFloor checks which probes determine the floor: the first ones beside a page of
+// entities, and later the ones in pauses, after settleFor.
 func TestBackgroundFloor(t *testing.T) {
 	minute := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 	var b Background
@@ -96,8 +97,8 @@ func TestBackgroundFloor(t *testing.T) {
 	}
 }
 
-// TestBackgroundFinds checks when the start phase ends: if the process wants no more pages, or if
-// probes show the load. After that, the limit follows each probe.
+// TestBackgroundFinds checks when the start phase ends: if the process wants no more pages of
+// entities, or if probes show the load. After that, the limit follows each probe.
 func TestBackgroundFinds(t *testing.T) {
 	for name, c := range map[string]struct {
 		took   time.Duration
@@ -325,7 +326,7 @@ type guest struct {
 	pages   int
 }
 
-// guests returns n processes that together have two pages for each server.
+// guests returns n processes that together have two pages of entities for each server.
 func guests(n int) (all []*guest) {
 	for range n {
 		all = append(all, &guest{waiting: 2 * modelServers / n})
@@ -359,7 +360,7 @@ func (g *guest) admit() {
 	}
 }
 
-// page simulates the calls of a page, one after the other, and the pause of its slot.
+// page simulates the calls of a page of entities, one after the other, and the pause of its slot.
 func (g *guest) page(begun time.Duration, calls ...time.Duration) {
 	if len(calls) == 0 {
 		g.pages++

@@ -8,15 +8,15 @@ const Credit = time.Second
 
 // A Clock records until when a job's rate is reserved. All processes share it in a record of the
 // database. Each reservation is a span of time in which one process has the whole rate. For
-// example, if a page needs 2 s of the rate, the next page starts 2 s later.
+// example, if a page of entities needs 2 s of the rate, the next page starts 2 s later.
 type Clock struct {
 	Until time.Time // the end of the last reservation
 	At    time.Time // time of the last reservation
 	Ahead float64   // estimated number of pages that had not started at that time
 }
 
-// A Queue describes the reservations before a page: how long the page waits for them, and about how
-// many pages they are for.
+// A Queue describes the reservations before a page of entities: how long the page waits for them,
+// and about how many pages they are for.
 type Queue struct {
 	Wait  time.Duration
 	Pages float64

@@ -57,12 +57,12 @@ const (
 	rampEvery  = 5 * time.Minute
 )
 
-// rateWait is the largest average wait of a page for the job's rate. If the queue has a short
-// deadline, it is less, see WaitWithin.
+// rateWait is the largest average wait of a page of entities for the job's rate. If the queue has a
+// short deadline, it is less, see WaitWithin.
 const rateWait = 20 * time.Second
 
-// WaitWithin returns the largest average wait of a page for the job's rate: rateWait, but at most a
-// 20th of the queue's deadline. So the page itself has enough time.
+// WaitWithin returns the largest average wait of a page of entities for the job's rate: rateWait,
+// but at most a 20th of the queue's deadline. So the page itself has enough time.
 func WaitWithin(deadline time.Duration) time.Duration { return min(rateWait, deadline/20) }
 
 // at returns the allowed rates at a time since the start of the ramp.
@@ -150,7 +150,8 @@ const FirstPaced = 10
 // WritesLimited reports whether the job's writes are limited, by a rate or by a ramp.
 func (r Limit) WritesLimited() bool { return r.WritesPerSecond > 0 || r.Ramp }
 
-// RecordWrites is the number of scattermap's own records that the commit of a page writes.
+// RecordWrites is the number of scattermap's own records that the commit of a page of entities
+// writes.
 const RecordWrites = 2
 
 // Cost returns how long a page uses the whole rate: a page with the given numbers of entities and

@@ -82,7 +82,7 @@ func TestPage(t *testing.T) {
 }
 
 // TestShares checks that workers with a common rate get about equal shares of it, and that no page
-// waits much longer than allowed.
+// of entities waits much longer than allowed.
 func TestShares(t *testing.T) {
 	const most = 20 * time.Second
 	for _, workers := range []int{1, 7, 100, 1000} {

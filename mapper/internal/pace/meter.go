@@ -11,7 +11,7 @@ import (
 // A Meter distributes a job's rate among the pages of one process, or among the calls of its
 // function. The comments on Meter say page in both cases. All processes with tasks of the job
 // reserve their parts of the rate in one record of the database, see [Clock]. A Meter reserves time
-// for several pages at once, to save transactions. Several goroutines may use a Meter.
+// for several pages of entities at once, to save transactions. Several goroutines may use a Meter.
 type Meter struct {
 	turn    chan struct{} // holds a value while a page reserves or takes time
 	waiting atomic.Int64
@@ -73,7 +73,7 @@ func (g Grant) Spacing() time.Duration { return g.Cost / time.Duration(max(1, g.
 // job's rate has changed, and the page needs another grant.
 func (g Grant) Of(rate string) bool { return g.N > 0 && g.rate == rate }
 
-// A Request describes a page that waits for its part of the rate.
+// A Request describes a page of entities that waits for its part of the rate.
 type Request struct {
 	Rate string // the job's rate, in the form of the job's record
 	Cost Cost
@@ -164,9 +164,9 @@ func (m *Meter) grant(g Grant, q Queue, from *part) Grant {
 	return g
 }
 
-// expected returns how many pages this process will probably have soon, so that time can be
-// reserved for them. It follows the recent number of pages. It is at most twice the number of pages
-// since the last reservation, because reserved time that nobody uses is lost.
+// expected returns how many pages of entities this process will probably have soon, so that time
+// can be reserved for them. It follows the recent number of pages. It is at most twice the number
+// of pages since the last reservation, because reserved time that nobody uses is lost.
 func (m *Meter) expected(now time.Time) int64 {
 	const soon = Credit / 2
 	return int64(float64(m.granted) * min(2, soon.Seconds()/max(1e-6, now.Sub(m.reserved).Seconds())))
@@ -182,9 +182,9 @@ func (m *Meter) lapse(now time.Time) {
 	m.free = slices.DeleteFunc(m.free, func(p part) bool { return p.long() <= 0 })
 }
 
-// left returns the total length of the reserved spans, if all are too short for the next page. The
-// next reservation becomes shorter by this time, but at most by [Credit], because other processes
-// hold the time in between.
+// left returns the total length of the reserved spans, if all are too short for the next page of
+// entities. The next reservation becomes shorter by this time, but at most by [Credit], because
+// other processes hold the time in between.
 func (m *Meter) left() (all time.Duration) {
 	for _, p := range m.free {
 		all += p.long()
@@ -192,7 +192,8 @@ func (m *Meter) left() (all time.Duration) {
 	return min(all, Credit)
 }
 
-// Settle corrects the reserved time after a page whose real cost is less or more than its grant.
+// Settle corrects the reserved time after a page of entities whose real cost is less or more than
+// its grant.
 func (m *Meter) Settle(g Grant, cost time.Duration) {
 	m.turn <- struct{}{}
 	defer func() { <-m.turn }()

@@ -144,7 +144,7 @@ func (p *Book[Job]) CallMeter(job Job) *Meter {
 	return p.of(job).calls
 }
 
-// Meter returns the meter that distributes a job's rate among its pages.
+// Meter returns the meter that distributes a job's rate among its pages of entities.
 func (p *Book[Job]) Meter(job Job) *Meter {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -88,11 +88,11 @@ func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
 	}
 }
 
-// worthSeeking is how long the function must have run on a page before the search for boundaries
-// starts. It is half of the least work that is worth a task of its own.
+// worthSeeking is how long the function must have run on a page of entities before the search for
+// boundaries starts. It is half of the least work that is worth a task of its own.
 const worthSeeking = split.WorthTask / 2
 
-// Plan reads the keys of a range's next page, and decides where the range is cut.
+// Plan reads the keys of a range's next page of entities, and decides where the range is cut.
 func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (Plan, error) {
 	p.job, p.record = job, r
 	if r.Alone {

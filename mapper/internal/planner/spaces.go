@@ -12,8 +12,8 @@ import (
 // either cuts the range between spaces, or makes the task process one space after the other.
 //
 // If the result settled is true, found is the final plan. Then the range is cut between spaces, or
-// the next page is the rest of a space. Otherwise the next page lies within one space, and the
-// caller plans it as usual.
+// the next page of entities is the rest of a space. Otherwise the next page lies within one space,
+// and the caller plans it as usual.
 func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (found Plan, settled bool, err error) {
 	r := p.record
 	if r.Kind != "" && !root {

@@ -120,7 +120,7 @@ func isNull(v *pb.Value) bool {
 	return ok || v.GetValueType() == nil
 }
 
-// isEmpty reports whether the client would load a stored value as an empty Go value. With
+// isEmpty reports whether the Go client would load a stored value as an empty Go value. With
 // omitempty, the client does not save an empty value.
 func isEmpty(v *pb.Value) bool {
 	switch x := v.GetValueType().(type) {

@@ -80,7 +80,7 @@ func (s *sortsItself) Load(p []datastore.Property) error {
 
 func (s *sortsItself) Save() ([]datastore.Property, error) { return datastore.SaveStruct(s) }
 
-// TestArrays changes arrays that are stored in forms that the client would not write, such as a
+// TestArrays changes arrays that are stored in forms that the Go client would not write, such as a
 // single value in place of an array.
 func TestArrays(t *testing.T) {
 	null, empty, a, b, x := wire(t, nil), wire(t, ""), wire(t, "a"), wire(t, "b"), wire(t, "x")
@@ -243,7 +243,7 @@ func TestFlattenedSlices(t *testing.T) {
 	}
 }
 
-// A pair loads and saves itself with the client's functions.
+// A pair loads and saves itself with the Go client's functions.
 type pair struct{ A, B int64 }
 
 func (p *pair) Load(all []datastore.Property) error { return datastore.LoadStruct(p, all) }

@@ -231,7 +231,7 @@ func placesOf(before, after []any) []int {
 
 // appendText appends a text to b that identifies a property's value, for use as a key of a map.
 // Equal values have equal texts. Different values have different texts, except values of types that
-// the client does not read. A type's own Save may return such values.
+// the Go client does not read. A type's own Save may return such values.
 func appendText(b []byte, v any) []byte {
 	text := func(kind byte, s string) []byte {
 		b = binary.AppendUvarint(append(b, kind), uint64(len(s)))

@@ -342,7 +342,7 @@ func loses(old *pb.Value, saved any) bool {
 	return false
 }
 
-// withoutProject returns a copy of a key without its project, as the client makes keys.
+// withoutProject returns a copy of a key without its project, as the Go client makes keys.
 func withoutProject(k *pb.Key) *pb.Key {
 	all := &pb.Key{Path: k.GetPath()}
 	if namespace := k.GetPartitionId().GetNamespaceId(); namespace != "" {

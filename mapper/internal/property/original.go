@@ -34,7 +34,7 @@ type twice struct{ first, again []datastore.Property }
 // before returns the earlier save to compare with after, the save after the function. A property
 // that changes with every save must not look like a change by the function. So if the first save
 // equals after, before returns the first save, and otherwise the second one. Then a real change is
-// stored as the client's Put would store it.
+// stored as the Go client's Put would store it.
 func (s twice) before(after []datastore.Property, resaves bool) []datastore.Property {
 	if s.again == nil || resaves || equalProperties(s.first, after) {
 		return s.first
@@ -87,7 +87,7 @@ func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original
 
 // Changes returns the entity to store after the function has changed *v, and the names of the
 // properties that differ from the stored ones. Unchanged values stay as stored. Changed and new
-// values are stored as the client's Put would store them. If resaves is set, all values that T
+// values are stored as the Go client's Put would store them. If resaves is set, all values that T
 // declares are. The result may share values with the stored entity.
 func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []string, err error) {
 	s, m := schemaOrNone(reflect.TypeFor[T]()), merger{resaves, o.stored.GetKey().GetPartitionId()}
@@ -158,7 +158,7 @@ func habitsOf(t reflect.Type, tag string) habits {
 		looseSome(t, make(map[reflect.Type]bool))}
 }
 
-// save saves the value that src points to. The result has values of the types that the client
+// save saves the value that src points to. The result has values of the types that the Go client
 // reads, and all elements of slices, also the ones that the client would leave out.
 func (h habits) save(src any) ([]datastore.Property, error) {
 	properties, err := Save(src)
@@ -228,7 +228,7 @@ func (p part) after(whole reflect.Value) ([]datastore.Property, error) {
 	return []datastore.Property{saved}, nil
 }
 
-// isScalar reports whether a type is simple enough for part.after to save it without the client.
+// isScalar reports whether a type is simple enough for part.after to save it without the Go client.
 func isScalar(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Bool, reflect.String, reflect.Float64, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32,
@@ -238,8 +238,8 @@ func isScalar(t reflect.Type) bool {
 	return t == timeType
 }
 
-// fits reports whether the client loads this kind of stored value into a scalar type, and saves it
-// as the same kind again.
+// fits reports whether the Go client loads this kind of stored value into a scalar type, and saves
+// it as the same kind again.
 func fits(v *pb.Value, t reflect.Type) bool {
 	switch v.GetValueType().(type) {
 	case *pb.Value_BooleanValue:

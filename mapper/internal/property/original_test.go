@@ -88,7 +88,7 @@ func (s *shades) Save() (p []datastore.Property, err error) {
 	return p, nil
 }
 
-// image returns an entity with the given properties, as the client's Put would store it.
+// image returns an entity with the given properties, as the Go client's Put would store it.
 func image(t *testing.T, stored []datastore.Property) *pb.Entity {
 	t.Helper()
 	e, err := pbvalue.Entity(datastore.IDKey("K", 1, nil), stored, false)
@@ -99,7 +99,7 @@ func image(t *testing.T, stored []datastore.Property) *pb.Entity {
 }
 
 // TestOriginal changes random fields, and resaves some entities. The result must be the entity that
-// the client's Put would store, plus all properties that the type does not declare.
+// the Go client's Put would store, plus all properties that the type does not declare.
 func TestOriginal(t *testing.T) {
 	testflag.Sequential(t)
 	rng := testflag.Rand(t)
@@ -261,7 +261,7 @@ func TestParts(t *testing.T) {
 }
 
 // TestOriginalOfStateful uses a type that changes at every save. If the function changes nothing,
-// no change may be found. If it does, the stored value must be as after one save, as by the
+// no change may be found. If it does, the stored value must be as after one save, as by the Go
 // client's Put.
 func TestOriginalOfStateful(t *testing.T) {
 	field := props{{Name: "Name", Value: "a"}, {Name: "Rev", Value: nested(prop("N", int64(5)), prop("Of", "a"))}}

@@ -9,7 +9,7 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// plainProperties converts the values of properties to the types that the client returns when it
+// plainProperties converts the values of properties to the types that the Go client returns when it
 // reads, also inside entities. Properties inside entities are sorted by name. It does not change
 // its argument.
 func plainProperties(properties []datastore.Property) []datastore.Property {
@@ -27,8 +27,8 @@ func plainProperties(properties []datastore.Property) []datastore.Property {
 	return properties
 }
 
-// plainWhole converts a value, with everything inside, to the types that the client returns when it
-// reads. The result changed says whether the returned value is another one.
+// plainWhole converts a value, with everything inside, to the types that the Go client returns when
+// it reads. The result changed says whether the returned value is another one.
 func plainWhole(v any) (_ any, changed bool) {
 	switch v := v.(type) {
 	case nil, bool, int64, float64, string, []byte, time.Time, datastore.GeoPoint:
@@ -66,7 +66,7 @@ func plainWhole(v any) (_ any, changed bool) {
 	return plain, true
 }
 
-// plainValue converts a value that a type's Save may return to the type that the client returns
+// plainValue converts a value that a type's Save may return to the type that the Go client returns
 // when it reads. It does not look into arrays and entities.
 func plainValue(v any) any {
 	switch v := v.(type) {

@@ -16,10 +16,10 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// noField is the reason in the client's error for a property that a struct does not declare.
+// noField is the reason in the Go client's error for a property that a struct does not declare.
 const noField = "no such struct field"
 
-// keyField is the client's name for the field of a struct's own key.
+// keyField is the Go client's name for the field of a struct's own key.
 const keyField = "__key__"
 
 // Load loads properties into *v. It skips properties that T does not declare. If a property does
@@ -62,8 +62,8 @@ func LoadStored[T any](key *datastore.Key, stored *pb.Entity, v *T) error {
 }
 
 // load loads a stored value into a struct's field, and returns true, if the field has the usual
-// type for that value. The client's load gives the same result, but takes longer than the rest of
-// an entity's update. If load returns false, the caller must use the client.
+// type for that value. The Go client's load gives the same result, but takes longer than the rest
+// of an entity's update. If load returns false, the caller must use the client.
 func load(v *pb.Value, f reflect.Value) bool {
 	t := f.Type()
 	elements := v.GetArrayValue().GetValues()
@@ -278,9 +278,9 @@ func CloneValue(v any) any {
 	return v
 }
 
-// Stored returns properties as the client would read them after it has put them. It leaves out the
-// field for the key, which the client does not send as a property. Everything inside an unindexed
-// value becomes unindexed. The result shares nothing with the argument.
+// Stored returns properties as the Go client would read them after it has put them. It leaves out
+// the field for the key, which the client does not send as a property. Everything inside an
+// unindexed value becomes unindexed. The result shares nothing with the argument.
 func Stored(properties []datastore.Property) []datastore.Property {
 	return storedIn(cloneProperties(properties), false)
 }

@@ -123,7 +123,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestSavedOver saves unchanged Go values of properties that are stored in other forms than the
+// TestSavedOver saves unchanged Go values of properties that are stored in other forms than the Go
 // client's. The properties must stay as stored, and fields that are not stored yet must be added.
 // With resaving, the properties get the client's form, and undeclared properties stay.
 func TestSavedOver(t *testing.T) {

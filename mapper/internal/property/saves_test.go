@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// Types that save themselves in ways that the client accepts.
+// Types that save themselves in ways that the Go client accepts.
 type (
 	lines    []struct{ SKU string }
 	pointers struct {
@@ -74,8 +74,8 @@ func entityOf(properties map[string]*pb.Value) *pb.Value {
 }
 
 // TestSlicesThatSaveThemselves uses slices that have their own Load and Save, or whose elements
-// have. They must be loaded as by the client's Get, with all elements. Unchanged elements must stay
-// as stored.
+// have. They must be loaded as by the Go client's Get, with all elements. Unchanged elements must
+// stay as stored.
 func TestSlicesThatSaveThemselves(t *testing.T) {
 	one := func() *pb.Value { return entityOf(map[string]*pb.Value{"a": wire(t, int64(1))}) }
 	stored := func() map[string]*pb.Value {
@@ -99,8 +99,8 @@ func TestSlicesThatSaveThemselves(t *testing.T) {
 	}
 }
 
-// TestSavedPointers uses types whose Save returns pointers, which the client's Put allows. Changes
-// must be stored, and unchanged values must stay as stored.
+// TestSavedPointers uses types whose Save returns pointers, which the Go client's Put allows.
+// Changes must be stored, and unchanged values must stay as stored.
 func TestSavedPointers(t *testing.T) {
 	null := wire(t, nil)
 	null.ExcludeFromIndexes = true
@@ -177,7 +177,7 @@ func TestRowsWithEmptyValues(t *testing.T) {
 }
 
 // TestEntityInInterface uses a struct with an interface that holds a *datastore.Entity. If the
-// function changes that value, there is an error, because the client can't save it. If not, it
+// function changes that value, there is an error, because the Go client can't save it. If not, it
 // stays as stored.
 func TestEntityInInterface(t *testing.T) {
 	type holder struct {

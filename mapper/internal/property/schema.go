@@ -14,10 +14,11 @@ import (
 // A schema says which properties a struct type declares: the properties that its fields are saved
 // as.
 //
-// The client also loads a property into a field whose name differs in case, or into a nested field
-// to which the dots in the name lead. It then saves the field under the field's own name, so the
-// property would exist twice. And it drops a whole slice of structs if an element has a property
-// that the struct lacks. So the schema gives the client only properties whose names match exactly.
+// The Go client also loads a property into a field whose name differs in case, or into a nested
+// field to which the dots in the name lead. It then saves the field under the field's own name, so
+// the property would exist twice. And it drops a whole slice of structs if an element has a
+// property that the struct lacks. So the schema gives the client only properties whose names match
+// exactly.
 type schema struct {
 	fields map[string]field
 	keyed  bool // whether a field takes the entity's key
@@ -182,7 +183,7 @@ func (s *schema) inside(name string) *schema {
 	return sub
 }
 
-// loads reports whether the client would load the property with this name into some field.
+// loads reports whether the Go client would load the property with this name into some field.
 func (s *schema) loads(name string) bool {
 	elements := strings.Split(name, ".")
 	for i := len(elements); i > 0; i-- {
@@ -198,15 +199,16 @@ func (s *schema) loads(name string) bool {
 }
 
 // concerns reports whether a field is saved as the property with this name. It also returns true if
-// the client would load the property into a field, although that field is saved under another name.
+// the Go client would load the property into a field, although that field is saved under another
+// name.
 func (s *schema) concerns(name string) bool {
 	_, ok := s.saved(name, false)
 	return ok || s.loads(name)
 }
 
-// fit returns the properties that the Go type declares, for the client to load. It leaves out other
-// properties, also inside entities. If nothing is left out, which is usual, it returns the same
-// slice.
+// fit returns the properties that the Go type declares, for the Go client to load. It leaves out
+// other properties, also inside entities. If nothing is left out, which is usual, it returns the
+// same slice.
 func (s *schema) fit(properties []datastore.Property) ([]datastore.Property, error) {
 	fits := 0
 	for fits < len(properties) {

@@ -32,7 +32,7 @@ type shop struct {
 
 func prop(name string, v any) datastore.Property { return datastore.Property{Name: name, Value: v} }
 
-// TestSchema checks which stored properties the client gets to load into a struct.
+// TestSchema checks which stored properties the Go client gets to load into a struct.
 func TestSchema(t *testing.T) {
 	entity := func(p ...datastore.Property) any { return nested(p...) }
 	for name, c := range map[string]struct {
@@ -125,7 +125,7 @@ func TestNestedKeySurvives(t *testing.T) {
 	}
 }
 
-// A counted has its own Load and Save, which call the client's functions.
+// A counted has its own Load and Save, which call the Go client's functions.
 type counted struct {
 	Balance int64
 }

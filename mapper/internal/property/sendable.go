@@ -14,9 +14,9 @@ import (
 // (datastore/prop.go).
 const mostIndexed = 20_000
 
-// CheckSendable returns an error if the client can't send one of an entity's properties. The error
-// names the property. Without this check the client would refuse the whole commit, and its error
-// would not say which entity is the cause.
+// CheckSendable returns an error if the Go client can't send one of an entity's properties. The
+// error names the property. Without this check the client would refuse the whole commit, and its
+// error would not say which entity is the cause.
 func CheckSendable(properties []datastore.Property) error {
 	names, indexed := make(map[string]bool, len(properties)), 0
 	for _, p := range properties {
@@ -70,8 +70,8 @@ func checkName(name string, names map[string]bool) error {
 	return nil
 }
 
-// checkSendable returns an error if an entity inside a value has properties that the client can't
-// send.
+// checkSendable returns an error if an entity inside a value has properties that the Go client
+// can't send.
 func checkSendable(v any) error {
 	switch v := v.(type) {
 	case []any:

@@ -263,8 +263,8 @@ func fill[E comparable](v *E, to E) {
 	*v = to
 }
 
-// remove removes a random element that the client saves. It panics if the list has fewer than two
-// such elements.
+// remove removes a random element that the Go client saves. It panics if the list has fewer than
+// two such elements.
 func remove[E any](rng *rand.Rand, list *[]E, unsaved func(E) bool) {
 	var places []int
 	for i, el := range *list {

@@ -12,9 +12,9 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// An unsaved is put into a saved slice in place of an element that the client leaves out, so that
-// the other elements keep their places. The client leaves out nil pointers to structs, and with
-// omitempty also empty values.
+// An unsaved is put into a saved slice in place of an element that the Go client leaves out, so
+// that the other elements keep their places. The client leaves out nil pointers to structs, and
+// with omitempty also empty values.
 type unsaved struct{}
 
 func isUnsaved(v any) bool { _, ok := v.(unsaved); return ok }
@@ -25,7 +25,7 @@ func isUnsaved(v any) bool { _, ok := v.(unsaved); return ok }
 type omitted struct{ value any }
 
 // complete returns the properties that the value v was saved as, and adds placeholders for the
-// elements of slices that the client has left out. It does not change its arguments.
+// elements of slices that the Go client has left out. It does not change its arguments.
 func complete(properties []datastore.Property, v reflect.Value) []datastore.Property {
 	if v.Kind() != reflect.Struct || slices.Contains(leaves, v.Type()) {
 		return properties
@@ -163,8 +163,8 @@ func emptyField(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// omitsSome reports whether the client may leave out elements of slices when it saves a type. The
-// field's tag is tag.
+// omitsSome reports whether the Go client may leave out elements of slices when it saves a type.
+// The field's tag is tag.
 func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
 	isSlice := false
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 {
@@ -195,8 +195,8 @@ func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// valueOf returns the protocol value that the client's Put would store for a saved value. Elements
-// that the client leaves out are left out.
+// valueOf returns the protocol value that the Go client's Put would store for a saved value.
+// Elements that the client leaves out are left out.
 func valueOf(v any, noIndex bool) (*pb.Value, error) { return pbvalue.Of(withoutUnsaved(v), noIndex) }
 
 // valueOf returns the protocol value to store. The client makes keys without a project, and the

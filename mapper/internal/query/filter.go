@@ -34,7 +34,7 @@ const maxIn = 30
 var operators = []string{"=", "<", "<=", ">", ">=", "in"}
 
 // normal returns the filter in its normal form, or an error if it is invalid. Its value gets a type
-// that the client returns when it reads.
+// that the Go client returns when it reads.
 func (f Filter) normal() (Filter, error) {
 	fail := func(format string, args ...any) (Filter, error) {
 		return f, setting.Errorf("Query.Filters: %q %s: %w", f.Property, f.Op, setting.Errorf(format, args...))
@@ -111,7 +111,7 @@ func anys[T any](s []T) []any {
 	return all
 }
 
-// normalValue returns a value as the client would return it after it was stored and read.
+// normalValue returns a value as the Go client would return it after it was stored and read.
 func normalValue(v any) (any, error) {
 	switch v := v.(type) {
 	case nil, bool, int64, float64:

@@ -73,7 +73,7 @@ func TestMatches(t *testing.T) {
 }
 
 // TestFilterNormal checks that filters which Datastore does not support are refused. The values of
-// other filters must get the types that the client returns.
+// other filters must get the types that the Go client returns.
 func TestFilterNormal(t *testing.T) {
 	noon := time.Date(2026, 11, 1, 13, 0, 0, 1234, time.FixedZone("", 3600))
 	long := strings.Repeat("x", keyspace.MaxName+1)

@@ -25,8 +25,8 @@ type Comparison struct {
 }
 
 // Comparisons returns the query's comparisons whose types must be checked. The query must be over
-// one kind and namespace. It leaves out comparisons only with null, because they are often intended,
-// and comparisons with AllowAnyType.
+// one kind and namespace. It leaves out comparisons only with null, because they are often
+// intended, and comparisons with AllowAnyType.
 func (q Query) Comparisons() (all []Comparison) {
 	for _, f := range q.Filters {
 		if slices.ContainsFunc(all, func(c Comparison) bool { return c.Property == f.Property }) {

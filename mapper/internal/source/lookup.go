@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A loaded is a value into which the client loads an entity's properties. It keeps the list that
+// A loaded is a value into which the Go client loads an entity's properties. It keeps the list that
 // the client has made. A PropertyList would copy the list. That is not needed, because the client
 // makes a new list for each entity and does not keep it.
 type loaded datastore.PropertyList
@@ -24,7 +24,7 @@ func (l *loaded) Load(properties []datastore.Property) error {
 
 func (l *loaded) Save() ([]datastore.Property, error) { return *l, nil }
 
-// Into returns n values into which the client can load entities. They discard the properties.
+// Into returns n values into which the Go client can load entities. They discard the properties.
 func Into(n int) []any {
 	dst := make([]any, n)
 	for i := range dst {
@@ -67,8 +67,8 @@ func Lookup(get func([]*datastore.Key, any) error, keys []*datastore.Key, dst []
 }
 
 // Apart divides keys into groups, and returns the indexes of each group's keys. No group has two
-// different keys with the same text, because the client confuses these. Nearly always, there is one
-// group.
+// different keys with the same text, because the Go client confuses these. Nearly always, there is
+// one group.
 func Apart(keys []*datastore.Key) [][]int {
 	var groups [][]int
 	var texts []map[string]bool
@@ -93,8 +93,8 @@ func Apart(keys []*datastore.Key) [][]int {
 // entities into the given records, and their stamps hold no entity.
 type Get func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error)
 
-// taking returns a Get that looks up entities by get, a method of the client. The calls of get must
-// run with the context that was made together with taken. Otherwise taken does not receive the
+// taking returns a Get that looks up entities by get, a method of the Go client. The calls of get
+// must run with the context that was made together with taken. Otherwise taken does not receive the
 // entities.
 func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 	return func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error) {

@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
-// TestApart checks that keys which the client would confuse are put into different groups.
+// TestApart checks that keys which the Go client would confuse are put into different groups.
 func TestApart(t *testing.T) {
 	number, name := datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil)
 	path, slash := datastore.IDKey("K", 1, datastore.NameKey("P", "a", nil)), datastore.NameKey("P", "a/K,1", nil)
@@ -37,8 +37,8 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// TestLookup checks that each key gets its own entity, even if the client would confuse the keys,
-// and that missing entities are reported.
+// TestLookup checks that each key gets its own entity, even if the Go client would confuse the
+// keys, and that missing entities are reported.
 func TestLookup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, src := newEmulator(t, nil)

@@ -15,7 +15,7 @@ import (
 )
 
 // A snapshot reads the database's state at a past time. It reads in read-only transactions, because
-// the client has no other way to set the time. These transactions lock nothing, and need not be
+// the Go client has no other way to set the time. These transactions lock nothing, and need not be
 // ended. A nil snapshot reads the present state.
 type snapshot struct {
 	ctx    context.Context // the context of the transactions that look entities up
@@ -92,8 +92,8 @@ func (s *snapshot) Query(q *datastore.Query) (*datastore.Query, error) {
 	return q.Transaction(tx), nil
 }
 
-// ended reports whether the error of a scan, may only mean that the
-// database has ended the snapshot's transaction. Then the caller starts the scan again.
+// ended reports whether the error of a scan may only mean that the database has ended the
+// snapshot's transaction. Then the caller starts the scan again.
 func (s *snapshot) ended(begun time.Time, err error) bool {
 	return s != nil && status.Code(err) == codes.InvalidArgument && time.Since(begun) > snapshotIdle
 }

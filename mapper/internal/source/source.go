@@ -54,7 +54,7 @@ func (src Source) Of(ctx context.Context, q query.Query) Source {
 	return src
 }
 
-// Get returns a function that looks up entities, with the arguments of the client's GetMulti.
+// Get returns a function that looks up entities, with the arguments of the Go client's GetMulti.
 func (src Source) Get(ctx context.Context) func([]*datastore.Key, any) error {
 	return func(keys []*datastore.Key, dst any) error {
 		if src.At == nil {
@@ -78,8 +78,8 @@ func (src Source) Stored(ctx context.Context) Get {
 }
 
 // Patience is the longest wait for the database in a call for which a person waits. Without this
-// limit, the client would retry each call for a minute, and its error would only say that it took
-// too long.
+// limit, the Go client would retry each call for a minute, and its error would only say that it
+// took too long.
 const Patience = 20 * time.Second
 
 // Answered calls ask, and limits its time to Patience, because a person waits for the result. If

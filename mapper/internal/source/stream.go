@@ -62,7 +62,7 @@ func NewStream(ctx context.Context, src Source, q query.Query, start, end *keysp
 
 // mostAtOnce is the largest limit that a stream sets for a query's results. Datastore itself
 // returns results in small batches. But Google's Firestore emulator returns all results in one
-// answer, and the client accepts answers of up to 4 MiB.
+// answer, and the Go client accepts answers of up to 4 MiB.
 const mostAtOnce = 5 * query.Batch
 
 // begin starts to read the next scan of the range, if there is one.

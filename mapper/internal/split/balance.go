@@ -82,8 +82,9 @@ func balanceCounted(pieces []Piece, total, page int64, find Finder) []Piece {
 	return even
 }
 
-// BalancePages is the largest distance, in pages, of a new boundary from the start of its piece.
-// The query that finds the boundary passes all keys between them, and the job's start waits for it.
+// BalancePages is the largest distance, in pages of entities, of a new boundary from the start of
+// its piece. The query that finds the boundary passes all keys between them, and the job's start
+// waits for it.
 const BalancePages = 2 * nearPages
 
 // ShareLengths returns the numbers of entities in the pieces into which n entities are cut. Each
@@ -118,7 +119,8 @@ func ShareLengths(n, fair, total, page int64) []int64 {
 // task, which reads two records and writes two.
 const leastFirst = 50
 
-// shortLengths does the work of ShareLengths if there is less than a page for each worker.
+// shortLengths does the work of ShareLengths if there is less than a page of entities for each
+// worker.
 func shortLengths(n, workers, page int64) []int64 {
 	each := min(page, max((n+workers-1)/workers, leastFirst))
 	lengths := slices.Repeat([]int64{each}, int((n+each-1)/each))

@@ -30,11 +30,12 @@ const (
 	// queries take longer, the least work is their time, because one query finds where the piece
 	// starts, and another one reads it.
 	worthOf = 2
-	// pageCalls is twice the time of the calls for a page. It is the cost of a page without the
-	// function. A query, a read and a commit take 75 ms [package bench].
+	// pageCalls is twice the time of the calls for a page of entities. It is the cost of a page
+	// without the function. A query, a read and a commit take 75 ms [package bench].
 	pageCalls = 150 * time.Millisecond
 
-	// soonest is how long the function must have run on a page before the page may end early.
+	// soonest is how long the function must have run on a page of entities before the page may end
+	// early.
 	soonest = 100 * time.Millisecond
 	// lookOf sets how often a task reads the job's open ranges. The time between two reads is this
 	// share of the time that the job still needs. If less time has passed since the first read, it

@@ -10,7 +10,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// TestEven checks that a range's last page is not small.
+// TestEven checks that a range's last page of entities is not small.
 func TestEven(t *testing.T) {
 	for _, test := range []struct{ estimate, size, most, want int64 }{
 		{0, 100, 500, 100},   // unknown

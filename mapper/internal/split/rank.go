@@ -19,8 +19,9 @@ type Rank struct {
 // few for an estimate, the task counts further.
 const RankPages = 12
 
-// CountedPages is the largest number of pages in a job's first range that its task counts
-// completely. Such a range is not cut at samples, and no boundaries after its end are searched.
+// CountedPages is the largest number of pages of entities in a job's first range that its task
+// counts completely. Such a range is not cut at samples, and no boundaries after its end are
+// searched.
 const CountedPages = 2 * RootPages
 
 // Limits of a count that improves the estimated size of a kind. It counts the entities before one

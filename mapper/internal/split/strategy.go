@@ -6,11 +6,12 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// The constants of splitting. Most are numbers of pages or ratios, so they hold for any page size.
+// The constants of splitting. Most are ratios, or numbers of pages of entities, so they hold for
+// any page size.
 const (
 	// MaxFanOut is the largest number of children into which one commit cuts a range. It limits the
 	// commit to a hundred records with up to MaxSampleBytes of samples each. Five levels of ranges
-	// are then enough for a billion pages.
+	// are then enough for a billion pages of entities.
 	MaxFanOut = 100
 
 	// maxFirst is the largest value of Strategy.First. One commit records all of these ranges.
@@ -21,14 +22,14 @@ const (
 	// samples.
 	maxExact = 32
 
-	// FarPages is the number of pages above which a range is cut at its samples, if it has any. A
-	// search for its exact boundaries would take too long. Exact boundaries are at most nearPages
-	// apart, because the queries that find them pass all keys between them.
+	// FarPages is the number of pages of entities above which a range is cut at its samples, if it
+	// has any. A search for its exact boundaries would take too long. Exact boundaries are at most
+	// nearPages apart, because the queries that find them pass all keys between them.
 	FarPages  = 10 * maxExact
 	nearPages = FarPages / 8
 
-	// RootPages is the least number of pages in a piece that is cut at samples. Its last page is
-	// half full on average, so pieces of 10 pages make 5% more pages than necessary.
+	// RootPages is the least number of pages of entities in a piece that is cut at samples. Its
+	// last page is half full on average, so pieces of 10 pages make 5% more pages than necessary.
 	RootPages = 10
 
 	// samplesPerCut is how many samples are read for each cut. With 16, the largest of 100 pieces
@@ -46,7 +47,8 @@ const (
 	largestSample = 50_000
 
 	// unknownPieces is how many pieces are cut off the start of a range of unknown size. The first
-	// two have up to unknownPage pages each. Each later piece is twice as long as the one before.
+	// two have up to unknownPage pages of entities each. Each later piece is twice as long as the
+	// one before.
 	unknownPieces = 6
 	unknownPage   = 10
 
@@ -110,8 +112,9 @@ type Task struct {
 	Page    int64 // the number of entities in each of the task's pages
 }
 
-// MayCut reports whether the task may cut the piece before its next page. Usually a task cuts its
-// piece only once. It may cut again if the piece has several workers or an unknown size.
+// MayCut reports whether the task may cut the piece before its next page of entities. Usually a
+// task cuts its piece only once. It may cut again if the piece has several workers or an unknown
+// size.
 func (t Task) MayCut(s Piece) bool { return !t.Divided || s.Estimate == 0 || s.Workers > 1 }
 
 // Decide returns where a task cuts its piece before it processes the next page. The piece must have
@@ -145,8 +148,8 @@ func (sp Strategy) Decide(s Piece, t Task) CutPlan {
 	return atBoundaries(s, root, workers, page)
 }
 
-// Gives reports whether the task may give away a part of its piece after a page, so that the job
-// ends earlier. [Load.Keep] decides how much.
+// Gives reports whether the task may give away a part of its piece after a page of entities, so
+// that the job ends earlier. [Load.Keep] decides how much.
 func (sp Strategy) Gives(t Task) bool {
 	return sp.Adaptive() && !t.Blind
 }
@@ -171,7 +174,7 @@ func atBoundaries(s Piece, root bool, workers, page int64) CutPlan {
 	share := (max(s.FairShare, s.Estimate/workers) + page/2) / page // in full pages; Load.Keep corrects it
 	each := min(max(1, share, (pages+MaxFanOut-1)/MaxFanOut), nearPages) * page
 	// A large kind without samples is in Google's Firestore emulator. There a query takes as long
-	// as several pages.
+	// as several pages of entities.
 	if root && len(s.Samples) == 0 && pages >= CountedPages {
 		each = max(each, 2*page)
 	}
@@ -184,7 +187,7 @@ func atBoundaries(s Piece, root bool, workers, page int64) CutPlan {
 	return c
 }
 
-// forFew cuts the range of a job that has less than a page for each worker.
+// forFew cuts the range of a job that has less than a page of entities for each worker.
 func forFew(s Piece, workers, page int64) CutPlan {
 	lengths := shortLengths(s.Estimate, workers, page)
 	n := len(lengths)
@@ -222,7 +225,7 @@ func doubling(each int64, n int) (lengths []int64) {
 
 // blindly cuts a range at its samples, without a search for boundaries. A range for several workers
 // gets one part for each. A range for one worker is cut into four parts, if it is long enough. Each
-// part has at least two pages, because its last page is half full on average.
+// part has at least two pages of entities, because its last page is half full on average.
 //
 // If a range for several workers has no samples, its task processes one page, and then knows the
 // next key. It gives the rest to another task.
@@ -241,8 +244,8 @@ func blindly(s Piece, workers, pages, page int64) CutPlan {
 	return CutPlan{}
 }
 
-// unknownPages is the assumed number of remaining pages in a range that has turned out longer than
-// its estimate.
+// unknownPages is the assumed number of remaining pages of entities in a range that has turned out
+// longer than its estimate.
 const unknownPages = 8
 
 // fixed returns the plan of a strategy that imitates another mapper.
@@ -264,8 +267,8 @@ func (sp Strategy) fixed(s Piece, root bool, page int64) CutPlan {
 		int(max(0, n-1)))}
 }
 
-// gapPages is the mean number of pages between two samples of a large kind. It is less than
-// FarPages, so that nearly every longer range contains samples.
+// gapPages is the mean number of pages of entities between two samples of a large kind. It is less
+// than FarPages, so that nearly every longer range contains samples.
 const gapPages = FarPages / 4
 
 // SamplesFor returns how many keys to sample after a kind has turned out large. For a billion

@@ -65,14 +65,14 @@ func (m kindModel) milestones(page int) []Rank {
 	return milestones
 }
 
-// A treeModel is the result of a simulated job: how it was split into pages.
+// A treeModel is the result of a simulated job: how it was split into pages of entities.
 type treeModel struct {
 	tasks, depth int
 	pages        []Piece // in the order of the tasks
 	counts       []int   // of entities, by page
 }
 
-// runJob simulates how tasks split a kind into ranges and pages.
+// runJob simulates how tasks split a kind into ranges and pages of entities.
 func (m kindModel) runJob(sp Strategy, workers, page int) treeModel {
 	var tree treeModel
 	var task func(s Piece, depth int)
@@ -120,8 +120,8 @@ func (m kindModel) runJob(sp Strategy, workers, page int) treeModel {
 	return tree
 }
 
-// check checks that the pages cover the key space without gaps and overlaps, and that none is too
-// large.
+// check checks that the pages of entities cover the key space without gaps and overlaps, and that
+// none is too large.
 func (tree treeModel) check(t *testing.T, m kindModel, page int) {
 	t.Helper()
 	pages := slices.Clone(tree.pages)
@@ -217,7 +217,7 @@ var densities = []int{128, 2, 0}
 var splittings = []Strategy{{}, {First: 1, FanOut: 1}, {First: 8, FanOut: 1}, {First: 1, FanOut: 10},
 	{First: 1, FanOut: 2, Bisect: true}}
 
-// TestSplitTiles splits kinds of all shapes, sizes and densities into pages.
+// TestSplitTiles splits kinds of all shapes, sizes and densities into pages of entities.
 func TestSplitTiles(t *testing.T) {
 	testflag.Sequential(t)
 	rng, most := testflag.Rand(t), testflag.Size(t, 200, 500, 20_000)
@@ -245,8 +245,8 @@ func TestSplitTiles(t *testing.T) {
 	}
 }
 
-// TestSplitWastesLittle checks the number of tasks for each full page, and the number of levels of
-// ranges.
+// TestSplitWastesLittle checks the number of tasks for each full page of entities, and the number
+// of levels of ranges.
 func TestSplitWastesLittle(t *testing.T) {
 	testflag.Sequential(t)
 	const page = 500
@@ -302,8 +302,8 @@ func TestSharedByAll(t *testing.T) {
 	}
 }
 
-// TestDecide checks when a task cuts its piece: once before a page, and later only to give work
-// away that would end late.
+// TestDecide checks when a task cuts its piece: once before a page of entities, and later only to
+// give work away that would end late.
 func TestDecide(t *testing.T) {
 	for _, test := range []struct {
 		name     string

@@ -108,8 +108,8 @@ func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Po
 }
 
 // exactly returns positions that cut a query into n parts with exactly the same number of entities.
-// The counts are the numbers of entities before the first position, between each two, and after the
-// last. If one of these positions is near a cut, it becomes the cut. A query in the order of a
+// The counts are the numbers of entities before the first position, between neighbours, and after
+// the last. If one of these positions is near a cut, it becomes the cut. A query in the order of a
 // property's values is cut only between values.
 func exactly(
 	ctx context.Context, src source.Source, q query.Query, n int, at []*keyspace.Position, counts []int64,
@@ -156,7 +156,7 @@ func exactly(
 	return cuts, nil
 }
 
-// CountAll returns the numbers of entities before the first position, between each two, and after
+// CountAll returns the numbers of entities before the first position, between neighbours, and after
 // the last. It makes several calls at the same time.
 func CountAll(
 	ctx context.Context, src source.Source, q query.Query, at []*keyspace.Position,

@@ -105,8 +105,8 @@ func (sv Survey) countParts(ctx context.Context, ways []Way) error {
 	return nil
 }
 
-// cells returns the numbers of entities before the first position, between each two, and after the
-// last.
+// cells returns the numbers of entities before the first position, between neighbours, and after
+// the last.
 func (sv Survey) cells(ctx context.Context, at []*keyspace.Position) ([]int64, error) {
 	if total, known := sv.Count(ctx, nil, exactSplits+1); known && total > exactSplits {
 		return CountAll(ctx, sv.Source, sv.Query, at)

@@ -47,7 +47,7 @@ func Parts(ctx context.Context, src source.Source, q query.Query, n int, count b
 	return parts, nil
 }
 
-// each calls f for each part: before the first position, between each two, and after the last.
+// each calls f for each part: before the first position, between neighbours, and after the last.
 func each(at []*keyspace.Position, f func(i int, start, end *keyspace.Position)) {
 	var start *keyspace.Position
 	for i, end := range at {

@@ -38,7 +38,7 @@ type Counters struct {
 }
 
 // Err is the error if a job's counters can't be kept: [ErrTooMany] or [ErrLarge]. Its text is the
-// same for a page, for a process and for the whole job.
+// same for a page of entities, for a process and for the whole job.
 var Err = fault.Fatal(errors.New("its counters can't be kept"))
 
 var (

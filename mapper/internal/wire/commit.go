@@ -16,7 +16,7 @@ import (
 )
 
 // A Condition is the condition under which a mutation takes effect: the version that the entity
-// must still have. It may also hold the entity to write, which replaces the client's.
+// must still have. It may also hold the entity to write, which replaces the Go client's.
 type Condition struct {
 	Version int64      // the version that the entity must have; 0: the version does not matter
 	Writes  *pb.Entity // the entity to write, byte for byte; nil: the client sends its own
@@ -25,7 +25,7 @@ type Condition struct {
 	Mask *pb.PropertyMask // the properties that are written; nil: as the client says
 }
 
-// Unsent returns a value to give to the client if a Condition holds the entity to write. The
+// Unsent returns a value to give to the Go client if a Condition holds the entity to write. The
 // interceptor replaces it in the request. Every database would refuse this value, so if it were
 // sent by mistake, nothing would be written.
 func Unsent() *datastore.PropertyList {
@@ -69,8 +69,8 @@ type Mutation struct {
 // client.
 var errConditions = errors.New("the client sends other mutations than it was given")
 
-// Put returns the mutations that the caller must give to the client. It leaves out deletions, which
-// are later added to the request.
+// Put returns the mutations that the caller must give to the Go client. It leaves out deletions,
+// which are later added to the request.
 func Put(all []Mutation) []*datastore.Mutation {
 	put := make([]*datastore.Mutation, 0, len(all))
 	for _, m := range all {
@@ -94,10 +94,10 @@ func Commit(ctx context.Context, client *datastore.Client, all []Mutation) (*Ver
 }
 
 // Send sets the mutations that the transaction's next commit sends. The caller must give [Put] of
-// them to the client. In the request they are replaced by the mutations with conditions.
+// them to the Go client. In the request they are replaced by the mutations with conditions.
 func (v *Versions) Send(all []Mutation) { v.sends, v.sent = all, false }
 
-// Request puts the mutations with their conditions into the request of a commit, in place of the
+// Request puts the mutations with their conditions into the request of a commit, in place of the Go
 // client's.
 func (v *Versions) Request(req any) error {
 	r, ok := req.(*pb.CommitRequest)

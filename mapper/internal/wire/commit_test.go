@@ -107,7 +107,7 @@ func TestCommit(t *testing.T) {
 }
 
 // TestByteForByte checks that an entity is written byte for byte. It has a meaning, a field of the
-// protocol that the client would not send.
+// protocol that the Go client would not send.
 func TestByteForByte(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newDatabase(t)
@@ -206,7 +206,7 @@ func TestSend(t *testing.T) {
 	}
 }
 
-// TestRequest checks that only the request for which the conditions were made is changed. If the
+// TestRequest checks that only the request for which the conditions were made is changed. If the Go
 // client retries a request, it must stay the same.
 func TestRequest(t *testing.T) {
 	given := func(n int) *pb.CommitRequest {

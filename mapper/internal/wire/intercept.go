@@ -96,7 +96,7 @@ func (v *Versions) Answer(resp any) {
 	}
 }
 
-// narrow reduces a commit's answer to the results of the mutations that the client was given,
+// narrow reduces a commit's answer to the results of the mutations that the Go client was given,
 // because the client expects one result for each.
 func (v *Versions) narrow(resp *pb.CommitResponse) {
 	if len(v.sends) != len(resp.MutationResults) {
@@ -150,7 +150,7 @@ func TakenBy(ctx context.Context) (context.Context, *Taken) {
 	return intercept.With(ctx, t), t
 }
 
-// Want makes the Taken keep the entities with these keys that the next lookups find. The client
+// Want makes the Taken keep the entities with these keys that the next lookups find. The Go client
 // then gets only their keys. For the first stay keys, the client gets the entities, and the Taken
 // keeps only their versions. Call [Taken.Take] after the lookup.
 func (t *Taken) Want(keys []*datastore.Key, stay int) {

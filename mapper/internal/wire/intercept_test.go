@@ -71,7 +71,7 @@ func TestNoting(t *testing.T) {
 	})
 }
 
-// TestReading checks that the results of queries and lookups are recorded, and that the client
+// TestReading checks that the results of queries and lookups are recorded, and that the Go client
 // still gets them.
 func TestReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestTakenTwice(t *testing.T) {
 	})
 }
 
-// TestAnswers checks which versions are recorded from a commit's answer, and which results the
+// TestAnswers checks which versions are recorded from a commit's answer, and which results the Go
 // client gets.
 func TestAnswers(t *testing.T) {
 	committed := func(versions ...int64) *pb.CommitResponse {

@@ -16,7 +16,7 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// A database is an emulator with a client whose connection has the interceptor. It records the
+// A database is an emulator with a client whose connection has the interceptor. It records the Go
 // client's calls.
 type database struct {
 	*datastore.Client
