@@ -459,7 +459,7 @@ func (m *memory) Put(_ context.Context, name string, content []byte) error {
 	return nil
 }
 
-// A world knows all addresses but "nowhere".
+// A world is a Geocoder that finds all addresses except "nowhere".
 type world struct{ requests atomic.Int64 }
 
 func (w *world) Find(_ context.Context, texts []string) ([]datastore.GeoPoint, []error, error) {

@@ -512,7 +512,8 @@ func panicked(stack []byte) string {
 // has up to 10 MiB. The rest is for scattermap's own records, and because sizes are estimated.
 const maxEffectBytes = 8 << 20
 
-// Effect returns what the attempt asks for. It returns an error if a commit has no room for it.
+// Effect returns everything that the attempt asks for. It returns an error if this is too large for
+// a commit.
 func (a *Attempt) Effect() (*Effect, error) {
 	if a.effect.Bytes > maxEffectBytes {
 		return nil, fault.Permanent(fmt.Errorf("the function writes about %d bytes for one entity, above the maximum "+

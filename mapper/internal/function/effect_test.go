@@ -10,7 +10,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// counted describes the counters of an effect.
+// counted returns the counters of an effect as text.
 func counted(e *Effect) string {
 	values, err := e.Counters.Values()
 	if err != nil {

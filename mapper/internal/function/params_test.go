@@ -20,7 +20,7 @@ func (p params) Validate() error {
 	return nil
 }
 
-// TestEncodeParams checks the parameters with which a program starts a job.
+// TestEncodeParams checks how the parameters of a start are encoded, and which ones are refused.
 func TestEncodeParams(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -81,7 +81,7 @@ func TestDecodeParams(t *testing.T) {
 	}
 }
 
-// TestModes checks the properties of the modes.
+// TestModes checks the assumed number of writes, and the longest timeout, of each mode of mappers.
 func TestModes(t *testing.T) {
 	for _, c := range []struct {
 		mode     Mode

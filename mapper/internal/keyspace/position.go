@@ -55,7 +55,8 @@ func (p *Position) Space() Space {
 	return Space{p.Namespace, p.Kind}
 }
 
-// Compare returns the order of two positions: negative if a comes before b.
+// Compare compares two positions: the result is negative if a comes before b, 0 if they are equal,
+// and positive otherwise.
 func Compare(a, b *Position) int {
 	if c := CompareSpaces(a.Space(), b.Space()); c != 0 {
 		return c

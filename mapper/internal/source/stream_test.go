@@ -50,8 +50,9 @@ func TestShortenOrder(t *testing.T) {
 	})
 }
 
-// TestShorten shortens streams of entities at random while they are read. Each returns everything
-// before its last end, once and in order. After that end it reads only the rest of a batch.
+// TestShorten shortens streams of entities at random while they are read. Each stream must return
+// everything before its last end, once and in order. After that end it must read only the rest of a
+// batch.
 func TestShorten(t *testing.T) {
 	rng := testflag.Rand(t)
 	synctest.Test(t, func(t *testing.T) {

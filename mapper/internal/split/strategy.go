@@ -83,7 +83,8 @@ func (sp Strategy) Validate() error {
 	return nil
 }
 
-// Adaptive reports whether tasks decide how to cut from what they measure.
+// Adaptive reports whether tasks decide from their measurements where to cut. Otherwise the
+// strategy imitates another mapper.
 func (sp Strategy) Adaptive() bool { return sp.FanOut == 0 }
 
 // SampleSize returns how many keys are sampled for a job's first range.
