@@ -305,7 +305,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 		CleanedUp: j.Cleaned, CleaningUp: j.Cleaning != "", CleanUpAt: j.DueAt(), RetiredAt: j.CleanedAt,
 		ID:     j.ID,
 		Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State),
-		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && (j.Limited || j.Poor),
+		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && (j.Limited || j.OverBudget),
 		Params: slices.Clone(j.Params), Settings: settings, Created: j.Created,
 		Ended: j.Ended, UndoneBy: j.Undo,
 		Written: sum.Written, Calls: sum.Calls, Conflicts: sum.Conflicts, Counters: sum.Counters,

@@ -255,7 +255,7 @@ func (l Look) pausedPhase() (Phase, string) {
 	switch left := l.longestPage() - l.Now.Sub(at); {
 	case left > 0 && l.Totals.Pending > 0:
 		return Draining, fmt.Sprintf("%s; pages that are under way finish within %s", why, roughly(left+time.Second))
-	case j.Poor:
+	case j.OverBudget:
 		return OverBudget, why
 	case j.Limited:
 		return TooManyFailing, why

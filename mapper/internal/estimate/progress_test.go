@@ -223,7 +223,9 @@ func TestPhases(t *testing.T) {
 		{job(pausedBy("ann@example.com", time.Second), open(10, true), lately), Draining,
 			"paused by ann@example.com; pages that are under way finish within 20s"},
 		{job(pausedBy("ann@example.com", time.Hour), open(10, true), lately), Held, "paused by ann@example.com"},
-		{job(func(l *Look) { l.Job.State, l.Job.Poor, l.Job.Error = record.Paused, true, "paused by its budget" },
+		{job(func(l *Look) {
+			l.Job.State, l.Job.OverBudget, l.Job.Error = record.Paused, true, "paused by its budget"
+		},
 			open(10, true)), OverBudget, "paused by its budget"},
 		{job(func(l *Look) { l.Job.State, l.Job.Limited, l.Job.Error = record.Paused, true, "paused by its limit" },
 			open(10, true)), TooManyFailing, "paused by its limit"},
