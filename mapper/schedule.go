@@ -361,9 +361,9 @@ func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) err
 	return start.findOut(ctx)
 }
 
-// replace aborts the schedule's last run, so that the run of the tick at can start. The same
-// transaction checks that nothing else prevents the tick's run. If the caller has given no reason,
-// the job's history names the tick as the reason.
+// replace aborts the schedule's last run, so that the run of another tick can start. The argument
+// at is the time of that tick. The same transaction checks that nothing else prevents the tick's
+// run. If the caller has given no reason, the job's history names the tick as the reason.
 func (s *Schedule[P]) replace(ctx context.Context, e *Engine, turns store.Turns, at time.Time, run record.Ref) error {
 	if observe.Why(ctx) == "" {
 		ctx = WithReason(ctx, "replaced by the run of "+s.Name()+" that was due at "+at.UTC().Format(time.RFC3339))
@@ -434,8 +434,9 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	return nil
 }
 
-// refuse records that the run of the tick waiting can't start, and logs why. The caller handles the
-// tick at, which is that tick or a later one.
+// refuse records that the run of a waiting tick can't start, and logs why. The argument waiting is
+// the time of that tick. The argument at is the time of the tick that is being handled, which is
+// the same or later.
 func (s *Schedule[P]) refuse(
 	ctx context.Context, e *Engine, turns store.Turns, waiting, at time.Time, why error,
 ) error {

@@ -85,8 +85,8 @@ func (j *Job) pageOf(entities int64) int64 {
 // smaller one is simulated, and the results are multiplied.
 const mostModelled = 1_000_000
 
-// expect fills in the parts of the forecast that follow from its number of entities. A page has
-// page entities. The job has at least least pages.
+// expect fills in the parts of the forecast that follow from its number of entities. The argument
+// page is the number of entities in a page, and least is the least number of pages.
 func (est *Forecast) expect(ctx context.Context, j *Job, page, least int64) error {
 	times := UsualTimes(j.Parallel)
 	times.Page += time.Duration(page) * j.PerEntity

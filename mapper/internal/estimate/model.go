@@ -161,7 +161,7 @@ func (m *Model) reading(keys int) time.Duration {
 }
 
 // task simulates the task of a range, and then the tasks of all its children, until ctx is done.
-// The task knows at the time at where its range may be cut.
+// The argument at is the time at which the task knows where its range may be cut.
 func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s split.Piece, at time.Duration) {
 	m.Tasks++
 	m.Depth = max(m.Depth, r.Depth)

@@ -228,8 +228,8 @@ func newQueueModel(seed uint64, load float64, guests ...*guest) *queueModel {
 	return q
 }
 
-// simulate simulates nine minutes, and measures the last three of them. It calls later after five
-// minutes.
+// simulate simulates nine minutes, and measures the last three of them. After five minutes it calls
+// the function later.
 func simulate(seed uint64, load float64, later func(*queueModel), guests ...*guest) *queueModel {
 	q := newQueueModel(seed, load, guests...)
 	q.run(5 * time.Minute)

@@ -98,8 +98,8 @@ func (r Limit) Becomes() string {
 	return "its rate is set to " + strings.Join(parts, ", ")
 }
 
-// Says returns a text for people that says how fast a job with this limit may be now. The ramp has
-// started since ago. Without a limit it returns "".
+// Says returns a text for people that says how fast a job with this limit may be now. The argument
+// since is the time since the start of the ramp. Without a limit, Says returns "".
 func (r Limit) Says(since time.Duration) string {
 	now := r.at(since)
 	says, rest := "it", r.set()
@@ -127,15 +127,16 @@ func (r Limit) Says(since time.Duration) string {
 	return fmt.Sprintf("%s keeps to its rate of %s a second", says, strings.Join(parts, " and "))
 }
 
-// Near reports whether a job has reached 70% of the allowed speed. The job's speed is in entities a
-// second. One entity needs each, not counting the job's own records. The ramp has started since
-// ago.
+// Near reports whether a job has reached 70% of the allowed speed. The job processes the given
+// number of entities a second. The argument each is the need of one entity, without the job's own
+// records. The argument since is the time since the start of the ramp.
 func (r Limit) Near(entities float64, each Need, since time.Duration) bool {
 	const near = 0.7
 	return each.times(entities).seconds(r.at(since)) >= near
 }
 
-// Entities returns how many entities a second are allowed if one entity needs each; 0: no limit.
+// Entities returns how many entities a second are allowed; 0: no limit. The argument each is the
+// need of one entity.
 func (r Limit) Entities(each Need, since time.Duration) float64 {
 	if seconds := each.seconds(r.at(since)); seconds > 0 {
 		return 1 / seconds
@@ -160,7 +161,7 @@ func (r Limit) Cost(entities, writes float64, since time.Duration) time.Duration
 	return upTo(time.Hour, Need{Entities: entities, Writes: writes + RecordWrites}.seconds(r.at(since)))
 }
 
-// upTo converts seconds into a duration of at most most.
+// upTo converts seconds into a duration, which is limited to the argument most.
 func upTo(most time.Duration, seconds float64) time.Duration {
 	return time.Duration(min(seconds, most.Seconds()) * float64(time.Second))
 }
@@ -172,13 +173,14 @@ func (r Limit) OfPages() Limit {
 	return r
 }
 
-// Page returns how many entities a page may have, at most size. Each entity needs each writes. The
-// pages in q come before it, and no page should wait for longer than most.
+// Page returns how many entities a page may have, up to size. The argument each is the number of
+// writes for one entity. The pages in q come before the page, and most is the longest time that a
+// page should wait.
 //
 // A page should use the whole rate for a second. At a low rate it uses it for longer: until it has
 // ten entities, or ten times the writes of its own records. Two bounds reduce this time. If all
-// pages in q are as long, none of them may wait for longer than most. And the page may use at most
-// half of the time that remains of most after its own wait.
+// pages in q are as long, none of them may wait for longer than the longest time. And the page may
+// use at most half of the time that remains of the longest time after its own wait.
 func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most time.Duration) int {
 	rate := r.at(since)
 	entities, writes := rate.Entities, rate.Writes

@@ -85,8 +85,9 @@ type Request struct {
 // entities if the page would have to wait too long.
 type Cost func(q Queue) (n int, cost time.Duration)
 
-// PageCost returns the cost of a page with up to n entities, if one entity needs each writes. The
-// ramp has started since ago. The page may wait for most.
+// PageCost returns the cost of a page with up to n entities. The argument each is the number of
+// writes for one entity, since is the time since the start of the ramp, and most is the longest
+// wait of the page.
 func (r Limit) PageCost(n int, each float64, since, most time.Duration) Cost {
 	return func(q Queue) (int, time.Duration) {
 		n := r.Page(n, each, since, q, most)
@@ -94,7 +95,7 @@ func (r Limit) PageCost(n int, each float64, since, most time.Duration) Cost {
 	}
 }
 
-// CallCost returns the cost of n calls. They may wait for the time most.
+// CallCost returns the cost of n calls. The argument most is the longest time that they may wait.
 func (r Limit) CallCost(n int, most time.Duration) Cost {
 	return func(q Queue) (int, time.Duration) {
 		if q.Wait > most {

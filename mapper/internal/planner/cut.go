@@ -56,8 +56,8 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 }
 
 // Load returns the facts by which [split.Load.Keep] decides how many entities the task gives away
-// to other workers. The task has processed the first dealt entities of the plan's page. The
-// function takes the time each for an entity. The result ok is false if the task can't give any
+// to other workers. The task has already processed dealt entities of the plan's page. The argument
+// each is the function's time for one entity. The result ok is false if the task can't give any
 // entities away.
 func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
 	l = split.Load{Left: plan.Rest().Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize,
@@ -81,9 +81,9 @@ func (p Plan) Rest() split.Piece {
 }
 
 // Give cuts the range after the plan's page has started, so that other workers can take a part. The
-// task has processed the first dealt entities of the page, and keeps the next keep entities. The
-// other pieces have each entities or more, and get their own tasks. Give returns all pieces, in
-// order. The first one is the task's own.
+// task has already processed dealt entities of the page, and keeps another keep entities. The other
+// pieces get their own tasks, and have the length each, in entities, or more. Give returns all
+// pieces, in order. The first one is the task's own.
 func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int64) ([]split.Piece, error) {
 	s := plan.Rest()
 	pieces, err := s.Give(int64(dealt), keep, each, p.job.Workers).Apply(s, p.finder(ctx, s, plan.known))

@@ -31,10 +31,10 @@ type merger struct {
 }
 
 // merge returns the entity to store, and the names of the properties that differ from the stored
-// ones. The Go value was saved as before right after loading, and is saved as after now. If the
-// type is a struct, s is its schema, and declares all properties in before and after. The argument
-// unindexed says that the entity is inside an unindexed value. The result may share values with
-// stored.
+// ones. The argument before has the properties that were saved right after loading, and after has
+// the properties that are saved now. If the type is a struct, s is its schema, and declares all of
+// these properties. The argument unindexed says that the entity is inside an unindexed value. The
+// result may share values with stored.
 func (m merger) merge(
 	stored *pb.Entity, before, after []datastore.Property, s *schema, unindexed bool,
 ) (whole *pb.Entity, changed []string, err error) {
@@ -159,7 +159,7 @@ func checkValue(v any) error {
 type moves struct {
 	stored *pb.Entity
 	before []datastore.Property
-	// is returns the property that is saved under a name after the function.
+	// The function is returns the property that is saved now under a name.
 	is    func(name string) *datastore.Property
 	taken map[string]bool // the earlier names for which a renamed property was already found
 	// flags says that a renamed value gets the index flag with which it is saved.
@@ -208,9 +208,9 @@ func (m merger) value(
 	return m.saved(old, b.Value, p.Value, noIndex, m.resaves || b.NoIndex != p.NoIndex, s)
 }
 
-// saved returns the value to store in place of old. Right after loading, old was saved as before,
-// and now the value is saved as after. If flags is set, unchanged parts also get the new index
-// flag.
+// saved returns the value to store in place of the stored value old. The argument before is the
+// value as it was saved right after loading, and after is the value as it is saved now. If flags is
+// set, unchanged parts also get the new index flag.
 func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *schema) (*pb.Value, error) {
 	b, wasEntity := before.(*datastore.Entity)
 	a, isEntity := after.(*datastore.Entity)

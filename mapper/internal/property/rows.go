@@ -53,7 +53,8 @@ func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) e
 	return nil
 }
 
-// stay reports whether each element of is was at the same place in was, or is new.
+// stay compares the elements of a list before a change (was) and after it (is). It reports whether
+// each element after the change has kept its place, or is new.
 func stay(was, is []any) bool {
 	if len(is) < len(was) {
 		return false

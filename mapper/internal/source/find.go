@@ -48,7 +48,7 @@ func (src Source) First(ctx context.Context, s query.Scan, n int64) (found *keys
 	})
 }
 
-// countIn returns how many results a scan has. It stops counting at the number most.
+// countIn returns how many results a scan has. The argument most is the limit of the count.
 func (src Source) countIn(ctx context.Context, s query.Scan, most int64) (n int64, err error) {
 	if n, known := src.Count(ctx, []query.Scan{s}, int(most)); known {
 		return n, nil
@@ -100,9 +100,9 @@ func (src Source) EachIn(ctx context.Context, s query.Scan, f func(*keyspace.Pos
 	}
 }
 
-// Count returns how many results some scans have together. It stops counting at the number most. If
-// the database can't count them, known is false. There is no error, because callers use counts only
-// to choose good cuts.
+// Count returns how many results some scans have together. The argument most is the limit of the
+// count. If the database can't count, known is false. There is no error, because callers use counts
+// only to choose good cuts.
 func (src Source) Count(ctx context.Context, scans []query.Scan, most int) (n int64, known bool) {
 	for _, s := range scans {
 		more, known := src.CountOne(ctx, s, most-int(n))

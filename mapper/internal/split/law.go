@@ -132,9 +132,9 @@ func (l Load) LookEvery() time.Duration {
 
 func part(of float64, t time.Duration) time.Duration { return time.Duration(of * float64(t)) }
 
-// Give returns the plan by which a task gives away the end of its piece. The task has processed the
-// first dealt entities, and keeps the next keep entities. The rest is cut into pieces for other
-// workers: first one piece of each entities for every worker.
+// Give returns the plan by which a task gives away the end of its piece. The task has already
+// processed dealt entities, and keeps another keep entities. The rest is cut into pieces for other
+// workers. For every worker there is first a piece of the length each, in entities.
 //
 // Later pieces are longer: each is twice as long as the one before, because little is known about
 // entities far away. If the piece's entities were not counted, a few more pieces are planned after

@@ -19,7 +19,7 @@ type Outlook struct {
 func (o Outlook) Waiting(workers int64) bool { return o.Open > 0 && o.Open < workers }
 
 // Unseen returns the outlook of a job that has just started: each worker has fairShare entities.
-// The function takes the time each per entity.
+// The argument each is the function's time for one entity.
 func Unseen(fairShare, workers int64, each time.Duration) Outlook {
 	return Outlook{Open: workers, Entities: fairShare * workers, Rest: times(fairShare*workers, each)}
 }
@@ -31,9 +31,9 @@ type OpenRange struct {
 	Age      time.Duration // the time since the record was written
 }
 
-// OutlookOf estimates a job's remaining work from a random sample of its open ranges. The sample is
-// the given part of all open ranges. For ranges without a measured pace, it assumes that the
-// function takes the time each per entity. A full page has full entities.
+// OutlookOf estimates a job's remaining work from some of its open ranges, chosen at random. They
+// are the given part of all open ranges. For a range without a measured pace, the argument each is
+// the function's time for one entity. The argument full is the number of entities in a full page.
 //
 // OutlookOf assumes that the ranges that have been open longest are being processed. It subtracts
 // the entities that a worker has probably processed there since the range's record was written.

@@ -50,15 +50,15 @@ func (s Piece) Until(end *keyspace.Position) []*keyspace.Position {
 }
 
 // Even returns the number of entities for the next page, such that the piece does not end with a
-// small page. It is usually size. It is at most twice size, and at most most.
+// small page. It is usually size. Its upper bound is twice size, and also the argument most.
 func (s Piece) Even(size, most int64) int64 {
 	n := max(1, s.Estimate/size)
 	return max(size, min((s.Estimate+n-1)/n, 2*size, most))
 }
 
-// Counted returns the piece after n of its entities were counted. The count has stopped at most
-// entities. If n has reached most, there may be more entities, and Counted returns the piece
-// unchanged.
+// Counted returns the piece with the result of a count of its entities. The count has found n
+// entities, and its limit was the argument most. If n has reached the limit, there may be more
+// entities, and Counted returns the piece unchanged.
 func (s Piece) Counted(n, most int64) Piece {
 	if n >= most {
 		return s
@@ -141,8 +141,8 @@ const MostCountedPieces = 4_000_000
 // for the longest count. A piece with more entities can't be balanced.
 func MostInPiece(n int) int64 { return 4 * MostCountedPieces / int64(n) }
 
-// WithCounts returns the pieces with the counted numbers of entities. Each count has stopped at
-// most entities. A piece gets one worker for each fair share of entities in it.
+// WithCounts returns the pieces with the counted numbers of entities. The argument most was the
+// limit of each count. A piece gets one worker for each fair share of entities in it.
 func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	pieces = slices.Clone(pieces)
 	total := int64(0)

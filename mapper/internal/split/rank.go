@@ -41,9 +41,9 @@ const (
 	MostAwaited = 1_000_000
 )
 
-// further returns which sample, numbered from 1, to count up to for a good estimate of a kind's
-// size. It returns 0 if the ranks are enough. The estimate from the ranks is rough, or 0 if there
-// is none. The count's limit is most.
+// further returns up to which sample the entities should be counted for a good estimate of a kind's
+// size. Samples are numbered from 1. It returns 0 if the ranks are enough. The argument rough is
+// the estimate from the ranks, or 0, and most is the limit of the count.
 func further(sample []*keyspace.Position, ranks []Rank, rough, most int64) int {
 	last := ranks[len(ranks)-1]
 	if last.At == nil || len(sample) < leastSamples {

@@ -365,8 +365,8 @@ func (sv Survey) sample(ctx context.Context, n int) ([]*keyspace.Position, error
 	return sample, nil
 }
 
-// Count returns the number of the range's entities before a position. It stops counting at most. It
-// returns false if the number is unknown.
+// Count returns the number of the range's entities before a position. The argument most is the
+// limit of the count. The result known is false if the number is unknown.
 func (sv Survey) Count(ctx context.Context, before *keyspace.Position, most int) (n int64, known bool) {
 	if before == nil {
 		before = sv.End
