@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// A Background decides how many pages of background jobs may run in a process at the same time.
-// Background jobs must not slow down other clients of the database. So the process makes probes: it
-// looks up one key, as another client would. A Background compares the time of probes while pages
-// of entities run with their time while no pages run, and keeps the difference small.
+// A Background decides how many pages of entities background jobs may process at the same time, in
+// one process. Background jobs must not slow down other clients of the database. So the process
+// makes probes: it looks up one key, as another client would. A Background compares the time of
+// probes while pages run with their time while no pages run, and keeps the difference small.
 //
 // The method is congestion control by delay, as in LEDBAT (RFC 6817). All processes pause their
 // pages at the same times of the clock. In a pause each can measure the floor: the time of a probe

@@ -25,8 +25,8 @@ type Source struct {
 	Client *datastore.Client
 	log    *slog.Logger
 	At     *snapshot // reads the state at a past time; nil: the source reads the present state
-	// whether the database has answered that it does not implement aggregations; shared by all
-	// copies of the Source
+	// uncounted is true after the database has answered that it does not implement aggregations. All
+	// copies of the Source share it.
 	uncounted *atomic.Bool
 }
 

@@ -88,7 +88,7 @@ func some(all []*keyspace.Position, n int) []*keyspace.Position {
 
 // evenly returns up to n-1 of the positions, so that the parts between them have about the same
 // number of entities. The counts are the numbers of entities before the first position, between
-// each two, and after the last.
+// neighbours, and after the last.
 func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Position) {
 	total := int64(0)
 	for _, c := range counts {
