@@ -31,7 +31,7 @@ type Job struct {
 type Size struct {
 	Entities          int64
 	Exact, LowerBound bool
-	Pages             int64         // the least number of pages: the entities of a page have the same kind and namespace
+	Pages             int64         // the least number of pages: a page has one kind and namespace
 	Spent             billing.Usage // the cost of the calls that found the size
 }
 

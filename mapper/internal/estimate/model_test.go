@@ -55,7 +55,7 @@ func TestBalance(t *testing.T) {
 			}
 		}
 		exact := func(p split.Piece) bool { return p.Exact }
-		if n := kind.N; n <= split.BalancePages*page && most > n { // everything was counted, and no boundary is far away
+		if n := kind.N; n <= split.BalancePages*page && most > n { // all was counted, and no boundary is far
 			want := split.ShareLengths(n, before[0].FairShare, n, page)
 			if len(after) != len(want) {
 				t.Fatalf("%d pieces, want %d", len(after), len(want))

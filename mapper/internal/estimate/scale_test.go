@@ -129,7 +129,8 @@ func scaleOf(t *testing.T, n, workers, page int64) (row string) {
 		if ratio := takes.Seconds() / longest.Seconds(); ratio < 0.99 || ratio > 1.01 {
 			t.Errorf("%s: it takes %v, and %v with other keys", name, takes, longest)
 		}
-		row = fmt.Sprintf("| %d | %d | %d | %d | %d | %.1f KiB | %.0f KiB | %.1f s | %v | %.1f | %.0f |\n", n/1e6, workers,
+		row = fmt.Sprintf("| %d | %d | %d | %d | %d | %.1f KiB | %.0f KiB | %.1f s | %v | %.1f | %.0f |\n", n/1e6,
+			workers,
 			m.Pages, m.Tasks, m.Depth, float64(m.LargestRecord)/1024, float64(m.LargestCommit)/1024, start.Seconds(),
 			takes.Round(time.Second), float64(m.Tasks)/takes.Seconds(), 2*float64(m.Pages)/takes.Seconds())
 	}

@@ -35,7 +35,7 @@ type Attempt struct {
 	mode   Mode
 	key    *datastore.Key // the key of the attempt's own entity; nil: the function runs on a page
 	others Others         // reads other entities for the function; nil: it can't read any
-	calls  *Announced     // records the calls of services that the function announces; nil: the attempt is not part of a page
+	calls  *Announced     // records the announced calls of services; nil: the attempt is not part of a page
 	lost   []func(context.Context)
 
 	mu      sync.Mutex

@@ -337,7 +337,7 @@ func (b *Brake) slowDown(now time.Time, calls, accepted float64) {
 	b.accepted, b.unused = 0, 0
 	switch {
 	case first: // the limit is unknown, so calls under way count as accepted
-		if b.rate = cautious * float64(b.now.accepted+b.inside) / b.now.took; !b.later { // the function may be the cause
+		if b.rate = cautious * float64(b.now.accepted+b.inside) / b.now.took; !b.later { // it may be the function
 			b.rate = max(b.rate, calls/2)
 		}
 	case accepted > 0: // the window may be an exception, so the rate is at most halved

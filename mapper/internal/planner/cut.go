@@ -117,7 +117,7 @@ func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted
 	if most == 0 {
 		return false
 	}
-	if p.counted && s.Estimate > 0 && s.Workers <= 1 { // for one worker, a longer range would be planned in the same way
+	if p.counted && s.Estimate > 0 && s.Workers <= 1 { // a longer range would be planned in the same way
 		return false
 	}
 	p.counted = true

@@ -95,7 +95,7 @@ func (src Source) checkTypes(ctx context.Context, q query.Query, absent bool) er
 	group.SetLimit(Parallel)
 	next := src.Spaces(ctx, q, nil, nil)
 	var mu sync.Mutex
-	there, all := make(map[string]bool), false // whether each property exists, and whether all kinds and namespaces were checked
+	there, all := make(map[string]bool), false // which properties exist, and whether all spaces were checked
 	note := func(property string, known bool) {
 		mu.Lock()
 		defer mu.Unlock()

@@ -38,7 +38,7 @@ type Survey struct {
 	Brief bool
 	Used  *billing.Usage // if not nil, the cost of the survey's calls is added to it
 
-	CountPieces func(pieces []split.Piece) []split.Piece // if not nil, a function that counts the entities of each piece
+	CountPieces func(pieces []split.Piece) []split.Piece // counts the entities of each piece; may be nil
 
 	// Next reads the entities of the range's first page, and one entity more. If it is nil, the
 	// survey reads only the entity after the page.
