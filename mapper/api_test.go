@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestStates compares the states of jobs with the states of their records.
+// TestStates compares the public states of jobs with the states in records.
 func TestStates(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[mapper.State]record.JobState{
@@ -27,7 +27,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestFailureJSON encodes a failure, as handlers do.
+// TestFailureJSON checks the JSON of a Failure, which HTTP handlers return.
 func TestFailureJSON(t *testing.T) {
 	t.Parallel()
 	key := datastore.NameKey("Account", "a", nil)
@@ -40,7 +40,7 @@ func TestFailureJSON(t *testing.T) {
 	}
 }
 
-// TestTickJSON encodes the result of a tick, as handlers do.
+// TestTickJSON checks the JSON of a TickResult, which HTTP handlers return.
 func TestTickJSON(t *testing.T) {
 	t.Parallel()
 	tick := mapper.TickResult{Outcome: mapper.TickStarted, Job: new(mapper.Engine).Job("nightly-1")}
@@ -50,7 +50,7 @@ func TestTickJSON(t *testing.T) {
 	}
 }
 
-// TestFiltersOnce reads filters that repeat a field.
+// TestFiltersOnce checks that a filter in JSON with a repeated field is refused.
 func TestFiltersOnce(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -74,7 +74,7 @@ func TestFiltersOnce(t *testing.T) {
 	}
 }
 
-// TestNoProblemUnnoticed checks that Err of a proof reports its problems.
+// TestNoProblemUnnoticed checks that Proof.Err returns an error for each proof with Problems.
 func TestNoProblemUnnoticed(t *testing.T) {
 	t.Parallel()
 	if err := (&mapper.Proof{Ranges: 3, Differences: []string{"other entities"}}).Err(); err != nil {

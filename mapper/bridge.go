@@ -27,8 +27,8 @@ func init() {
 	}
 }
 
-// prepare returns the mapper's function with its parameters set, in the form in which a job calls
-// it for one entity.
+// prepare returns the function that a job calls for one entity, with the job's parameters filled
+// in. The argument definition is an AnyMapper.
 func prepare(definition, params any) (function.Func, error) {
 	def, encoded, err := defined(definition, params)
 	if err != nil {
@@ -37,8 +37,8 @@ func prepare(definition, params any) (function.Func, error) {
 	return def.Prepare(encoded, false)
 }
 
-// prepareBatch is prepare for a mapper of [UpdateBatches] or [VisitBatches]. It returns the
-// function for a batch, and the size of a batch.
+// prepareBatch returns the function that a job calls for a batch, and the size of a batch. The
+// argument definition is an AnyMapper made by [UpdateBatches] or [VisitBatches].
 func prepareBatch(definition, params any) (function.BatchFunc, int, error) {
 	def, encoded, err := defined(definition, params)
 	if err != nil {
@@ -51,8 +51,8 @@ func prepareBatch(definition, params any) (function.BatchFunc, int, error) {
 	return call, def.BatchSize, err
 }
 
-// defined returns the mapper's definition and its parameters as JSON, or an error if either is
-// invalid.
+// defined returns the definition of an AnyMapper, and its parameters as JSON. It returns an error
+// if either is invalid.
 func defined(definition, params any) (*function.Definition, json.RawMessage, error) {
 	def := definition.(AnyMapper).definition()
 	if def.Prepare == nil {
@@ -63,7 +63,7 @@ func defined(definition, params any) (*function.Definition, json.RawMessage, err
 	}
 	encoded, err := function.EncodeParams(params)
 	if err == nil {
-		encoded, err = def.Canonical(encoded) // a start checks them, too
+		encoded, err = def.Canonical(encoded) // as a start does
 	}
 	return def, encoded, err
 }

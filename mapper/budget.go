@@ -36,14 +36,14 @@ func (j *Job) SetBudget(ctx context.Context, budget Budget) error {
 		if record.IsUndo(r.Mapper) {
 			return false, fmt.Errorf("%w: an undo has no budget", ErrInvalidArgument)
 		}
-		if r.Over() && r.State != record.Failed { // a failed job can be resumed
+		if r.Over() && r.State != record.Failed { // a failed job may be resumed, so its budget matters
 			return false, fmt.Errorf("%w: it is %q", ErrWrongState, r.State)
 		}
 		if budget == (Budget{}) {
 			r.SetBudget(nil)
 			return true, nil
 		}
-		mode := function.Update // of a mapper that the engine does not have
+		mode := function.Update // the mode if the engine does not have the job's mapper
 		if def := j.engine.mappers[r.Mapper]; def != nil {
 			mode = def.Mode
 		}

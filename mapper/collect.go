@@ -10,9 +10,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
 
-// A Page has the records that a [VisitPages] mapper made from the entities of one page. The
-// mapper's second function gets it, before the page is committed. It is valid during one call of
-// that function. After the function has returned, Count, Put, Delete and OnRollback panic. Its
+// A Page holds the records that a [VisitPages] mapper has made from the entities of one page. It is
+// the argument of the mapper's second function, which runs before the page is committed. It is
+// valid during one call of that function. After that, Count, Put, Delete and OnRollback panic. Its
 // methods are safe for concurrent use.
 type Page[R any] struct {
 	// Records are in the order of their entities. There is at least one.
@@ -100,7 +100,7 @@ func VisitPages[T, R, P any](
 			defer function.Recovered(&err)
 			p := &Page[R]{Records: make([]R, len(collected)), name: name, attempt: a}
 			for i, r := range collected {
-				p.Records[i], _ = r.(R) // a nil of an interface is the zero value
+				p.Records[i], _ = r.(R) // if R is an interface type, nil becomes its zero value
 			}
 			return page(ctx, p, params)
 		}, nil

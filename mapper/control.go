@@ -91,8 +91,8 @@ func (j *Job) Retry(ctx context.Context, o *RetryOptions) error {
 	return nil
 }
 
-// checkCause returns an error if no failure of the job has a cause, unless there are too many
-// failures to know.
+// checkCause returns an error if none of the job's failures has the cause. If there are too many
+// failures to read, it returns nil.
 func (j *Job) checkCause(ctx context.Context, cause string) error {
 	if cause == "" {
 		return nil
@@ -244,7 +244,7 @@ func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error 
 	return j.setRate(ctx, rate, d)
 }
 
-// setRate sets the rate for a time, or permanently if d is 0.
+// setRate sets the job's rate for the time d, or permanently if d is 0.
 func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 	if rate == (Rate{}) {
 		return setting.Errorf("mapper: set the rate of %s: %w: it is empty: Rate.EntitiesPerSecond is %d where there "+
@@ -261,7 +261,7 @@ func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 		if err := rate.limit().Validate("Rate", r.AtOnce(), on.queue.DispatchDeadline()); err != nil {
 			return false, fmt.Errorf("%w: %w", ErrInvalidArgument, err)
 		}
-		if r.Over() && r.State != record.Failed { // a failed job can be resumed
+		if r.Over() && r.State != record.Failed { // a failed job may be resumed, so its rate matters
 			return false, fmt.Errorf("%w: it is %q", ErrWrongState, r.State)
 		}
 		if before, err := r.RateLimit(); rate.Ramp && (err != nil || !before.Ramp) {
@@ -277,9 +277,9 @@ func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 	return nil
 }
 
-// History returns who did what to the job, when and why, the oldest entry first. It has starts,
-// pauses, resumes, aborts, retries, moves, clean-ups, changes of the rate, pauses by the job's
-// limits, and each end of the job. Each change and its entry commit in one transaction. Calls
+// History returns who changed the job, when, how and why; the oldest entry comes first. It contains
+// starts, pauses, resumes, aborts, retries, moves, clean-ups, changes of the rate, pauses by the
+// job's limits, and each end of the job. Each change and its entry commit in one transaction. Calls
 // without an effect, and changes by older builds, have no entries. The job keeps its last 100
 // entries, up to 64 KiB.
 func (j *Job) History(ctx context.Context) ([]HistoryEntry, error) {
@@ -300,7 +300,7 @@ func (j *Job) History(ctx context.Context) ([]HistoryEntry, error) {
 
 func (j *Job) ref() record.Ref { return record.Ref{ID: j.ID, Incarnation: j.incarnation} }
 
-// control returns the [lifecycle.Jobs] of the job's queue. Its methods change the job.
+// control returns the [lifecycle.Jobs] that controls the jobs in this job's queue.
 func (j *Job) control(ctx context.Context) *lifecycle.Jobs {
 	return asked(queueOf(ctx, j))
 }

@@ -109,7 +109,7 @@ type Engine struct {
 	prices    billing.Prices
 
 	shown    *estimate.Shown
-	undoMost *atomic.Int64 // the limit of bytes in the commit of an undo's page; 0: the default
+	undoMost *atomic.Int64 // the limit of bytes in one commit of an undo; 0: the default
 }
 
 // NewEngine returns an engine that keeps its records in the client's database, and sends its tasks
@@ -172,8 +172,8 @@ func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (
 	return e, nil
 }
 
-// pricesOf returns the prices, or [billing.NAM5] if all are zero. It returns an error if a price is
-// invalid.
+// pricesOf returns the prices, or [billing.NAM5] if all prices are zero. It returns an error if a
+// price is invalid.
 func pricesOf(prices billing.Prices) (billing.Prices, error) {
 	if prices == (billing.Prices{}) {
 		return billing.NAM5, nil
@@ -188,7 +188,8 @@ func pricesOf(prices billing.Prices) (billing.Prices, error) {
 	return prices, nil
 }
 
-// register adds mappers to the engine, with their rehearsals and undos.
+// register adds mappers to the engine, and for each the mappers that rehearse it and that undo its
+// jobs.
 func (e *Engine) register(mappers []AnyMapper) error {
 	for i, m := range mappers {
 		var def *function.Definition
@@ -236,8 +237,8 @@ func (e *Engine) schedule(schedules []AnySchedule) error {
 	return nil
 }
 
-// source returns a reader of entities in the engine's database. If e is nil, its calls return an
-// error.
+// source returns the source that reads entities from the engine's database. If e is nil, the calls
+// of the source return an error.
 func (e *Engine) source() source.Source {
 	if e == nil {
 		return source.New(nil, nil)
@@ -245,8 +246,8 @@ func (e *Engine) source() source.Source {
 	return source.New(e.client, e.log)
 }
 
-// store returns the store of the engine's records, with the short timeouts of interactive calls. If
-// e is nil, its calls return an error that says so.
+// store returns the store of the engine's records. Its calls have short timeouts, because a person
+// may wait for them. If e is nil, they return an error that says so.
 func (e *Engine) store() store.Store {
 	if e == nil {
 		return store.New(nil)
@@ -254,7 +255,7 @@ func (e *Engine) store() store.Store {
 	return store.New(e.client).Asked()
 }
 
-// names returns the names of the engine's mappers as one text, for an error.
+// names lists the names of the engine's mappers, for the text of an error.
 func (e *Engine) names() string {
 	var names []string
 	for _, m := range e.Mappers() {
@@ -276,7 +277,7 @@ func (e *Engine) Handler() http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		handlers := queues[tasks.QueueOf(r)]
-		if handlers == nil { // an older build's task, a schedule's, or one of a queue that was somebody's
+		if handlers == nil { // an older build's task, a schedule's, or of another service's queue
 			handlers = queues[e.queue.Name()]
 		}
 		deliveries := handlers[path.Base(r.URL.Path)]
@@ -302,8 +303,8 @@ func (e *Engine) Jobs(ctx context.Context, o *JobsOptions) iter.Seq2[JobInfo, er
 	return pages(func(cursor string) ([]JobInfo, string, error) { return e.JobsPage(ctx, o, cursor) })
 }
 
-// pages returns an iterator over all elements of a list. The function page reads one page of the
-// list, and returns the cursor of the next one.
+// pages returns an iterator over all elements of a list, which it reads one page at a time. The
+// function page reads the page at a cursor, and returns the cursor of the next page.
 func pages[T any](page func(cursor string) (some []T, next string, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for cursor, more := "", true; more; more = cursor != "" {
@@ -340,8 +341,8 @@ func (e *Engine) JobsPage(ctx context.Context, o *JobsOptions, cursor string) (j
 	return jobs, next, nil
 }
 
-// listed returns the queues whose jobs the options select. A single empty name stands for all
-// queues.
+// listed returns the queues whose jobs the options select. A single empty name in the result stands
+// for all queues.
 func (e *Engine) listed(o *JobsOptions) []record.Owner {
 	if e != nil && e.queue != nil && !o.AllQueues {
 		return e.queues.owners()
@@ -406,7 +407,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 	return nil
 }
 
-// seed makes the engine draw its random numbers from a seed, so that a test can repeat a run.
+// seed makes the engine draw its random numbers from a seed, so that a test run can be repeated.
 func (e *Engine) seed(seed uint64) {
 	drawn := lifecycle.Seeded(seed)
 	for _, on := range e.queues {
@@ -414,7 +415,7 @@ func (e *Engine) seed(seed uint64) {
 	}
 }
 
-// engineKey is the key under which the context of a task has the engine that runs the task.
+// engineKey is the context key for the engine that runs a task.
 type engineKey struct{}
 
 // EngineFromContext returns the engine that called a function or finalizer with this context. For
@@ -455,7 +456,8 @@ func (e *Engine) Mappers() (all []MapperInfo) {
 	return all
 }
 
-// onlyInside reports whether a mapper's jobs are started only by the program, and not by name.
+// onlyInside reports whether only the program itself may start a mapper's jobs, and not a caller by
+// name.
 func onlyInside(def *function.Definition) bool {
 	start, ok := def.ByName.(starter)
 	return ok && start == nil

@@ -186,7 +186,8 @@ func (e *Entity[T]) Fail(err error) {
 	}
 }
 
-// apply runs a function on an entity once. A panic of the user's code becomes an error.
+// apply runs a mapper's function on one entity, and returns its effect. A panic of the user's code
+// becomes an error.
 func apply[T any](
 	m function.Mode, keysOnly bool, j function.Job, key *datastore.Key, stored *pb.Entity, fn func(*Entity[T]) error,
 ) (_ *function.Effect, err error) {
@@ -206,7 +207,8 @@ func apply[T any](
 	return c.effect()
 }
 
-// applyBatch runs a function on the entities of a batch once.
+// applyBatch runs a mapper's function once on the entities of a batch, and returns an answer for
+// each.
 func applyBatch[T any](
 	m function.Mode, keysOnly bool, batch []function.Subject, fn func([]*Entity[T]) error,
 ) (_ []function.Answer, err error) {
@@ -245,17 +247,18 @@ func applyBatch[T any](
 	return answers, nil
 }
 
-// A call is one call of a mapper's function for one entity.
+// A call holds what is needed for one call of a mapper's function, for one entity.
 type call[T any] struct {
 	Entity[T]
 	mode     function.Mode
 	keysOnly bool
 	masks    bool
 	was      *property.Original[T]
-	skips    bool // the function leaves the entity unchanged
+	skips    bool // whether the function has returned Skip, so that the entity stays unchanged
 }
 
-// loadCall loads the entity for a call. A panic of the user's code becomes an error.
+// loadCall loads a stored entity into the Go value of a call. A panic of the user's code becomes an
+// error.
 func loadCall[T any](m function.Mode, keysOnly bool, s function.Subject) (c *call[T], err error) {
 	defer function.Recovered(&err)
 	a := function.NewAttempt(s.Job.Ref, m, s.Key)
@@ -277,7 +280,7 @@ func loadCall[T any](m function.Mode, keysOnly bool, s function.Subject) (c *cal
 	return c, nil
 }
 
-// unlessSkip returns err, unless err is only [Skip]: then it sets skips and returns nil.
+// unlessSkip returns err. But if err is [Skip], possibly wrapped, it sets skips and returns nil.
 func (c *call[T]) unlessSkip(err error) error {
 	if fault.IsOnly(err, Skip) {
 		c.skips = true
@@ -286,8 +289,8 @@ func (c *call[T]) unlessSkip(err error) error {
 	return err
 }
 
-// answer returns what the function does to the entity. A batch calls it for each of its entities,
-// after the function has returned. A panic of the user's code becomes an error.
+// answer returns the effect of a batch's call on one of its entities, or the entity's error. A
+// panic of the user's code becomes an error.
 func (c *call[T]) answer() (_ *function.Effect, err error) {
 	defer function.Recovered(&err)
 	if err := c.unlessSkip(c.attempt.Failed()); err != nil {
@@ -299,8 +302,8 @@ func (c *call[T]) answer() (_ *function.Effect, err error) {
 	return c.effect()
 }
 
-// effect returns what a successful call does to the entity: which properties and other entities it
-// writes.
+// effect returns the effect of a successful call: which properties of its entity and which other
+// entities it writes.
 func (c *call[T]) effect() (*function.Effect, error) {
 	a := c.attempt
 	switch {
@@ -323,12 +326,12 @@ func (c *call[T]) effect() (*function.Effect, error) {
 	return a.Effect()
 }
 
-// errNotRead is the error of an entity on which the function has called Touch or Resave, although a
-// KeysOnly query did not read it.
+// errNotRead is the error if the function has called Touch or Resave on an entity that was not
+// read, because the job's query is KeysOnly.
 var errNotRead = errors.New("the function has called Touch or Resave, and the job's query is KeysOnly: the entity " +
 	"was not read, and can only be deleted")
 
-// errKeysOnly is the error of an entity whose Value the function has changed, although a KeysOnly
-// query did not read it.
+// errKeysOnly is the error if the function has changed the Value of an entity that was not read,
+// because the job's query is KeysOnly.
 var errKeysOnly = errors.New("the function has changed the entity's Value, and the job's query is KeysOnly: the " +
 	"entity was not read, and can only be deleted")

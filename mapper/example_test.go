@@ -43,7 +43,7 @@ func Example() {
 	}
 	status, err := job.Wait(ctx)
 	if err == nil {
-		err = status.Err() // about the job; Wait's error is about the waiting
+		err = status.Err() // the job's result; Wait's own error is only about waiting
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -52,7 +52,8 @@ func Example() {
 	// Output: succeeded 3 3
 }
 
-// cloud stands for a service's environment. Here it is the embedded emulators, with three accounts.
+// cloud returns what a service gets from its environment. Here it is the embedded emulators, with
+// three accounts.
 func cloud(ctx context.Context) (*datastore.Client, *tasks.Queue, func()) {
 	e, err := emulator.Start(nil)
 	if err != nil {

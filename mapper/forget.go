@@ -10,9 +10,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Proof returns the proof from the job's records before they were deleted. It is for the function
-// of [Mapper.Forget]; elsewhere it returns nil. The proof has no Problems: a job with problems has
-// failed earlier.
+// Proof returns the proof of the job ([Job.Verify]), which was made before its records were
+// deleted. It is for the function of [Mapper.Forget]; elsewhere it returns nil. The proof has no
+// Problems, because a job with problems fails before.
 func (d *Completion) Proof() *Proof {
 	if d.closing == nil {
 		return nil
@@ -49,8 +49,8 @@ type Subject struct {
 // namespace. Use it to refuse IDs and other texts that would reveal the subject.
 func (s Subject) Mentions(text string) bool { return record.Subject(s).InText(text) }
 
-// A Forgotten is the result of [Completion.Forget]. It has hashes in place of the IDs of jobs,
-// because an ID may identify the subject.
+// A Forgotten is the result of [Completion.Forget]. It contains hashes of the IDs of jobs instead
+// of the IDs, because an ID may identify the subject.
 type Forgotten struct {
 	Records map[string]int64 // records searched, by kind: all kinds whose names start with "Scattermap"
 	Jobs    []string         // jobs that have forgotten something, up to 1,000: hashes of their IDs

@@ -38,7 +38,7 @@ const (
 	StateAborted State = "aborted"
 )
 
-// A Phase says what a job does or waits for. It has more detail than a [State].
+// A Phase says what a job does or waits for. It is more detailed than a [State].
 type Phase string
 
 // The phases of a running job.
@@ -237,7 +237,7 @@ const RetainAlways time.Duration = -1
 // an undo at the last moment.
 const MinRetain = 8 * 24 * time.Hour
 
-// checkRetain returns an error if a retention is too short. Zero is the default.
+// checkRetain returns an error if a retention is too short. Zero, for the default, is valid.
 func checkRetain(name setting.Name, d time.Duration) error {
 	if d > 0 && d < MinRetain {
 		return setting.Errorf("%s has to be at least %v, as an undo needs the records for seven days, or "+
@@ -247,7 +247,7 @@ func checkRetain(name setting.Name, d time.Duration) error {
 	return nil
 }
 
-// settingsOf returns a job's current settings, as its record has them.
+// settingsOf returns a job's current settings from its record.
 func settingsOf(j *record.Job) (StartOptions, error) {
 	strategy, err := j.Strategy()
 	limit, bad := j.RateLimit()
@@ -299,8 +299,8 @@ func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
 	return opts
 }
 
-// validate checks the settings for a mapper whose function may take up to longest for an entity,
-// and whose pages must end before deadline.
+// validate returns an error if a setting is invalid. The mapper's function may take up to longest
+// for an entity, and a delivery must end before deadline.
 func (o StartOptions) validate(longest, deadline time.Duration) error {
 	switch {
 	case names.Reserved(o.ID):
@@ -316,10 +316,10 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 		return setting.Errorf("StartOptions.EntityTimeout has to be in (0, %v] for this mapper and queue, it is %v",
 			longest,
 			o.EntityTimeout)
-	case 2*o.PageTime+o.EntityTimeout > deadline*9/10: // the longest page, in which one entity hangs
+	case 2*o.PageTime+o.EntityTimeout > deadline*9/10: // the longest page: one entity hangs at its end
 		return setting.Errorf("StartOptions.EntityTimeout and twice StartOptions.PageTime have to be at most 9/10 of "+
 			"the queue's dispatch deadline of %v together, they are %v", deadline, 2*o.PageTime+o.EntityTimeout)
-	case o.Concurrency < 0 || o.Concurrency > record.MaxPageSize: // 0: as many as the mapper says
+	case o.Concurrency < 0 || o.Concurrency > record.MaxPageSize: // 0: the mapper's number
 		return setting.Errorf("StartOptions.Concurrency has to be in [1, %d], it is %d", record.MaxPageSize,
 			o.Concurrency)
 	case !(o.FailureShare > 0 && o.FailureShare <= 1): // also NaN
@@ -327,7 +327,7 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 	case o.FailureLimit < -1:
 		return setting.Errorf("StartOptions.FailureLimit has to be at least 1, or -1 for none, it is %d",
 			o.FailureLimit)
-	case o.ExpectedWorkers < 0 || o.ExpectedWorkers > maxWorkers: // 0 is the queue's setting
+	case o.ExpectedWorkers < 0 || o.ExpectedWorkers > maxWorkers: // 0: the queue's setting
 		return setting.Errorf("StartOptions.ExpectedWorkers has to be in [1, %d], it is %d", maxWorkers,
 			o.ExpectedWorkers)
 	}
@@ -348,7 +348,7 @@ type Job struct {
 	// ID is the job's ID.
 	ID string `json:"id"`
 
-	incarnation string // empty: any job that has the ID
+	incarnation string // identifies one run; empty: any job that has the ID
 	engine      *Engine
 }
 

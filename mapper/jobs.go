@@ -54,14 +54,14 @@ type JobInfo struct {
 // jobsPage is how many jobs a page has. Records have up to 1 MiB, so a page fits in memory.
 const jobsPage = 50
 
-// listing returns the options in the form of package record, without a choice of queues.
+// listing returns the options for package record, without the choice of queues.
 func (o *JobsOptions) listing() record.Listing {
 	return record.Listing{State: record.JobState(o.State), Mapper: o.Mapper, From: o.StartedFrom,
 		Before: o.StartedBefore}
 }
 
-// list reads a page of the selected jobs from the store. It returns the jobs and the cursor of the
-// next page. An empty name in queues stands for all queues.
+// list reads a page of the selected jobs from the store, and the cursor of the next page. An empty
+// name in queues stands for all queues.
 func (o *JobsOptions) list(
 	ctx context.Context, st store.Store, queues []record.Owner, cursor string, prices billing.Prices,
 ) (jobs []JobInfo, next string, err error) {
@@ -88,7 +88,7 @@ func (o *JobsOptions) list(
 			if err == nil {
 				info.Dollars = estimate.Dollars(j, sum, q, prices)
 			} else {
-				info.Error = cmp.Or(info.Error, err.Error()) // list the other jobs
+				info.Error = cmp.Or(info.Error, err.Error()) // list the other jobs all the same
 			}
 			info.Counted, info.Processed, info.Failures = true, sum.Processed, sum.Failures
 		}

@@ -124,8 +124,8 @@ func (m *Mapper[P]) WithDescription(text string) *Mapper[P] {
 	return m
 }
 
-// concurrencyOf returns the number for the Concurrency of a new job's record. It is 0 if calls run
-// one after the other, because records of older builds have 0, too.
+// concurrencyOf returns the Concurrency for a new job's record. It is 0 if calls run one after the
+// other, as in the records of older builds.
 func concurrencyOf(o StartOptions, def *function.Definition) int64 {
 	n := cmp.Or(o.Concurrency, def.Concurrency, 1)
 	if n == 1 {
@@ -203,7 +203,8 @@ func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Completion, params P)
 
 var errNoMapper = errors.New("the mapper is nil, or was not made by a function of this package, such as Update")
 
-// A starter is a function that starts a job of a mapper by its name: see [Mapper.WithStarter].
+// A starter is a function that starts a job of a mapper by the mapper's name: see
+// [Mapper.WithStarter].
 type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)
 
 // WithStarter makes [Engine.StartByName] call start for this mapper. Use it if something must be
@@ -304,7 +305,7 @@ func define[T, P any](name string, m function.Mode, fn func(context.Context, *En
 		d.Err = fmt.Errorf("entities have the type %v, which is neither a struct nor a datastore.PropertyLoadSaver",
 			reflect.TypeFor[T]())
 	case !loader:
-		_, d.Err = datastore.SaveStruct(new(T)) // a struct that the client can't handle
+		_, d.Err = datastore.SaveStruct(new(T)) // returns an error if the client can't save the struct
 	}
 	d.Canonical = func(encoded json.RawMessage) (json.RawMessage, error) {
 		var params P

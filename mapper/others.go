@@ -77,7 +77,8 @@ func (e *Entity[T]) GetMulti(ctx context.Context, keys []*datastore.Key, dst any
 	return nil
 }
 
-// loadOther loads another stored entity into dst. A value that does not fit is a permanent error.
+// loadOther loads another stored entity into dst. If a value does not fit, it returns a permanent
+// error.
 func loadOther(key *datastore.Key, stored *pb.Entity, dst any) error {
 	if v := reflect.ValueOf(dst); v.Kind() != reflect.Pointer || v.IsNil() {
 		return fault.Permanent(fmt.Errorf("Get %v: dst is a %T, which has to be a pointer that is not nil", key, dst))

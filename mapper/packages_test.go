@@ -12,36 +12,38 @@ import (
 	"testing"
 )
 
-// rooms are the packages below mapper/internal, in order: each imports only earlier ones.
-var rooms = []string{"keyspace", "fault", "recent", "pace", "property", "tally", "split", "undolog", "record", "query",
-	"ledger",
-	"estimate", "gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner",
+// ordered are the packages below mapper/internal, in order: each imports only earlier ones.
+var ordered = []string{"keyspace", "fault", "recent", "pace", "property", "tally", "split", "undolog", "record",
+	"query", "ledger", "estimate", "gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey",
+	"planner", "page", "observe", "lifecycle", "testworld", "executor"}
+
+// acting are the packages that call the database. The others only decide, so they need no client
+// and no clock.
+var acting = []string{"gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner",
 	"page", "observe", "lifecycle", "testworld", "executor"}
 
-// callers are the rooms that act: they call the database. The others decide.
-var callers = []string{"gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner",
-	"page", "observe", "lifecycle", "testworld", "executor"}
-
-// acting are names that a deciding package does not use, because they need a clock or a client.
-var acting = map[string][]string{
+// actingNames are the names that a deciding package must not use, because they need a clock or a
+// client.
+var actingNames = map[string][]string{
 	"time": {"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer",
 		"NewTicker"},
 	"cloud.google.com/go/datastore": {"Client", "NewClient", "NewClientWithDatabase", "Transaction", "Iterator",
 		"NewTransaction"},
 }
 
-// notions are packages outside that everything may use: they have neither a clock nor a client.
-var notions = []string{"github.com/scattermap/scattermap/internal/names",
+// neutral are packages outside of mapper/internal that every package may import, because they have
+// no clock and no client.
+var neutral = []string{"github.com/scattermap/scattermap/internal/names",
 	"github.com/scattermap/scattermap/internal/value",
 	"github.com/scattermap/scattermap/internal/setting",
 	"github.com/scattermap/scattermap/internal/strictjson"}
 
-// clients are packages that a package which decides does not import.
+// clients are packages, or prefixes of their paths, that a deciding package must not import.
 var clients = []string{"net", "os", "math/rand", "google.golang.org/api", "google.golang.org/grpc",
 	"cloud.google.com/go/cloudtasks", "github.com/scattermap"}
 
-// TestPackages checks that packages that decide are apart from packages that act. Each package
-// imports only earlier ones. The deciding packages have neither a clock nor a client.
+// TestPackages checks the imports below mapper/internal. Each package may import only earlier ones.
+// Packages that decide must not use a clock or a client.
 func TestPackages(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`,
 		"./internal/...").CombinedOutput()
@@ -50,40 +52,40 @@ func TestPackages(t *testing.T) {
 	}
 	const below = "github.com/scattermap/scattermap/mapper/internal/"
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	if len(lines) != len(rooms) {
-		t.Errorf("%d packages, want %q", len(lines), rooms)
+	if len(lines) != len(ordered) {
+		t.Errorf("%d packages, want %q", len(lines), ordered)
 	}
 	for _, line := range lines {
 		path, imports, _ := strings.Cut(line, " ")
-		at := slices.Index(rooms, strings.TrimPrefix(path, below))
+		at := slices.Index(ordered, strings.TrimPrefix(path, below))
 		if at < 0 {
-			t.Errorf("%s is not among %q", path, rooms)
+			t.Errorf("%s is not among %q", path, ordered)
 			continue
 		}
 		for imported := range strings.FieldsSeq(imports) {
-			room, inside := strings.CutPrefix(imported, below)
-			if inside && slices.Contains(rooms[:at], room) {
+			name, inside := strings.CutPrefix(imported, below)
+			if inside && slices.Contains(ordered[:at], name) {
 				continue
 			}
-			if !inside && slices.Contains(callers, rooms[at]) {
+			if !inside && slices.Contains(acting, ordered[at]) {
 				continue
 			}
-			if slices.Contains(notions, imported) {
+			if slices.Contains(neutral, imported) {
 				continue
 			}
-			if rooms[at] == "fault" && (imported == "google.golang.org/grpc/codes" ||
+			if ordered[at] == "fault" && (imported == "google.golang.org/grpc/codes" ||
 				imported == "google.golang.org/grpc/status") {
-				continue // errors
+				continue // only for the codes of errors
 			}
-			if rooms[at] == "estimate" && imported == "github.com/scattermap/scattermap/billing" {
+			if ordered[at] == "estimate" && imported == "github.com/scattermap/scattermap/billing" {
 				continue // prices
 			}
 			if imported == "github.com/scattermap/scattermap/internal/pbvalue" ||
 				imported == "github.com/scattermap/scattermap/internal/pbkey" {
-				continue // forms of values
+				continue // conversions of values
 			}
-			if rooms[at] == "estimate" && imported == "math/rand/v2" {
-				continue // of a fixed seed
+			if ordered[at] == "estimate" && imported == "math/rand/v2" {
+				continue // used with a fixed seed
 			}
 			if slices.ContainsFunc(clients, func(c string) bool {
 				return imported == c || strings.HasPrefix(imported, c+"/") || strings.HasPrefix(imported, c+"-")
@@ -91,19 +93,19 @@ func TestPackages(t *testing.T) {
 				t.Errorf("%s imports %s", path, imported)
 			}
 		}
-		files, err := filepath.Glob(filepath.Join("internal", rooms[at], "*.go"))
+		files, err := filepath.Glob(filepath.Join("internal", ordered[at], "*.go"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, file := range files {
-			if !strings.HasSuffix(file, "_test.go") && !slices.Contains(callers, rooms[at]) {
+			if !strings.HasSuffix(file, "_test.go") && !slices.Contains(acting, ordered[at]) {
 				decides(t, file)
 			}
 		}
 	}
 }
 
-// decides checks that a file uses neither a clock nor a client.
+// decides checks that a file of a deciding package uses neither a clock nor a client.
 func decides(t *testing.T, file string) {
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 	if err != nil {
@@ -118,7 +120,7 @@ func decides(t *testing.T, file string) {
 	}
 	ast.Inspect(f, func(n ast.Node) bool {
 		if s, ok := n.(*ast.SelectorExpr); ok {
-			if p, ok := s.X.(*ast.Ident); ok && slices.Contains(acting[imported[p.Name]], s.Sel.Name) {
+			if p, ok := s.X.(*ast.Ident); ok && slices.Contains(actingNames[imported[p.Name]], s.Sel.Name) {
 				t.Errorf("%s uses %s.%s", file, p.Name, s.Sel.Name)
 			}
 		}

@@ -50,7 +50,7 @@ type Estimate struct {
 	LowerBound bool `json:"at_least,omitempty"`
 
 	Workers int `json:"workers"` // the expected number of tasks that run at once
-	// the number of commits of pages; perhaps twice as many if a Rate limits calls
+	// Pages is the number of commits of pages. If a Rate limits calls, it may be twice as large.
 	Pages    int64         `json:"pages"`
 	Tasks    int64         `json:"tasks"`    // the number of tasks for ranges
 	Duration time.Duration `json:"takes_ns"` // about how long the job takes, with the latencies of docs/scale.md
@@ -92,7 +92,7 @@ func (e *Engine) PlanByName(ctx context.Context, mapper string, q Query, o *Plan
 	return e.plan(ctx, e.mappers[mapper], q, o)
 }
 
-// checkGiven returns an error if the parameters of a planned start are invalid.
+// checkGiven returns an error if the parameters of a planned job are invalid.
 func checkGiven(def *function.Definition, params json.RawMessage) (err error) {
 	switch {
 	case len(params) == 0:
@@ -107,9 +107,9 @@ func checkGiven(def *function.Definition, params json.RawMessage) (err error) {
 // mostEach is the greatest value of PlanOptions.WritesPerEntity and CallsPerEntity.
 const mostEach = 10_000
 
-// validate checks the options of a plan. The plan is for a job with the settings start. A call of
-// its function may take up to longest, and its tasks have the queue's dispatch deadline. The error
-// names the first setting that is wrong.
+// validate returns an error that names the first invalid option of a plan. The planned job has the
+// settings start. Its function may take up to longest for an entity, and its tasks have the queue's
+// dispatch deadline.
 func (o *PlanOptions) validate(start StartOptions, longest, deadline time.Duration) error {
 	err := start.validate(longest, deadline)
 	switch {
@@ -143,7 +143,7 @@ func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query
 		return nil, fmt.Errorf("mapper: plan a job of %q: %w: %w", def.Name, ErrInvalidArgument, err)
 	}
 	m := def.Mode
-	if opts.DryRun { // writes nothing, as a Visit
+	if opts.DryRun { // a rehearsal writes nothing
 		m = function.Visit
 	}
 	if m == function.Visit {

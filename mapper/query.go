@@ -135,7 +135,7 @@ func (f Filter) MarshalJSON() ([]byte, error) { return query.Filter(f).MarshalJS
 // UnmarshalJSON implements json.Unmarshaler. It reads what [Filter.MarshalJSON] writes.
 func (f *Filter) UnmarshalJSON(b []byte) error { return (*query.Filter)(f).UnmarshalJSON(b) }
 
-// inner returns the query in the form of package query.
+// inner converts the query for package query.
 func (q Query) inner() query.Query {
 	filters := make([]query.Filter, len(q.Filters))
 	for i, f := range q.Filters {
@@ -148,7 +148,7 @@ func (q Query) inner() query.Query {
 	}
 }
 
-// publicQuery converts a query of package query into a [Query]. It is the inverse of inner.
+// publicQuery converts a query of package query into a [Query]. It does the reverse of inner.
 func publicQuery(q query.Query) Query {
 	var filters []Filter
 	for _, f := range q.WithShare() {

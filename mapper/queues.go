@@ -25,20 +25,20 @@ func (m *Mapper[P]) WithQueue(name string) *Mapper[P] {
 	return m
 }
 
-// An ownQueue is one of an engine's queues. It also has the objects that control the jobs of this
-// queue and run their tasks.
+// An ownQueue is one of an engine's queues, with the objects that control the queue's jobs and run
+// their tasks.
 type ownQueue struct {
 	queue  *tasks.Queue
 	jobs   *lifecycle.Jobs
 	ranges *executor.Executor
 }
 
-// queues are all queues of an engine, the first one first. They share one state of the process,
-// such as the tasks that run now.
+// queues are all queues of an engine, starting with the first one. They share the state of the
+// process, such as the tasks that run now.
 type queues []*ownQueue
 
-// queuesOf returns all queues of an engine: its first one, and the others from
-// EngineOptions.OtherQueues. It returns an error if a queue is there twice, or if a mapper needs a
+// queuesOf returns the queues of an engine: its first queue, and the others from
+// EngineOptions.OtherQueues. It returns an error if a queue occurs twice, or if a mapper needs a
 // queue that is missing.
 func queuesOf(first *Engine, others []*tasks.Queue) (queues, error) {
 	all := queues{{first.queue, first.jobs, executor.New(first.client, first.jobs)}}
@@ -55,7 +55,7 @@ func queuesOf(first *Engine, others []*tasks.Queue) (queues, error) {
 		first.jobs.Beside = append(first.jobs.Beside, &jobs)
 	}
 	for _, name := range slices.Sorted(maps.Keys(first.mappers)) {
-		// A derived mapper has the queue of its mapper.
+		// A rehearsal or an undo uses the queue of the mapper from which it is made.
 		if _, err := all.named(first.mappers[name].Queue); err != nil && !isDerived(name) {
 			return nil, fmt.Errorf("mapper: EngineOptions.Mappers: mapper %q: %w", name, err)
 		}
@@ -90,7 +90,7 @@ func (q queues) named(name string) (*ownQueue, error) {
 	return found, nil
 }
 
-// forStart returns the queue that a new job of a mapper belongs to.
+// forStart returns the queue for a new job of a mapper.
 func (q queues) forStart(def *function.Definition, o *StartOptions) (*ownQueue, error) {
 	name := def.Queue
 	if o != nil {
@@ -99,14 +99,15 @@ func (q queues) forStart(def *function.Definition, o *StartOptions) (*ownQueue, 
 	return q.named(name)
 }
 
-// has reports whether the engine has the queue that owns a job.
+// has reports whether owner is one of the engine's queues. An owner is a queue to which jobs
+// belong.
 func (q queues) has(owner record.Owner) bool {
 	on := q.of(owner)
 	return on != nil && on.queue.Name() == string(owner)
 }
 
-// of returns the queue that a job belongs to. If the engine does not have it, it returns the first
-// queue, or nil if there is none.
+// of returns the engine's queue owner, to which a job belongs. If the engine does not have it, of
+// returns the first queue, or nil if there is none.
 func (q queues) of(owner record.Owner) *ownQueue {
 	for _, on := range q {
 		if on.queue.Name() == string(owner) {
@@ -119,7 +120,7 @@ func (q queues) of(owner record.Owner) *ownQueue {
 	return q[0]
 }
 
-// owners returns the full names of the queues.
+// owners returns the full names of the engine's queues.
 func (q queues) owners() (all []record.Owner) {
 	for _, on := range q {
 		all = append(all, record.Owner(on.queue.Name()))
@@ -127,8 +128,8 @@ func (q queues) owners() (all []record.Owner) {
 	return all
 }
 
-// queueOf returns the queue of a job. If the engine has several, it reads the job. It ignores
-// errors of that read, because the next read of the job returns them.
+// queueOf returns the queue to which a job belongs. If the engine has several queues, it reads the
+// job's record. It ignores errors, because the next read of the job returns them.
 func queueOf(ctx context.Context, j *Job) *ownQueue {
 	if j.engine == nil {
 		return nil
@@ -142,8 +143,8 @@ func queueOf(ctx context.Context, j *Job) *ownQueue {
 	return j.engine.queues.of(owner)
 }
 
-// destinationOf returns the queue to which [Job.Move] moves a job: the one that a start of the
-// job's mapper would use.
+// destinationOf returns the queue to which [Job.Move] moves a job: the queue that a start of the
+// job's mapper would use now.
 func destinationOf(ctx context.Context, j *Job) (*ownQueue, error) {
 	if j.engine == nil || len(j.engine.queues) < 2 {
 		return queueOf(ctx, j), nil
@@ -155,8 +156,9 @@ func destinationOf(ctx context.Context, j *Job) (*ownQueue, error) {
 	return j.engine.queues.forStart(j.engine.mappers[job.Mapper], nil)
 }
 
-// asked returns the [lifecycle.Jobs] of a queue, with the short timeouts of interactive calls. If
-// on is nil, there is no engine, and the calls of the result return an error that says so.
+// asked returns the [lifecycle.Jobs] of a queue. Its calls have short timeouts, because a person
+// may wait for them. If on is nil, because there is no engine, the calls return an error that says
+// so.
 func asked(on *ownQueue) *lifecycle.Jobs {
 	if on == nil {
 		return &lifecycle.Jobs{Store: store.New(nil)}

@@ -46,20 +46,21 @@ type Rate struct {
 // pages. If a process dies, its reservation is lost. The cost of the job's start does not count. An
 // undo has no budget.
 type Budget struct {
-	// the limit in dollars, at the prices of [EngineOptions].Prices
+	// Dollars is the limit in dollars, at the prices of [EngineOptions].Prices.
 	Dollars float64 `json:"dollars,omitempty"`
-	// the limit of reads, writes, deletes and task operations: [billing.Usage]
+	// Operations is the limit of the number of reads, writes, deletes and task operations, see
+	// [billing.Usage].
 	Operations int64 `json:"operations,omitempty"`
 }
 
 // Unlimited means no limit, in [StartOptions].FailureLimit and in a [Rate].
 const Unlimited = -1
 
-// limit returns the rate in the form in which records store it: with 0 in place of [Unlimited].
+// limit returns the rate as records store it: with 0 in place of [Unlimited].
 func (r Rate) limit() pace.Limit {
 	for _, n := range []*float64{&r.EntitiesPerSecond, &r.WritesPerSecond, &r.CallsPerSecond} {
 		if *n == Unlimited {
-			*n = 0 // as records have it
+			*n = 0 // as in records
 		}
 	}
 	return pace.Limit(r)

@@ -312,8 +312,8 @@ func Example_nightly() {
 	// the first one is cleaned up: true
 }
 
-// TestNights calls a schedule at one in the morning, over weeks in which clocks change. Each night
-// has a job of its own with the date of the night. A repeated call starts no job.
+// TestNights starts the nightly job at one in the morning, over weeks in which clocks change. Each
+// night must have one job, whose ID contains the date. A repeated start must return the same job.
 func TestNights(t *testing.T) {
 	t.Parallel()
 	zone, err := time.LoadLocation("Europe/Berlin")
@@ -350,7 +350,7 @@ func TestNights(t *testing.T) {
 
 // Export.
 
-// A Bucket keeps objects. To put one again replaces it.
+// A Bucket stores objects by name. Put replaces an earlier object of the same name.
 type Bucket interface {
 	Put(ctx context.Context, name string, content []byte) error
 }
@@ -459,7 +459,7 @@ func (m *memory) Put(_ context.Context, name string, content []byte) error {
 	return nil
 }
 
-// A world knows all addresses but "nowhere".
+// A world is a Geocoder that finds all addresses except "nowhere".
 type world struct{ requests atomic.Int64 }
 
 func (w *world) Find(_ context.Context, texts []string) ([]datastore.GeoPoint, []error, error) {

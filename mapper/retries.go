@@ -36,10 +36,10 @@ const (
 	DefaultVisitAttempts  = 10
 )
 
-// MaxDeaths is how often one entity may kill a process. If an entity may have killed a process,
-// another process runs the function on it and does nothing else. After MaxDeaths such processes
-// have died, the entity is recorded as a failure. The same holds for a job's finalizer; then the
-// job fails.
+// MaxDeaths is how many times one entity may kill a process. If an entity may have killed a
+// process, another process runs the function on it and does nothing else. After MaxDeaths such
+// processes have died, the entity is recorded as a failure. The same rule applies to a job's
+// finalizer, but then the job fails.
 const MaxDeaths = 5
 
 // WithRetryPolicy sets the retry policy of the mapper's jobs. [StartOptions].Retries overrides its
@@ -53,7 +53,8 @@ func (m *Mapper[P]) WithRetryPolicy(r RetryPolicy) *Mapper[P] {
 	return m
 }
 
-// of fills in zero fields from the mapper's definition, and then from the defaults.
+// of returns the policy with its zero fields filled in: from the mapper's definition, or else from
+// the defaults.
 func (r RetryPolicy) of(def *function.Definition) RetryPolicy {
 	attempts := DefaultUpdateAttempts
 	if def.Mode == function.Visit {
@@ -67,7 +68,7 @@ func (r RetryPolicy) of(def *function.Definition) RetryPolicy {
 	}
 }
 
-// retriesOf returns the retry policy that a job's record has.
+// retriesOf returns the retry policy in a job's record.
 func retriesOf(j *record.Job) RetryPolicy {
 	b := j.Backoff()
 	return RetryPolicy{MaxAttempts: int(b.Attempts), MinBackoff: b.First, MaxBackoff: b.Max}
@@ -78,7 +79,8 @@ const (
 	longestWait  = 7 * 24 * time.Hour // the longest wait; Cloud Tasks takes tasks for up to 30 days
 )
 
-// validate checks a retry policy. Zero fields are defaults.
+// validate returns an error if a field of the policy is invalid. Zero fields are valid: they stand
+// for defaults.
 func (r RetryPolicy) validate(name setting.Name) error {
 	switch {
 	case r.MaxAttempts < 0 || r.MaxAttempts > mostAttempts:

@@ -47,8 +47,8 @@ type TickOutcome string
 // Outcomes of a tick.
 const (
 	TickStarted TickOutcome = "started" // the tick has started a run
-	// the tick starts no run: a job prevented it, a later tick was called first, or a later tick
-	// took its place while it waited
+	// TickSkipped means that the tick starts no run. A job prevented it, a later tick was called
+	// before it, or a later tick replaced it while it waited.
 	TickSkipped TickOutcome = "skipped"
 	TickQueued  TickOutcome = "queued"  // the tick waits for the end of a job
 	TickRefused TickOutcome = "refused" // the tick waited, and then its start was refused: the log says why
@@ -136,7 +136,7 @@ func (s *Schedule[P]) Tick(
 	if o != nil {
 		t.Options = *o
 	}
-	// also if it waits, and another engine starts it
+	// This is also true if the tick waits, and another engine starts its run later.
 	t.Options.AllowOverlap = t.Options.AllowOverlap || EngineFromContext(ctx) != nil
 	if err := s.check(e, t); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
@@ -181,7 +181,7 @@ func (s *Schedule[P]) check(e *Engine, t tick) error {
 	case s.overlap != OverlapSkip && !slices.Contains(e.schedules, s.name):
 		return fmt.Errorf("the schedule is not among the engine's EngineOptions.Schedules, and nothing would start a "+
 			"tick that waits, as it may with the overlap %q", s.overlap)
-	case t.At.Year() <= 1: // or it is the zero time
+	case t.At.Year() <= 1: // the time is zero
 		return errors.New("the tick has no time")
 	case time.Until(t.At) > mostAhead:
 		return fmt.Errorf("the tick is at %v, which is more than %v from now: all that come before it would be skipped",
@@ -196,38 +196,38 @@ func (s *Schedule[P]) check(e *Engine, t tick) error {
 // mostAhead is how far in the future a tick may be.
 const mostAhead = 48 * time.Hour
 
-// A tick has the time at which a run is due, and the run's arguments. If it has to wait, it is
-// stored as the JSON of a [storedTick].
+// A tick is a time at which a schedule's run is due, with the arguments of the run. If the run has
+// to wait, the tick is stored as a [storedTick].
 type tick struct {
 	At      time.Time       `json:"at"`
 	Query   Query           `json:"query"`
 	Params  json.RawMessage `json:"params"`
 	Options StartOptions    `json:"options"`
 
-	waited bool // whether it has waited, and the engine has the queue that it waited for
+	waited bool // whether the tick has waited, and its run is started only now
 }
 
-// A storedTick is the stored form of a tick that waits.
+// A storedTick is a waiting tick as it is stored, in JSON.
 type storedTick struct {
 	tick
 	Mapper  string      `json:"mapper,omitempty"` // the tick's mapper; older builds store none
 	Options tickOptions `json:"options"`
 }
 
-// tickOptions are the settings of a stored tick. They are stored twice: under their current names,
-// and under the old names, which processes of an older build read.
+// tickOptions are the settings in a stored tick. They have two sets of names in the JSON: the
+// current names, and the old names that processes of an older build read.
 type tickOptions struct {
 	StartOptions
 	oldnames.Start
 }
 
-// newOptions returns settings under both names.
+// newOptions returns settings with both sets of names.
 func newOptions(o StartOptions) tickOptions {
 	return tickOptions{o, oldnames.Start{Rehearse: o.DryRun, Beside: o.AllowOverlap, Workers: o.ExpectedWorkers,
 		Timeout: o.EntityTimeout}}
 }
 
-// current returns settings from either form.
+// current returns the settings, whichever names they were stored under.
 func (o tickOptions) current() StartOptions {
 	now, old := o.StartOptions, o.Start
 	now.DryRun, now.AllowOverlap = now.DryRun || old.Rehearse, now.AllowOverlap || old.Beside
@@ -236,9 +236,8 @@ func (o tickOptions) current() StartOptions {
 	return now
 }
 
-// turns returns the store's access to the record of this schedule, for a tick that has waited or
-// not. If start is not nil, it is the start of the run, and its mapper and kinds tell which other
-// jobs prevent the run.
+// turns returns the store's access to the schedule's record. The argument waited says that the tick
+// has waited. If start is not nil, its mapper and kinds determine which other jobs prevent the run.
 func (s *Schedule[P]) turns(e *Engine, start *starting, waited bool) store.Turns {
 	t := store.Turns{Store: store.New(e.client), Name: s.name, RunID: s.JobID, Jumps: s.overlap == OverlapReplace,
 		Queues: e.queues.owners(), Waited: waited}
@@ -248,8 +247,8 @@ func (s *Schedule[P]) turns(e *Engine, start *starting, waited bool) store.Turns
 	return t
 }
 
-// decides is the number of times that a tick checks whether its run may start. It checks again if
-// the job that prevented the run has ended meanwhile.
+// decides is how many times a tick checks whether its run may start. It checks again if the jobs
+// that prevent the run have changed meanwhile.
 const decides = 5
 
 // tick starts the run of a tick. If another job prevents the run, it does what the schedule's
@@ -267,11 +266,12 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 		var waits store.WaitsError
 		err = turns.May(ctx, t.At) // before any task is enqueued
 		replaces := errors.As(err, &waits) && s.replaces(waits)
-		if waits.Waits && !replaces { // its arguments were checked before it waited
+		if waits.Waits && !replaces { // the arguments were checked before the tick waited
 			return &TickResult{TickQueued, e.Job(waits.Other())}, nil
 		}
 		if err == nil || s.overlap != OverlapSkip {
-			// Check that the run can start before a tick waits for it, or a job is aborted for it.
+			// Before the tick waits, or another job is aborted for it, check that the run could
+			// start.
 			if err := s.ready(ctx, start, err); err != nil {
 				return nil, err
 			}
@@ -284,7 +284,7 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 			waits = store.WaitsError{}
 		}
 		switch {
-		case errors.As(err, new(store.HeldError)): // another start was faster
+		case errors.As(err, new(store.HeldError)): // another job was started meanwhile
 			continue
 		case !errors.As(err, &waits):
 			return nil, err
@@ -296,7 +296,7 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 			}
 			continue
 		}
-		t.Options.Queue = start.on.queue.Name() // so that no other service starts its run
+		t.Options.Queue = start.on.queue.Name() // so that no other service can start the waiting run
 		decided, err := s.wait(ctx, turns, t)
 		if err != nil {
 			return nil, err
@@ -309,14 +309,14 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 }
 
 // replaces reports whether a tick may abort the job that prevents its run. With [OverlapReplace] it
-// may abort the schedule's last run, and no other job.
+// may abort the schedule's last run, but no other job.
 func (s *Schedule[P]) replaces(waits store.WaitsError) bool {
 	return s.overlap == OverlapReplace && waits.Run.ID != "" && waits.Held.ID == ""
 }
 
-// makeWay removes what prevents a tick's run: it starts the run of an earlier waiting tick, or
-// aborts the schedule's last run. A tick that waits in a queue that this engine does not have is
-// refused, because the queue may be gone.
+// makeWay removes what prevents a tick's run. If an earlier tick waits, makeWay starts that tick's
+// run. Otherwise it aborts the schedule's last run. If the earlier tick waits for a queue that this
+// engine does not have, it is refused, because that queue may no longer exist.
 func (s *Schedule[P]) makeWay(ctx context.Context, e *Engine, turns store.Turns, at time.Time,
 	waits store.WaitsError,
 ) error {
@@ -337,8 +337,9 @@ func (s *Schedule[P]) makeWay(ctx context.Context, e *Engine, turns store.Turns,
 	return nil
 }
 
-// wait records that a tick waits, with the arguments of its run. With [OverlapSkip] it records that
-// the tick is skipped. If the store has recorded another outcome before, decided has it.
+// wait records that a tick waits, together with the arguments of its run. With [OverlapSkip], it
+// records that the tick was skipped. If another outcome of the tick is already recorded, wait
+// returns it in decided.
 func (s *Schedule[P]) wait(ctx context.Context, turns store.Turns, t tick) (decided store.WaitsError, err error) {
 	var what []byte
 	if s.overlap != OverlapSkip {
@@ -349,8 +350,9 @@ func (s *Schedule[P]) wait(ctx context.Context, turns store.Turns, t tick) (deci
 	return turns.Wait(ctx, t.At, what)
 }
 
-// ready reads what the run needs from the database and the queue, unless that is done. The argument
-// may is the store's answer whether the run may start. If the answer is final, ready does nothing.
+// ready reads from the database and the queue what the run needs, if start has not read it yet. The
+// argument may is the store's answer to whether the run may start. If this answer is final, ready
+// reads nothing.
 func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) error {
 	var waits store.WaitsError
 	if start.created != nil || may != nil && (!errors.As(may, &waits) || waits.Became != "") {
@@ -359,9 +361,9 @@ func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) err
 	return start.findOut(ctx)
 }
 
-// replace aborts the schedule's last run, so that a tick's run can start. The transaction also
-// checks that nothing else prevents the tick's run. The history names the tick as the reason,
-// unless the caller gives another.
+// replace aborts the schedule's last run, so that the run of another tick can start. The argument
+// at is the time of that tick. The same transaction checks that nothing else prevents the tick's
+// run. If the caller has given no reason, the job's history names the tick as the reason.
 func (s *Schedule[P]) replace(ctx context.Context, e *Engine, turns store.Turns, at time.Time, run record.Ref) error {
 	if observe.Why(ctx) == "" {
 		ctx = WithReason(ctx, "replaced by the run of "+s.Name()+" that was due at "+at.UTC().Format(time.RFC3339))
@@ -372,15 +374,15 @@ func (s *Schedule[P]) replace(ctx context.Context, e *Engine, turns store.Turns,
 	return jobs.Abort(ctx, job.ref())
 }
 
-// errTaken says that a tick can never start a run, because another job has its ID.
+// errTaken says that a tick can never start a run, because another job has the run's ID.
 var errTaken = fmt.Errorf("%w: the schedule has not started the job that has the ID of the run", ErrWrongState)
 
-// run starts the job of a tick in a transaction that also records the tick's outcome.
+// run starts the job of a tick. The same transaction records the tick's outcome.
 func (s *Schedule[P]) run(ctx context.Context, e *Engine, start *starting, t tick) (*Job, error) {
 	turns := s.turns(e, start, t.waited)
 	began := &turn{s.name, func(tx *datastore.Transaction) error { return turns.Begin(tx, t.At, t.Options.ID) }}
 	job, err := start.run(ctx, began)
-	if err == nil && job.incarnation != start.created.Incarnation { // a job of its ID existed
+	if err == nil && job.incarnation != start.created.Incarnation { // a job with this ID existed already
 		if err = turns.May(ctx, t.At); err == nil {
 			err = fmt.Errorf("job %s: %w", t.Options.ID, errTaken)
 		}
@@ -388,7 +390,7 @@ func (s *Schedule[P]) run(ctx context.Context, e *Engine, start *starting, t tic
 	return job, err
 }
 
-// hopeless are the errors after which a waiting tick can never start a run.
+// hopeless are the errors after which a waiting tick will never be able to start a run.
 var hopeless = []error{ErrInvalidArgument, ErrIDTaken, ErrWrongQueue, errTaken}
 
 // Advance starts the run of the waiting tick, if there is one and nothing prevents it any more.
@@ -418,7 +420,7 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	t := stored.tick
 	t.At, t.Options, t.waited = t.At.UTC(), stored.Options.current(), true
 	if _, err := e.queues.forStart(&s.mapper.def, &t.Options); err != nil {
-		return fail(fmt.Errorf("%w: %w", ErrWrongQueue, err)) // another engine may have the queue
+		return fail(fmt.Errorf("%w: %w", ErrWrongQueue, err)) // another engine may have that queue
 	}
 	if err = s.of(stored.Mapper); err == nil {
 		_, err = s.tick(apart(ctx), e, t)
@@ -432,8 +434,9 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	return nil
 }
 
-// refuse records that the run of a waiting tick can't start, and logs why. The caller is the tick
-// at, which is the same one or a later one.
+// refuse records that the run of a waiting tick can't start, and logs why. The argument waiting is
+// the time of that tick. The argument at is the time of the tick that is being handled, which is
+// the same or later.
 func (s *Schedule[P]) refuse(
 	ctx context.Context, e *Engine, turns store.Turns, waiting, at time.Time, why error,
 ) error {
@@ -445,8 +448,8 @@ func (s *Schedule[P]) refuse(
 	return err
 }
 
-// of returns an error if a waiting tick was called for another mapper than the schedule has now. The
-// tick's query and parameters were not meant for this one.
+// of returns an error if a waiting tick was called for another mapper than the schedule has now.
+// The tick's query and parameters belong to the old mapper.
 func (s *Schedule[P]) of(mapper string) error {
 	if mapper == "" || mapper == s.mapper.def.Name {
 		return nil
@@ -456,13 +459,13 @@ func (s *Schedule[P]) of(mapper string) error {
 }
 
 // apart returns a context in which [EngineFromContext] finds no engine. A task that ends a job may
-// also start the run of a waiting tick. The start of the run must not count as one that the job's
+// also start the run of a waiting tick. This start must not be treated as one that the job's
 // finalizer makes.
 func apart(ctx context.Context) context.Context {
 	return context.WithValue(ctx, engineKey{}, (*Engine)(nil))
 }
 
-// advance calls [Schedule.Advance] of all schedules.
+// advance calls [Schedule.Advance] for all of the schedules.
 func advance(ctx context.Context, e *Engine, all []AnySchedule) error {
 	var failed []error
 	for _, s := range all {

@@ -7,8 +7,8 @@ import (
 	"github.com/scattermap/scattermap/internal/oldnames"
 )
 
-// TestStoredOptions checks that a waiting tick has its settings, whichever names it was stored
-// under, and that both builds find what this one stores.
+// TestStoredOptions checks that the settings of a waiting tick are read under the current and the
+// old names. Both builds must be able to read the settings that this build stores.
 func TestStoredOptions(t *testing.T) {
 	want := StartOptions{DryRun: true, AllowOverlap: true, ExpectedWorkers: 3, EntityTimeout: time.Minute}
 	old := oldnames.Start{Rehearse: true, Beside: true, Workers: 3, Timeout: time.Minute}

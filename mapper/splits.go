@@ -30,7 +30,7 @@ type SplitsOptions struct {
 	Count bool
 }
 
-// maxSplits is how many parts a query has at most.
+// maxSplits is the largest number of parts into which a query can be cut.
 const maxSplits = 10_000
 
 // Splits cuts a query over one kind in one namespace into up to n parts with about the same number
@@ -98,7 +98,8 @@ type SplitsWay struct {
 	Note string `json:"note,omitempty"` // a warning if Sampled is less than Asked
 }
 
-// fewKeys returns the Note of a way that got fewer keys than it requested, or "".
+// fewKeys returns the Note for a way that has received fewer sampled keys than it asked for.
+// Otherwise it returns "".
 func fewKeys(asked, sampled int) string {
 	switch {
 	case sampled >= asked:

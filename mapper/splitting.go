@@ -20,5 +20,5 @@ type Splitting struct {
 	Bisect bool `json:"bisect,omitempty"`
 }
 
-// strategy converts the splitting into a strategy of package split.
+// strategy converts the splitting for package split.
 func (sp Splitting) strategy() split.Strategy { return split.Strategy(sp) }

@@ -32,7 +32,7 @@ func (e *Engine) StartByName(
 		return nil, errNoEngine
 	}
 	def, ok := e.mappers[mapper]
-	if !ok || undo.Is(mapper) { // only Job.Undo starts undos
+	if !ok || undo.Is(mapper) { // undos are started only by Job.Undo
 		return nil, fmt.Errorf("mapper: start: %w %q: have %s", ErrUnknownMapper, mapper, e.names())
 	}
 	if onlyInside(def) {
@@ -60,7 +60,8 @@ func (e *Engine) start(
 	return s.run(ctx, nil)
 }
 
-// A starting is a job that is about to start: its arguments, and what is known about it so far.
+// A starting is a job that is about to start: the arguments of its start, and what has been found
+// out for it.
 type starting struct {
 	engine  *Engine
 	on      *ownQueue // the job's queue
@@ -82,7 +83,7 @@ func (s *starting) traced(ctx context.Context) (context.Context, func(error)) {
 	return s.engine.jobs.Observer.Start(ctx, s.def.Name, s.opts.ID[:min(len(s.opts.ID), 100)])
 }
 
-// prepare checks the arguments of a start, without a call of the database or the queue.
+// prepare checks the arguments of a start. It makes no calls of the database or the queue.
 func (e *Engine) prepare(
 	def *function.Definition, query Query, params json.RawMessage, o *StartOptions,
 ) (*starting, error) {
@@ -109,7 +110,7 @@ func (e *Engine) prepare(
 	if e.mappers[def.Name] != def {
 		return nil, s.fail(fmt.Errorf("%w: it is not among the mappers of this engine", ErrUnknownMapper))
 	}
-	if s.query = query.inner(); !undo.Is(def.Name) { // an undo is over records
+	if s.query = query.inner(); !undo.Is(def.Name) { // the query of an undo selects records
 		s.query, err = s.query.Normal(def.Mode == function.Update)
 	}
 	if err = cmp.Or(err, s.opts.validate(longest, deadline)); err == nil {
@@ -125,8 +126,8 @@ func (e *Engine) prepare(
 	return s, nil
 }
 
-// findOut reads from the database and the queue what the start needs, and makes the job's record.
-// It returns an error if they can't run the job.
+// findOut reads from the database and the queue what the start needs to know, and makes the job's
+// record. It returns an error if the job can't run with this database and this queue.
 func (s *starting) findOut(ctx context.Context) (err error) {
 	e := s.engine
 	if !undo.Is(s.def.Name) && !names.Owns(ctx) {
@@ -155,14 +156,14 @@ func (s *starting) findOut(ctx context.Context) (err error) {
 	return nil
 }
 
-// A turn says that a job's start is a run of a schedule.
+// A turn is the run of a schedule for which a job is started.
 type turn struct {
 	schedule string
-	begin    func(*datastore.Transaction) error // called in the start's transaction; an error prevents the start
+	begin    func(*datastore.Transaction) error // called in the start's transaction; its error prevents the start
 }
 
-// run starts the job, or returns the job that already has its ID. If t is not nil, the start is a
-// run of a schedule.
+// run starts the job. If a job with its ID exists, run returns that job. If t is not nil, the job
+// is the run t of a schedule.
 func (s *starting) run(ctx context.Context, t *turn) (*Job, error) {
 	var when func(*datastore.Transaction) error
 	if t != nil {
@@ -179,12 +180,12 @@ func (s *starting) run(ctx context.Context, t *turn) (*Job, error) {
 	return &Job{ID: job.ID, incarnation: job.Incarnation, engine: s.engine}, nil
 }
 
-// maxArguments limits the bytes of a job's query and parameters together, as JSON. A record has up
-// to 1 MiB, and the job's record also needs room for counters (package tally), and for kinds and
-// namespaces (maxSpaceBytes).
+// maxArguments is the largest size of a job's query and parameters together, as JSON in bytes. A
+// record has up to 1 MiB. The job's record also needs room for counters (package tally), and for
+// the numbers of each kind and namespace (maxSpaceBytes).
 const maxArguments = 320 << 10
 
-// newJob returns the record of a new job.
+// newJob returns the record of a job that is about to start.
 func newJob(
 	def *function.Definition, q query.Query, params json.RawMessage, opts StartOptions, queue string, concurrent int,
 	number uint64,
@@ -206,7 +207,7 @@ func newJob(
 		if err != nil {
 			return nil, err
 		}
-		if string(text) != "{}" { // {} is the default
+		if string(text) != "{}" { // {} stands for the default
 			*to = text
 		}
 	}
@@ -219,8 +220,8 @@ func newJob(
 	return j, nil
 }
 
-// fillIn fills in and checks the settings that depend on concurrent, the number of tasks that the
-// queue delivers at once; 0 is unknown.
+// fillIn sets the default number of workers, and checks the settings that depend on it. The queue
+// delivers up to concurrent tasks at the same time; 0 means unknown.
 func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int, deadline time.Duration) error {
 	opts.ExpectedWorkers = cmp.Or(opts.ExpectedWorkers, min(concurrent, maxWorkers), defaultWorkers)
 	err := opts.Rate.limit().Validate("StartOptions.Rate", int64(max(opts.ExpectedWorkers, concurrent)),
@@ -235,8 +236,8 @@ func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int, 
 	return nil
 }
 
-// adapt changes the record of a job that moves to the queue to. It returns an error if the job
-// can't run there.
+// adapt changes a job's record for a move of the job to the queue to. It returns an error if the
+// job can't run there.
 func (e *Engine) adapt(ctx context.Context, to *ownQueue, j *record.Job) error {
 	def, deadline := e.mappers[j.Mapper], to.queue.DispatchDeadline()
 	if def == nil {

@@ -47,7 +47,7 @@ type HistoryEntry struct {
 	State  State     `json:"state"`            // the job's state after the change
 }
 
-// hookOf converts the user's OnStateChange into a hook of package observe. It returns nil for nil.
+// hookOf converts a user's function OnStateChange for package observe. For nil it returns nil.
 func hookOf(onState func(context.Context, StateChange)) func(context.Context, observe.Change) {
 	if onState == nil {
 		return nil

@@ -31,23 +31,24 @@ type Status struct {
 	Query  Query  `json:"query"`
 	State  State  `json:"state"`
 	Phase  Phase  `json:"phase"` // what the job does or waits for, with more detail than State
-	// why the job has failed, was paused by a limit, makes no progress, or retries something
+	// Error says why the job has failed, was paused by a limit, makes no progress, or retries
+	// something.
 	Error string `json:"error,omitempty"`
-	// whether a limit of the job, which Error names, has paused the job; false if a caller has
+	// Limited says that one of the job's limits, which Error names, has paused the job.
 	Limited bool `json:"limited,omitempty"`
-	// why the job is not faster: its Error, who paused it, its Rate, or what it waits for; empty if
-	// the job has ended, or if that is unknown
+	// Bottleneck says why the job is not faster. This may be its Error, who paused it, its Rate, or
+	// what it waits for. It is empty if the job has ended, or if the reason is unknown.
 	Bottleneck string    `json:"bottleneck,omitempty"`
 	Created    time.Time `json:"created"`        // when the job was started
 	Ended      time.Time `json:"ended,omitzero"` // zero until it has ended
 	UndoneBy   string    `json:"undo,omitempty"` // the ID of the job that undoes this one, see [Job.Undo]
 
 	Progress Progress `json:"progress"`
-	// about what the job has cost so far, at the prices of [EngineOptions].Prices, without the
-	// calls that the function itself makes
+	// Dollars is about what the job has cost so far, at the prices of [EngineOptions].Prices. It
+	// does not include calls that the function itself makes.
 	Dollars float64 `json:"dollars"`
-	// about what the job will have cost at its end, if the remaining entities cost as much as those
-	// so far; -1 if unknown
+	// DollarsTotal is about what the job will have cost at its end, if the remaining entities cost
+	// as much as the earlier ones. It is -1 if unknown.
 	DollarsTotal float64 `json:"dollars_total"`
 
 	// Params are the job's parameters as JSON. Settings are its current settings, with defaults
@@ -79,22 +80,23 @@ type Status struct {
 	Total     int64       `json:"total"`
 	Bounds    CountBounds `json:"bounds"`
 
-	// processed entities that an [Update] has changed or deleted
+	// Written counts the processed entities that an [Update] has changed or deleted.
 	Written int64 `json:"written"`
-	// calls that the function has announced by [Entity.AwaitCall] for committed pages. Repeated
-	// runs count, and calls of lost deliveries are missing
+	// Calls counts the calls that the function has announced by [Entity.AwaitCall] for committed
+	// pages. Repeated runs count. Calls of deliveries that have died are missing.
 	Calls int64 `json:"calls"`
-	// how often the function of an [Update] ran again because others had changed an entity
+	// Conflicts is how many times the function of an [Update] ran again because others had changed
+	// an entity.
 	Conflicts int64            `json:"conflicts"`
 	Counters  map[string]int64 `json:"counters"` // what the function has counted
 	Pages     int64            `json:"pages"`    // the number of commits of pages with entities
-	// the number of pages that ended at a limit: of count, bytes or time
+	// FullPages is the number of pages that ended at a limit: of count, bytes or time.
 	FullPages int64 `json:"full_pages"`
-	// ranges for which a task was enqueued
+	// Tasks is the number of ranges for which a task was enqueued.
 	Tasks      int64 `json:"tasks"`
 	OpenRanges int64 `json:"open"` // the number of ranges that are not done
-	// the greatest depth of a range: the first range has depth 0, and a range that was cut off
-	// another one has that one's depth plus one
+	// MaxDepth is the greatest depth of a range. The first range has depth 0. A range that was cut
+	// off another one has the depth of that one plus one.
 	MaxDepth int64 `json:"depth"`
 
 	// CountersDropped says that the job has exceeded the limits of counters, has failed for that
@@ -148,7 +150,7 @@ type KindStatus struct {
 	Failures  int64  `json:"failures"`
 }
 
-// spacesOf returns the numbers of kinds and namespaces, in order.
+// spacesOf returns the numbers for each kind in each namespace, sorted.
 func spacesOf(t *record.Totals) (all []KindStatus) {
 	for _, name := range slices.Sorted(maps.Keys(t.Spaces)) {
 		namespace, kind, _ := strings.Cut(name, "/")
@@ -214,15 +216,16 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	return s, nil
 }
 
-// Limits of countBlind: how many ranges it counts, and how many entities of each.
+// Limits of countBlind: the number of ranges that it counts, and the number of entities that it
+// counts in each.
 const (
 	mostBlind   = 4
 	blindCounts = 100_000
 )
 
 // countBlind counts the entities of pending ranges whose sizes are unknown, so that [Job.Status]
-// can say how much remains. Such a range is the whole job before its first page, or the range of a
-// job with one worker.
+// can say how much remains. Such a range is the whole query before the job's first page, or the
+// range of a job with one worker.
 func (e *Engine) countBlind(ctx context.Context, q query.Query, s *record.Sample) {
 	if s == nil || s.Blind == 0 || s.Blind > mostBlind || s.LeftScale != 1 || q.Many() {
 		return
@@ -239,7 +242,7 @@ func (e *Engine) countBlind(ctx context.Context, q query.Query, s *record.Sample
 	}
 }
 
-// show copies the numbers, progress and phase of the estimate m into the status.
+// show copies the estimated numbers, progress and phase from m into the status.
 func (s *Status) show(m estimate.State) {
 	s.Processed, s.Failures, s.Remaining, s.Total = m.Processed.About, m.Failures.About, m.Remaining.About,
 		m.Total.About
@@ -249,7 +252,7 @@ func (s *Status) show(m estimate.State) {
 	s.Phase, s.Bottleneck = Phase(m.Phase), m.Reason
 }
 
-// Bounds are the bounds of an estimate. Max is -1 if nothing bounds it.
+// Bounds are the bounds of an estimate. Max is -1 if there is no upper bound.
 type Bounds struct {
 	Min int64 `json:"min"`
 	Max int64 `json:"max"`
@@ -287,7 +290,8 @@ type Progress struct {
 	TimeLeftMax time.Duration `json:"left_at_most_ns"`
 }
 
-// statusOf returns the status of a job whose records add up to sum, without numbers of entities.
+// statusOf returns the status of a job, except for the numbers of its entities. The job's records
+// add up to sum.
 func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	q, err := query.Of(j)
 	if err != nil {
@@ -301,7 +305,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 		CleanedUp: j.Cleaned, CleaningUp: j.Cleaning != "", CleanUpAt: j.DueAt(), RetiredAt: j.CleanedAt,
 		ID:     j.ID,
 		Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State),
-		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && (j.Limited || j.Poor),
+		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && (j.Limited || j.OverBudget),
 		Params: slices.Clone(j.Params), Settings: settings, Created: j.Created,
 		Ended: j.Ended, UndoneBy: j.Undo,
 		Written: sum.Written, Calls: sum.Calls, Conflicts: sum.Conflicts, Counters: sum.Counters,
@@ -311,8 +315,8 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	}, nil
 }
 
-// completionOf returns the status that a job's finalizer gets. All of the job's entities are done,
-// and sum is the total of all of the job's records.
+// completionOf returns the status for a job's finalizer. All entities of the job are done, and all
+// of its records add up to sum.
 func completionOf(ctx context.Context, j *record.Job, sum record.Totals) (*Status, error) {
 	s, err := statusOf(j, sum)
 	if err != nil {
@@ -370,7 +374,7 @@ type FailureCause struct {
 	Example   Failure `json:"example"`
 }
 
-// causesRead is how many failures FailureCauses reads.
+// causesRead is the largest number of failures that FailureCauses reads.
 const causesRead = 1000
 
 // FailureCauses groups the job's failures by their errors, and returns the most frequent cause
@@ -402,7 +406,7 @@ func (j *Job) FailureCauses(ctx context.Context) ([]FailureCause, error) {
 	return causes, nil
 }
 
-// failureOf returns the failure that a record describes.
+// failureOf returns the failure that a range's record describes.
 func failureOf(r *record.Range) Failure {
 	return Failure{Key: r.Start.Key, Path: names.Key(r.Start.Key), Error: r.Error, Attempts: int(r.Refusals),
 		Time: r.Done}
@@ -453,9 +457,9 @@ func (j *Job) NotUndonePage(ctx context.Context, cursor string) (left []NotUndon
 type Example struct {
 	Key  *datastore.Key `json:"key"`  // in JSON, the result of Key.Encode
 	Path string         `json:"path"` // the key for people, as in [Failure]
-	// the effect: "change", "delete", "put another entity" or "delete another entity"
+	// What is the effect: "change", "delete", "put another entity" or "delete another entity".
 	What string `json:"what"`
-	// the properties that would be changed, put or deleted
+	// Properties are the properties that would be changed, put or deleted.
 	Properties []ExampleProperty `json:"properties,omitempty"`
 }
 

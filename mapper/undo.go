@@ -65,7 +65,7 @@ func (o *UndoOptions) start() StartOptions {
 		FailureLimit: o.FailureLimit, Retain: o.Retain}
 }
 
-// startUndo starts the undo of a job.
+// startUndo starts the undo of a job, or its rehearsal.
 func startUndo(ctx context.Context, j *Job, o *UndoOptions) (undone *Job, err error) {
 	e := j.engine
 	job, err := e.store().LoadJob(ctx, j.ref())
@@ -77,7 +77,7 @@ func startUndo(ctx context.Context, j *Job, o *UndoOptions) (undone *Job, err er
 	case def == nil:
 		return nil, fmt.Errorf("%w %q: have %s", ErrUnknownMapper, job.Mapper, e.names())
 	case def.Mode != function.Update:
-		if record.IsRehearsal(job.Mapper) { // its function is an Update
+		if record.IsRehearsal(job.Mapper) { // a rehearsal runs the function of an Update
 			return nil, fmt.Errorf("%w: it is a rehearsal, and has written nothing", ErrInvalidArgument)
 		}
 		return nil, fmt.Errorf("%w: its mapper %q is no Update, and what that did elsewhere is not known here",
@@ -119,8 +119,8 @@ func startUndo(ctx context.Context, j *Job, o *UndoOptions) (undone *Job, err er
 	return undone, err
 }
 
-// mayUndo returns an error if the job can't be undone. If a job with the ID id exists already, it
-// returns nil: the start of that job then decides.
+// mayUndo returns an error if the job can't be undone. If a job with the undo's ID id exists
+// already, it returns nil, because the start then compares the two.
 func mayUndo(ctx context.Context, e *Engine, job *record.Job, id string) error {
 	if id != "" {
 		if _, err := e.store().LoadJob(ctx, record.Ref{ID: id}); !errors.Is(err, record.ErrNoSuchJob) {
@@ -130,8 +130,8 @@ func mayUndo(ctx context.Context, e *Engine, job *record.Job, id string) error {
 	return job.MayBeUndone()
 }
 
-// isDerived reports whether a mapper has this name because the engine made it from a user's mapper,
-// for rehearsals or undos.
+// isDerived reports whether the engine has made the mapper with this name from a user's mapper, as
+// its rehearsal or undo.
 func isDerived(name string) bool { return record.IsRehearsal(name) || undo.Is(name) }
 
 // A NotUndone is an entity that an undo has not restored: see [Job.NotUndonePage].

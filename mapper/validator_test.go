@@ -8,7 +8,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Raise has the parameters of raise.
+// A Raise holds the parameters of the mapper raise.
 type Raise struct {
 	Percent int64 `json:"percent"`
 }

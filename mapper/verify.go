@@ -24,9 +24,9 @@ import (
 type Proof struct {
 	Ranges  int `json:"ranges"`  // the number of records of ranges, except single entities
 	Pending int `json:"pending"` // the number of ranges that are not done
-	// the number of records of single entities, which were retried alone
+	// SingleEntities is the number of records of single entities, which were retried alone.
 	SingleEntities int `json:"alone"`
-	// the number of single entities that have failed all attempts
+	// Failures is the number of single entities that have failed all attempts.
 	Failures int      `json:"failures"`
 	Problems []string `json:"problems,omitempty"` // descriptions of up to 20 problems
 
@@ -105,7 +105,7 @@ func verify(
 	return found, nil
 }
 
-// prove checks the records of a job. It returns the job's record and the proof.
+// prove reads and checks the records of a job. It returns the job's record and the proof.
 func prove(ctx context.Context, st store.Store, ref record.Ref) (*record.Job, *Proof, error) {
 	job, l, err := ledger.OfRecords(ctx, st, ref)
 	if err != nil {

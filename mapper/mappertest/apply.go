@@ -30,7 +30,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TB is the part of a *testing.T that [Apply], [ApplyKey] and [ApplyBatch] use.
+// TB is the part of *testing.T that [Apply], [ApplyKey] and [ApplyBatch] use.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -56,7 +56,7 @@ type Result struct {
 	// Puts are the other entities that the function put, in the order of the first calls for each.
 	Puts []Put
 
-	// Deletes are the keys of the other entities that the function deleted.
+	// Deletes are the keys of the other entities that the function has deleted.
 	Deletes []*datastore.Key
 }
 
@@ -85,15 +85,15 @@ func Apply[P any](t TB, m *mapper.Mapper[P], entity any, params P) Result {
 	return ApplyKey(t, m, datastore.NameKey("Entity", "test", nil), entity, params)
 }
 
-// ApplyKey is [Apply] for an entity with a given key. The key must be complete.
+// ApplyKey does the same as [Apply], for an entity with the given key. The key must be complete.
 func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, params P) Result {
 	t.Helper()
 	return ApplyContext(context.Background(), t, m, key, entity, params)
 }
 
-// ApplyContext is [ApplyKey] for a function that uses its context. With the context of
-// [Env.WithEngine], [mapper.EngineFromContext] returns an engine, so that the function can start
-// jobs and read other entities. With any other context it returns nil.
+// ApplyContext does the same as [ApplyKey], for a function that uses its context. With a context
+// from [Env.WithEngine], [mapper.EngineFromContext] returns an engine, so that the function can
+// start jobs and read other entities. With any other context it returns nil.
 func ApplyContext[P any](
 	ctx context.Context, t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, params P,
 ) Result {
@@ -141,7 +141,7 @@ func ApplyBatch[E, P any](
 	return results
 }
 
-// imageOf saves an entity, and returns its stored form.
+// imageOf returns the entity as it would be stored.
 func imageOf(t TB, key *datastore.Key, entity any) *pb.Entity {
 	t.Helper()
 	stored, err := property.Save(entity)
@@ -155,7 +155,8 @@ func imageOf(t TB, key *datastore.Key, entity any) *pb.Entity {
 	return image
 }
 
-// result returns the effect of a function on an entity, and changes the entity to its new state.
+// result returns the Result for an effect or an error of the function. It sets the entity to its
+// new state.
 func result(t TB, key *datastore.Key, entity any, effect *function.Effect, err error) Result {
 	t.Helper()
 	if err != nil {
@@ -189,10 +190,10 @@ func result(t TB, key *datastore.Key, entity any, effect *function.Effect, err e
 	return r
 }
 
-// testJob is the job for which Apply calls functions.
+// testJob is the job for which Apply calls a mapper's function.
 var testJob = function.Job{Ref: record.Ref{ID: "mappertest"}}
 
-// run runs a mapper's function on a stored entity.
+// run calls a mapper's function once with a stored entity.
 func run(
 	ctx context.Context, definition any, key *datastore.Key, stored *pb.Entity, params any,
 ) (*function.Effect, error) {
@@ -203,7 +204,7 @@ func run(
 	return call(ctx, testJob, key, stored)
 }
 
-// check returns an error if the mapper, the key or the entity is invalid.
+// check returns an error if the mapper, the key or the entity can't be used.
 func check[P any](m *mapper.Mapper[P], key *datastore.Key, entity any) error {
 	v := reflect.ValueOf(entity)
 	switch {

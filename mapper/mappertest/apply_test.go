@@ -39,7 +39,7 @@ var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 	return nil
 })
 
-// A positive is parameters that can check themselves.
+// A positive is a type of parameters with a method Validate.
 type positive struct{ N int }
 
 func (p *positive) Validate() error {
@@ -49,7 +49,7 @@ func (p *positive) Validate() error {
 	return nil
 }
 
-// TestApply checks what a result says about a function's effects.
+// TestApply checks that a result has the function's effects.
 func TestApply(t *testing.T) {
 	a := account{Balance: 5, Owner: "Ann"}
 	r := mappertest.Apply(t, addCredit, &a, credit{10})
@@ -69,7 +69,7 @@ func TestApply(t *testing.T) {
 	if r := mappertest.Apply(t, addCredit, &account{Balance: -5, Owner: "Ann"}, credit{1}); r.Err == nil || r.Changed {
 		t.Errorf("an error: %+v", r)
 	}
-	// A field that is not stored yet, and a function that changes nothing.
+	// A stored entity that lacks a field is changed, even if the function changes nothing.
 	type older struct{ Owner string }
 	if r := mappertest.Apply(t, addCredit, &older{"Ann"}, credit{}); r.Err != nil || !r.Changed {
 		t.Errorf("a new field: %+v", r)
@@ -91,8 +91,8 @@ func TestApply(t *testing.T) {
 		r.Counters["skipped"] != 1 {
 		t.Errorf("skipped: %+v, %+v", r, a)
 	}
-	// Properties that the mapper's type does not declare stay. A property that does not fit is an
-	// error.
+	// Properties that the mapper's type does not declare stay. A property that does not fit its
+	// field is an error.
 	list := datastore.PropertyList{{Name: "Balance", Value: int64(1)}, {Name: "Owner", Value: "Ann"},
 		{Name: "Other", Value: "x"}}
 	if r := mappertest.ApplyKey(t, addCredit, datastore.IDKey("Account", 7, nil), &list, credit{1}); r.Err != nil ||
@@ -126,7 +126,8 @@ var creditAll = mapper.UpdateBatches("credit-all", 4,
 		return nil
 	})
 
-// TestApplyBatch checks the results of a batch, of an error that fails it, and of one entity.
+// TestApplyBatch checks the results of a batch, of an error that fails the whole batch, and of an
+// error of one entity.
 func TestApplyBatch(t *testing.T) {
 	all := []*account{{5, "Ann"}, {-5, "Cid"}, {0, "Dan"}}
 	r := mappertest.ApplyBatch(t.Context(), t, creditAll, all, credit{10})
@@ -173,8 +174,8 @@ func make5() (all []*account) {
 	return all
 }
 
-// TestPuts checks that a result has every put in order, with incomplete keys, and with keys that
-// differ only in their namespace.
+// TestPuts checks that a result has all puts in order, also with incomplete keys, and with keys
+// that differ only in the namespace.
 func TestPuts(t *testing.T) {
 	foreign := datastore.NameKey("Receipt", "a", nil)
 	foreign.Namespace = "n"
@@ -198,7 +199,7 @@ func TestPuts(t *testing.T) {
 	}
 }
 
-// A basket has every kind of field that loading treats differently.
+// A basket has fields of all types for which loading differs.
 type basket struct {
 	Key   *datastore.Key `datastore:"__key__"`
 	Items []string
@@ -212,14 +213,14 @@ type line struct {
 	N   int64
 }
 
-// loader is a basket that loads and saves itself, and has its key loaded.
+// A loader is a basket with its own Load, Save and LoadKey.
 type loader struct{ basket }
 
 func (l *loader) LoadKey(k *datastore.Key) error      { l.Key = k; return nil }
 func (l *loader) Load(p []datastore.Property) error   { return datastore.LoadStruct(&l.basket, p) }
 func (l *loader) Save() ([]datastore.Property, error) { return datastore.SaveStruct(&l.basket) }
 
-// empty empties a basket, but for its lines.
+// empty is a mapper that empties all fields of a basket except its lines.
 var empty = mapper.Update("empty", func(_ context.Context, b *mapper.Entity[basket], _ mapper.NoParams) error {
 	if !b.Key.Equal(b.Value.Key) {
 		return fmt.Errorf("the field has the key %v, want %v", b.Value.Key, b.Key)
@@ -237,8 +238,8 @@ func full(key *datastore.Key) basket {
 		Lines: []line{{N: 1}, {Key: inner, N: 2}}}
 }
 
-// TestLoadedAnew checks that nothing of the entity's old value remains, and that fields for keys
-// work, set or not.
+// TestLoadedAnew checks that an entity has none of its old values after Apply, and that fields for
+// keys are loaded.
 func TestLoadedAnew(t *testing.T) {
 	key := datastore.IDKey("Basket", 7, nil)
 	want := full(key)
@@ -260,7 +261,7 @@ func TestLoadedAnew(t *testing.T) {
 			t.Errorf("loader, key %v (-want +got):\n%s", before, cmp.Diff(want, l.basket))
 		}
 	}
-	// In a list, fields for keys are no properties, as in Datastore.
+	// In a PropertyList, the field for the key is no property, as in Datastore.
 	b := full(key)
 	saved, err := datastore.SaveStruct(&b)
 	if err != nil {
@@ -274,7 +275,7 @@ func TestLoadedAnew(t *testing.T) {
 }
 
 // TestUntouched checks that an entity is unchanged after an error, even if the function has changed
-// it in place.
+// data inside it.
 func TestUntouched(t *testing.T) {
 	m := mapper.Update("spoil", func(_ context.Context, b *mapper.Entity[basket], _ mapper.NoParams) error {
 		b.Value.Photo[0], b.Value.Items[0], b.Value.Lines[1].Key.Name = 'x', "x", "x"
@@ -286,8 +287,8 @@ func TestUntouched(t *testing.T) {
 	}
 }
 
-// TestUnknownProperties adds properties that the test's type does not declare, also in embedded
-// entities. The declared ones are loaded.
+// TestUnknownProperties uses entities with properties that the test's type does not declare, also
+// inside embedded entities. The declared properties must be loaded.
 func TestUnknownProperties(t *testing.T) {
 	type newLine struct{ N, M int64 }
 	type newBasket struct {
@@ -301,11 +302,11 @@ func TestUnknownProperties(t *testing.T) {
 		return nil
 	})
 	want := basket{Key: datastore.NameKey("Entity", "test", nil), Items: []string{"c"}, Lines: []line{{N: 1}}}
-	b := basket{Lines: []line{{N: 5}}} // a nil key is not stored, so newLine drops nothing
+	b := basket{Lines: []line{{N: 5}}} // a nil key is not stored
 	if r := mappertest.Apply(t, m, &b, mapper.NoParams{}); r.Err != nil || !cmp.Equal(b, want) {
 		t.Errorf("%+v (-want +got):\n%s", r, cmp.Diff(want, b))
 	}
-	// Here the client itself leaves out values that do not fit.
+	// In this case the client itself leaves out values that do not fit.
 	want.Lines = nil
 	var l loader
 	if r := mappertest.Apply(t, m, &l, mapper.NoParams{}); r.Err != nil || !cmp.Equal(l.Items, want.Items) {
@@ -313,7 +314,7 @@ func TestUnknownProperties(t *testing.T) {
 	}
 }
 
-// A fakeT records the call that ends a test.
+// A fakeT records the call of Fatalf that ends a test.
 type fakeT struct{ fatal string }
 
 func (f *fakeT) Helper() {}
@@ -323,7 +324,7 @@ func (f *fakeT) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// TestFatal checks that arguments that can't work end the test with a clear text.
+// TestFatal checks that invalid arguments end the test, with a text that says why.
 func TestFatal(t *testing.T) {
 	key := datastore.IDKey("Account", 7, nil)
 	var noMapper *mapper.Mapper[credit]
@@ -364,8 +365,8 @@ func TestFatal(t *testing.T) {
 	}
 }
 
-// An unsaved can't be saved, an unkeyed can't load its key, and an omitted can't
-// load the owner of an account.
+// These types have errors: an unsaved can't be saved, an unkeyed can't load its key, and an omitted
+// can't load the owner of an account.
 type (
 	unsaved struct{ datastore.PropertyList }
 	unkeyed struct{ datastore.PropertyList }

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// watchNetwork looks at all goroutines every lookEvery. If goroutines wait for the network in each
-// of looks looks in a row, it panics.
+// How often watchNetwork looks at all goroutines, and how many times in a row it must see them wait
+// for the network before it panics.
 const (
 	lookEvery = time.Second
 	looks     = 5
 )
 
-// watchNetwork panics if a goroutine of a synctest bubble waits for the network while all others
-// wait, too: virtual time does not pass then. The caller calls bubble inside the bubble, and stop
-// at the end. watchNetwork runs in real time, outside the bubble.
+// watchNetwork panics if virtual time does not pass in a synctest bubble: a goroutine of the bubble
+// waits for the network, and all others wait, too. Call the function bubble inside the bubble, and
+// stop at the end. watchNetwork itself runs outside the bubble, in real time.
 func watchNetwork() (bubble, stop func()) {
 	name, stopped := make(chan string, 1), make(chan struct{})
 	go func() {
@@ -46,13 +46,13 @@ func watchNetwork() (bubble, stop func()) {
 	return func() { name <- bubbleOf(stacks(false)) }, func() { close(stopped) }
 }
 
-// standsStill is the text of the panic if virtual time does not pass.
+// standsStill is the text of the panic of watchNetwork.
 const standsStill = "mappertest: virtual time stands still, because this goroutine of the test waits for the " +
 	"network. Time passes in a bubble of testing/synctest only while all goroutines wait for each other. A function " +
 	"or a test has called a real server: let it call one in this process, for example by an http.Client with the " +
 	"Transport emulator.HandlerTransport(handler).\n\n"
 
-// stacks returns the stacks of this goroutine, or of all goroutines, as a text.
+// stacks returns the stack of this goroutine, or the stacks of all goroutines, as text.
 func stacks(all bool) string {
 	for size := 1 << 16; ; size *= 2 {
 		text := make([]byte, size)
@@ -65,7 +65,7 @@ func stacks(all bool) string {
 // header matches the first line of a goroutine's stack.
 var header = regexp.MustCompile(`^goroutine (\d+) \[([^\]]*?)(?:, (synctest bubble \d+))?\]:`)
 
-// bubbleOf returns the name of the synctest bubble of the first goroutine in a text of stacks.
+// bubbleOf returns the name of the synctest bubble in which the first of some goroutines runs.
 func bubbleOf(stacks string) string {
 	m := header.FindStringSubmatch(stacks)
 	if m == nil {
@@ -74,8 +74,8 @@ func bubbleOf(stacks string) string {
 	return m[3]
 }
 
-// onNetwork returns the IDs of the goroutines of a bubble that wait for the network, and the stack
-// of the first one. It returns nothing if any goroutine of the bubble runs.
+// onNetwork returns the IDs of a bubble's goroutines that wait for the network, and the stack of
+// the first one. If any goroutine of the bubble can run, it returns nothing.
 func onNetwork(stacks, bubble string) (ids, stack string) {
 	for text := range strings.SplitSeq(stacks, "\n\n") {
 		m := header.FindStringSubmatch(text)

@@ -59,12 +59,12 @@ func (w *Env) NewClient(opts ...option.ClientOption) (*datastore.Client, error) 
 	return w.open(opts...)
 }
 
-// PauseFaults stops the faults until [Env.ResumeFaults]. Call it before the test itself makes calls
-// that must not fail, such as to read entities back.
+// PauseFaults stops the random faults until [Env.ResumeFaults]. Call it before the test makes calls
+// that must not fail, for example to check the stored entities.
 func (w *Env) PauseFaults() { w.faults.Pause() }
 
-// ResumeFaults starts the faults of [Options].Seed. Before the first call there are none. Without a
-// Seed it has no effect.
+// ResumeFaults starts the random faults of [Options].Seed, or continues them. Before the first call
+// of ResumeFaults there are none. Without a Seed it has no effect.
 func (w *Env) ResumeFaults() { w.faults.Resume() }
 
 // WithEngine returns a context from which [mapper.EngineFromContext] gets the Env's engine, as in a
@@ -103,7 +103,7 @@ func Run(t *testing.T, mappers []mapper.AnyMapper, o *Options, test func(t *test
 	})
 }
 
-// start starts the emulators and the engine.
+// start starts the emulators and the engine of the Env.
 func (w *Env) start(t *testing.T, mappers []mapper.AnyMapper, o Options) {
 	var handler http.Handler
 	e := emulator.ForTest(t, &emulator.Options{Faults: w.faults, PointInTimeRecovery: o.PointInTimeRecovery,
@@ -145,16 +145,16 @@ func (w *Env) start(t *testing.T, mappers []mapper.AnyMapper, o Options) {
 	w.Engine, err = mapper.NewEngine(w.Client, queue, &opts)
 	fail(err)
 	handler = w.Engine.Handler()
-	// Deliveries under way, and functions that timed out, get a day to end before their
-	// clients close.
+	// Running deliveries, and functions that have timed out, get a day to end before the clients
+	// are closed.
 	t.Cleanup(func() {
 		e.Reset()
 		time.Sleep(24 * time.Hour)
 	})
 }
 
-// faults returns random faults of all kinds, each with a random share of calls, which depend only
-// on the seed.
+// faults returns random faults of all kinds. Each affects a random share of calls, which depends
+// only on the seed.
 func faults(seed uint64) []emulator.Fault {
 	if seed == 0 {
 		return nil

@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestRun runs a whole job, with and without faults. Each account is credited once.
+// TestRun runs a whole job, with and without faults. Each account must be credited once.
 func TestRun(t *testing.T) {
 	for _, seed := range []uint64{0, 1, 2, 3} {
 		mappertest.Run(t, []mapper.AnyMapper{addCredit}, &mappertest.Options{Seed: seed},
@@ -60,7 +60,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestNewClient reads with a client with an interceptor what the Env's own client has written.
+// TestNewClient writes with the Env's own client, and reads with another client that has an
+// interceptor.
 func TestNewClient(t *testing.T) {
 	mappertest.Run(t, []mapper.AnyMapper{addCredit}, nil, func(t *testing.T, w *mappertest.Env) {
 		calls := 0
@@ -85,7 +86,7 @@ func TestNewClient(t *testing.T) {
 	})
 }
 
-// TestEngineOptions sets options of the engine, and applies a function that starts a job.
+// TestEngineOptions sets options of the engine, and applies a function that starts another job.
 func TestEngineOptions(t *testing.T) {
 	var states []mapper.State
 	starts := mapper.Visit("starts", func(ctx context.Context, a *mapper.Entity[account], p credit) error {
@@ -115,8 +116,8 @@ func TestEngineOptions(t *testing.T) {
 	})
 }
 
-// TestRealServer has a function call a real server, in a process of its own. That does not hang: it
-// says which goroutine waits.
+// TestRealServer uses a function that calls a real server in another process. The test must not
+// hang, and must say which goroutine waits for the network.
 func TestRealServer(t *testing.T) {
 	const asked = "MAPPERTEST_REAL_SERVER"
 	if url := os.Getenv(asked); url != "" {

@@ -1,5 +1,5 @@
-// Package picture gives an overview of a job: its ranges, or a random sample of them, in the order
-// of the key space. It is for programs that draw how a job goes or went, as package dashboard does.
+// Package picture reads an overview of a job, for programs that draw it, such as package dashboard.
+// A [Picture] has the job's ranges, or a random sample of them, in the order of keys.
 //
 // A range is an interval of keys. A job starts as one range, the root. The task of a range cuts off
 // other ranges, its children, which are one deeper. Each range that is done has processed one page

@@ -33,7 +33,7 @@ var credit = mapper.Update("credit", func(_ context.Context, e *mapper.Entity[ac
 	return nil
 })
 
-// inJob calls test with a job over n accounts, in virtual time.
+// inJob calls test with a job over n accounts. Time is virtual.
 func inJob(t *testing.T, n int, o *mapper.StartOptions, test func(t *testing.T, w *mappertest.Env, job *mapper.Job)) {
 	mappertest.Run(t, []mapper.AnyMapper{credit}, nil, func(t *testing.T, w *mappertest.Env) {
 		putAccounts(t, w, n)
@@ -45,7 +45,7 @@ func inJob(t *testing.T, n int, o *mapper.StartOptions, test func(t *testing.T, 
 	})
 }
 
-// putAccounts puts accounts with the IDs from 1 on.
+// putAccounts stores n accounts, with the IDs from 1 to n.
 func putAccounts(t *testing.T, w *mappertest.Env, n int) {
 	t.Helper()
 	for first := 0; first < n; first += 500 {
@@ -69,8 +69,8 @@ func pictureOf(t *testing.T, w *mappertest.Env, id string) *picture.Picture {
 	return p
 }
 
-// TestPicture takes the picture of a job that has ended. All of its ranges are there, in the order
-// of their keys, and add up to its status.
+// TestPicture checks the picture of a job that has ended. It must have all of the job's ranges, in
+// the order of keys, and their sums must equal the job's status.
 func TestPicture(t *testing.T) {
 	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 50, ExpectedWorkers: 8},
 		func(t *testing.T, w *mappertest.Env, job *mapper.Job) {
@@ -148,7 +148,8 @@ func TestPicture(t *testing.T) {
 		})
 }
 
-// checkShapes checks everything that is calculated from a picture of all of a job's ranges.
+// checkShapes checks everything that is calculated from the picture p, which has all of the job's
+// ranges. The job's status is s.
 func checkShapes(t *testing.T, p *picture.Picture, s *mapper.Status) {
 	t.Helper()
 	x := 0.0
@@ -219,8 +220,8 @@ func checkShapes(t *testing.T, p *picture.Picture, s *mapper.Status) {
 	}
 }
 
-// TestPictureRunning takes pictures of a job while it runs. In the end they have shown ranges of
-// all states.
+// TestPictureRunning takes pictures of a job while it runs. Together they must show ranges in all
+// states.
 func TestPictureRunning(t *testing.T) {
 	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, ExpectedWorkers: 4},
 		func(t *testing.T, w *mappertest.Env, job *mapper.Job) {
@@ -247,8 +248,8 @@ func TestPictureRunning(t *testing.T) {
 		})
 }
 
-// TestSteady looks at a job that is as fast all the time. Its series does not fall towards the
-// present, although the pages in flight are not committed.
+// TestSteady takes pictures of a job with a constant speed. The speed that [Picture.Series] shows
+// must not fall at the end, although the pages under way are not committed yet.
 func TestSteady(t *testing.T) {
 	even := mapper.Update("even", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
 		time.Sleep(20 * time.Millisecond) // virtual
@@ -275,7 +276,7 @@ func TestSteady(t *testing.T) {
 			all := pictureOf(t, w, "j").Series(60)
 			var rate, busy [2]float64
 			for i, m := range all[10:] {
-				half := i / 45 // the last five of sixty
+				half := i / 45 // the last five of sixty, divided equally
 				n := []float64{45, 5}[half]
 				rate[half], busy[half] = rate[half]+m.Rate/n, busy[half]+m.Busy/n
 				if m.Partial && half == 0 && i < 30 {
@@ -301,8 +302,8 @@ func TestSteady(t *testing.T) {
 	})
 }
 
-// TestPictureEstimated takes the picture of a job with more ranges than a picture has. Its
-// estimates are close to the truth.
+// TestPictureEstimated takes the picture of a job with more ranges than a picture can have. The
+// estimated numbers must be close to the real ones.
 func TestPictureEstimated(t *testing.T) {
 	testflag.Sequential(t)
 	inJob(t, 20_000, &mapper.StartOptions{ID: "j", PageSize: 10, ExpectedWorkers: 16},
@@ -351,8 +352,8 @@ func TestPictureEstimated(t *testing.T) {
 		})
 }
 
-// TestPictureOfNothing draws a job without ranges, as after a clean-up, and one whose ranges had no
-// entities.
+// TestPictureOfNothing takes the pictures of a job without ranges, as after a clean-up, and of a
+// job whose ranges had no entities.
 func TestPictureOfNothing(t *testing.T) {
 	for _, p := range []*picture.Picture{{},
 		{Ranges: []picture.Range{{ID: "x", State: picture.Pending},
@@ -371,8 +372,8 @@ func TestPictureOfNothing(t *testing.T) {
 	}
 }
 
-// TestThinRanges checks that ranges of a few entities take no room from a large one but the least
-// that makes them visible.
+// TestThinRanges checks the widths of ranges with a few entities beside a large range. They must be
+// as thin as possible, but visible.
 func TestThinRanges(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -397,8 +398,8 @@ func TestThinRanges(t *testing.T) {
 	}
 }
 
-// TestPicturePaused takes the picture of a job that was paused for a while, and then continued. No
-// task was in flight in the meantime.
+// TestPicturePaused takes the picture of a job that was paused and resumed. It must show no tasks
+// under way during the pause.
 func TestPicturePaused(t *testing.T) {
 	testflag.Sequential(t)
 	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, ExpectedWorkers: 4},

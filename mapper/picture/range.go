@@ -9,47 +9,49 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A State is the state of a range in a picture. Some states are guesses: a record does not say
-// whether a task processes it.
+// A State is the state of a range in a picture. It may be a guess, because a range's record does
+// not say whether a task currently processes the range.
 type State string
 
 // The states of ranges.
 const (
-	// Uncut is the state of a range at a time before it existed, as [Picture.At] returns it. It was
-	// a part of another range then.
+	// Uncut is the state of a range at a time before it existed. Then it was still a part of
+	// another range. Only [Picture.At] returns this state.
 	Uncut State = "uncut"
-	// Pending is the state of a range whose task has not started, as far as its record tells.
+	// Pending is the state of a range that no task seems to have started to process.
 	Pending State = "pending"
-	// Running is the state of a pending range that a task seems to process, in a job that runs. A
-	// task has continued with it from the page before, or has left a mark in its record. Or the
-	// range is due, and the job has committed a page and has no more open ranges than workers.
+	// Running is the state of a pending range that a task seems to process, in a running job.
+	// Either a task has continued with it from the page before, or has left a mark in the range's
+	// record. Or the range is due, and there are workers for all open ranges.
 	Running State = "running"
-	// Done is the state of a range whose page is committed. The page may have ended before the
-	// range's end: other ranges cover the entities after it.
+	// Done is the state of a range whose page is committed. The page may have covered only the
+	// start of the range. Then other ranges cover the rest.
 	Done State = "done"
-	// Slow is the state of a done range that was slow. The mean time for its entities is more than
-	// three times the job's median, and its page took at least 100 ms longer than at the median.
+	// Slow is the state of a done range that was slow. Its mean time for an entity is more than
+	// three times the job's median. And its page took at least 100 ms longer than it would have
+	// taken at the median.
 	Slow State = "slow"
 	// Failed is the state of a range with one entity that has failed all of its attempts.
 	Failed State = "failed"
 )
 
-// A Place is the start or end of a range, in the order of the key space. A part that is missing
-// comes before all values.
+// A Place is where a range starts or ends, in the order of keys. It consists of a namespace, a
+// kind, a value and a key. A part that is missing comes before all values.
 type Place struct {
 	Namespace string `json:"namespace,omitempty"`
 	Kind      string `json:"kind,omitempty"`
-	// the value of the property in mapper.Query.ShardBy, if there is one
+	// Value is the value of the property in mapper.Query.ShardBy, if there is one.
 	Value any `json:"value,omitempty"`
-	// the key of the entity at the place; in JSON the text of Key.Encode
+	// Key is the key of the entity at the place. In JSON it is the text of Key.Encode.
 	Key *datastore.Key `json:"key,omitempty"`
 }
 
-// A Range is one range of the job, according to its record.
+// A Range is one of the job's ranges, as its record describes it.
 type Range struct {
 	ID    string `json:"id"`
 	State State  `json:"state"`
-	// 0 for the root; a range that was cut off another one has that one's depth plus one
+	// Depth is 0 for the root. A range that was cut off another one has the depth of that one plus
+	// one.
 	Depth int64  `json:"depth"`
 	Start *Place `json:"start,omitempty"` // where the range starts; nil: at the start of the query
 	End   *Place `json:"end,omitempty"`   // where the range ends; nil: at the end of the query
@@ -61,22 +63,22 @@ type Range struct {
 	Written  int64 `json:"written"`  // how many entities the range's page saved or deleted
 	Attempts int64 `json:"attempts"` // the number of deliveries of the range's task after the first one
 	Refusals int64 `json:"refusals"` // number of attempts that the function or the database made fail
-	// whether one task processed this range after the page before, so that the range had no task of
-	// its own
+	// Continues says that one task processed this range after the page before. So the range had no
+	// task of its own.
 	Continues bool `json:"continues"`
 
 	Ran     time.Duration `json:"ran_ns"`          // how long the function ran on the page
-	Created time.Time     `json:"created"`         // when the range was cut off from another one
+	Created time.Time     `json:"created"`         // when the range was cut off another one
 	Done    time.Time     `json:"done,omitzero"`   // when the range's page was committed; zero: not yet
 	Error   string        `json:"error,omitempty"` // the error of the range's single entity, if that has failed
 
-	// Weight is about how many ranges of the job this one represents. It is 1, unless the picture
+	// Weight is about how many of the job's ranges this one stands for. It is 1 unless the picture
 	// is a sample.
 	Weight float64 `json:"weight"`
 }
 
-// Pace returns how long the function took for an entity of the range's page, on average. It is 0 if
-// the page is not done or had no entities.
+// Pace returns the function's mean time for an entity of the range's page. It is 0 if the page is
+// not done or had no entities.
 func (r *Range) Pace() time.Duration {
 	if r.Entities == 0 || r.Done.IsZero() {
 		return 0
@@ -84,14 +86,14 @@ func (r *Range) Pace() time.Duration {
 	return r.Ran / time.Duration(r.Entities)
 }
 
-// FailedAttempts returns the number of failed attempts: Attempts and Refusals together.
+// FailedAttempts returns the number of failed attempts: the sum of Attempts and Refusals.
 func (r *Range) FailedAttempts() int64 { return r.Attempts + r.Refusals }
 
-// entities returns how many entities of the job the range stands for, which in a sample are more
+// entities returns for how many of the job's entities the range stands. In a sample these are more
 // than its own.
 func (r *Range) entities() float64 { return float64(r.Entities) * r.Weight }
 
-// placeOf converts a position into a Place.
+// placeOf converts a position for a picture.
 func placeOf(p *keyspace.Position) *Place {
 	if p == nil {
 		return nil
@@ -100,8 +102,8 @@ func placeOf(p *keyspace.Position) *Place {
 	return &Place{space.Namespace, space.Kind, p.Value, p.Key}
 }
 
-// rangeOf converts a record into a Range. In a sample, the range stands for the number of ranges in
-// stands. The caller adds whether a task processes the range, and whether it was slow.
+// rangeOf returns the Range for a record. It stands for several of the job's ranges in a sample.
+// The caller must add whether a task processes the range, and whether the range was slow.
 func rangeOf(r *record.Range, stands float64) Range {
 	v := Range{
 		ID: r.ID, State: Pending, Depth: r.Depth, Start: placeOf(r.Start), End: placeOf(r.End), Alone: r.Alone,
@@ -124,8 +126,8 @@ func rangeOf(r *record.Range, stands float64) Range {
 	return v
 }
 
-// atWork reports whether a task seems to process a pending range, according to its record. If
-// forAll is set, there are workers for all open ranges, so that every due range has a task.
+// atWork reports whether a task seems to process the pending range r. If forAll is set, there are
+// enough workers for all open ranges, so every due range has a task.
 func atWork(r *record.Range, forAll bool, now time.Time) bool {
 	return r.State == record.Pending && (r.Begun != "" || r.Continued || forAll && !now.Before(r.Due()))
 }

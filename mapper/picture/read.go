@@ -21,10 +21,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A Picture is a job's ranges, or a random sample of them, in the order of the key space.
+// A Picture has the ranges of a job, or a random sample of them, in the order of keys.
 type Picture struct {
 	Ranges    []Range `json:"ranges"`
-	Estimated bool    `json:"estimated"` // whether Ranges is a sample, in which each range stands for several
+	Estimated bool    `json:"estimated"` // whether Ranges is a sample, so that each range stands for several
 
 	State mapper.State `json:"state"`          // the job's state
 	Undo  string       `json:"undo,omitempty"` // the ID of the job that undoes this one; empty: none
@@ -32,7 +32,7 @@ type Picture struct {
 	Begun time.Time `json:"begun"` // when the job was started
 	Until time.Time `json:"until"` // when the job ended, or when the picture was taken
 	Ended bool      `json:"ended"` // whether the job has ended
-	// whether the job was cleaned up; then Ranges is empty, even if some records remain
+	// Gone says that the job was cleaned up. Then Ranges is empty, even if some records remain.
 	Gone bool `json:"gone,omitempty"`
 
 	// Causes are the causes of the job's failures, from up to 250 of them, most frequent first.
@@ -41,7 +41,7 @@ type Picture struct {
 	History []mapper.HistoryEntry `json:"history,omitempty"`
 }
 
-// ErrNoSuchRange says that a job has no range with this ID.
+// ErrNoSuchRange says that the job has no range with the ID.
 var ErrNoSuchRange = errors.New("the job has no range of this ID")
 
 // Of returns the picture of a job. If the job has fewer than 250 ranges, the picture has all of
@@ -87,7 +87,7 @@ func Glance(ctx context.Context, e *mapper.Engine, id string) (*mapper.Status, *
 	return s, p, nil
 }
 
-// read reads the picture of a job. If brief is set, it reads only what [Glance] shows.
+// read reads the picture of a job. If brief is set, it reads only what [Glance] needs.
 func read(ctx context.Context, st store.Store, id string, brief bool) (*Picture, error) {
 	job, err := st.LoadedJob(ctx, record.Ref{ID: id})
 	if err != nil {
@@ -110,7 +110,7 @@ func read(ctx context.Context, st store.Store, id string, brief bool) (*Picture,
 	}
 	p.add(found.done)
 	p.add(found.failed)
-	// Before its first page, a job may wait in its queue.
+	// before its first page, a job may wait in its queue
 	forAll := len(p.Ranges) > 0 && float64(len(found.open.all))*found.open.scale <= float64(job.AtOnce())
 	first := len(p.Ranges)
 	p.add(found.open)
@@ -124,19 +124,20 @@ func read(ctx context.Context, st store.Store, id string, brief bool) (*Picture,
 	return p, nil
 }
 
-// A sample has some range records of a job, and how many ranges each stands for.
+// A sample holds some records of a job's ranges. Each of them stands for several ranges.
 type sample struct {
 	all   []*record.Range
 	scale float64
 }
 
-// samples are samples of a job's range records, one for each result: done, failed or pending.
+// samples are samples of a job's range records: of the done ranges, of the failed ones and of the
+// pending ones.
 type samples struct {
 	done, failed, open sample
-	some               bool // whether the sample lacks some records
+	some               bool // whether some of the job's records are missing in the samples
 }
 
-// samplesOf reads a job's range records, or samples of them. If brief is set, it reads no separate
+// samplesOf reads a job's range records, or samples of them. If brief is set, it makes no separate
 // sample of failures.
 func samplesOf(ctx context.Context, st store.Store, job *record.Job, brief bool) (p samples, err error) {
 	all, scale, err := st.Sample(ctx, job.Ref(), "", store.SampleSize)
@@ -163,11 +164,11 @@ func samplesOf(ctx context.Context, st store.Store, job *record.Job, brief bool)
 	if err := group.Wait(); err != nil {
 		return p, err
 	}
-	if len(job.Totals) > 0 { // the totals of all records are known
+	if len(job.Totals) > 0 { // the job's record has the totals of all records
 		p.done.scale, p.failed.scale, err = exactly(job, p.done.all, p.failed.all)
 		return p, err
 	}
-	c, err := st.Census(ctx, job.Ref()) // a status counts the records, too
+	c, err := st.Census(ctx, job.Ref()) // count the records, as a status does
 	if err != nil || c == nil {
 		return p, err
 	}
@@ -176,7 +177,7 @@ func samplesOf(ctx context.Context, st store.Store, job *record.Job, brief bool)
 	return p, nil
 }
 
-// newPicture returns the picture of a job without its ranges.
+// newPicture returns a job's picture that has no ranges yet.
 func newPicture(job *record.Job, now time.Time) *Picture {
 	p := &Picture{State: mapper.State(job.State), Undo: job.Undo, Begun: job.Created, Until: now,
 		Gone: job.Cleaned || job.Cleaning != ""}
@@ -186,13 +187,13 @@ func newPicture(job *record.Job, now time.Time) *Picture {
 	return p
 }
 
-// each returns how many ranges each sampled one stands for, if the job has n of them.
+// each returns for how many ranges each sampled one stands, if the job has n ranges.
 func each(n int64, sampled []*record.Range) float64 {
 	return float64(n) / float64(max(1, len(sampled)))
 }
 
-// exactly returns how many ranges each done range and each failed range of a sample stands for. The
-// job's record has the totals.
+// exactly returns for how many ranges each done one and each failed one of a sample stands, by the
+// totals in the job's record.
 func exactly(job *record.Job, done, failed []*record.Range) (doneScale, failedScale float64, err error) {
 	sum, err := job.RecordedTotals()
 	processed := int64(0)
@@ -202,7 +203,7 @@ func exactly(job *record.Job, done, failed []*record.Range) (doneScale, failedSc
 	return float64(sum.Processed) / float64(max(1, processed)), each(sum.Failures, failed), err
 }
 
-// marked returns the records for which a condition is true.
+// marked returns the records for which is returns true.
 func marked(all []*record.Range, is func(*record.Range) bool) (some []*record.Range) {
 	for _, r := range all {
 		if is(r) {
@@ -218,8 +219,8 @@ func (p *Picture) add(some sample) {
 	}
 }
 
-// sort sorts the ranges by the order of the key space. A page, and an entity of it that was tried
-// alone, may start at the same place; the page comes first.
+// sort sorts the ranges by their start. A page and one of its entities, which was retried alone,
+// may start at the same place. Then the page comes first.
 func (p *Picture) sort(records []*record.Range) {
 	at := make(map[string]*record.Range, len(records))
 	for _, r := range records {
@@ -235,7 +236,8 @@ func (p *Picture) sort(records []*record.Range) {
 	})
 }
 
-// about sets the picture's Causes and History.
+// about sets the picture's Causes and History. The sampled failures are failed, and each stands for
+// scale failures.
 func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) error {
 	if len(failed) > 0 {
 		for _, c := range record.Causes(failed, int64(float64(len(failed))*scale+0.5)) {
@@ -257,38 +259,40 @@ func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) 
 	return err
 }
 
-// A Detail has everything that the record of one range says: see [RangeOf].
+// A Detail holds everything that the record of one range contains: see [RangeOf].
 type Detail struct {
 	Range
-	// the namespace of the range's entities, if the query has several kinds or namespaces
+	// Namespace is the namespace of the range's entities, if the query has several kinds or
+	// namespaces.
 	Namespace string `json:"namespace,omitempty"`
 	Kind      string `json:"kind,omitempty"` // the kind of the range's entities, if Namespace is set
 
 	PageSize int64 `json:"page_size"` // how many entities the range's page may have
 	Full     bool  `json:"full"`      // whether the page ended at a limit of count, bytes or time
-	// the earliest time at which the range's task may start; zero: at once
+	// NotBefore is the earliest time at which the range's task may start. The zero time means at
+	// once.
 	NotBefore time.Time `json:"not_before,omitzero"`
-	// when a delivery arrived that has not ended, or has died; zero: none
+	// Begun is when a delivery arrived that has not ended or has died. It is zero if there is none.
 	Begun time.Time `json:"begun,omitzero"`
-	// whether the range's task must run exclusively, while its process does nothing else
+	// Exclusive says that the range's task must run exclusively: its process must do nothing else.
 	Exclusive bool `json:"exclusive,omitempty"`
-	// the number of deliveries of the range that seem to have died with their process
+	// Deaths is the number of the range's deliveries that seem to have died with their process.
 	Deaths     int   `json:"deaths"`
-	Generation int64 `json:"generation,omitempty"` // the generation of the range, a number in the name of its task
+	Generation int64 `json:"generation,omitempty"` // a number in the name of the range's task
 
 	Counters json.RawMessage `json:"counters,omitempty"` // the function's counters for the range's page
-	// up to 100 of the ranges that the range's task has cut off
+	// Children are up to 100 of the ranges that the range's task has cut off.
 	Children []Child `json:"children,omitempty"`
 	More     int64   `json:"more,omitempty"` // number of further children
 }
 
-// A Child is a range that the task of a [Detail] has cut off.
+// A Child is a range that was cut off the range of a [Detail].
 type Child struct {
 	ID    string `json:"id"`
-	State State  `json:"state,omitempty"` // the state of the child; empty: its record is gone
+	State State  `json:"state,omitempty"` // the state of the child; empty: its record does not exist any more
 }
 
-// manyChildren is how many children a Detail lists at most.
+// manyChildren is the largest number of children that a Detail lists.
 const manyChildren = 100
 
 // RangeOf returns the details of a job's range, by the range's ID, in up to three calls. If there
@@ -329,7 +333,7 @@ func detail(ctx context.Context, st store.Store, client *datastore.Client, id, r
 	return d, d.children(ctx, client, r)
 }
 
-// children reads the records of the range's children, and adds them to the detail.
+// children reads the records of the children of r, and adds them to the detail.
 func (d *Detail) children(ctx context.Context, client *datastore.Client, r *record.Range) error {
 	n := min(r.Children, manyChildren)
 	if n == 0 {

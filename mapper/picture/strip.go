@@ -10,17 +10,17 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Slot is the place of a range on a strip that stands for the key space. X and Width are in the
-// unit of the width that [Picture.Slots] was given.
+// A Slot is the place of a range on a strip: a line that stands for the key space. X and Width have
+// the unit of the width that was passed to [Picture.Slots].
 type Slot struct {
 	Range int     // the index of the slot's range in Picture.Ranges
 	X     float64 // the distance of the range's start from the left end
 	Width float64 // 0 for a range of a single entity, because that entity is also part of a page
 }
 
-// Slots returns the places of the ranges on a strip of the given width, in the order of Ranges. A
-// range is as wide as its part of the entities. But if there is room, none is thinner than a
-// thousandth of the strip.
+// Slots returns the places of the ranges on a strip with the given width, in the order of Ranges.
+// The width of a range is proportional to its number of entities. But if there is enough room, each
+// range has at least a thousandth of the strip.
 func (p *Picture) Slots(width float64) []Slot {
 	var weights []float64
 	for i := range p.Ranges {
@@ -45,8 +45,9 @@ func (p *Picture) Slots(width float64) []Slot {
 	return slots
 }
 
-// perEntity returns the width of one entity on a strip, from the sorted numbers of entities of the
-// ranges. It also returns the width of thin ranges, which would otherwise be thinner than least.
+// perEntity returns the width of one entity on a strip, and the least width of a range. The
+// argument weights has the sorted numbers of the ranges' entities. Ranges that would be thinner
+// than least get that width.
 func perEntity(weights []float64, width, least float64) (each, thin float64) {
 	total := 0.0
 	for _, w := range weights {
@@ -64,15 +65,15 @@ func perEntity(weights []float64, width, least float64) (each, thin float64) {
 	return width / total, least
 }
 
-// Conditions for a slow page. Its time for an entity is above slowness times the median, and it has
-// taken at least slowLoss longer than at the median. Without the second condition short pages would
-// be slow by chance.
+// Conditions for a slow page. Its time for an entity is more than slowness times the median, and it
+// took at least slowLoss longer than at the median. Without the second condition, short pages would
+// count as slow by chance.
 const (
 	slowness = 3
 	slowLoss = 100 * time.Millisecond
 )
 
-// markSlow sets the state of slow ranges to [Slow].
+// markSlow sets the state of each slow range to [Slow].
 func (p *Picture) markSlow() {
 	middle := quantile(p.paces(), 0.5)
 	for i := range p.Ranges {
@@ -84,7 +85,7 @@ func (p *Picture) markSlow() {
 	}
 }
 
-// paces returns, for each page, how long the function took for an entity. The result is sorted.
+// paces returns the function's mean time for an entity in each page, sorted.
 func (p *Picture) paces() (all []float64) {
 	for i := range p.Ranges {
 		if r := &p.Ranges[i]; !r.Alone && r.Pace() > 0 {
@@ -95,8 +96,8 @@ func (p *Picture) paces() (all []float64) {
 	return all
 }
 
-// quantile returns a quantile of a sorted list: the given share of its numbers is not above the
-// result. It returns 0 if the list is empty.
+// quantile returns a quantile of a sorted list: the given share of the numbers is less than or
+// equal to the result. It returns 0 if the list is empty.
 func quantile(all []float64, share float64) float64 {
 	if len(all) == 0 {
 		return 0
@@ -104,26 +105,26 @@ func quantile(all []float64, share float64) float64 {
 	return all[min(len(all)-1, int(share*float64(len(all))))]
 }
 
-// A Colour is the property of ranges that their colours on a strip show: see [Picture.Classes].
+// A Colour says which property of the ranges their colours on a strip show: see [Picture.Classes].
 type Colour string
 
 // The properties that colours can show.
 const (
 	ByState    Colour = "state"    // colours show the states of the ranges
-	ByPace     Colour = "pace"     // colours show how long the function took for one entity of a range
-	ByAttempts Colour = "attempts" // colours show the numbers of a range's failed attempts
-	ByTime     Colour = "time"     // colours show when the ranges were done
+	ByPace     Colour = "pace"     // colours show the function's mean time for an entity of the range's page
+	ByAttempts Colour = "attempts" // colours show the number of failed attempts
+	ByTime     Colour = "time"     // colours show when the range was done
 )
 
-// Colours lists all colours.
+// Colours lists all properties that colours can show.
 var Colours = []Colour{ByState, ByPace, ByAttempts, ByTime}
 
-// None is the class of a range that has no value of a [Colour]: it is pending, or had no entities.
+// None is the class of a range without a value of the [Colour]: it is pending, or had no entities.
 const None = -1
 
-// Classes sorts the ranges into up to five classes, by state, pace, attempts or time. A page may
-// give each class a colour. classes[i] is the class of Ranges[i]: an index into names, or [None].
-// The names say what the classes are, such as "running" or "to 20ms".
+// Classes divides the ranges into up to five classes, by state, pace, attempts or time. A program
+// can give each class a colour. The class of Ranges[i] is classes[i]: an index into names, or
+// [None]. The names describe the classes, such as "running" or "to 20ms".
 func (p *Picture) Classes(by Colour) (classes []int, names []string) {
 	classOf := p.byState
 	switch by {
@@ -147,8 +148,9 @@ func (*Picture) byState(r *Range) int {
 	return slices.Index([]State{Pending, Running, Done, Slow, Failed}, r.State)
 }
 
-// byPace returns the classes of pace, one for each doubling of the time around the median. The
-// function returns the class of a range; the texts are the names.
+// byPace returns classes by pace: the function's mean time for an entity. Each class is a doubling
+// of the time, around the median. The returned function finds the class of a range, and the texts
+// are the names of the classes.
 func (p *Picture) byPace() (func(*Range) int, []string) {
 	middle := quantile(p.paces(), 0.5)
 	if middle == 0 {
@@ -164,7 +166,7 @@ func (p *Picture) byPace() (func(*Range) int, []string) {
 	}, names
 }
 
-// brief formats a duration with two digits.
+// brief formats a duration with about two digits.
 func brief(d time.Duration) string {
 	for unit := time.Duration(1); unit <= time.Second; unit *= 10 {
 		if d < 100*unit {
@@ -184,11 +186,11 @@ func byAttempts(r *Range) int {
 	return 4
 }
 
-// parts is how many classes ByTime has.
+// parts is the number of classes of ByTime.
 const parts = 5
 
-// byTime returns the classes of time, one for each fifth of the job's time. The function returns
-// the class of a range; the texts are the names.
+// byTime returns classes by the time when a range was done: one for each fifth of the job's time.
+// The returned function finds the class of a range, and the texts are the names of the classes.
 func (p *Picture) byTime() (func(*Range) int, []string) {
 	took := max(1, p.Until.Sub(p.Begun))
 	var names []string
@@ -203,14 +205,14 @@ func (p *Picture) byTime() (func(*Range) int, []string) {
 	}, names
 }
 
-// A timing has what is needed to estimate when a page's delivery arrived.
+// A timing holds what is needed to estimate when the delivery of a page has arrived.
 type timing struct {
-	usual  time.Duration  // the median time of a delivery for a page; 0: unknown
+	usual  time.Duration  // the median time from a page's start to its commit; 0: unknown
 	halted [][2]time.Time // spans of time in which the job did not run, each from start to end
 }
 
-// timing measures how long deliveries take, from pages with which the task of the page before
-// continued. It takes the times in which the job did not run from the job's history.
+// timing measures the usual time of a page, from pages that followed another page of the same task.
+// From the job's history it takes the times in which the job did not run.
 func (p *Picture) timing() timing {
 	var t timing
 	var from time.Time
@@ -233,14 +235,14 @@ func (p *Picture) timing() timing {
 	return t
 }
 
-// goneOn reports whether the task of the page before also processed this range's page, without a
-// failed attempt.
+// goneOn reports whether the task that processed the page before also processed this range's page,
+// without a failed attempt.
 func (r *Range) goneOn() bool {
 	return r.Continues && !r.Done.IsZero() && r.Attempts == 0 && r.Refusals == 0
 }
 
-// afterHalt returns the end of the last span between from and to in which the job did not run. If
-// there was none it returns from.
+// afterHalt returns the end of the job's last halt between from and to, or from if there was none.
+// In a halt the job did not run.
 func (t *timing) afterHalt(from, to time.Time) time.Time {
 	for _, h := range t.halted {
 		if h[1].After(from) && h[1].Before(to) {
@@ -250,9 +252,9 @@ func (t *timing) afterHalt(from, to time.Time) time.Time {
 	return from
 }
 
-// began returns when the delivery of a range's page arrived; the page is done. If the range had a
-// task of its own, that is an estimate by the usual time of pages, because the task may have waited
-// in the queue.
+// began returns when the delivery of a range's page has arrived. The page is done. If the range had
+// a task of its own, the result is an estimate by the usual time of pages, because the task may
+// have waited in the queue.
 func (t *timing) began(r *Range) time.Time {
 	first := t.afterHalt(r.Created, r.Done)
 	if r.goneOn() || t.usual == 0 {
@@ -264,7 +266,7 @@ func (t *timing) began(r *Range) time.Time {
 	return first
 }
 
-// At returns the state of each range at a time, in the order of Ranges. The time at which a range
+// At returns the state of each range at the time t, in the order of Ranges. When a range has
 // started to run is an estimate.
 func (p *Picture) At(t time.Time) []State {
 	states, timing := make([]State, len(p.Ranges)), p.timing()
@@ -284,8 +286,8 @@ func (p *Picture) At(t time.Time) []State {
 	return states
 }
 
-// Frames returns n times at equal distances, from the job's start to Until. Pass them to
-// [Picture.At] to show how the job unfolded.
+// Frames returns n equally spaced times from the job's start to Until. With [Picture.At] they show
+// how the job has developed.
 func (p *Picture) Frames(n int) []time.Time {
 	times := make([]time.Time, n)
 	for i := range times {
@@ -294,9 +296,9 @@ func (p *Picture) Frames(n int) []time.Time {
 	return times
 }
 
-// Notable returns the indexes in Ranges of up to n ranges that are worth a look. Up to a quarter of
-// n are failed ranges, which come first. Then come slow ranges, those with failed attempts, and
-// running ones. In each group the worst comes first.
+// Notable returns up to n ranges to look at, as indexes in Ranges. Failed ranges come first, up to
+// a quarter of n. Then come slow ranges, ranges with failed attempts, and running ranges. In each
+// group the worst one comes first.
 func (p *Picture) Notable(n int) (all []int) {
 	rank := map[State]int{Failed: 0, Slow: 1, Running: 3}
 	worst := func(r *Range) (int, float64) {
@@ -305,7 +307,7 @@ func (p *Picture) Notable(n int) (all []int) {
 		}
 		return 2, float64(r.FailedAttempts())
 	}
-	few := 0 // failures, which are listed elsewhere
+	few := 0 // number of failed ranges; failures are also listed elsewhere
 	for i := range p.Ranges {
 		r := &p.Ranges[i]
 		_, ranked := rank[r.State]

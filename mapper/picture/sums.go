@@ -7,20 +7,21 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Moment is one part of a job's time, with the job's speed in it: see [Picture.Series].
+// A Moment is a part of a job's time, with the job's speed in that part: see [Picture.Series].
 type Moment struct {
 	From time.Time `json:"from"`
-	// entities a second; the entities of a page are spread over the time of its delivery
+	// Rate is the number of entities a second. The entities of a page are spread evenly over the
+	// time of its delivery.
 	Rate float64 `json:"rate"`
-	Busy float64 `json:"busy"` // mean number of tasks in flight, estimated
+	Busy float64 `json:"busy"` // mean number of tasks under way, estimated
 
-	// Partial says that pages of this time are in flight. Rate assumes that these process as many
-	// entities a second as the committed ones, up to the entities of a page.
+	// Partial says that pages from this time are not committed yet. Rate assumes that they process
+	// as many entities a second as the committed pages did, up to the size of a page.
 	Partial bool `json:"partial,omitempty"`
 }
 
-// Series divides the job's time so far into n equal parts, and returns the job's speed in each. It
-// returns nothing if n is below 1.
+// Series divides the job's time so far into n equal parts, and returns the job's speed in each. If
+// n is less than 1, it returns nothing.
 func (p *Picture) Series(n int) []Moment {
 	if n < 1 {
 		return nil
@@ -45,17 +46,17 @@ func (p *Picture) Series(n int) []Moment {
 	return s.all
 }
 
-// A series is a job's time in equal parts, with sums for each part.
+// A series is a job's time, divided into equal parts with sums for each.
 type series struct {
 	begun time.Time
 	part  time.Duration
 	all   []Moment
 }
 
-// at returns the index of the part that contains a time.
+// at returns the index of the part that contains the time t.
 func (s *series) at(t time.Time) int { return min(len(s.all)-1, max(0, int(t.Sub(s.begun)/s.part))) }
 
-// add adds entities and deliveries to the parts of the time in which a page ran, evenly spread.
+// add spreads entities and deliveries evenly over the parts in which a page ran.
 func (s *series) add(began, done time.Time, entities, deliveries float64) {
 	took := done.Sub(began)
 	if took <= 0 {
@@ -76,7 +77,8 @@ func (s *series) add(began, done time.Time, entities, deliveries float64) {
 	}
 }
 
-// addOpen adds the pages in flight, and sets Partial in the parts in which they ran.
+// addOpen adds the pages that are not committed yet, and sets Partial in the parts in which they
+// have run.
 func (s *series) addOpen(p *Picture, t *timing, usual *pageTimes) {
 	first := p.Until
 	for i := range p.Ranges {
@@ -94,13 +96,13 @@ func (s *series) addOpen(p *Picture, t *timing, usual *pageTimes) {
 			first = began
 		}
 	}
-	first = later(first, p.Until.Add(-2*usual.mean())) // a page that hangs does not make all the time partial
+	first = later(first, p.Until.Add(-2*usual.mean())) // if a page hangs, only the latest time is partial
 	for k := s.at(first); k < len(s.all) && first.Before(p.Until); k++ {
 		s.all[k].Partial = true
 	}
 }
 
-// later returns the later one of two times.
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
@@ -108,7 +110,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// pageTimes are sums over the deliveries of committed pages.
+// pageTimes are sums over the committed pages.
 type pageTimes struct {
 	pages, entities, seconds float64
 	most                     float64 // the largest number of entities in a page
@@ -126,7 +128,7 @@ func (t *pageTimes) mean() time.Duration {
 	return time.Duration(t.seconds / max(1, t.pages) * float64(time.Second))
 }
 
-// perSecond returns how many entities a delivery processes in a second.
+// perSecond returns how many entities a task processes in a second.
 func (t *pageTimes) perSecond() float64 {
 	if t.seconds <= 0 {
 		return 0
@@ -134,18 +136,20 @@ func (t *pageTimes) perSecond() float64 {
 	return t.entities / t.seconds
 }
 
-// A Level has numbers of the ranges with the same depth: see [Picture.Levels]. If the picture is a
-// sample, they are estimates.
+// A Level has numbers about the ranges with the same depth: see [Picture.Levels]. They are
+// estimates if the picture is a sample.
 type Level struct {
 	Depth  int64   `json:"depth"`
 	Ranges float64 `json:"ranges"` // number of ranges
 	Open   float64 `json:"open"`   // number of ranges that are not done
-	// number of entities that the ranges have processed, or that are expected in the open ones
+	// Entities is the number of entities in the done ranges, plus the expected number in the open
+	// ones.
 	Entities float64 `json:"entities"`
 }
 
-// Levels returns numbers of the job's ranges by depth, the root first. They show how the work was
-// spread. Ranges of single entities do not count, because their entities are also part of a page.
+// Levels returns numbers about the job's ranges by depth, starting with the root. They show how the
+// work was divided. Ranges of single entities do not count, because their entities are also part of
+// a page.
 func (p *Picture) Levels() (all []Level) {
 	for i := range p.Ranges {
 		r := &p.Ranges[i]
@@ -165,8 +169,8 @@ func (p *Picture) Levels() (all []Level) {
 	return all
 }
 
-// A Spread has percentiles of some numbers: half of the numbers are at most P50, 90% are at most
-// P90, and so on. All are 0 if there are no numbers.
+// A Spread holds percentiles of a list of numbers: half of the numbers are at most P50, 90% are at
+// most P90, and so on. All are 0 if the list is empty.
 type Spread struct {
 	P50 float64 `json:"p50"`
 	P90 float64 `json:"p90"`
@@ -179,14 +183,14 @@ func spreadOf(all []float64) Spread {
 	return Spread{quantile(all, 0.5), quantile(all, 0.9), quantile(all, 0.99), quantile(all, 1)}
 }
 
-// Pages has statistics of a job's pages: see [Picture.Pages].
+// Pages holds statistics of a job's pages: see [Picture.Pages].
 type Pages struct {
 	Entities Spread `json:"entities"`   // numbers of entities in a page
 	Seconds  Spread `json:"seconds"`    // the function's time for a page, in seconds
 	Each     Spread `json:"per_entity"` // the function's time for an entity, in seconds
 }
 
-// Pages returns statistics of the job's pages that are done and had entities.
+// Pages returns statistics of the job's done pages that had entities.
 func (p *Picture) Pages() Pages {
 	var entities, seconds, each []float64
 	for i := range p.Ranges {

@@ -10,11 +10,11 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// RangePath is the path of range tasks, below the queue's URL.
+// RangePath is the URL path of requests for range tasks, below the queue's URL.
 const RangePath = "range"
 
-// A Range is the body of the HTTP request for a range's task. It names the range, and has nothing
-// of its contents.
+// A Range is the body of the HTTP request for a range's task. It names the range's record, and
+// contains nothing of the record.
 type Range struct {
 	Job         string `json:"job"`
 	Incarnation string `json:"incarnation"`
@@ -26,8 +26,8 @@ type Range struct {
 // Ref returns the ID and incarnation of the task's job.
 func (t Range) Ref() record.Ref { return record.Ref{ID: t.Job, Incarnation: t.Incarnation} }
 
-// ParseRange decodes and checks the body of a range's task. It checks everything, because anybody
-// may have sent the request.
+// ParseRange decodes and checks the body of a request for a range's task. It checks every field,
+// because anybody may have sent the request.
 func ParseRange(body []byte) (Range, error) {
 	var t Range
 	if err := json.Unmarshal(body, &t); err != nil {
@@ -40,12 +40,13 @@ func ParseRange(body []byte) (Range, error) {
 	return t, nil
 }
 
-// TaskOf returns the task of a pending range. Cloud Tasks reserves a task's name for a day after
-// the task is gone. So to enqueue another task, the range or the job needs another generation.
+// TaskOf returns the task of a pending range. Cloud Tasks does not accept the name of a task again
+// until a day after the task is gone. So if a range needs another task, the generation of the range
+// or the job must be raised first: it is part of the name.
 func TaskOf(r *record.Range, j *record.Job) tasks.Task { return taskOf(r, j, false) }
 
-// TaskForIdle returns the task of a pending range for an idle worker. Its body says that a worker
-// is idle, so its delivery tells how long the queue takes.
+// TaskForIdle returns the task of a pending range, for a worker that is idle. The task's body says
+// so. Such a task need not wait for others, so its delivery shows how long the queue takes.
 func TaskForIdle(r *record.Range, j *record.Job) tasks.Task { return taskOf(r, j, true) }
 
 func taskOf(r *record.Range, j *record.Job, idle bool) tasks.Task {
@@ -63,27 +64,28 @@ func taskOf(r *record.Range, j *record.Job, idle bool) tasks.Task {
 	}
 }
 
-// A Job is the body of the HTTP request for a task of a whole job. Such tasks are chains: each does
-// a limited part of the work, and enqueues the next.
+// A Job is the body of the HTTP request for a task about a whole job. Such tasks form chains: each
+// does a limited part of the work, and then enqueues the next.
 type Job struct {
 	Job         string `json:"job"`
 	Incarnation string `json:"incarnation"`
 	Epoch       int64  `json:"epoch"`
-	Tick        int64  `json:"tick,omitempty"`  // the number of the sweep, which stands for the time when it is due
-	After       string `json:"after,omitempty"` // the ID of the record after which the task goes on
-	All         bool   `json:"all,omitempty"`   // whether the task, a sweep, checks ranges of any age
-	// a random number if the task is a guard, enqueued before a commit; 0: it is not
+	Tick        int64  `json:"tick,omitempty"`  // the number of a sweep, from which the time when it is due follows
+	After       string `json:"after,omitempty"` // the ID of the record after which the task continues
+	All         bool   `json:"all,omitempty"`   // whether the sweep includes ranges that are younger than a minute
+	// Guard is a random number if the task is a guard: a sweep that is enqueued before a commit, in
+	// case the process dies after the commit. Otherwise it is 0.
 	Guard uint64 `json:"guard,omitempty"`
-	Link  int64  `json:"link,omitempty"` // the task's number in a chain of tasks that add up records
+	Link  int64  `json:"link,omitempty"` // the task's number in a chain of tasks that add up the job's records
 
-	// The following fields are about the delivery, and not part of the body.
-	Queued  tasks.Delivery `json:"-"` // the request of the queue
+	// The fields below describe the delivery. They are not part of the body.
+	Queued  tasks.Delivery `json:"-"` // the queue's request
 	BegunAt time.Time      `json:"-"` // when the queue's request arrived
 }
 
-// Task returns the task for a job and a path, due at the time at. Its name depends only on the
-// arguments and the job, so a task that is enqueued twice exists once. A later job with the same ID
-// has other names.
+// Task returns a task for the job j, with this body and the given URL path, due at the given time.
+// The task's name depends only on these. So the queue accepts a task only once, even if it is
+// enqueued twice. A later job with the same ID has other names.
 func (t Job) Task(j *record.Job, path string, at time.Time) tasks.Task {
 	t.Job, t.Incarnation, t.Epoch = j.ID, j.Incarnation, j.Epoch
 	body, err := json.Marshal(t)
@@ -98,12 +100,13 @@ func (t Job) Task(j *record.Job, path string, at time.Time) tasks.Task {
 	if t.Link > 0 {
 		parts = append(parts, "link", number(t.Link))
 	}
-	// Sweeps, and tasks that continue after a record, are chains of any length, so each has its own
-	// trace.
+	// Chains of sweeps, and of tasks that continue after a record, can be long. So each of these
+	// tasks starts a trace of its own.
 	return tasks.Task{ID: tasks.ID(parts...), Path: path, Body: body, ScheduleTime: at, NewTrace: !at.IsZero() ||
 		t.After != "" ||
 		t.Link > 0}
 }
 
-// Current reports whether the job runs, and its epoch is the task's one.
+// Current reports whether the job is running, and still has the epoch of the task. Each change that
+// makes ranges pending raises the epoch.
 func (t Job) Current(j *record.Job) bool { return j.State == record.Running && j.Epoch == t.Epoch }

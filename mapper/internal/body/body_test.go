@@ -8,8 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// FuzzParseTask checks that only bodies of the right form pass for a task, and that their fields
-// can be a record's.
+// FuzzParseTask checks that only well-formed bodies are accepted, and that their fields can be the
+// fields of a record.
 func FuzzParseTask(f *testing.F) {
 	job := &record.Job{ID: "spring-credit"}
 	job.Incarnate(7)

@@ -8,15 +8,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// jobOf returns a job, and its root.
+// jobOf returns the records of a job and of its first range.
 func jobOf(id string) (*record.Job, *record.Range) {
 	job := &record.Job{ID: id, State: record.Running, Generation: 2, Epoch: 3}
 	job.Incarnate(7)
 	return job, job.RootRange()
 }
 
-// TestTaskOf checks that a range's task gets a new name if anything makes it another delivery. If
-// nothing has changed, the name stays the same, so the queue has the task once.
+// TestTaskOf checks that a range's task gets another name if a generation changes. If nothing
+// changes, the name must stay the same, so that the queue has the task only once.
 func TestTaskOf(t *testing.T) {
 	noon := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	job, r := jobOf("j")
@@ -54,7 +54,8 @@ func TestTaskOf(t *testing.T) {
 	}
 }
 
-// TestTaskForIdle checks that the task for an idle worker is the same task.
+// TestTaskForIdle checks that the task for an idle worker has the same name as the range's usual
+// task.
 func TestTaskForIdle(t *testing.T) {
 	job, r := jobOf("j")
 	first, idle := TaskOf(r, job), TaskForIdle(r, job)
@@ -64,7 +65,7 @@ func TestTaskForIdle(t *testing.T) {
 	}
 }
 
-// TestJobTask does the same for the tasks of a job.
+// TestJobTask checks which arguments change the name of a task for a whole job.
 func TestJobTask(t *testing.T) {
 	noon := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
@@ -72,7 +73,7 @@ func TestJobTask(t *testing.T) {
 		body  Job
 		at    time.Time
 		path  string
-		trace bool // of its own
+		trace bool // whether the task starts a trace of its own
 	}{
 		{name: "an end", path: "complete"},
 		{name: "a sweep", path: "sweep", body: Job{Tick: 1}, at: noon, trace: true},
@@ -114,7 +115,7 @@ func TestJobTask(t *testing.T) {
 	}
 }
 
-// TestCurrent checks that a task is current only while its job runs, in the task's epoch.
+// TestCurrent checks that a task is current only while its job runs in the task's epoch.
 func TestCurrent(t *testing.T) {
 	for _, c := range []struct {
 		state record.JobState

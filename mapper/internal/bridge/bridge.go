@@ -1,5 +1,5 @@
-// Package bridge gives mapper/mappertest, and the tests of whole jobs, access to parts of package
-// mapper that are not exported. Package mapper sets its functions.
+// Package bridge gives mapper/mappertest, and tests of whole jobs, access to unexported parts of
+// package mapper. Package mapper sets the functions in it, because bridge can't import mapper.
 package bridge
 
 import (
@@ -10,29 +10,32 @@ import (
 )
 
 var (
-	// Prepare returns the function of a mapper.AnyMapper for single entities. The parameters must
-	// have the mapper's type.
+	// Prepare takes a mapper.AnyMapper and its parameters, and returns the mapper's function for
+	// single entities. The parameters must have the mapper's type.
 	Prepare func(definition, params any) (function.Func, error)
 
-	// PrepareBatch returns the function of a mapper.AnyMapper for batches, and the size of a batch.
+	// PrepareBatch takes a mapper.AnyMapper and its parameters. It returns the mapper's function
+	// for batches, and the size of a batch.
 	PrepareBatch func(definition, params any) (function.BatchFunc, int, error)
 
-	// Seed makes a mapper.Engine draw its random numbers from a seed, so that a test can be
+	// Seed makes a mapper.Engine draw its random numbers from a seed, so that a test run can be
 	// repeated.
 	Seed func(engine any, seed uint64)
 
-	// WithEngine returns a context in which mapper.EngineFromContext finds a mapper.Engine.
+	// WithEngine returns a context from which mapper.EngineFromContext returns the given
+	// mapper.Engine.
 	WithEngine func(ctx context.Context, engine any) context.Context
 
-	// Portion makes a mapper.Engine add up a job's records in portions. It stores a draft after
-	// each number of records, and leaves the rest to a new task after the time longest.
+	// Portion limits how many records one task of a mapper.Engine adds up at the end of a job. The
+	// task stores its result so far after each number of records. After the time longest it leaves
+	// the rest to another task.
 	Portion func(engine any, records int, longest time.Duration)
 
-	// UndoMost limits the size of the entities that one commit of an undo restores, in bytes.
-	// Larger pages are restored in batches.
+	// UndoMost limits the size of the entities that one commit of an undo restores, in bytes. An
+	// undo restores larger pages in several commits.
 	UndoMost func(engine any, bytes int64)
 
-	// Tick adds names to the schedules of a mapper.Engine, so that it accepts their ticks. It does
-	// not make the engine start waiting ticks.
+	// Tick makes a mapper.Engine accept the ticks of schedules with these names. A tick is a task
+	// that starts a schedule's job. Tick does not make the engine search for due ticks.
 	Tick func(engine any, schedules ...string)
 )

@@ -9,8 +9,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
-// A Job has the facts about a job before it starts. See mapper.PlanOptions for the meaning of its
-// fields.
+// A Job holds the facts about a job from which its forecast is made. See mapper.PlanOptions for the
+// meaning of its fields.
 type Job struct {
 	Query     query.Query
 	PageSize  int64
@@ -27,15 +27,16 @@ type Job struct {
 	Parallel  int // how many tasks are enqueued at the same time
 }
 
-// A Size is how many entities a job's query has, as found by counts and samples.
+// A Size is the number of entities that a job's query selects, as found by counts and samples.
 type Size struct {
 	Entities          int64
 	Exact, LowerBound bool
-	Pages             int64         // the least number of pages: no page has entities of two kinds or namespaces
+	Pages             int64         // the least number of pages: a page has one kind and namespace
 	Spent             billing.Usage // the cost of the calls that found the size
 }
 
-// A Forecast is what is expected of a job. See mapper.Estimate for the meaning of its fields.
+// A Forecast holds the expected numbers, time and cost of a job. See mapper.Estimate for the
+// meaning of its fields.
 type Forecast struct {
 	Entities          int64
 	Exact, LowerBound bool
@@ -49,8 +50,8 @@ type Forecast struct {
 	Spent   billing.Usage
 }
 
-// Page returns the number of entities in a full page of the job. A page is the entities that one
-// commit processes.
+// Page returns the number of entities in a full page of the job. A page is a group of entities that
+// commit together.
 func (j *Job) Page() int64 {
 	page := max(1, min(j.PageSize, int64(j.PageTime/j.PerEntity)))
 	if j.Rate.OfPages() != (pace.Limit{}) {
@@ -67,12 +68,12 @@ func ForecastOf(ctx context.Context, j *Job, size Size) (*Forecast, error) {
 	return est, est.expect(ctx, j, j.pageOf(size.Entities), size.Pages)
 }
 
-// pageOf returns how many entities a page of the job has, if the job has entities in total. If
-// functions wait for calls of a service, that takes a page's time, because all tasks share the rate
-// of calls. When the time is over, the page ends.
+// pageOf returns the expected number of entities in a page, if the job processes the given number
+// of entities. If functions wait for calls of a service, the waits take time of the page, and the
+// page ends when its time is over. All tasks share the rate of calls.
 func (j *Job) pageOf(entities int64) int64 {
 	page := j.Page()
-	each := j.Rate.Takes(pace.Need{Calls: j.Calls}) // of all workers together
+	each := j.Rate.Takes(pace.Need{Calls: j.Calls}) // for all workers together
 	if j.Rate.CallsPerSecond == 0 || float64(entities)*each.Seconds() <= j.PageTime.Seconds() {
 		return page
 	}
@@ -80,12 +81,12 @@ func (j *Job) pageOf(entities int64) int64 {
 	return max(1, min(page, int64(j.PageTime.Seconds()/(each.Seconds()*float64(tasks)))))
 }
 
-// mostModelled is the largest number of pages that are simulated. Of a larger job only a part is
-// simulated.
+// mostModelled is the largest number of pages of entities that are simulated. For a larger job, a
+// smaller one is simulated, and the results are multiplied.
 const mostModelled = 1_000_000
 
-// expect fills in everything in the forecast that follows from its number of entities. A page has
-// page entities, and the job has at least least pages.
+// expect fills in the parts of the forecast that follow from its number of entities. The argument
+// page is the number of entities in a page, and least is the least number of pages.
 func (est *Forecast) expect(ctx context.Context, j *Job, page, least int64) error {
 	times := UsualTimes(j.Parallel)
 	times.Page += time.Duration(page) * j.PerEntity
@@ -96,7 +97,7 @@ func (est *Forecast) expect(ctx context.Context, j *Job, page, least int64) erro
 		return err
 	}
 	m.Pages, m.Tasks = m.Pages*part, m.Tasks*part
-	if j.Query.Many() { // the model has only one space
+	if j.Query.Many() { // the model has only one kind and namespace
 		m.Pages, m.Tasks = max(m.Pages, least), max(m.Tasks, min(j.Workers, least))
 	}
 	est.Pages, est.Tasks = m.Pages, m.Tasks
@@ -106,11 +107,11 @@ func (est *Forecast) expect(ctx context.Context, j *Job, page, least int64) erro
 			Writes: n*j.Writes + float64(pace.RecordWrites*m.Pages), Calls: n * j.Calls}))
 	}
 	est.Usage = billing.Usage{
-		// The terms: the entities; the records and the queries for keys; the job's record.
+		// The terms: the entities; the reads of records and the queries for keys; the job's record.
 		Reads:    est.Entities + 3*m.Pages + m.Tasks,
 		SmallOps: j.Query.Share.Keys(est.Entities),
 		Writes:   int64(float64(est.Entities)*j.Writes) + pace.RecordWrites*m.Pages,
-		TaskOps:  2 * (m.Tasks + 1), // the last one ends the job
+		TaskOps:  2 * (m.Tasks + 1), // the extra task ends the job
 	}
 	if j.Query.Unread(j.Update) {
 		est.Usage.Reads -= est.Entities

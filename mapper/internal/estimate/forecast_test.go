@@ -29,7 +29,7 @@ func jobOver(q query.Query) *estimate.Job {
 		Update: true, Writes: 1, PerEntity: time.Millisecond, Prices: billing.NAM5}
 }
 
-// TestForecast forecasts jobs over 1,000 entities in one namespace and 100 in another.
+// TestForecast checks the forecasts for jobs over a namespace with 1,000 entities and one with 100.
 func TestForecast(t *testing.T) {
 	one := query.Query{Kind: "K", Namespace: "a"}
 	few := query.Query{Kind: "K", Namespace: "b"}
@@ -127,8 +127,8 @@ func TestForecast(t *testing.T) {
 	}
 }
 
-// TestBySample forecasts a job over 4,000 entities of a database that can't count. A part of them
-// is in the sample.
+// TestBySample checks the forecast for a job over 4,000 entities in a database that can't count.
+// The number of entities must be estimated from a sample.
 func TestBySample(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -158,7 +158,7 @@ func TestBySample(t *testing.T) {
 	}
 }
 
-// forecastOf returns the forecast of a job over the entities of a source.
+// forecastOf returns the forecast for a job over the entities that src reads.
 func forecastOf(ctx context.Context, src source.Source, j *estimate.Job) (*estimate.Forecast, error) {
 	size, err := survey.SizeOf(ctx, src, j)
 	if err != nil {
@@ -167,7 +167,7 @@ func forecastOf(ctx context.Context, src source.Source, j *estimate.Job) (*estim
 	return estimate.ForecastOf(ctx, j, size)
 }
 
-// entities returns a source with numbers of entities by namespace.
+// entities returns a source whose database has n entities in each namespace.
 func entities(t *testing.T, options *emulator.Options, n map[string]int) source.Source {
 	t.Helper()
 	client, err := emulator.ForTest(t, options).DatastoreClient(t.Context(), "test")

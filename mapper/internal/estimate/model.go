@@ -16,19 +16,19 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// A VirtualKind is a kind of any size that takes no memory: its keys are calculated from their
-// ranks.
+// A VirtualKind is a kind without stored entities, so it can have any size. Its keys are calculated
+// from their ranks: their places in the order of keys.
 type VirtualKind struct {
 	N   int64
-	Key func(rank int64) *datastore.Key // returns the key with a rank, which is its place in the order of keys
+	Key func(rank int64) *datastore.Key // returns the key with a rank; the first key has the rank 0
 }
 
 // SequentialKey returns the key with the given rank in a kind with the IDs 1, 2, 3 and so on. The
-// first key has the rank 0.
+// rank is the key's place in the order of keys, counted from 0.
 func SequentialKey(rank int64) *datastore.Key { return datastore.IDKey("K", rank+1, nil) }
 
-// begin returns the number of entities before the start of a range. A nil position is the start of
-// the kind.
+// begin returns the rank of the first entity in a range that starts at p. A nil position is the
+// start of the kind.
 func (v VirtualKind) begin(p *keyspace.Position) int64 {
 	if p == nil {
 		return 0
@@ -58,18 +58,18 @@ func (v VirtualKind) sample(rng *rand.Rand, n int) []*keyspace.Position {
 	return keyspace.Sort(keyspace.AtAll(keys))
 }
 
-// Times are the times of calls in a simulation.
+// Times are the assumed times of calls in a simulation.
 type Times struct {
 	Query    time.Duration // the time of a query or a lookup
 	Key      time.Duration // the time of each key that a query passes
 	Commit   time.Duration // the time of a commit, with the transaction's start and read
-	Enqueue  time.Duration // the time to enqueue one task, while others are enqueued, too
+	Enqueue  time.Duration // the time to enqueue one task, if several are enqueued at the same time
 	Dispatch time.Duration // the time from a task's creation in the queue to its delivery to a worker
 	Page     time.Duration // the time of all calls of the function in a page
 }
 
-// UsualTimes returns the times that package bench uses as well. Tasks are enqueued parallel at a
-// time.
+// UsualTimes returns typical times of calls for a simulation. Package bench uses the same times.
+// The argument parallel is the number of tasks that are enqueued at the same time.
 func UsualTimes(parallel int) Times {
 	return Times{
 		Query:    20 * time.Millisecond,
@@ -81,10 +81,11 @@ func UsualTimes(parallel int) Times {
 	}
 }
 
-// queueDispatches is how many tasks a queue delivers in a second [the quotas page of Cloud Tasks].
+// queueDispatches is the largest number of tasks that a queue delivers in a second [the quotas page
+// of Cloud Tasks].
 const queueDispatches = 500
 
-// A Model is the result of simulating a job's splitting.
+// A Model is the result of a simulation of how a job's query is split into ranges.
 type Model struct {
 	kind          VirtualKind
 	workers, page int64
@@ -96,12 +97,13 @@ type Model struct {
 	LargestRecord int   // the largest record that a task inserts, in bytes
 	LargestCommit int   // the largest sum of the records in one commit, in bytes
 
-	weighed []split.Piece // pieces of the first range, if they were counted before it was cut
+	counted []split.Piece // pieces of the first range, if they were counted before it was cut
 
-	begins []time.Duration // when each task starts, if the queue has no limits
+	begins []time.Duration // when each task starts, if the queue could deliver any number of tasks at once
 }
 
-// Simulate simulates the splitting of a kind: it cuts ranges as tasks do.
+// Simulate simulates how tasks split a kind into ranges and pages of entities. It uses the real
+// rules of package split.
 func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times Times) (*Model, error) {
 	m := &Model{kind: kind, workers: workers, page: page, times: times}
 	rng := rand.New(rand.NewPCG(1, 0))
@@ -113,15 +115,15 @@ func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times 
 			ranks[i].At = keyspace.At(kind.Key(r.Before))
 		}
 	}
-	// An answer of the sample is read at the same time as the first page.
+	// The entities of the sample and of the first page are read at the same time.
 	at := times.Dispatch + times.Query + max(m.reading(len(s.Samples)), m.reading(int(page)))
 	known := false
 	if ranks[0].At == nil {
 		s.Estimate, s.Exact, known = kind.N, kind.N > 0, true
 	} else if cells := split.CellsOf(s.Samples, query.Batch, ranks[0]); workers > 1 && cells > 1 {
-		m.weighed = m.weigh(workers, split.Cells(s, cells), &at)
-		if s.Estimate, known = split.MostlyCounted(m.weighed); !known {
-			m.weighed = nil
+		m.counted = m.countPieces(workers, split.Cells(s, cells), &at)
+		if s.Estimate, known = split.MostlyCounted(m.counted); !known {
+			m.counted = nil
 		}
 	}
 	estimate := func() int64 {
@@ -134,7 +136,7 @@ func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times 
 			return n, true
 		})
 	}
-	if !known { // the sample is drawn again, at the same time as the first pages are counted
+	if !known { // the sample is read again while the first pages are counted
 		s.Samples = kind.sample(rng, sp.SampleSize(workers))
 		at += max(m.reading(len(s.Samples)), times.Query+time.Duration(split.CountedPages*page)*times.Key)
 		if kind.N < split.CountedPages*page {
@@ -158,8 +160,8 @@ func (m *Model) reading(keys int) time.Duration {
 	return time.Duration(keys/query.Batch+1)*m.times.Query + time.Duration(keys)*m.times.Key
 }
 
-// task simulates the task of a range, and then the tasks of all its children, until the context is
-// done. At the time at, the task knows where it may cut.
+// task simulates the task of a range, and then the tasks of all its children, until ctx is done.
+// The argument at is the time at which the task knows where its range may be cut.
 func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s split.Piece, at time.Duration) {
 	m.Tasks++
 	m.Depth = max(m.Depth, r.Depth)
@@ -241,8 +243,8 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 	}
 }
 
-// decide returns where a piece is cut. If the strategy asks for a count, it first counts the
-// remaining entities, whose true number is left.
+// decide returns where a piece is cut. If the strategy needs a count, the simulated task first
+// counts the piece's entities. The true number is left.
 func (m *Model) decide(sp split.Strategy, s *split.Piece, t split.Task, left int64) split.CutPlan {
 	if most := sp.Counts(*s, t); most > 0 {
 		*s = s.Counted(min(most, left), most)
@@ -250,17 +252,17 @@ func (m *Model) decide(sp split.Strategy, s *split.Piece, t split.Task, left int
 	return sp.Decide(*s, t)
 }
 
-// balanced counts the pieces of the first range, adds the time of that to at, and cuts the range
-// again by the counts.
+// balanced cuts the first range again, by the counted entities of its pieces, so that the pieces
+// become equal. It adds the time for counts and queries to *at.
 func (m *Model) balanced(s split.Piece, pieces []split.Piece, end int64, at *time.Duration) []split.Piece {
-	if m.weighed == nil {
-		m.weighed = m.weigh(s.Workers, pieces, at)
+	if m.counted == nil {
+		m.counted = m.countPieces(s.Workers, pieces, at)
 	}
-	*at += m.times.Query + time.Duration(min(longest(m.weighed), split.BalancePages*m.page))*m.times.Key
-	return split.Balance(m.weighed, m.page, m.find(end))
+	*at += m.times.Query + time.Duration(min(longest(m.counted), split.BalancePages*m.page))*m.times.Key
+	return split.Balance(m.counted, m.page, m.find(end))
 }
 
-// longest returns the number of entities in the longest of the pieces.
+// longest returns the number of entities in the longest of some pieces.
 func longest(pieces []split.Piece) int64 {
 	most := int64(0)
 	for _, p := range pieces {
@@ -269,9 +271,9 @@ func longest(pieces []split.Piece) int64 {
 	return most
 }
 
-// weigh counts the entities of all pieces, and returns the pieces with these numbers. It adds the
-// time of concurrent count calls to at.
-func (m *Model) weigh(workers int64, pieces []split.Piece, at *time.Duration) []split.Piece {
+// countPieces returns the pieces with their true numbers of entities, as if the task had counted
+// them. It adds the time of the concurrent counts to *at.
+func (m *Model) countPieces(workers int64, pieces []split.Piece, at *time.Duration) []split.Piece {
 	counts, most, longest := make([]int64, len(pieces)), split.MostInPiece(len(pieces)), int64(0)
 	for i, p := range pieces {
 		counts[i] = min(most, m.kind.end(p.End)-m.kind.begin(p.Start))
@@ -281,7 +283,8 @@ func (m *Model) weigh(workers int64, pieces []split.Piece, at *time.Duration) []
 	return split.WithCounts(pieces, counts, most, workers)
 }
 
-// find returns a split.Finder for a range that ends at the rank end.
+// find returns the function that finds entities of a range (a [split.Finder]). The range ends at
+// the rank end.
 func (m *Model) find(end int64) split.Finder {
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
 		if rank := m.kind.begin(from) + n; rank < end {
@@ -291,11 +294,11 @@ func (m *Model) find(end int64) split.Finder {
 	}
 }
 
-// busy returns how many of the workers have a task.
+// busy returns how many of the workers have a task in the simulation.
 func (m *Model) busy(workers int64) int64 { return min(workers, m.Tasks) }
 
-// Start returns when a number of workers have started, if the queue delivers tasks as fast as it
-// can.
+// Start returns the time until the given number of workers have a task, if the queue delivers tasks
+// as fast as it can.
 func (m *Model) Start(workers int64) time.Duration {
 	slices.Sort(m.begins)
 	var last time.Duration
@@ -305,8 +308,8 @@ func (m *Model) Start(workers int64) time.Duration {
 	return last
 }
 
-// Takes returns how long the job takes with a number of workers. It assumes that all workers start
-// at the same time, and wait only for the queue.
+// Takes returns the time that the job takes with a number of workers. It assumes that all of them
+// start at the same time, and wait only for the queue.
 func (m *Model) Takes(workers int64) time.Duration {
 	pages := float64(m.times.Page) * float64(m.Pages) / float64(m.busy(workers))
 	begun := float64(m.Tasks) * float64(time.Second) / queueDispatches

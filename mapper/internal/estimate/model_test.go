@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// TestBalance moves the boundaries of pieces at random. Together they keep their entities, and
-// counted pieces become even.
+// TestBalance moves the boundaries of pieces to random places. After split.Balance, counted pieces
+// must be about equal, and all pieces together must have the same entities.
 func TestBalance(t *testing.T) {
 	rng := testflag.Rand(t)
 	even := 0
@@ -76,8 +76,8 @@ func TestBalance(t *testing.T) {
 	}
 }
 
-// TestBalanceKeeps checks that pieces keep their boundaries if new ones can't be found, or have
-// moved.
+// TestBalanceKeeps checks that pieces keep their boundaries if a new boundary can't be found, or if
+// entities were deleted meanwhile.
 func TestBalanceKeeps(t *testing.T) {
 	kind := VirtualKind{N: 1000, Key: func(rank int64) *datastore.Key { return datastore.IDKey("K", 10*(rank+1), nil) }}
 	middle := keyspace.At(kind.Key(700))

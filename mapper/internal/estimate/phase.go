@@ -9,7 +9,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Phase says what a job does or waits for. It has more detail than the job's state.
+// A Phase says what a job does or waits for. It is more detailed than the job's state.
 type Phase string
 
 // The phases of jobs.
@@ -30,24 +30,25 @@ const (
 	Over           Phase = "ended"
 )
 
-// dependsOnOthers reports whether something outside the job stops it or slows it down in this
-// phase. Then it is unknown when the job goes on, or gets as fast as before.
+// dependsOnOthers reports whether in this phase something outside the job stops it or slows it
+// down. Then nobody knows when the job goes on, or becomes faster.
 func (p Phase) dependsOnOthers() bool {
 	return p == Queued || p == Stuck || p == Slowed || p == GivingWay
 }
 
-// A Queue is the answer of a job's queue about the job's tasks.
+// A Queue holds what a job's queue says about the job's tasks.
 type Queue struct {
 	Complaint string // why the queue can't deliver the tasks; empty: it can, or that is unknown
-	Waits     bool   // whether the task that has been due longest was not delivered yet
-	Others    int    // if Waits: number of other running jobs in the queue, or Unknown
+	Waits     bool   // whether the task that is overdue longest waits for its delivery
+	Others    int    // if Waits: number of other running jobs with the same queue, or Unknown
 	Name      string
 }
 
-// slowStart is how long a job counts as starting if no task of it was delivered.
+// slowStart is how long a job may wait for the first delivery of a task before its phase is Queued.
 const slowStart = 5 * time.Second
 
-// phase returns what the job does or waits for, and a text that says why it is not faster.
+// phase returns what the job does or waits for, and a text that says why it is not faster. The
+// argument rate is its speed in entities a second.
 func (l Look) phase(rate float64) (Phase, string) {
 	j := l.Job
 	switch {
@@ -98,8 +99,9 @@ func (l Look) phase(rate float64) (Phase, string) {
 	return Processing, cmp.Or(trouble, says)
 }
 
-// givesWay returns a text if the job is a background job whose pages have waited longer in the last
-// minute than they have worked. Otherwise it returns "".
+// givesWay returns a text for people if the job is a background job that gives way to other
+// clients. In the last minute, its pages of entities have waited for longer than they have worked.
+// Otherwise givesWay returns "".
 func (l Look) givesWay() string {
 	var worked, waited time.Duration
 	n := 0
@@ -117,17 +119,17 @@ func (l Look) givesWay() string {
 		"slow the database down", (waited / time.Duration(n)).Round(100*time.Millisecond))
 }
 
-// Conditions for a job that counts as slowed. Its workers have to be busy, and its earlier pages
-// must be short compared with the time that is observed.
+// Conditions under which a job counts as slowed. Its workers must be busy, and its earlier pages of
+// entities must be short compared with the observed time.
 const (
-	slowerBy    = 5 // the factor by which a job is slower than before, so that its phase says so
+	slowerBy    = 5 // a slowed job is at least this many times slower than before
 	leastWindow = 10 * time.Second
 	leastPages  = 8
 )
 
-// slowed returns a text if the job processes far fewer entities a second than before, and ""
-// otherwise. It compares the last minute, or the second half of a younger job's time, with the time
-// before.
+// slowed returns a text for people if the job processes far fewer entities a second than before.
+// Otherwise it returns "". It compares the last minute with the time before. For a job younger than
+// two minutes, it compares the two halves of its time.
 func (l Look) slowed() string {
 	from, s := l.runsSince(), l.Totals.Sample
 	elapsed := l.Now.Sub(from)
@@ -159,7 +161,7 @@ func (l Look) slowed() string {
 		"or what it calls has become slow", is, roughly(window), was)
 }
 
-// runsSince returns when the job was started or last resumed.
+// runsSince returns when the job was started or last resumed, whichever is later.
 func (l Look) runsSince() time.Time {
 	if l.Job.RampFrom.After(l.Job.Created) {
 		return l.Job.RampFrom
@@ -167,11 +169,10 @@ func (l Look) runsSince() time.Time {
 	return l.Job.Created
 }
 
-// shared reports whether the job's tasks have to wait because other jobs have tasks in the same
-// queue.
+// shared reports whether the job's tasks wait while other jobs have tasks in the same queue.
 func (q Queue) shared() bool { return q.Waits && q.Others > 0 }
 
-// idle returns how long ago the last page was done.
+// idle returns the time since the job's last page of entities was done.
 func (l Look) idle() time.Duration {
 	from := l.runsSince()
 	if len(l.Totals.Sample.Ends) > 0 && lastEnd(l.Totals.Sample).After(from) {
@@ -180,7 +181,7 @@ func (l Look) idle() time.Duration {
 	return l.Now.Sub(from)
 }
 
-// says returns a text for people, which says why a task waits in the queue.
+// says returns a text for people that says why a task waits in the queue.
 func (q Queue) says() string {
 	name := q.Name[strings.LastIndex(q.Name, "/")+1:]
 	switch {
@@ -194,7 +195,7 @@ func (q Queue) says() string {
 	return fmt.Sprintf("its tasks wait in the queue %s", name)
 }
 
-// entities returns a number with the singular or the plural of a noun.
+// entities returns a text with the number n and a noun in the singular or the plural.
 func entities(n int64, one, several string) string {
 	if n == 1 {
 		return one
@@ -210,7 +211,7 @@ func roughly(d time.Duration) string {
 	return fmt.Sprintf("%d min", int(d.Minutes()+0.5))
 }
 
-// sinceDue returns for how long the task that has been due longest has been due.
+// sinceDue returns how long the task that is overdue longest has waited since it was due.
 func (l Look) sinceDue() time.Duration {
 	if l.Totals.Waiting == nil {
 		return 0
@@ -218,8 +219,8 @@ func (l Look) sinceDue() time.Duration {
 	return l.Now.Sub(l.Totals.Waiting.Due())
 }
 
-// backsOffUntil returns when the first pending range is due, if all of them wait for that after
-// failed attempts. It returns the zero time if a range is due now.
+// backsOffUntil returns when the next attempt is due, if all pending ranges wait for another
+// attempt after a failed one. Otherwise it returns the zero time.
 func (l Look) backsOffUntil() (first time.Time) {
 	s := l.Totals.Sample
 	if s.LeftScale != 1 {
@@ -236,8 +237,8 @@ func (l Look) backsOffUntil() (first time.Time) {
 	return first
 }
 
-// pausedPhase returns the phase of a paused job, which says whether pages are still under way, and
-// a text that says why it is paused.
+// pausedPhase returns the phase of a paused job, and a text that says why it is paused. The phase
+// says whether pages of entities are still under way.
 func (l Look) pausedPhase() (Phase, string) {
 	j := l.Job
 	why, at := "paused", time.Time{}
@@ -254,7 +255,7 @@ func (l Look) pausedPhase() (Phase, string) {
 	switch left := l.longestPage() - l.Now.Sub(at); {
 	case left > 0 && l.Totals.Pending > 0:
 		return Draining, fmt.Sprintf("%s; pages that are under way finish within %s", why, roughly(left+time.Second))
-	case j.Poor:
+	case j.OverBudget:
 		return OverBudget, why
 	case j.Limited:
 		return TooManyFailing, why
@@ -262,8 +263,8 @@ func (l Look) pausedPhase() (Phase, string) {
 	return Held, why
 }
 
-// longestPage returns how long a page that is under way may still take: twice as long as the
-// slowest page so far.
+// longestPage returns an estimate of how long a page of entities under way may still take: twice
+// the time of the slowest page so far.
 func (l Look) longestPage() time.Duration {
 	if slowest := l.slowestPage(); slowest > 0 {
 		return min(l.mostOfPage(), 2*slowest)
@@ -271,11 +272,12 @@ func (l Look) longestPage() time.Duration {
 	return l.mostOfPage()
 }
 
-// longestCallWait is how long the first entity of a page may wait for calls that the job's rate
-// limits: a quarter of the usual dispatch deadline.
+// longestCallWait is how long the first entity of a page may wait for calls of a service, if the
+// job's rate limits them. It is a quarter of the usual dispatch deadline of Cloud Tasks.
 const longestCallWait = 10 * time.Minute / 4
 
-// mostOfPage returns the longest time that a page may take.
+// mostOfPage returns the longest time that a page of entities may take before the job counts as
+// stuck.
 func (l Look) mostOfPage() time.Duration {
 	most := 2*time.Duration(l.Job.PageTime) + time.Duration(l.Job.Timeout)
 	if limit, err := l.Job.RateLimit(); err == nil && limit.CallsPerSecond > 0 {
@@ -284,8 +286,8 @@ func (l Look) mostOfPage() time.Duration {
 	return most
 }
 
-// slowestPage returns how long the slowest page has taken so far, at least a second. It returns 0
-// if there is no page.
+// slowestPage returns the time of the slowest page of entities so far, but at least a second. It
+// returns 0 if no page is done.
 func (l Look) slowestPage() (slowest time.Duration) {
 	if l.Totals.Sample == nil || len(l.Totals.Sample.Ends) == 0 {
 		return 0

@@ -10,19 +10,20 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Unknown stands for every unknown number.
+// Unknown stands for an unknown number or time.
 const Unknown = -1
 
-// A Number is an estimate with its bounds. About and Max are Unknown if nothing is known.
+// A Number is an estimate with a lower and an upper bound. About and Max are Unknown if nothing is
+// known.
 type Number struct{ About, Min, Max int64 }
 
-// exactly returns a Number without an error: n is exact.
+// exactly returns the Number for n, which is known exactly.
 func exactly(n int64) Number { return Number{n, n, n} }
 
-// A State is how far a job is, what it does and what it costs. The jobs API, the command line and
-// the dashboard show it.
+// A State says how far a job is, what it does and what it costs, for the jobs API, the command line
+// and the dashboard.
 //
-// Processed, Failures and Remaining add up to Total, and so do their bounds.
+// The sum of Processed, Failures and Remaining is Total. This is also true of their bounds.
 type State struct {
 	Processed, Failures, Remaining, Total Number
 	Progress
@@ -35,33 +36,33 @@ type State struct {
 
 // A Progress says how far a job is.
 type Progress struct {
-	// Fraction estimates the part of its entities that the job has processed or failed on, from 0
-	// to 1. FractionMin and FractionMax are its bounds.
+	// Fraction estimates the part of the job's entities that is done, from 0 to 1: it has processed
+	// them or failed on them. FractionMin and FractionMax are its bounds.
 	FractionMin, Fraction, FractionMax float64
 
 	EntitiesPerSecond        float64 // speed in the last minute, while the job runs
 	EntitiesPerSecondOverall float64 // mean speed since the job was started
 
-	// TimeLeft estimates the time until the job ends, with its bounds; Unknown if it does not run,
-	// or if nothing is known.
+	// TimeLeft estimates the time until the job ends, with its bounds. It is Unknown if the job
+	// does not run, or if nothing is known.
 	TimeLeftMin, TimeLeft, TimeLeftMax time.Duration
 }
 
 // Constants for the bounds of estimates.
 const (
 	deviations = 3 // number of standard deviations on each side of an estimate
-	// density is the error of an estimate by sampled keys. The number of entities for each key is
-	// within 25% two times in three (mapper.Estimate.Exact).
+	// density is the relative error of a size that is estimated from sampled keys. Two times in
+	// three, the estimate is within 25% (mapper.Estimate.Exact).
 	density = 0.25
-	// narrowed multiplies density if the query leaves out some entities of the kind.
+	// narrowed multiplies density if the query does not select all entities of the kind.
 	narrowed = 4
 	lately   = time.Minute
 )
 
-// A Look has the facts about a job at one moment from which its State is estimated.
+// A Look holds the facts about a job at one moment, to estimate its State.
 type Look struct {
 	Job    *record.Job
-	Totals record.Totals // sums over the job's records; with a Sample before the job's end
+	Totals record.Totals // sums over the job's records; before the job's end they have a Sample
 	Query  query.Query
 	Now    time.Time
 	Queue  Queue
@@ -72,7 +73,7 @@ type Look struct {
 func (l Look) State() State {
 	s := State{Dollars: Dollars(l.Job, l.Totals, l.Query, l.Prices)}
 	sample := l.Totals.Sample
-	if sample == nil { // nothing remains
+	if sample == nil { // no entities remain
 		s.counts(exactly(l.Totals.Processed), exactly(l.Totals.Failures), exactly(0))
 	} else {
 		s.counts(l.counts(sample))
@@ -85,8 +86,8 @@ func (l Look) State() State {
 	return s
 }
 
-// cost estimates what the job will have cost at its end, if the remaining entities cost as much as
-// earlier ones.
+// cost estimates the job's total cost at its end in dollars. It assumes that the remaining entities
+// cost as much as the earlier ones.
 func (s *State) cost() float64 {
 	switch done := s.Processed.About + s.Failures.About; {
 	case s.Remaining.About == 0:
@@ -98,7 +99,8 @@ func (s *State) cost() float64 {
 	}
 }
 
-// Dollars returns about what a job has cost so far. A rehearsal has written only records.
+// Dollars estimates what a job has cost so far. A rehearsal has written only scattermap's records,
+// and no entities.
 func Dollars(j *record.Job, sum record.Totals, q query.Query, prices billing.Prices) float64 {
 	if record.IsRehearsal(j.Mapper) {
 		sum.Written = 0
@@ -111,8 +113,8 @@ func Dollars(j *record.Job, sum record.Totals, q query.Query, prices billing.Pri
 	return prices.Dollars(used)
 }
 
-// Share returns which part of a budget the usage takes at the given prices, 1 for all of it. If the
-// budget limits both dollars and operations, the result is the larger part.
+// Share returns the part of a budget that the usage takes at the given prices; 1 is all of the
+// budget. If the budget limits dollars and operations, the larger part counts.
 func Share(b record.Budget, u billing.Usage, prices billing.Prices) (share float64) {
 	if b.Dollars > 0 {
 		share = prices.Dollars(u) / b.Dollars
@@ -123,7 +125,7 @@ func Share(b record.Budget, u billing.Usage, prices billing.Prices) (share float
 	return share
 }
 
-// counts sets the state's numbers of entities, and their total.
+// counts sets the state's numbers of entities, and Total to their sum.
 func (s *State) counts(processed, failures, remaining Number) {
 	s.Processed, s.Failures, s.Remaining = processed, failures, remaining
 	s.Total = Number{processed.About + failures.About + remaining.About,
@@ -141,7 +143,7 @@ func (l Look) counts(s *record.Sample) (processed, failures, remaining Number) {
 	failures = failuresIn(s)
 	remaining = l.remaining(s)
 	if before := l.Job.TotalsBefore(); before != nil && (s.Scale == 1 || s.Census != nil) {
-		// Only failures are open, and nothing else can be.
+		// The job has repeated only failures, so no other range can be open.
 		open := int64(len(s.Open))
 		if s.Census != nil {
 			open = s.Census.Open
@@ -157,7 +159,7 @@ func processedIn(s *record.Sample) Number {
 	off := 0.0
 	switch n := float64(s.Pages); {
 	case s.Pages == 0 || s.Scale == 1:
-	case s.Census != nil: // only the mean is an estimate, of a part of all
+	case s.Census != nil: // all pages were counted, so only the mean entities of a page are an estimate
 		mean := s.Done / n
 		variance := max(0, s.DoneSquares/n-mean*mean) * n / max(1, n-1)
 		off = deviations * n * s.Scale * math.Sqrt(variance/n*max(0, 1-1/s.Scale))
@@ -167,7 +169,7 @@ func processedIn(s *record.Sample) Number {
 	return around(about, off, s.Done)
 }
 
-// failuresIn estimates the number of failures.
+// failuresIn estimates the number of failed entities.
 func failuresIn(s *record.Sample) Number {
 	switch {
 	case s.Census != nil:
@@ -179,8 +181,8 @@ func failuresIn(s *record.Sample) Number {
 	return around(n*s.Scale, deviations*s.Scale*math.Sqrt(max(1, n)), n)
 }
 
-// around returns a Number that may be wrong by off on both sides. Its lower bound is at least seen,
-// a number that was counted.
+// around returns a Number whose bounds are off below and above the estimate. The lower bound is at
+// least seen, the number in the sample.
 func around(about, off, seen float64) Number {
 	return Number{int64(about + 0.5), int64(max(seen, about-off) + 0.5), int64(math.Ceil(about + off))}
 }
@@ -215,7 +217,7 @@ func (l Look) remaining(s *record.Sample) Number {
 	return r
 }
 
-// fractions sets the part of the job's entities that is done, with its bounds.
+// fractions sets the done part of the job's entities, with its bounds.
 func (s *State) fractions() {
 	part := func(done, left int64) float64 {
 		switch {
@@ -236,7 +238,7 @@ func (n Number) about() int64 { return n.About }
 func (n Number) least() int64 { return n.Min }
 func (n Number) most() int64  { return n.Max }
 
-// rates sets the speeds: how many entities a second were done in the last minute and overall.
+// rates sets the job's speeds in entities a second: in the last minute and overall.
 func (s *State) rates(l Look) {
 	ended := !l.Job.Unfinished()
 	now := l.Now

@@ -17,25 +17,28 @@ import (
 
 var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
-// page returns the record of a page that was done some time ago, after ten seconds.
+// page returns the record of a page of n entities that took ten seconds and was done some time ago.
 func page(n int64, ago time.Duration) *record.Range {
 	done := noon.Add(-ago)
 	return &record.Range{State: record.Done, Processed: n, Continued: true, Created: done.Add(-10 * time.Second),
 		Done: done, Ran: 9 * time.Second}
 }
 
-// open returns the record of a pending range, exact or not.
+// open returns the record of a pending range of n entities. The argument exact says whether n was
+// counted.
 func open(n int64, exact bool) *record.Range {
 	return &record.Range{State: record.Pending, Estimate: n, Exact: exact, Created: noon.Add(-time.Second)}
 }
 
-// alone returns the record of an entity that has failed some attempts, and is tried again later.
+// alone returns the record of a range with one entity that has failed some attempts. The next
+// attempt is due after wait.
 func alone(attempts int64, wait time.Duration) *record.Range {
 	return &record.Range{State: record.Pending, Alone: true, Estimate: 1, Refusals: attempts,
 		NotBefore: noon.Add(wait), Start: keyspace.At(datastore.IDKey("K", 1, nil))}
 }
 
-// lookAt returns a look at a job that was started ten minutes ago, and has one worker.
+// lookAt returns the facts (a Look) about a job with these records. It was started ten minutes ago,
+// and has one worker.
 func lookAt(all ...*record.Range) Look {
 	s := record.NewSample()
 	l := Look{Job: &record.Job{State: record.Running, Created: noon.Add(-10 * time.Minute), Workers: 1,
@@ -50,7 +53,7 @@ func lookAt(all ...*record.Range) Look {
 	return l
 }
 
-// TestCounts checks the numbers of entities and their bounds.
+// TestCounts checks the estimated numbers of entities and their bounds.
 func TestCounts(t *testing.T) {
 	sampled := func(l Look, scale, left float64, census *record.Census) Look {
 		l.Totals.Sample.Scale, l.Totals.Sample.LeftScale, l.Totals.Sample.Census = scale, left, census
@@ -95,8 +98,8 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestTimeLeft checks the time left and its bounds, of a worker that takes a second for ten
-// entities.
+// TestTimeLeft checks the time left, and its bounds, for a job whose single worker takes a second
+// for ten entities.
 func TestTimeLeft(t *testing.T) {
 	steady := []*record.Range{page(100, 2*time.Second), page(100, 12*time.Second), page(100, 22*time.Second)}
 	with := func(more ...*record.Range) Look { return lookAt(append(more, steady...)...) }
@@ -131,7 +134,7 @@ func TestTimeLeft(t *testing.T) {
 				c.most)
 		}
 	}
-	// A job below its rate has become slow. It may stay so, or become as fast as before.
+	// A job slower than its rate limit may stay that slow, or become as fast as before.
 	all := []*record.Range{open(6000, true), page(20, 10*time.Second)}
 	for ago := 4 * time.Minute; ago < 10*time.Minute; ago += 10 * time.Second {
 		all = append(all, page(100, ago))
@@ -147,7 +150,7 @@ func TestTimeLeft(t *testing.T) {
 	}
 }
 
-// TestPhases checks what a job does or waits for, and why.
+// TestPhases checks the phase of a job, and the text that gives the reason.
 func TestPhases(t *testing.T) {
 	job := func(change func(*Look), all ...*record.Range) Look {
 		l := lookAt(all...)
@@ -168,7 +171,7 @@ func TestPhases(t *testing.T) {
 	}
 	rate := func(l *Look) { l.Job.Rate = []byte(`{"entities":2}`) }
 	background := func(l *Look) { l.Job.Background = true }
-	yielding := func(waited time.Duration) *record.Range { // a page of ten seconds that has waited for a part of them
+	yielding := func(waited time.Duration) *record.Range { // a page of ten seconds
 		r := page(100, 2*time.Second)
 		r.Yielded, r.Ran = waited, time.Second
 		return r
@@ -220,7 +223,9 @@ func TestPhases(t *testing.T) {
 		{job(pausedBy("ann@example.com", time.Second), open(10, true), lately), Draining,
 			"paused by ann@example.com; pages that are under way finish within 20s"},
 		{job(pausedBy("ann@example.com", time.Hour), open(10, true), lately), Held, "paused by ann@example.com"},
-		{job(func(l *Look) { l.Job.State, l.Job.Poor, l.Job.Error = record.Paused, true, "paused by its budget" },
+		{job(func(l *Look) {
+			l.Job.State, l.Job.OverBudget, l.Job.Error = record.Paused, true, "paused by its budget"
+		},
 			open(10, true)), OverBudget, "paused by its budget"},
 		{job(func(l *Look) { l.Job.State, l.Job.Limited, l.Job.Error = record.Paused, true, "paused by its limit" },
 			open(10, true)), TooManyFailing, "paused by its limit"},
@@ -232,7 +237,8 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// TestShown checks that an estimate does not go back, and that an exact number does.
+// TestShown checks that a shown estimate of progress does not go back, and that an exact number
+// may.
 func TestShown(t *testing.T) {
 	var shown Shown
 	state := func(about, least, most int64) State {
@@ -258,8 +264,8 @@ func TestShown(t *testing.T) {
 	}
 }
 
-// TestShownWithinTotal checks that estimates keep within a total that was known before, until
-// entities are found that it did not include.
+// TestShownWithinTotal checks that shown estimates do not add up to more than an earlier known
+// total, unless more entities are found.
 func TestShownWithinTotal(t *testing.T) {
 	var shown Shown
 	for i, c := range []struct {
@@ -291,7 +297,8 @@ func TestShownWithinTotal(t *testing.T) {
 	}
 }
 
-// TestDollars checks that all usage is paid, and that a dry run writes no entities.
+// TestDollars checks that all kinds of usage cost something, and that a rehearsal writes no
+// entities.
 func TestDollars(t *testing.T) {
 	sum := record.Totals{Processed: 990, Failures: 10, Written: 990, Pages: 10, Tasks: 4}
 	for _, c := range []struct {
@@ -318,7 +325,7 @@ func TestDollars(t *testing.T) {
 	}
 }
 
-// TestShare checks that the scarcer part of a budget counts.
+// TestShare checks that the larger part counts if a budget has two limits.
 func TestShare(t *testing.T) {
 	used := billing.Usage{Reads: 100_000, Writes: 100_000, Deletes: 50, TaskOps: 50} // 24 cents
 	for _, c := range []struct {

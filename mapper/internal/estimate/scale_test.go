@@ -18,7 +18,7 @@ import (
 
 var writeScale = flag.Bool("scale", false, "write the table of TestScale to docs/scale.md")
 
-// virtualKinds are ways in which keys may be spread.
+// virtualKinds are simulated kinds with keys that are spread in different ways.
 var virtualKinds = []struct {
 	name string
 	key  func(n int64) func(rank int64) *datastore.Key
@@ -33,7 +33,7 @@ var virtualKinds = []struct {
 		}
 	}},
 	{"ancestors", func(n int64) func(int64) *datastore.Key {
-		return func(i int64) *datastore.Key { // half of them are in one group
+		return func(i int64) *datastore.Key { // half of the entities are in one group
 			customer := i / 20
 			if i >= n/4 && i < n*3/4 {
 				customer = n / 4 / 20
@@ -49,8 +49,9 @@ const scaleHeader = `| million entities | workers | pages | tasks | depth | larg
 |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 `
 
-// TestScale runs splitting over kinds of up to a billion entities, or ten million with -short. It
-// checks the numbers in docs/scale.md, whose table has the kinds of a million entities and more.
+// TestScale simulates the splitting of kinds of up to a billion entities, or ten million with
+// -short. It checks the numbers in docs/scale.md. The table there has the kinds with at least a
+// million entities.
 func TestScale(t *testing.T) {
 	testflag.Sequential(t)
 	const page = 500
@@ -98,8 +99,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// scaleOf returns the row of the table for a kind of n entities. Kinds of all keys take the same
-// time. The row is of the last kind, whose records are the largest.
+// scaleOf returns the table row for kinds of n entities. The keys of the last kind make the largest
+// records, so the row shows that kind. The times of all kinds must be the same.
 func scaleOf(t *testing.T, n, workers, page int64) (row string) {
 	t.Helper()
 	var longest time.Duration
@@ -128,7 +129,8 @@ func scaleOf(t *testing.T, n, workers, page int64) (row string) {
 		if ratio := takes.Seconds() / longest.Seconds(); ratio < 0.99 || ratio > 1.01 {
 			t.Errorf("%s: it takes %v, and %v with other keys", name, takes, longest)
 		}
-		row = fmt.Sprintf("| %d | %d | %d | %d | %d | %.1f KiB | %.0f KiB | %.1f s | %v | %.1f | %.0f |\n", n/1e6, workers,
+		row = fmt.Sprintf("| %d | %d | %d | %d | %d | %.1f KiB | %.0f KiB | %.1f s | %v | %.1f | %.0f |\n", n/1e6,
+			workers,
 			m.Pages, m.Tasks, m.Depth, float64(m.LargestRecord)/1024, float64(m.LargestCommit)/1024, start.Seconds(),
 			takes.Round(time.Second), float64(m.Tasks)/takes.Seconds(), 2*float64(m.Pages)/takes.Seconds())
 	}

@@ -7,16 +7,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Shown remembers the estimates that a process has shown of its jobs, so that a new sample does
-// not make them go back. Several goroutines may use it.
+// A Shown remembers the estimates of jobs that a process has shown to people. With it, the shown
+// progress does not go back when a new sample gives a lower estimate. Several goroutines may use
+// it.
 type Shown struct {
 	mu      sync.Mutex
 	all     recent.Map[string, seen]
-	counted recent.Map[string, int64] // counted numbers of entities, by range
+	counted recent.Map[string, int64] // numbers of entities that were counted, by range
 }
 
-// A seen has what was last shown of a job. It also has the least upper bound of the job's total so
-// far, or Unknown.
+// A seen is the state of a job that was last shown. The field most is the least upper bound of the
+// job's total so far, or Unknown.
 type seen struct {
 	State
 	most int64
@@ -25,18 +26,18 @@ type seen struct {
 // mostShown is the largest number of jobs whose estimates are remembered.
 const mostShown = 1000
 
-// Latest returns the state to show for a job. Its number of processed entities is not below the
-// last one shown, unless it is now exact. Its fraction is not below the last one either, as far as
-// the bounds allow: entities that were found meanwhile lower it.
+// Latest returns the state to show for a job, whose new estimate is s. The shown number of
+// processed entities does not decrease, unless the new number is exact. The shown fraction does not
+// decrease either, unless the new bounds exclude the old one, because more entities were found.
 //
-// A sum of estimates does not exceed the total, as far as their bounds allow. Estimates err to both
-// sides, and the highest of many would be far too high.
+// The shown estimates do not add up to more than the total, if their bounds allow that. Errors go
+// in both directions, and without this rule the highest estimates would remain.
 func (sh *Shown) Latest(job string, s State) State {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	most := s.Total.Max
 	if last, ok := sh.all.Get(job); ok {
-		if last.most != Unknown && s.Total.Min <= last.most && s.Total.Min != most { // no more entities were found
+		if last.most != Unknown && s.Total.Min <= last.most && s.Total.Min != most { // no further entities were found
 			most = last.most
 			if s.Total.Max != Unknown {
 				most = min(most, s.Total.Max)
@@ -49,7 +50,7 @@ func (sh *Shown) Latest(job string, s State) State {
 }
 
 // after returns the state s, changed so that it shows no less progress than the earlier state last.
-// The job's total is at most most, or Unknown.
+// The upper bound of the job's total is most; it may be Unknown.
 func (s State) after(last State, most int64) State {
 	p, r := s.Processed, s.Remaining
 	if p.Min != p.Max {
@@ -69,8 +70,8 @@ func (s State) after(last State, most int64) State {
 	return s
 }
 
-// Count returns the number of entities in a pending range. It calls count only once for the range,
-// and later returns that result. If count fails, it returns Unknown.
+// Count returns the number of entities in a pending range. It calls count for a range only once,
+// and then remembers the result. If count fails, it returns Unknown.
 func (sh *Shown) Count(r *record.Range, count func() (n int64, known bool)) int64 {
 	id := r.Ref().String() + r.ID
 	sh.mu.Lock()

@@ -8,9 +8,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// timeLeft sets the time until the job ends, with its bounds. The time has two parts. The remaining
-// entities take their number divided by the job's speed: the higher one of its throughput and its
-// pace. Entities and pages that have failed an attempt also wait for their next ones, at any speed.
+// timeLeft sets the time until the job ends, with its bounds. One part is the time for the
+// remaining entities: their number divided by the job's speed. The speed is the higher one of the
+// measured throughput and the expected pace. The other part is the time for which failed entities
+// and pages wait for their next attempts.
 func (s *State) timeLeft(l Look) {
 	s.TimeLeftMin, s.TimeLeft, s.TimeLeftMax = Unknown, Unknown, Unknown
 	sample := l.Totals.Sample
@@ -22,7 +23,7 @@ func (s *State) timeLeft(l Look) {
 		return
 	case s.Phase == Finishing:
 		s.TimeLeftMin, s.TimeLeft = 0, ending
-		if len(sample.Ends) == 0 || l.Now.Sub(lastEnd(sample)) < 5*ending { // otherwise its task was lost
+		if len(sample.Ends) == 0 || l.Now.Sub(lastEnd(sample)) < 5*ending { // otherwise the last task was lost
 			s.TimeLeftMax = 2 * ending
 		}
 		return
@@ -33,7 +34,7 @@ func (s *State) timeLeft(l Look) {
 		s.TimeLeftMin = waits.least
 		return
 	}
-	if f := l.failing(s, sample); f > 0 { // of those to come, some fail and wait, too
+	if f := l.failing(s, sample); f > 0 { // some of the remaining entities will fail attempts, and wait too
 		work.about += time.Duration(min(1, f) * float64(waits.path))
 		work.most += waits.path
 		if f > 3 {
@@ -47,21 +48,22 @@ func (s *State) timeLeft(l Look) {
 	}
 }
 
-// ending is about how long a job takes after its last page.
+// ending is about how long a job takes to end after its last page of entities.
 const ending = time.Second
 
-// A span is an estimated length of time, with its lower and upper bound.
+// A span is an estimated time, with its lower and upper bound.
 type span struct {
 	least, about, most time.Duration
 
-	path time.Duration // how long an entity takes if all of its attempts fail
+	path time.Duration // how long an entity waits in total if all of its attempts fail
 }
 
-// margin is the factor by which the remaining entities may take more or less time than estimated.
+// margin is the factor by which the time for the remaining entities may be wrong, in both
+// directions.
 const margin = 1.7
 
-// working returns how long the workers need for the remaining entities. It returns false if that is
-// unknown, because no page is done yet.
+// working estimates how long the workers need for the remaining entities. It returns false if that
+// is unknown, because no page is done yet.
 func (l Look) working(remaining Number, s *record.Sample) (w span, known bool) {
 	due := 0
 	for _, r := range s.Open {
@@ -90,14 +92,14 @@ func (l Look) working(remaining Number, s *record.Sample) (w span, known bool) {
 	return w, true
 }
 
-// takes returns how long n entities take at a speed in entities a second.
+// takes returns the time for n entities at a speed in entities a second.
 func takes(n, speed float64) time.Duration {
 	return time.Duration(min(n/speed*float64(time.Second), math.MaxInt64/4))
 }
 
-// throughput returns the speed of the job in the last third of its time, in entities a second, and
-// the number of pages in it. The speed is too low for a while after the job has become faster,
-// because pages under way do not count yet.
+// throughput returns the measured speed in the last third of the job's time, in entities a second,
+// and the number of pages done in it. Pages under way do not count. So after the job has become
+// faster, the result is too low for a while.
 func (l Look) throughput(s *record.Sample) (speed float64, pages int) {
 	running := max(time.Millisecond, l.Now.Sub(l.runsSince()))
 	window := min(running, max(running/3, 5*time.Second), 5*time.Minute)
@@ -110,8 +112,9 @@ func (l Look) throughput(s *record.Sample) (speed float64, pages int) {
 	return float64(n) * s.Scale / window.Seconds(), pages
 }
 
-// pace returns the speed of the workers that have a range, in entities a second, if pages take as
-// long as so far. It returns 0 if that is unknown, or if other jobs have most of the workers.
+// pace returns the expected speed in entities a second, if each worker with a range needs as much
+// time for an entity as so far. It returns 0 if that is unknown, or if the job shares its queue
+// with waiting jobs. The argument due is the number of ranges that can be processed now.
 func (l Look) pace(s *record.Sample, due float64) float64 {
 	each := perEntity(s)
 	if each <= 0 || l.Queue.shared() {
@@ -137,7 +140,7 @@ func (l Look) mostEntities() float64 {
 	return limit.Entities(l.Totals.PerEntity(), l.Now.Sub(l.Job.RampBegan()))
 }
 
-// perEntity returns the mean time that a task needs for an entity. It returns 0 if that is unknown.
+// perEntity returns the mean time that a task has needed for an entity, or 0 if that is unknown.
 func perEntity(s *record.Sample) time.Duration {
 	took, n := time.Duration(0), int64(0)
 	for _, e := range s.Ends {
@@ -155,13 +158,13 @@ func perEntity(s *record.Sample) time.Duration {
 	return took / time.Duration(max(1, n))
 }
 
-// lastEnd returns when the last page was done.
+// lastEnd returns when the last page of entities was done.
 func lastEnd(s *record.Sample) time.Time {
 	return slices.MaxFunc(s.Ends, func(a, b record.End) int { return a.At.Compare(b.At) }).At
 }
 
-// failing estimates how many of the remaining entities will fail an attempt and wait for the next
-// one.
+// failing estimates how many of the remaining entities will fail an attempt, and so wait for the
+// next one.
 func (l Look) failing(s *State, sample *record.Sample) float64 {
 	waited := 0
 	for _, e := range sample.Ends {
@@ -183,10 +186,10 @@ func (l Look) failing(s *State, sample *record.Sample) float64 {
 	return tried * left / max(1, float64(s.Processed.About+s.Failures.About)+float64(alone)*sample.LeftScale)
 }
 
-// waiting returns how long entities and pages wait for their next attempts. The lower bound is the
-// time until the last of these is due. The upper bound is the time of all remaining attempts, if
-// each of them fails. That is likely if most entities of the job that were retried alone have
-// failed.
+// waiting returns how long failed entities and pages still wait for their next attempts. The lower
+// bound is the time until the last of these attempts is due. The upper bound assumes that all
+// attempts fail, and includes the waits between them. If most entities that the job has retried so
+// far have failed, this is the likely time.
 func (l Look) waiting(s *record.Sample) (w span) {
 	backoff := l.Job.Backoff()
 	gone, failed := 0, 0
@@ -201,8 +204,8 @@ func (l Look) waiting(s *record.Sample) (w span) {
 	for n := int64(1); n < backoff.Attempts; n++ {
 		w.path += backoff.Delay(n)
 	}
-	hopeless := float64(failed+1) / float64(gone+2) // that an entity fails all attempts
-	none := 1.0                                     // that none of them does
+	hopeless := float64(failed+1) / float64(gone+2) // the estimated probability that an entity fails all attempts
+	none := 1.0                                     // the probability that none of the entities does
 	for _, r := range s.Open {
 		failures := r.RefusalsIn(l.Job)
 		if failures == 0 && !r.NotBefore.After(l.Now) {

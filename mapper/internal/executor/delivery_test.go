@@ -328,7 +328,7 @@ func TestBudget(t *testing.T) {
 			j.PageSize, j.Budget = 100, []byte(`{"operations":4000}`)
 			w.Begin(j)
 			time.Sleep(time.Hour)
-			if job := w.Job("j"); job.State != record.Paused || !job.Poor || w.N(1) != 10_001 {
+			if job := w.Job("j"); job.State != record.Paused || !job.OverBudget || w.N(1) != 10_001 {
 				w.Fatalf("%s: %s; 1 is %d", job.State, job.Error, w.N(1))
 			}
 			for range 10 {

@@ -20,22 +20,23 @@ var (
 // longestCause is the largest size of a cause in bytes.
 const longestCause = 200
 
-// Digest returns a short hash of a cause. Log lines have it in place of the cause, because they
-// must not contain parts of an entity.
+// Digest returns a short hash of an error's cause (see [Cause]). Log lines contain it in place of
+// the cause, because they must not contain parts of an entity.
 func Digest(cause string) string {
 	sum := sha256.Sum256([]byte(cause))
 	return hex.EncodeToString(sum[:3])
 }
 
-// Brief returns an error's text as one line. It replaces the stack of a panic by the place of the
-// first frame, because the addresses in a stack differ between processes.
+// Brief returns an error's text as one line. It replaces the stack of a panic by the place in the
+// code where the panic occurred. So the same panic has the same text in all processes, although the
+// addresses in the stack differ.
 func Brief(text string) string {
 	if !strings.Contains(text, "panic: ") {
 		return text
 	}
 	lines := strings.Split(text, "\n")
 	for i := 1; i < len(lines)-1; i++ {
-		if file, ok := strings.CutPrefix(lines[i+1], "\t"); ok { // a frame has a line of its file
+		if file, ok := strings.CutPrefix(lines[i+1], "\t"); ok { // the line after a frame's function names its file
 			file, _, _ = strings.Cut(file, " +0x")
 			name := arguments.ReplaceAllString(lines[i], "")
 			return fmt.Sprintf("%s, in %s (%s)", strings.Join(lines[:i], "\n"), path.Base(name), path.Base(file))
@@ -44,20 +45,20 @@ func Brief(text string) string {
 	return lines[0]
 }
 
-// arguments matches the arguments of a call in a line of a stack.
+// arguments matches the arguments of a function at the end of a line of a stack.
 var arguments = regexp.MustCompile(`\([^()]*\)$`)
 
-// Cause returns the part of an error's text that entities with the same problem have in common. It
-// replaces with "#" everything that differs between entities: numbers, words with digits, quoted
-// texts, addresses, and the names in the entity's key.
+// Cause returns a text that is the same for entities with the same problem. In the error's text, it
+// replaces everything that differs between entities by "#": numbers, words with digits, quoted
+// texts, addresses, and the given names, which come from the entity's key.
 func Cause(text string, names ...string) string {
 	text = Brief(text)
 	for _, name := range names {
-		if len(name) > 2 { // a shorter one is also part of other words
+		if len(name) > 2 { // a shorter name may also be a part of other words
 			text = strings.ReplaceAll(text, name, "#")
 		}
 	}
-	text = strings.Map(func(r rune) rune { // people type and read the text
+	text = strings.Map(func(r rune) rune { // people read and type the text
 		if !unicode.IsPrint(r) {
 			return ' '
 		}

@@ -34,7 +34,7 @@ func TestCause(t *testing.T) {
 	}
 }
 
-// TestBrief checks that no stack and no address is left of a panic.
+// TestBrief checks that the text for a panic contains neither the stack nor an address.
 func TestBrief(t *testing.T) {
 	const stack = "\nexample.com/shop.(*ledger).credit(0xc000123, {0x1, 0x2})\n\t/src/shop/ledger.go:12 +0x1d\n" +
 		"example.com/shop.init.func1(0xc000)\n\t/src/shop/main.go:7 +0x25"

@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// A Backoff says how many attempts something has, and how long the waits are. The wait before the
-// second attempt is First. Each further one is four times as long as the one before, up to Max.
+// A Backoff says how many attempts there are, and how long to wait between them. The wait before
+// the second attempt is First. Each later wait is four times as long as the one before, but at most
+// Max.
 type Backoff struct {
 	Attempts   int64
 	First, Max time.Duration
 }
 
-// Delay returns the wait before the next attempt after a number of failed attempts.
+// Delay returns the wait before the next attempt, after the given number of failed attempts.
 func (b Backoff) Delay(failed int64) time.Duration {
 	d := b.First
 	for range failed - 1 {
@@ -27,7 +28,7 @@ func (b Backoff) Delay(failed int64) time.Duration {
 // 30 days.
 const maxRetryAfter = 7 * 24 * time.Hour
 
-// RetryAfter marks an error of a function, so that the next attempt waits for at least d.
+// RetryAfter marks an error so that the next attempt waits for at least d.
 func RetryAfter(err error, d time.Duration) error {
 	if err == nil {
 		return nil
@@ -43,7 +44,7 @@ type retryAfterError struct {
 func (e retryAfterError) Error() string { return e.err.Error() }
 func (e retryAfterError) Unwrap() error { return e.err }
 
-// After returns the least wait before the next attempt that an error requests by RetryAfter.
+// After returns the wait that a mark by RetryAfter asks for, or 0 without a mark.
 func After(err error) time.Duration {
 	var r Refusal
 	if errors.As(err, &r) {

@@ -1,4 +1,4 @@
-// Package fault classifies errors. It says whether the function, the database or chance is the
-// cause, and whether and when another attempt may help. It also says which part of an error's text
-// may be logged or recorded.
+// Package fault classifies errors. It says who has caused an error (the user's function, the
+// database, or chance), whether another attempt may help, and when. It also says which part of an
+// error's text may be logged or recorded.
 package fault

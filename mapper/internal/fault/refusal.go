@@ -10,22 +10,22 @@ import (
 // ErrArguments says that an argument of a call is invalid. The error names it.
 var ErrArguments = errors.New("bad arguments")
 
-// A Refusal is the error of a task whose function has failed. The range is retried, as often as the
-// job's Backoff says. Its text leaves out the function's error, which may quote the entity and must
-// not be logged. Records have that error, see [Text].
+// A Refusal is the error of a task if the mapper's function has failed on its page. The page is
+// retried, as often as the job's Backoff says. The text of a Refusal leaves out the function's
+// error, which may quote an entity and must not be logged. Records contain that error, see [Text].
 type Refusal struct {
 	Summary string
 	Cause   error         // the error of the function
 	Final   bool          // whether another attempt would fail in the same way
 	After   time.Duration // the least wait before the next attempt
-	// whether the range is not at fault: a service has refused a call for now, or Own is set
+	// Later says that the page is not at fault: a service has refused calls for now, or Own is set.
 	Later bool
-	Own   bool // whether no service has refused a call, and the job itself has to wait
+	Own   bool // whether the job's own rate has delayed the page, and no service has refused calls
 }
 
 func (r Refusal) Error() string { return r.Summary }
 
-// Fatal marks an error after which every further attempt of a task would fail in the same way.
+// Fatal marks an error as final: every further attempt of the task would fail in the same way.
 func Fatal(err error) error { return fatalError{err} }
 
 type fatalError struct{ err error }
@@ -39,8 +39,8 @@ func IsFatal(err error) bool {
 	return errors.As(err, new(fatalError)) || errors.As(err, &r) && r.Final
 }
 
-// Permanent marks an error of a function for which another attempt would fail in the same way,
-// according to the function's author.
+// Permanent marks an error of the mapper's function as final: its author says that another attempt
+// would fail in the same way.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -59,15 +59,16 @@ func IsPermanent(err error) bool {
 	return errors.As(err, &p)
 }
 
-// IsOnly reports whether err is other, directly or wrapped, and not joined with further errors.
+// IsOnly reports whether err is the error other, possibly wrapped. If err joins several errors, it
+// returns false.
 func IsOnly(err, other error) bool {
-	for err != nil && any(err) != any(other) { // errors.Is would look into joins
+	for err != nil && any(err) != any(other) { // errors.Is would also look into joined errors
 		err = errors.Unwrap(err)
 	}
 	return err != nil
 }
 
-// Text returns the full text of an error for a record, shortened to maxErrorText bytes.
+// Text returns the full text of an error for a record, cut to maxErrorText bytes.
 func Text(err error) string {
 	text := cmp.Or(err.Error(), "an error without a text")
 	var r Refusal

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Summarized returns an error with a summary, which may be logged. The error's own text may quote
-// an entity.
+// Summarized attaches a summary to an error. The summary may be logged. The error's own text may
+// not, because it may quote an entity.
 func Summarized(summary string, err error) error { return summarizedError{summary, err} }
 
 type summarizedError struct {
@@ -21,7 +21,7 @@ type summarizedError struct {
 func (e summarizedError) Error() string { return e.err.Error() }
 func (e summarizedError) Unwrap() error { return e.err }
 
-// Summary returns a text about an error for the log. It leaves out everything that may come from a
+// Summary describes an error for the log. It leaves out all texts that may come from a user's
 // function, an entity or the database. Records have the full text.
 func Summary(err error) string {
 	var s summarizedError
@@ -42,7 +42,7 @@ func Summary(err error) string {
 	return "an error that the job's record has"
 }
 
-// Panicked returns the error for a panic of the function, with its text.
+// Panicked returns an error for a panic of the function, with the given text.
 func Panicked(text string) error { return panicError(text) }
 
 type panicError string
@@ -50,14 +50,15 @@ type panicError string
 func (e panicError) Error() string { return string(e) }
 func (e panicError) Kind() string  { return "panic" }
 
-// Kind returns the kind of an error that a function has returned, as a text without data of the
-// entity. It is the result of the error's own Kind method, or else the error's type. The [Digest]
-// of the [Cause] follows. The argument names has the names in the entity's key.
+// Kind describes an error of a user's function without data of the entity. It is the result of the
+// error's own Kind method, or else the error's type, followed by the [Digest] of the [Cause]. The
+// names are the ones in the entity's key.
 func Kind(err error, names ...string) string {
 	return kind(err) + " (cause " + Digest(Cause(Text(err), names...)) + ")"
 }
 
-// Read calls the methods of an error that this package calls. If one of them panics, so does Read.
+// Read calls the methods of an error that [Text] and [Kind] call. The caller must expect that one
+// of them panics.
 func Read(err error) {
 	_, _ = Text(err), kind(err)
 }
@@ -77,8 +78,8 @@ func kind(err error) string {
 	return typeOf(err)
 }
 
-// typeOf returns the Go type of the outermost error that was not made by errors.New, fmt.Errorf or
-// this package. If there is none, it returns "error".
+// typeOf returns the Go type of an error. It looks through errors from errors.New, fmt.Errorf and
+// this package to the error that they wrap. If there is no other type, it returns "error".
 func typeOf(err error) string {
 	for ; err != nil; err = errors.Unwrap(err) {
 		t := reflect.TypeOf(err)

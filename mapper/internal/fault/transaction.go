@@ -9,22 +9,22 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A CommitRefusal is the error of a task whose page's commit the database rejects, because the
-// function has written something that is not allowed.
+// A CommitRefusal is the error of a task if the database rejects the contents of the page's commit:
+// the mapper's function has written something invalid.
 type CommitRefusal struct{ err error }
 
 func (r CommitRefusal) Error() string { return r.err.Error() }
 func (r CommitRefusal) Unwrap() error { return r.err }
 
-// Contended reports whether a transaction conflicted with others that changed the same entities, or
-// took longer than the database waits.
+// Contended reports whether an error means that a transaction conflicted with others over the same
+// entities, or was too slow.
 func Contended(err error) bool {
 	return errors.Is(err, datastore.ErrConcurrentTransaction) || status.Code(err) == codes.Aborted ||
 		status.Code(err) == codes.InvalidArgument && !Refused(err)
 }
 
-// AsCommitRefusal marks the error of a transaction as a CommitRefusal if the database has rejected
-// its contents. It returns other errors unchanged.
+// AsCommitRefusal turns the error of a transaction into a CommitRefusal if the database has
+// rejected the transaction's contents. It returns other errors unchanged.
 func AsCommitRefusal(err error) error {
 	if status.Code(err) == codes.InvalidArgument && Refused(err) {
 		return CommitRefusal{err}
@@ -32,8 +32,8 @@ func AsCommitRefusal(err error) error {
 	return err
 }
 
-// Refused reports whether the function or the database has rejected the work, so that a retry alone
-// does not help. All other errors are temporary.
+// Refused reports whether the function or the database has rejected the work, so that it is no use
+// to retry only. All other errors are temporary.
 func Refused(err error) bool {
 	var r Refusal
 	if errors.As(err, &r) {
@@ -49,9 +49,9 @@ func Refused(err error) bool {
 	return false
 }
 
-// transactionGone matches the texts of errors which say that a transaction is over. Either it took
-// too long, or its commit was repeated because the first answer was lost. These errors have the
-// code of bad requests, so only their texts tell.
+// transactionGone matches the texts of errors that mean that a transaction is over. Either it took
+// too long, or its commit was sent twice because the first answer was lost. The code of these
+// errors is InvalidArgument, as for bad requests, so only the text tells the difference.
 //
 // "The referenced transaction has expired or is no longer valid" is production's. "transaction has
 // expired or is invalid" is from Google's classic emulator and the embedded one. "Transaction is

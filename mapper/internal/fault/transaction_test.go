@@ -9,7 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestTransactionErrors checks the errors of production and of Google's emulators.
+// TestTransactionErrors checks how errors of transactions are classified, with the texts of
+// production and of Google's emulators.
 func TestTransactionErrors(t *testing.T) {
 	for _, test := range []struct {
 		err                          error

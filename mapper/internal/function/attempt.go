@@ -28,19 +28,19 @@ import (
 )
 
 // An Attempt is one run of the user's function on one entity. It collects what the function asks
-// for besides the change of its own entity: counters, writes of other entities, errors. After the
-// function has returned, it refuses further calls.
+// for besides the change of its own entity: counters, writes of other entities, errors. Calls after
+// the function has returned panic.
 type Attempt struct {
 	job    record.Ref
 	mode   Mode
 	key    *datastore.Key // the key of the attempt's own entity; nil: the function runs on a page
-	others Others         // gives the function other entities; nil: it can't read any
-	calls  *Announced     // receives the calls that the function announces; nil: the attempt is not part of a page
+	others Others         // reads other entities for the function; nil: it can't read any
+	calls  *Announced     // records the announced calls of services; nil: the attempt is not part of a page
 	lost   []func(context.Context)
 
 	mu      sync.Mutex
 	over    bool
-	err     error // the error of the function's first wrong call of an Attempt's methods
+	err     error // the first error because the function has called a method wrongly
 	failed  error // the first error passed to Fail
 	effect  Effect
 	Deleted bool // whether the function has deleted its own entity
@@ -53,17 +53,17 @@ func NewAttempt(job record.Ref, m Mode, key *datastore.Key) *Attempt {
 	return &Attempt{job: job, mode: m, key: key}
 }
 
-// Among sets how the attempt reads other entities.
+// Among sets what reads other entities for the attempt.
 func (a *Attempt) Among(o Others) { a.others = o }
 
-// Announce sets the Announced that records which calls of services the function announces.
+// Announce sets what records the attempt's announced calls of services.
 func (a *Attempt) Announce(c *Announced) { a.calls = c }
 
 // Job returns a string that identifies the attempt's job.
 func (a *Attempt) Job() string { return a.job.String() }
 
-// IdempotencyKey returns a string that identifies the job and the entity. All attempts on the
-// entity share it.
+// IdempotencyKey returns a string that identifies the job and the entity. It is the same in all
+// attempts on the entity, so a service can recognize a repeated call.
 func (a *Attempt) IdempotencyKey() string {
 	h := sha256.Sum256([]byte(a.job.String() + "\x00" + a.key.Encode()))
 	return hex.EncodeToString(h[:16])
@@ -94,13 +94,13 @@ func (a *Attempt) count(name, counter string, n int64) {
 		if err := tally.CheckName(name); err != nil {
 			return err
 		}
-		a.effect.Counters.Add(counter, n) // too many counters are an error of the job, not of the entity
+		a.effect.Counters.Add(counter, n) // too many counters fail the job, not the entity
 		return nil
 	})
 }
 
-// Collect adds a value to those that the page's second function gets. That function runs once for
-// the whole page.
+// Collect adds a value for the mapper's second function, which runs once over the values that were
+// collected in a page. A page is the group of entities that commit together.
 func (a *Attempt) Collect(v any) {
 	a.do(func() error {
 		a.effect.Collected = append(a.effect.Collected, v)
@@ -133,8 +133,8 @@ func (a *Attempt) InsertStored(key *datastore.Key, stored *pb.Entity) {
 	a.write("InsertStored", key, true, nil, asStored(key, stored))
 }
 
-// write saves another entity. Errors name the method that the user has called. If content saves a
-// Go value, it is src.
+// write saves another entity. The method name is for errors. If the content comes from a Go value,
+// src is that value. Otherwise src is nil.
 func (a *Attempt) write(
 	method string, key *datastore.Key, inserts bool, src any, content func() (mutation, error),
 ) {
@@ -174,8 +174,8 @@ func (a *Attempt) write(
 	})
 }
 
-// absent returns an error if the entity with a key is known to exist. It makes no call: if the
-// entity is unknown, the commit finds out.
+// absent returns an error if the entity with this key is already known to exist. It makes no call
+// of the database. If nothing is known of the entity, the commit finds out.
 func (a *Attempt) absent(key *datastore.Key) error {
 	if a.others == nil {
 		return nil
@@ -191,8 +191,8 @@ func (a *Attempt) absent(key *datastore.Key) error {
 	return fmt.Errorf("%v inserts %v, which is there", a.key, key)
 }
 
-// declared returns a function that makes the mutation which saves the Go value src, in the same
-// form as the client's Put.
+// declared returns a function that makes a mutation which saves the Go value src as the Go client's
+// Put would save it.
 func declared(key *datastore.Key, src any) func() (mutation, error) {
 	return func() (mutation, error) {
 		properties, err := property.Save(src)
@@ -204,7 +204,7 @@ func declared(key *datastore.Key, src any) func() (mutation, error) {
 	}
 }
 
-// asStored returns a function that makes the mutation for an entity in its protobuf form.
+// asStored returns a function that makes the mutation which writes an entity in its protobuf form.
 func asStored(key *datastore.Key, stored *pb.Entity) func() (mutation, error) {
 	return func() (mutation, error) {
 		switch {
@@ -224,8 +224,8 @@ func asStored(key *datastore.Key, stored *pb.Entity) func() (mutation, error) {
 	}
 }
 
-// Get reads other entities, and calls load for each one that exists. The result says which ones are
-// missing.
+// Get reads other entities, and calls load for each that exists. The result says for each key
+// whether its entity is missing.
 func (a *Attempt) Get(
 	ctx context.Context, keys []*datastore.Key, load func(i int, stored *pb.Entity) error,
 ) (missing []bool, err error) {
@@ -267,14 +267,14 @@ func (a *Attempt) Get(
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.over { // the function has returned without waiting for Get
+	if a.over { // the function has returned during this call of Get
 		return nil, errors.New("Get: the function has returned meanwhile")
 	}
 	a.effect.Seen = append(a.effect.Seen, seen...)
 	return missing, err
 }
 
-// Delete deletes an entity: the attempt's own or another one.
+// Delete deletes an entity: the attempt's own entity or another one.
 func (a *Attempt) Delete(key *datastore.Key) {
 	key = value.CloneKey(key)
 	a.do(func() error {
@@ -322,15 +322,16 @@ func (a *Attempt) Resave() {
 	})
 }
 
-// Restore puts an entity in the state image, or deletes it if image is nil. The commit requires
-// that the entity still has the given version; 0: that it does not exist.
+// Restore makes the commit write the entity image, or delete the entity with the key if image is
+// nil. The commit takes effect only if the entity still has the given version. Version 0 means that
+// it must not exist.
 func (a *Attempt) Restore(key *datastore.Key, image *pb.Entity, version int64) {
 	a.add(Restoring(key, image, version),
 		mutation{Key: key, Deletes: image == nil, On: wire.Condition{Version: version, Writes: image}})
 }
 
-// Restoring returns the mutation for [Attempt.Restore]. Its properties are in the condition and not
-// in the mutation, so that they are written byte for byte.
+// Restoring returns the Go client's mutation for [Attempt.Restore]. It is empty, because the client
+// would not send the entity byte for byte. A [wire.Condition] has the entity instead.
 func Restoring(key *datastore.Key, image *pb.Entity, version int64) *datastore.Mutation {
 	var nothing datastore.PropertyList
 	switch {
@@ -342,13 +343,13 @@ func Restoring(key *datastore.Key, image *pb.Entity, version int64) *datastore.M
 	return datastore.NewUpdate(key, &nothing)
 }
 
-// Leave records that an undo does not restore an entity, and why.
+// Leave records that an undo does not change an entity, and why.
 func (a *Attempt) Leave(key *datastore.Key, why string) {
 	a.effect.Left = append(a.effect.Left, undolog.Left{Key: key, Why: why})
 }
 
-// Save saves the attempt's own entity. If the database supports property masks and a mask can name
-// the changed properties, it sends only these, and otherwise the whole entity.
+// Save saves the attempt's own entity. If masks says that the database supports property masks, and
+// a mask can name all changed properties, it sends only these. Otherwise it sends the whole entity.
 func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 	on := wire.Condition{Writes: whole, Free: true}
 	if masks && len(changed) > 0 && property.Maskable(changed) {
@@ -364,12 +365,11 @@ func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 	a.add(unsentUpdate, mutation{Key: a.key, Changed: changed, Whole: whole, On: on})
 }
 
-// unsentUpdate is the placeholder of each update that a condition replaces, see wire.Unsent. One
-// serves all updates, because making one takes about as long as loading an entity.
+// unsentUpdate is given to the client for each update whose entity is in a condition, see
+// wire.Unsent. All updates share it, because making one takes about as long as loading an entity.
 var unsentUpdate = datastore.NewUpdate(datastore.NameKey("__unsent__", "update", nil), wire.Unsent())
 
-// add adds a mutation to the attempt. If the attempt already has a mutation of the same entity, the
-// new one replaces it.
+// add adds a mutation to the attempt's effect. It replaces an earlier mutation of the same entity.
 func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 	added.Mutation = m
 	added.bytes = keyspace.KeySize(added.Key) + keyspace.PropertiesSize(added.Properties) + keyspace.EntitySize(
@@ -388,8 +388,8 @@ func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 	a.effect.Mutations = append(a.effect.Mutations, added)
 }
 
-// OnLost adds a function for the case that the attempt's changes are never committed. Lose calls it
-// then.
+// OnLost adds a function for [Attempt.Lose] to call if the attempt's changes will never be
+// committed.
 func (a *Attempt) OnLost(f func(context.Context)) {
 	a.do(func() error {
 		a.lost = append(a.lost, f)
@@ -426,17 +426,17 @@ func (a *Attempt) Failed() error {
 	return a.failed
 }
 
-// Misused returns an error if the function has made a call that it must not make: the error of the
-// first such call. Otherwise it returns nil.
+// Misused returns the error of the function's first invalid call of an Attempt's method, or nil if
+// all calls were valid.
 func (a *Attempt) Misused() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.err
 }
 
-// Run runs fn, which calls the user's function, and then closes the attempt. It closes the attempt
-// even if fn panics or ends its goroutine. Run returns the error of fn, or else the error from
-// Misused.
+// Run runs fn, which calls the user's function. It then closes the attempt, even if fn panics or
+// ends its goroutine: the attempt accepts no more calls. Run returns the error of fn, or else the
+// error from Misused.
 func (a *Attempt) Run(fn func() error) error {
 	defer a.close()
 	if err := fn(); err != nil {
@@ -451,7 +451,8 @@ func (a *Attempt) close() {
 	a.over = true
 }
 
-// RunBatch runs the function for a batch of entities, and closes their attempts as Run does.
+// RunBatch runs fn, which calls the user's function for a batch of entities. It then closes their
+// attempts, as Run does.
 func RunBatch(attempts []*Attempt, fn func() error) error {
 	defer func() {
 		for _, a := range attempts {
@@ -461,8 +462,9 @@ func RunBatch(attempts []*Attempt, fn func() error) error {
 	return fn()
 }
 
-// Recovered turns a panic of the user's code into an error. Call it by defer. Methods of an error
-// that the code returns are the user's code, too, so it calls them here.
+// Recovered sets *err to an error if the user's code has panicked. Call it by defer. Otherwise it
+// calls the methods of *err, which also are the user's code. If one of them panics, that panic
+// becomes the error.
 func Recovered(err *error) {
 	if r := recover(); r != nil {
 		*err = panicOf(r)
@@ -471,8 +473,8 @@ func Recovered(err *error) {
 	*err = readable(*err)
 }
 
-// readable returns an error whose methods can be called. A method of err may panic, as Error does
-// for a nil pointer that was returned as an error. That panic is then the result.
+// readable returns err if all of its methods can be called. If one of them panics, such as Error on
+// a nil pointer, readable returns an error about the panic.
 func readable(err error) (is error) {
 	if err == nil {
 		return nil
@@ -486,14 +488,13 @@ func readable(err error) (is error) {
 	return err
 }
 
-// panicOf returns an error for the recovered value r of a panic. Call it in the function that
-// recovers.
+// panicOf returns an error for the recovered value r of a panic. Call it in the function that has
+// recovered r, because it takes the stack from there.
 func panicOf(r any) error {
 	return fault.Panicked(fmt.Sprintf("panic: %v%s", r, panicked(debug.Stack())))
 }
 
-// panicked returns a text that says where a panic comes from: the first frames of its stack, short
-// enough for a record.
+// panicked describes the place of a panic for a record: the first frames of its stack.
 func panicked(stack []byte) string {
 	const frames, lines = 4, 2 // each frame has a line for the function and a line for the file
 	_, after, found := strings.Cut(string(stack), "\npanic(")
@@ -508,10 +509,11 @@ func panicked(stack []byte) string {
 }
 
 // maxEffectBytes is the largest size of the function's writes for one entity, in bytes. A commit
-// takes 10 MiB; the rest is for errors of the estimate and for the job's own records.
+// has up to 10 MiB. The rest is for scattermap's own records, and because sizes are estimated.
 const maxEffectBytes = 8 << 20
 
-// Effect returns what the attempt asks for. It returns an error if a commit has no room for it.
+// Effect returns everything that the attempt asks for. It returns an error if this is too large for
+// a commit.
 func (a *Attempt) Effect() (*Effect, error) {
 	if a.effect.Bytes > maxEffectBytes {
 		return nil, fault.Permanent(fmt.Errorf("the function writes about %d bytes for one entity, above the maximum "+

@@ -26,14 +26,14 @@ var (
 
 type thing struct{ N int }
 
-// storedThing returns a thing in its stored form.
+// storedThing returns a thing as a stored entity.
 func storedThing(key *datastore.Key, n int64) *pb.Entity {
 	return &pb.Entity{Key: pbvalue.Key(key), Properties: map[string]*pb.Value{
 		"N": {ValueType: &pb.Value_IntegerValue{IntegerValue: n}}}}
 }
 
-// someOthers are the other entities of a test. "other" exists, "absent" does not, and an earlier
-// entity of the page has put "mate".
+// someOthers returns the other entities that a test's function reads. The entity "other" exists,
+// "absent" does not, and the function over an earlier entity of the page has put "mate".
 type someOthers struct{ err error }
 
 func (o someOthers) Known(key *datastore.Key) (Seen, bool) {
@@ -59,7 +59,7 @@ func (o someOthers) Look(_ context.Context, keys []*datastore.Key) (all []Seen, 
 	return all, o.err
 }
 
-// asks describes the mutations of an effect, each with its kind and its target.
+// asks lists the mutations of an effect: the kind and the target of each.
 func asks(e *Effect) string {
 	var all []string
 	for _, m := range e.Mutations {
@@ -79,7 +79,8 @@ func asks(e *Effect) string {
 	return strings.Join(all, ", ")
 }
 
-// TestAsks checks the effects of calls that the function on the entity "self" makes.
+// TestAsks checks the mutations that result from calls of an attempt's methods. The attempt's own
+// entity is "self".
 func TestAsks(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -167,7 +168,8 @@ func TestAsks(t *testing.T) {
 	}
 }
 
-// TestTold checks what the function can report besides mutations.
+// TestTold checks what a function can report besides mutations: counters, collected values and
+// errors.
 func TestTold(t *testing.T) {
 	a := NewAttempt(record.Ref{ID: "j"}, Update, self)
 	err := a.Run(func() error {
@@ -206,8 +208,8 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// TestSeconds checks that the idempotency key depends on the job and the entity, but not on the
-// attempt.
+// TestSeconds checks that all attempts on an entity have the same idempotency key, and that other
+// jobs and entities have other keys.
 func TestSeconds(t *testing.T) {
 	first := NewAttempt(record.Ref{ID: "j", Incarnation: "1"}, Visit, self)
 	if again := NewAttempt(record.Ref{ID: "j", Incarnation: "1"}, Visit, self); again.Job() != first.Job() ||
@@ -223,7 +225,7 @@ func TestSeconds(t *testing.T) {
 	}
 }
 
-// TestGet checks how a function reads other entities.
+// TestGet checks the result of reads of other entities.
 func TestGet(t *testing.T) {
 	down := errors.New("down")
 	for _, c := range []struct {
@@ -271,7 +273,7 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// TestOver checks that calls after the function has returned are no part of the attempt.
+// TestOver checks that calls after the function has returned do not change the attempt.
 func TestOver(t *testing.T) {
 	a := NewAttempt(record.Ref{ID: "j"}, Update, self)
 	a.Among(someOthers{})
@@ -299,8 +301,8 @@ func TestOver(t *testing.T) {
 	}
 }
 
-// TestFails checks that the function's error comes before its misuses, and that a panic becomes
-// an error.
+// TestFails checks that an error which the function returns wins over the error of an invalid call,
+// and that a panic becomes an error.
 func TestFails(t *testing.T) {
 	bad := errors.New("bad")
 	a := NewAttempt(record.Ref{ID: "j"}, Update, self)
@@ -328,7 +330,7 @@ func TestFails(t *testing.T) {
 	}
 }
 
-// TestLose checks that the functions of OnLost run in the reverse order.
+// TestLose checks that the functions added by OnLost run in reverse order.
 func TestLose(t *testing.T) {
 	a := NewAttempt(record.Ref{ID: "j"}, Update, self)
 	var undone []string
@@ -376,7 +378,8 @@ func TestSave(t *testing.T) {
 	}
 }
 
-// TestRestore checks the mutations of an undo: they fail if the entity has changed.
+// TestRestore checks the mutations by which an undo restores entities. They must fail if the entity
+// has changed since.
 func TestRestore(t *testing.T) {
 	image := storedThing(other, 1)
 	for _, c := range []struct {

@@ -9,12 +9,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
-// An Await is a function that waits until the job's rate allows a run of the mapper's function to
-// make n calls of a service. The run has announced before calls earlier. After an error the run
-// must not make the calls.
+// An Await is a function that waits until a run of the mapper's function may make n calls of a
+// service. The job's rate limits these calls. The argument before is the number of calls that the
+// run has announced earlier. After an error, the run must not make the calls.
 type Await func(ctx context.Context, n int, before int64) error
 
-// An Announced records the calls of a service that one run of the function has announced.
+// An Announced records the calls of services that one run of the mapper's function announces before
+// it makes them.
 type Announced struct {
 	runner *Runner
 	await  Await // waits until calls may be made; nil: calls are not limited
@@ -25,14 +26,15 @@ type Announced struct {
 	refused  error
 }
 
-// Announcing returns an Announced for a run by the runner. While await waits, the run's time stands
-// still. The calls that await allows are added to count.
+// Announcing returns an Announced for a run of the mapper's function by the runner. Waiting in
+// await does not count as time of the run. The number of allowed calls is added to count.
 func Announcing(runner *Runner, await Await, count *atomic.Int64) *Announced {
 	return &Announced{runner: runner, await: await, count: count}
 }
 
-// Await waits until n calls may be made. After it has refused some calls, it refuses all later ones
-// of the run. If a context that the function itself has made ends, that is not a refusal.
+// Await announces n calls of a service, and waits until they may be made. After a refusal, it
+// refuses all later calls of the run. If ctx has ended, the error is no refusal, because the
+// function itself may have ended it.
 func (a *Announced) Await(ctx context.Context, n int) error {
 	a.mu.Lock()
 	before, err := a.n, a.refused
@@ -60,15 +62,15 @@ func (a *Announced) Await(ctx context.Context, n int) error {
 	return err
 }
 
-// Made returns the number of calls that the run may have made, and the error of the first refusal.
-// A run with a refusal has no effect.
+// Made returns the number of announced calls that were not refused, and the error of the first
+// refusal. A run with a refusal has no effect.
 func (a *Announced) Made() (n int64, refused error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.n, a.refused
 }
 
-// Waits returns how often the run has waited for calls that were then allowed.
+// Waits returns how many times the run has successfully waited for calls.
 func (a *Announced) Waits() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -77,7 +79,7 @@ func (a *Announced) Waits() int64 {
 
 var errNoCalls = fault.Permanent(errors.New("AwaitCalls: the number of calls is negative"))
 
-// AwaitCalls waits until the function may make n calls of a service.
+// AwaitCalls announces n calls of a service, and waits until the job's rate allows them.
 func (a *Attempt) AwaitCalls(ctx context.Context, n int) (err error) {
 	a.do(func() error {
 		if n < 0 {

@@ -14,8 +14,9 @@ import (
 
 var errRefused = errors.New("refused")
 
-// announce runs functions one after the other, with a limit of a second. Each announced call waits
-// for a minute. It returns the numbers of calls that were made, and the error of the run.
+// announce runs functions one after the other, with a limit of one second for each. Each announced
+// call waits for a minute, which does not count. It returns the number of calls that each run has
+// made, its refusal, and the error of all runs.
 func announce(t *testing.T, fns ...func(a *Attempt, ctx context.Context)) (made []int64, refused []error, err error) {
 	waiting := 0
 	err = Calls(t.Context(), time.Second, new(atomic.Int64), func(r *Runner) {
@@ -54,8 +55,8 @@ func announce(t *testing.T, fns ...func(a *Attempt, ctx context.Context)) (made 
 	return made, refused, err
 }
 
-// TestAwaitCalls checks which time of a call counts, which calls count as made, and what is
-// refused.
+// TestAwaitCalls checks three things: which part of a run's time counts, which calls count as made,
+// and which calls are refused.
 func TestAwaitCalls(t *testing.T) {
 	for _, c := range []struct {
 		name    string

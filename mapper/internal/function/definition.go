@@ -27,8 +27,8 @@ const (
 	Visit              // the function has its effects outside of Datastore's commit, such as calls of a service
 )
 
-// Writes returns the number of writes that are assumed for an entity before the first page of a
-// job.
+// Writes returns how many writes an entity is assumed to need, before the first page of a job has
+// shown it.
 func (m Mode) Writes() float64 {
 	if m == Update {
 		return 1
@@ -36,8 +36,8 @@ func (m Mode) Writes() float64 {
 	return 0
 }
 
-// Longest returns the greatest timeout of the function for one entity, in a queue with the given
-// dispatch deadline.
+// Longest returns the largest allowed timeout of the function for one entity. It depends on the
+// queue's dispatch deadline: the time after which Cloud Tasks gives up a request.
 func (m Mode) Longest(deadline time.Duration) time.Duration {
 	if m == Visit {
 		return deadline / 2
@@ -45,11 +45,11 @@ func (m Mode) Longest(deadline time.Duration) time.Duration {
 	return min(MaxInTransaction, deadline/2)
 }
 
-// MaxInTransaction is the greatest timeout of a function whose page commits in a transaction.
-// Datastore drops a transaction after a minute without a request.
+// MaxInTransaction is the largest timeout of a function whose page commits in a transaction.
+// Datastore ends a transaction that gets no request for a minute.
 const MaxInTransaction = 30 * time.Second
 
-// A Definition is a mapper without its Go types.
+// A Definition is a mapper without its Go types: its settings, and its functions over encoded data.
 type Definition struct {
 	Name string
 	Mode Mode
@@ -61,12 +61,13 @@ type Definition struct {
 
 	Params reflect.Type // the type of the mapper's parameters
 
-	// GivenType is the type of the parameters that a start by name takes; nil: it is Params. The
-	// function Given checks them in a plan. If it is nil, a plan can't check them.
+	// GivenType is the type of the parameters in a start by name. If it is nil, the type is Params.
+	// The function Given checks such parameters in a plan. If Given is nil, a plan does not check
+	// them.
 	GivenType reflect.Type
 	Given     func(params json.RawMessage) error
-	// ByName starts the mapper's jobs by name, see mapper.Mapper.WithStarter. If it is nil, a start
-	// by name takes parameters of the type Params.
+	// ByName starts a job of the mapper by the mapper's name, see mapper.Mapper.WithStarter. If it
+	// is nil, such a start takes parameters of the type Params.
 	ByName any
 
 	Concurrency int // how many calls of the function run at once in a page; 0: one
@@ -74,34 +75,35 @@ type Definition struct {
 
 	Backoff fault.Backoff // the attempts and waits of the mapper's jobs; zero fields have their defaults
 
-	// Canonical checks the parameters of a start and returns their canonical encoding, which is
-	// the same for equal parameters.
+	// Canonical checks the parameters of a start. It returns their canonical encoding, in which
+	// equal parameters have equal text.
 	Canonical func(params json.RawMessage) (json.RawMessage, error)
 
-	// OnDone calls the finalizer of a job whose totals are sum. It is nil if the mapper has none.
+	// OnDone calls the finalizer of a job, which runs in the transaction that ends the job. The
+	// job's totals are sum. OnDone is nil if the mapper has no finalizer.
 	OnDone func(ctx context.Context, a *Attempt, j *record.Job, sum record.Totals) error
 
 	// Forget calls the function from mapper.Mapper.Forget, before the transaction that ends a job.
-	// It is nil if the mapper's jobs keep their records.
+	// If it is nil, the mapper's jobs keep their records.
 	Forget func(ctx context.Context, a *Attempt, j *record.Job, sum record.Totals) error
 
-	// Prepare decodes a job's parameters and returns the function over one entity.
+	// Prepare decodes a job's parameters, and returns the mapper's function for single entities.
 	Prepare func(params json.RawMessage, keysOnly bool) (Func, error)
 
-	// PrepareBatch decodes a job's parameters and returns the function over several entities of a
-	// page. It is nil if the mapper has no such function.
+	// PrepareBatch decodes a job's parameters, and returns the mapper's function for batches:
+	// several entities of a page. It is nil if the mapper has no such function.
 	PrepareBatch func(params json.RawMessage, keysOnly bool) (BatchFunc, error)
 
-	// PrepareKeys decodes a job's parameters and returns the function that names the other entities
-	// to read. It is nil if the mapper has no such function.
+	// PrepareKeys decodes a job's parameters, and returns the function that says which other
+	// entities the mapper's function will read. It is nil if the mapper has no such function.
 	PrepareKeys func(params json.RawMessage, keysOnly bool) (Keys, error)
 
-	// PreparePage decodes a job's parameters and returns the function over the collected values of
-	// a page. It is nil if the mapper has no such function.
+	// PreparePage decodes a job's parameters, and returns the function over the values that were
+	// collected in a page. It is nil if the mapper has no such function.
 	PreparePage func(params json.RawMessage) (PageFunc, error)
 }
 
-// Functions are the functions of a mapper with the parameters of a job filled in.
+// Functions are the functions of a mapper, with a job's parameters filled in.
 type Functions struct {
 	Call      Func
 	Batch     BatchFunc // runs the function on several entities; nil: the mapper has none
@@ -132,61 +134,62 @@ func (d *Definition) Functions(params json.RawMessage, keysOnly bool) (f Functio
 	return f, err
 }
 
-// A Job has the facts about a job that a function needs.
+// A Job holds facts about a job that the mapper's function needs.
 type Job struct {
 	Ref   record.Ref
-	Masks bool // whether the database supports property masks: it keeps properties that a mask does not name
+	Masks bool // whether the database supports property masks, so that an update can leave other properties unchanged
 
-	Others Others // gives the function other entities; nil: it runs outside a page
+	Others Others // reads other entities for the function; nil: the function runs outside a page
 
-	Calls *Announced // where the function announces calls of a service; nil: it runs outside a page
+	Calls *Announced // records the announced calls of services; nil: the function runs outside a page
 
 	Rehearses bool // whether the job is a rehearsal, so that nothing is written
 }
 
-// Others gives a function entities besides its own.
+// Others reads entities for a function besides its own.
 type Others interface {
-	// Look returns entities in the states that the function may see: as earlier entities of its
-	// page leave them, or else as the database has them. If somebody changes an entity from the
-	// database before the page commits, the function runs again.
+	// Look returns entities in the states that the function must see. If an earlier entity of the
+	// page writes an entity, that is the state after this write. Otherwise it is the state in the
+	// database. If somebody changes such an entity before the page commits, the function runs
+	// again.
 	Look(ctx context.Context, keys []*datastore.Key) ([]Seen, error)
 
-	// Known returns an entity if its state is known without a call of the database.
+	// Known returns the state of an entity if it is known without a call of the database.
 	Known(key *datastore.Key) (s Seen, ok bool)
 }
 
-// A Seen is another entity in the state in which a function has seen it.
+// A Seen is another entity in the state that a function has read.
 type Seen struct {
 	Key *datastore.Key
 	wire.Stamp
-	OfPage bool // whether the mutation of an earlier entity of the same page has written the entity
+	OfPage bool // whether an earlier entity of the same page has written this entity
 }
 
-// A Keys is a function that names the other entities which the mapper's function will read for an
-// entity. So one call can read them ahead.
+// A Keys is a function that says which other entities the mapper's function will read for an
+// entity. They can then be read for many entities in one call.
 type Keys func(key *datastore.Key, stored *pb.Entity) ([]*datastore.Key, error)
 
-// A Func is a function that runs the mapper's function on one entity and returns its effect. It
-// does not panic, and does not change stored. That is nil if the job reads only keys.
+// A Func runs the mapper's function on one entity, and returns its effect. It does not panic, and
+// does not change stored, which is nil if the job reads only keys.
 type Func func(ctx context.Context, j Job, key *datastore.Key, stored *pb.Entity) (*Effect, error)
 
-// A Subject is an entity in a batch. Stored is nil if the job reads only keys.
+// A Subject is one entity of a batch. Stored is nil if the job reads only keys.
 type Subject struct {
 	Job    Job
 	Key    *datastore.Key
 	Stored *pb.Entity
 }
 
-// An Answer is the outcome of a batch's call for one of its entities.
+// An Answer is the outcome for one entity after a call of the function with a batch.
 type Answer struct {
-	Effect *Effect // what the function asks for; nil: the entity has failed
+	Effect *Effect // what the function asks for; nil: it has failed on the entity
 	Err    error
 }
 
-// A BatchFunc is a function that runs the mapper's function once on all entities of a batch. An
-// error concerns the batch as a whole: then there are no answers. It does not panic.
+// A BatchFunc runs the mapper's function once, on all entities of a batch. If it returns an error,
+// the whole batch has failed, and there are no answers. It does not panic.
 type BatchFunc func(ctx context.Context, batch []Subject) ([]Answer, error)
 
-// A PageFunc is a function that runs the mapper's page function on the values collected from a
-// page's entities. It does not panic.
+// A PageFunc runs the mapper's page function on the values that were collected from the entities of
+// a page. It does not panic.
 type PageFunc func(ctx context.Context, a *Attempt, name string, collected []any) error

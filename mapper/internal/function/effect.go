@@ -14,26 +14,28 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// An Effect is everything that one attempt asks for. It is committed only if the attempt succeeds.
+// An Effect is everything that one attempt asks for, such as writes and counters. It is committed
+// only if the attempt succeeds.
 type Effect struct {
 	Mutations []mutation
 	Counters  tally.Counters
 	Bytes     int    // approximate size of the mutations
 	Collected []any  // values for the function over the whole page
-	Seen      []Seen // other entities that the function has read, which the commit must find unchanged
+	Seen      []Seen // other entities that the function has read, which must be unchanged at the commit
 
 	Left    []undolog.Left          // entities that an undo does not restore
-	Example func() []record.Example // examples of a rehearsal's writes; nil: the job is no rehearsal
+	Example func() []record.Example // makes the examples of writes that a rehearsal shows; nil: the job is no rehearsal
 }
 
-// A mutation is one write of an effect. It has its own copy of the key, because datastore.Mutation
-// does not show its key.
+// A mutation is one write of an effect. It keeps the key itself, because a datastore.Mutation does
+// not give access to its key.
 type mutation struct {
 	Key   *datastore.Key
 	bytes int // the approximate size of the mutation
 
 	Properties []datastore.Property // properties to put, unless On.Writes has them
-	// names of the changed properties, if the mutation writes the attempt's own entity
+	// Changed has the names of the changed properties, if the mutation writes the attempt's own
+	// entity.
 	Changed []string
 	Deletes bool           // whether the mutation deletes the entity
 	Inserts bool           // whether the mutation fails if the entity exists
@@ -42,8 +44,8 @@ type mutation struct {
 	*datastore.Mutation
 }
 
-// insert turns a put into an insert, which fails if the entity exists. If the same function has
-// inserted the entity before, a later put of it stays an insert.
+// insert turns a put into an insert, which fails if the entity exists already. A put becomes an
+// insert if the same function has inserted the entity before.
 func (m *mutation) insert() {
 	list := datastore.PropertyList(m.Properties)
 	if m.On.Writes != nil {
@@ -52,7 +54,7 @@ func (m *mutation) insert() {
 	m.Inserts, m.Mutation = true, datastore.NewInsert(m.Key, &list)
 }
 
-// Wire returns the mutation in the form of package wire.
+// Wire returns the mutation as package wire commits it.
 func (m mutation) Wire() wire.Mutation {
 	if m.Deletes {
 		return wire.Mutation{Deletes: m.Key, Condition: m.On}
@@ -60,7 +62,7 @@ func (m mutation) Wire() wire.Mutation {
 	return wire.Mutation{Mutation: m.Mutation, Condition: m.On}
 }
 
-// After returns the state of the entity after the mutation.
+// After returns the entity's state after the mutation.
 func (m mutation) After() (wire.Stamp, error) {
 	switch {
 	case m.Deletes:
@@ -74,7 +76,7 @@ func (m mutation) After() (wire.Stamp, error) {
 	return wire.Stamp{Entity: e}, err
 }
 
-// puts returns the properties that the mutation writes.
+// puts returns the properties that the mutation stores.
 func (m mutation) puts() []datastore.Property {
 	if m.On.Writes != nil {
 		return pbvalue.Properties(m.On.Writes)
@@ -82,8 +84,8 @@ func (m mutation) puts() []datastore.Property {
 	return m.Properties
 }
 
-// Incomplete removes the mutations with incomplete keys from the effect, and returns them. The
-// database must give them IDs before the page knows which entities it puts.
+// Incomplete removes the puts with incomplete keys from the effect, and returns them as another
+// effect. The page gets IDs for them from the database, so that it knows which entities it puts.
 func (e *Effect) Incomplete() (incomplete Effect) {
 	if !slices.ContainsFunc(e.Mutations, func(m mutation) bool { return m.Key.Incomplete() }) {
 		return incomplete
@@ -109,8 +111,7 @@ func (e *Effect) Keys() []*datastore.Key {
 	return keys
 }
 
-// Complete sets the keys of the mutations to the given complete ones. All of the mutations are
-// puts.
+// Complete replaces the keys of the effect's mutations, which are all puts, by complete keys.
 func (e *Effect) Complete(keys []*datastore.Key) {
 	for i := range e.Mutations {
 		m := &e.Mutations[i]

@@ -10,7 +10,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// counted describes the counters of an effect.
+// counted returns the counters of an effect as text.
 func counted(e *Effect) string {
 	values, err := e.Counters.Values()
 	if err != nil {
@@ -19,7 +19,8 @@ func counted(e *Effect) string {
 	return strings.TrimPrefix(fmt.Sprint(values), "map")
 }
 
-// TestAfter checks the state of an entity after a mutation, which later entities of the page see.
+// TestAfter checks the state of an entity after a mutation. Functions over later entities of the
+// page see this state.
 func TestAfter(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -44,7 +45,8 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// TestIncomplete checks that new entities are taken out of an effect and get their keys.
+// TestIncomplete checks that puts with incomplete keys are taken out of an effect, and get complete
+// keys.
 func TestIncomplete(t *testing.T) {
 	a := NewAttempt(record.Ref{ID: "j"}, Update, self)
 	a.Put(anyKey, &thing{1})

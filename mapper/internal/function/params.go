@@ -11,8 +11,8 @@ import (
 	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
-// EncodeParams returns the JSON of parameters for a job's record. A panic of their methods becomes
-// an error.
+// EncodeParams encodes the parameters of a job as JSON for its record. A panic in a method of the
+// parameters becomes an error.
 func EncodeParams(params any) (_ json.RawMessage, err error) {
 	defer Recovered(&err)
 	encoded, err := json.Marshal(params)
@@ -32,8 +32,8 @@ func EncodeParams(params any) (_ json.RawMessage, err error) {
 const maxParams = 256 << 10
 
 // DecodeParams decodes the parameters in a job's record. A field that the Go type does not have is
-// an error, because the caller who set it expects an effect. A panic of the parameters' methods
-// becomes an error.
+// an error, because the caller who has set it expects an effect. A panic in a method of the
+// parameters becomes an error.
 func DecodeParams(encoded json.RawMessage, params any) (err error) {
 	defer Recovered(&err)
 	d := json.NewDecoder(bytes.NewReader(encoded))
@@ -52,9 +52,9 @@ func DecodeParams(encoded json.RawMessage, params any) (err error) {
 	return nil
 }
 
-// ReadParams decodes and checks the parameters of a job that is about to start. It is strict: if a
-// part of the input would be ignored or changed, it returns an error. It also calls the parameters'
-// Validate method, if they have one. A panic of their methods becomes an error.
+// ReadParams decodes and checks the parameters of a job that is about to start. If it would ignore
+// or change a part of the input, it returns an error. It also calls the Validate method of the
+// parameters, if there is one. A panic in a method of the parameters becomes an error.
 func ReadParams[P any](encoded json.RawMessage, params *P) (err error) {
 	defer Recovered(&err)
 	if string(bytes.TrimSpace(encoded)) == "null" {
@@ -72,8 +72,8 @@ func ReadParams[P any](encoded json.RawMessage, params *P) (err error) {
 	return nil
 }
 
-// Validate calls the parameters' method Validate, if they or the value that they point to have
-// one. A panic of the method becomes an error.
+// Validate calls the Validate method of the parameters, or of the value to which they point.
+// Without such a method it does nothing. A panic in the method becomes an error.
 func Validate[P any](params *P) (err error) {
 	defer Recovered(&err)
 	type validator interface{ Validate() error }
@@ -91,8 +91,8 @@ var (
 	errNull    = errors.New("params: they are null; none are written as {}")
 )
 
-// hidesFields reports whether a type is a struct that has fields, but no exported ones, so that
-// JSON would lose all of them.
+// hidesFields reports whether a type is a struct that has fields but exports none of them. JSON
+// would lose all of its fields.
 func hidesFields(t reflect.Type) bool {
 	if t == nil || t.Kind() != reflect.Struct || t.NumField() == 0 {
 		return false

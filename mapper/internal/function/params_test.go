@@ -20,7 +20,7 @@ func (p params) Validate() error {
 	return nil
 }
 
-// TestEncodeParams checks the parameters with which a program starts a job.
+// TestEncodeParams checks how the parameters of a start are encoded, and which ones are refused.
 func TestEncodeParams(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -42,8 +42,8 @@ func TestEncodeParams(t *testing.T) {
 	}
 }
 
-// TestDecodeParams checks how stored parameters and parameters of a start are decoded. A start is
-// stricter.
+// TestDecodeParams checks how parameters in a record, and parameters of a start, are decoded. The
+// rules for a start are stricter.
 func TestDecodeParams(t *testing.T) {
 	for _, c := range []struct {
 		encoded     string
@@ -81,7 +81,7 @@ func TestDecodeParams(t *testing.T) {
 	}
 }
 
-// TestModes checks the properties of the modes.
+// TestModes checks the assumed number of writes, and the longest timeout, of each mode of mappers.
 func TestModes(t *testing.T) {
 	for _, c := range []struct {
 		mode     Mode

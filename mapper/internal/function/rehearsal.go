@@ -17,16 +17,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// Rehearsal returns the mapper that rehearses d, a mapper that changes entities. It runs the same
-// function, but counts the writes instead of making them.
+// Rehearsal returns a mapper that rehearses d, which changes entities. It runs the same function,
+// but counts the function's writes instead of making them.
 //
-// A rehearsal is a separate mapper with a name of its own. So a job stays a rehearsal, even in a
-// build that does not know rehearsals. The argument attempts is the default number of attempts on
-// an entity.
+// A rehearsal is a separate mapper with its own name. So a job stays a rehearsal even in a build
+// that does not know rehearsals. The argument attempts is the default number of attempts on an
+// entity.
 func (d *Definition) Rehearsal(attempts int64) *Definition {
 	r := *d
-	r.Name, r.Mode = record.RehearsalPrefix+d.Name, Visit            // the writes of a Visit are not committed
-	r.OnDone, r.Forget, r.PreparePage, r.ByName = nil, nil, nil, nil // the original mapper's name starts it
+	r.Name, r.Mode = record.RehearsalPrefix+d.Name, Visit            // a Visit does not commit writes
+	r.OnDone, r.Forget, r.PreparePage, r.ByName = nil, nil, nil, nil // a job starts by the original mapper's name
 	r.Backoff.Attempts = cmp.Or(d.Backoff.Attempts, attempts)
 	r.Prepare = func(params json.RawMessage, keysOnly bool) (Func, error) {
 		call, err := d.Prepare(params, keysOnly)
@@ -66,8 +66,8 @@ func (d *Definition) Rehearsal(attempts int64) *Definition {
 	return &r
 }
 
-// rehearse counts the writes that the effect would make. It adds 1 to a counter for each kind of
-// write, and for each changed property.
+// rehearse replaces the effect's writes by counters. It adds 1 to a counter for each kind of write,
+// and for each changed property.
 func (e *Effect) rehearse(key *datastore.Key, stored *pb.Entity) error {
 	e.Example = func() []record.Example { return e.examples(key, stored) }
 	for _, m := range e.Mutations {
@@ -92,7 +92,8 @@ func (e *Effect) rehearse(key *datastore.Key, stored *pb.Entity) error {
 	return nil
 }
 
-// examples describes the writes that the effect would make for an entity.
+// examples returns examples of the writes that the effect would make for an entity, for people to
+// look at.
 func (e *Effect) examples(key *datastore.Key, stored *pb.Entity) (all []record.Example) {
 	for _, m := range e.Mutations {
 		own, x := m.Key.Equal(key), record.Example{Key: m.Key, What: "put another entity"}
@@ -119,10 +120,10 @@ func (e *Effect) examples(key *datastore.Key, stored *pb.Entity) (all []record.E
 	return all
 }
 
-// Limits of an example: the number of properties, and the bytes of a value's text.
+// Limits of an example: the number of properties, and the bytes of the text of a value.
 const exampleProperties, exampleText = 20, 200
 
-// texts returns the values of properties as texts for people, by the properties' names.
+// texts returns the values of properties as texts for people, by property name.
 func texts(properties []datastore.Property) map[string]string {
 	all := make(map[string]string)
 	for _, p := range properties {
@@ -131,8 +132,8 @@ func texts(properties []datastore.Property) map[string]string {
 	return all
 }
 
-// would adds 1 to the counter of a kind of write that the real job would make. tally.Would shortens
-// a name that is too long for a counter.
+// would adds 1 to the counter for a kind of write that the real job would make. [tally.Would] makes
+// the counter's name.
 func (e *Effect) would(what string) error {
 	name := tally.Would(what)
 	if err := tally.CheckName(name); err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestRehearsal rehearses a function over the entity "self", whose N is 1.
+// TestRehearsal checks which writes a rehearsal counts. The function runs on the entity "self",
+// whose N is 1.
 func TestRehearsal(t *testing.T) {
 	bad := errors.New("bad")
 	for _, c := range []struct {

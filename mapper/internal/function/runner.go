@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A Runner calls the user's function several times, one call after the other, in its own goroutine.
-// If a call takes too long, the goroutine is abandoned.
+// A Runner calls the user's function several times, one call after the other, in a goroutine of its
+// own. If a call takes too long, the goroutine is abandoned and the call has no effect.
 type Runner struct {
 	// OnWait is called when a call starts to wait for something that does not count as its time,
 	// and when that wait ends. It may be nil.
@@ -29,17 +29,17 @@ type Runner struct {
 	strays *atomic.Int64
 }
 
-// ErrTimeout says that a call took too long and was abandoned.
+// ErrTimeout says that a call took too long, and that its goroutine was abandoned.
 var ErrTimeout = errors.New("the function took too long")
 
 var errGoexit = errors.New("the function ended its goroutine")
 
 // Calls runs f, which calls the user's function through r. Each call may take up to limit. The
-// context of the calls ends when f returns.
+// context of the calls ends when Calls returns.
 //
-// An error is about the last call. After [ErrTimeout], f may still be in that call. The call has no
-// effect any more, the caller must not read anything that f writes, and strays counts the goroutine
-// until it returns.
+// An error is about the last call. After [ErrTimeout], that call may still run. It has no effect
+// any more, and the caller must not read variables that f writes. Until its goroutine ends, strays
+// counts it.
 func Calls(ctx context.Context, limit time.Duration, strays *atomic.Int64, f func(r *Runner)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -79,8 +79,8 @@ func Calls(ctx context.Context, limit time.Duration, strays *atomic.Int64, f fun
 	}
 }
 
-// Call calls fn, and returns true if the caller of Calls still waits for the result. If not, the
-// function that has called Call must return at once, and must not use anything that it shares.
+// Call calls fn, and reports whether the caller of Calls still waits for the result. If not, the
+// function that uses the Runner must return at once, and must not use shared variables.
 func (r *Runner) Call(fn func(context.Context)) (awaited bool) {
 	r.mu.Lock()
 	r.begun, r.waits, r.paused = time.Now(), 0, 0
@@ -89,23 +89,22 @@ func (r *Runner) Call(fn func(context.Context)) (awaited bool) {
 	fn(r.ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.waits > 0 { // a goroutine of the function still waits
+	if r.waits > 0 { // a goroutine that the function has started still waits
 		r.resume()
 	}
 	r.begun, r.waits = time.Time{}, 0
 	return !r.left
 }
 
-// Paused returns for how long the last call has waited for something that does not count as its
-// time.
+// Paused returns how long the last call has waited for things that do not count as its time.
 func (r *Runner) Paused() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.paused
 }
 
-// pause stops the current call's time until the returned function is called. If several pauses
-// overlap, the time stands still until the last one ends.
+// pause stops the clock of the current call until the returned function is called. If pauses
+// overlap, the clock runs again when the last one ends.
 func (r *Runner) pause() (resume func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +128,7 @@ func (r *Runner) pause() (resume func()) {
 	}
 }
 
-// resume ends the pauses of the current call. The caller holds mu.
+// resume ends the pauses of the current call. The caller must hold mu.
 func (r *Runner) resume() {
 	r.paused += time.Since(r.since)
 	r.onWait(false)
@@ -142,7 +141,7 @@ func (r *Runner) onWait(waits bool) {
 }
 
 // wait returns how much longer the current call may take. If its time is over, wait marks the
-// goroutine as abandoned.
+// goroutine as abandoned, and returns true.
 func (r *Runner) wait(limit time.Duration) (wait time.Duration, left bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,7 +159,7 @@ func (r *Runner) wait(limit time.Duration) (wait time.Duration, left bool) {
 	return wait, r.left
 }
 
-// returned records that the goroutine ends.
+// returned records that the Runner's goroutine ends.
 func (r *Runner) returned() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestRunCalls checks calls that return, take too long or end their goroutine, and a panic of the
-// code around them.
+// TestRunCalls checks [Calls] with functions that return, take too long or end their goroutine, and
+// with a panic outside of the function.
 func TestRunCalls(t *testing.T) {
 	t.Parallel()
 	takes := func(d time.Duration) func(context.Context) { return func(context.Context) { time.Sleep(d) } }

@@ -10,14 +10,14 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// bisect returns a key of a kind that is above a and below b, about in the middle, or nil if it
-// finds none. A nil a is the start of the key space, and a nil b its end. It halves the first
-// elements in which the keys differ: IDs as numbers, names as fractions. Between an ID and a name
+// bisect returns a key of the kind that is above a and below b, about halfway, or nil if it finds
+// none. A nil a is the start of the key space, and a nil b its end. It halves the first elements of
+// the paths in which the keys differ: IDs as numbers, names as fractions. Between an ID and a name
 // it returns the least name.
 //
-// The result ignores where the entities are. With a few IDs and many names, half of the pieces
-// would be nearly empty [App Engine MapReduce, wiki]. So it is the last resort, if there are
-// neither samples nor keys.
+// The result does not depend on where entities are. If there are a few IDs and many names, half of
+// the pieces would be nearly empty [App Engine MapReduce, wiki]. So bisect is used only if there
+// are neither samples nor known keys.
 func bisect(a, b *datastore.Key, kind, namespace string) *datastore.Key {
 	if b == nil {
 		return above(a, kind, namespace)
@@ -48,8 +48,8 @@ func bisect(a, b *datastore.Key, kind, namespace string) *datastore.Key {
 	return nil
 }
 
-// above returns a key above a in a key space whose end is unknown. It guesses that the end is about
-// twice as far as a, so it doubles an ID. After the largest ID come the names.
+// above returns a key above a, if the end of the key space is unknown. It guesses that the end is
+// about twice as far as a, so it doubles an ID. After the largest ID come the names.
 func above(a *datastore.Key, kind, namespace string) *datastore.Key {
 	if a == nil {
 		return leastName.key(kind, nil, namespace)
@@ -77,7 +77,7 @@ func above(a *datastore.Key, kind, namespace string) *datastore.Key {
 	return e.key(x.Kind, nil, namespace)
 }
 
-// An element is the last part of a key: its name, or its ID if the name is empty.
+// An element is the last part of a key's path: a name, or an ID if the name is empty.
 type element struct {
 	id   int64
 	name string
@@ -96,7 +96,7 @@ func (e element) key(kind string, parent *datastore.Key, namespace string) *data
 	return &datastore.Key{Kind: kind, ID: e.id, Name: e.name, Parent: parent, Namespace: namespace}
 }
 
-// valid returns the key, or nil if Datastore would reject it.
+// valid returns the key k, or nil if Datastore would reject it.
 func valid(k *datastore.Key) *datastore.Key {
 	if len(k.Name) > MaxName || names.Reserved(k.Name) || k.Incomplete() {
 		return nil
@@ -104,8 +104,8 @@ func valid(k *datastore.Key) *datastore.Key {
 	return k
 }
 
-// halve returns an element about halfway between x and y. It returns false if no element is above x
-// and below y.
+// halve returns an element about halfway between x and y. It returns false if there is no element
+// between them.
 func halve(x, y element) (element, bool) {
 	switch {
 	case x.name == "" && y.name == "":
@@ -121,9 +121,9 @@ func halve(x, y element) (element, bool) {
 	return element{name: m}, ok
 }
 
-// halveNames returns a name about halfway between x and y, or false. It treats names as fractions
-// whose digits are characters. If both names are ASCII, so is the result: otherwise a cut would be
-// among a million unused characters.
+// halveNames returns a name about halfway between x and y, or false if there is none. It treats
+// names as fractions whose digits are characters. If both names are ASCII, so is the result.
+// Otherwise most results would be among about a million characters that no name uses.
 func halveNames(x, y string) (string, bool) {
 	top := rune(utf8.RuneSelf)
 	if !ascii(x) || !ascii(y) {
@@ -227,13 +227,14 @@ func Middle(a, b *Position) *Position {
 	return betweenKeys(a, nil, m) // after some keys of a's value
 }
 
-// halvings is how often Cuts halves for each position. So a position is off by at most 2^-32 of the
-// range.
+// halvings is how many times Cuts halves the range to find each position. So a position is off by
+// at most 2^-32 of the range.
 const halvings = 32
 
-// Cuts returns up to n-1 positions that cut the space from a to b into n equal parts, by arithmetic
-// and not by entities. It returns fewer if there are not enough positions. It cuts between values
-// if there are several, and otherwise between the keys of the one value. A nil b is the end.
+// Cuts returns up to n-1 positions that cut the space from a to b into n equal parts. It calculates
+// them, and does not know where entities are. It returns fewer if there are not enough positions.
+// If there are several values between a and b, it cuts between values, and otherwise between the
+// keys of the single value. A nil b is the end.
 func Cuts(a, b *Position, n int) (cuts []*Position) {
 	if cuts = cutsBy(valuesBetween, a, b, n); len(cuts) == 0 {
 		cuts = cutsBy(Middle, a, b, n)
@@ -242,8 +243,9 @@ func Cuts(a, b *Position, n int) (cuts []*Position) {
 }
 
 // Lexicographic returns up to n-1 keys that cut the key space between a and b into equal parts, as
-// if IDs were spread evenly up to the largest one. It is for comparison: mappers cut in this way
-// before there was __scatter__. A few IDs then get as many parts as many names.
+// if IDs were spread evenly up to the largest possible one. It is only for comparison: mappers cut
+// in this way before Datastore had __scatter__. In such a cut, a few IDs get as many parts as many
+// names.
 func Lexicographic(a, b *Position, n int) []*Position {
 	return cutsBy(func(a, b *Position) *Position {
 		if m := Middle(a, b); m != nil || b == nil || b.Key == nil {
@@ -269,8 +271,8 @@ func Lexicographic(a, b *Position, n int) []*Position {
 	}, a, b, n)
 }
 
-// valuesBetween is [Middle], but it cuts only between values. If the middle is between two keys
-// with the same value, it returns nil.
+// valuesBetween returns the result of [Middle] if it is a cut between two values of the property.
+// If it is a cut between two keys with the same value, valuesBetween returns nil.
 func valuesBetween(a, b *Position) *Position {
 	m := Middle(a, b)
 	if m != nil && m.Valued && m.Key != nil {
@@ -291,8 +293,8 @@ func cutsBy(middle func(a, b *Position) *Position, a, b *Position, n int) (cuts 
 	return cuts
 }
 
-// portion returns the position at the end of the i-th of n equal parts of the space between a and
-// b, or nil if it finds none. The function middle halves a space.
+// portion returns the position where the i-th of n equal parts of the space between a and b ends,
+// or nil if it finds none. The function middle halves a space.
 func portion(middle func(a, b *Position) *Position, a, b *Position, i, n int) *Position {
 	below, above := a, b
 	for range halvings {
@@ -318,8 +320,8 @@ func portion(middle func(a, b *Position) *Position, a, b *Position, i, n int) *P
 	return nil
 }
 
-// betweenKeys returns a position whose key is about halfway between the keys of a and b. It has the
-// value of a, and copies the rest from m.
+// betweenKeys returns the position with a's value whose key is about halfway between the keys of a
+// and b. It returns nil if there is no such key. The remaining parts are copied from m.
 func betweenKeys(a, b *Position, m Position) *Position {
 	var end *datastore.Key
 	if b != nil {

@@ -7,12 +7,12 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// named returns a key with a kind and a name, in a namespace.
+// named returns a key with a namespace, a kind, a name and a parent.
 func named(namespace, kind, name string, parent *datastore.Key) *datastore.Key {
 	return &datastore.Key{Namespace: namespace, Kind: kind, Name: name, Parent: parent}
 }
 
-// TestCheckKey checks that exactly those keys are refused that the database would refuse.
+// TestCheckKey checks that CheckKey refuses exactly the keys that the database would refuse.
 func TestCheckKey(t *testing.T) {
 	long := strings.Repeat("x", MaxName)
 	for _, c := range []struct {

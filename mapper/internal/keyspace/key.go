@@ -14,7 +14,7 @@ import (
 // CompareKeys orders keys as Datastore does: see [value.CompareKeys].
 func CompareKeys(a, b *datastore.Key) int { return value.CompareKeys(a, b) }
 
-// Below reports whether a key is the ancestor's own key, or the key of a descendant.
+// Below reports whether k equals the key ancestor, or is the key of a descendant.
 func Below(k, ancestor *datastore.Key) bool {
 	for ; k != nil; k = k.Parent {
 		if k.Equal(ancestor) {
@@ -27,8 +27,8 @@ func Below(k, ancestor *datastore.Key) bool {
 // MaxName is the largest size of a kind or a key's name in bytes [the limits page of Datastore].
 const MaxName = 1500
 
-// CheckKey returns an error for a key that the database would reject. Such a key would make the
-// whole commit fail. The key may be incomplete, if only its last ID is missing.
+// CheckKey returns an error if the database would reject a key. One such key makes the database
+// reject the whole commit. The key may be incomplete: only its last ID may be missing.
 func CheckKey(k *datastore.Key) error {
 	if k == nil {
 		return errors.New("the key is nil")
@@ -57,8 +57,8 @@ func CheckKey(k *datastore.Key) error {
 	return nil
 }
 
-// CheckKind returns an error if a kind is invalid. The error's text continues a sentence that
-// starts with the kind.
+// CheckKind returns an error if a kind is invalid. The text of the error is meant to follow the
+// kind in a sentence.
 func CheckKind(kind string) error {
 	switch {
 	case kind == "":

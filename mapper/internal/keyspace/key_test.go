@@ -73,8 +73,8 @@ func TestSortKeys(t *testing.T) {
 	}
 }
 
-// TestBisect halves intervals between keys of all forms until they are empty. Each result is inside
-// its interval, and Datastore accepts it.
+// TestBisect halves intervals between keys of all forms, again and again, until they are empty.
+// Each result must be inside its interval, and be a key that Datastore accepts.
 func TestBisect(t *testing.T) {
 	rng := testflag.Rand(t)
 	for range 200 {
@@ -107,7 +107,7 @@ func checkBetween(t *testing.T, a, m, b *datastore.Key) {
 	}
 }
 
-// TestBisectEnds halves intervals with one end of the key space.
+// TestBisectEnds halves intervals that have no start or no end.
 func TestBisectEnds(t *testing.T) {
 	rng := testflag.Rand(t)
 	for _, k := range keytest.Random(rng, 200, keytest.Options{Kind: "K", Namespace: "n"}) {
@@ -128,7 +128,7 @@ func TestBisectEnds(t *testing.T) {
 	checkBetween(t, nil, bisect(nil, nil, "K", "n"), nil)
 }
 
-// TestBisectCuts checks that both halves have a good part of the entities, if these are spread
+// TestBisectCuts checks that both halves contain a good part of the entities, if these are spread
 // evenly.
 func TestBisectCuts(t *testing.T) {
 	for _, c := range []struct{ a, b, want *datastore.Key }{

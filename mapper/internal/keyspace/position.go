@@ -14,12 +14,12 @@ import (
 // namespace, kind, the value of the property in mapper.Query.ShardBy if there is one, and key.
 // Ranges start and end at positions.
 //
-// A missing part sorts first. So a position without a key is before all keys with its value, and a
-// position without a value is before all values of its kind.
+// A part that is missing sorts before any present one. So a position without a key is before all
+// keys with its value. A position without a value is before all values of its kind.
 type Position struct {
-	// the namespace of the position; empty if it is the namespace of Key
+	// Namespace is empty if it is the namespace of Key.
 	Namespace string `datastore:"namespace,omitempty,noindex"`
-	// Kind is empty if it is the kind of Key. The kinds differ if Key is the key of an ancestor.
+	// Kind is empty if it is the kind of Key. They differ if Key is the key of an ancestor.
 	Kind   string         `datastore:"kind,omitempty,noindex"`
 	Valued bool           `datastore:"valued,omitempty,noindex"`
 	Value  any            `datastore:"value,omitempty,noindex"`
@@ -55,7 +55,8 @@ func (p *Position) Space() Space {
 	return Space{p.Namespace, p.Kind}
 }
 
-// Compare returns the order of two positions: negative if a comes before b.
+// Compare compares two positions: the result is negative if a comes before b, 0 if they are equal,
+// and positive otherwise.
 func Compare(a, b *Position) int {
 	if c := CompareSpaces(a.Space(), b.Space()); c != 0 {
 		return c
@@ -74,7 +75,8 @@ func Compare(a, b *Position) int {
 	return value.ComparePaths(value.Path(a.Key), value.Path(b.Key))
 }
 
-// Present returns 1 for a part that is present and 0 for a missing part, which sorts first.
+// Present returns 1 for a part of a position that is present, and 0 for a missing one. Missing
+// parts sort first.
 func Present(there bool) int {
 	if there {
 		return 1
@@ -90,7 +92,7 @@ func (p *Position) Equal(o *Position) bool {
 	return Compare(p, o) == 0
 }
 
-// String returns a text for people that describes the position.
+// String describes the position for people.
 func (p *Position) String() string {
 	if p == nil {
 		return "the end"
@@ -120,7 +122,7 @@ func (p *Position) Names() (all []string) {
 	return all
 }
 
-// Size estimates how many bytes the position takes in a record.
+// Size estimates the bytes that the position takes in a record.
 func (p *Position) Size() int {
 	return 16 + len(p.Namespace) + len(p.Kind) + valueSize(p.Value) + KeySize(p.Key)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// positionsInOrder returns positions in order, with their descriptions. A missing part comes first.
+// positionsInOrder returns positions in ascending order, and the description of each.
 func positionsInOrder() (all []*Position, said []string) {
 	ancestor := named("", "A", "x", nil)
 	for _, c := range []struct {
@@ -88,8 +88,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestSizes checks that the estimated size of an entity is the same in the client's form and in the
-// protocol's. It is at least the size of its texts.
+// TestSizes checks that the estimated size of an entity is the same in the Go client's form and in
+// the protocol's form. It must be at least the size of the entity's texts.
 func TestSizes(t *testing.T) {
 	key := named("space", "K", "seven77", nil) // 5 + 1 + 7 + 16
 	if got := KeySize(key); got != 29 {

@@ -5,7 +5,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// KeySize estimates how many bytes a key takes in a record.
+// KeySize estimates the bytes that a key takes in a record.
 func KeySize(k *datastore.Key) int {
 	n := 0
 	if k != nil { // a reference to a key can be nil

@@ -9,7 +9,8 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// least returns the least value of a group of types ([value.Rank]), or false if it is unknown.
+// least returns the least value of a group of types, as numbered by [value.Rank]. It returns false
+// if that value is unknown.
 func least(rank int) (v any, ok bool) {
 	switch rank {
 	case value.NullRank:
@@ -26,7 +27,7 @@ func least(rank int) (v any, ok bool) {
 	return nil, false
 }
 
-// Next returns the least value of any type above v, or false if it is unknown.
+// Next returns the least value above v, of any type. It returns false if that value is unknown.
 func Next(v any) (above any, ok bool) {
 	switch v := v.(type) {
 	case nil:
@@ -86,8 +87,8 @@ func IsTime(v any) bool {
 	return ok
 }
 
-// greater returns a value above v, in a space of values whose end is unknown. It guesses that the
-// end is about twice as far as v, so it doubles a number. To a time it adds 50 years.
+// greater returns a value above v, if the end of the values is unknown. It guesses that the end is
+// about twice as far as v, so it doubles a number. To a time it adds 50 years.
 func greater(v any) (m any, ok bool) {
 	switch v := v.(type) {
 	case int64:
@@ -111,8 +112,8 @@ func greater(v any) (m any, ok bool) {
 	return nil, false
 }
 
-// betweenFloats returns the number halfway between x and y. If their distance is infinite, it
-// halves their bit patterns.
+// betweenFloats returns a number about halfway between x and y. If y-x is infinite, it takes the
+// middle of their bit patterns.
 func betweenFloats(x, y float64) float64 {
 	if m := x + (y-x)/2; value.FloatBits(x) < value.FloatBits(m) && value.FloatBits(m) < value.FloatBits(y) &&
 		!math.IsInf(m, 0) {
@@ -122,8 +123,8 @@ func betweenFloats(x, y float64) float64 {
 	return value.FloatOf(low + (high-low)/2)
 }
 
-// betweenBytes returns a string halfway between a and b, which it treats as fractions. The digits
-// are characters if both are text, and bytes otherwise.
+// betweenBytes returns a string or blob about halfway between a and b. It treats them as fractions.
+// The digits are characters if both are text, and bytes otherwise.
 func betweenBytes(a, b any) any {
 	s, first := a.(string)
 	t, second := b.(string)
@@ -165,7 +166,7 @@ func betweenBytes(a, b any) any {
 	return nil
 }
 
-// Spread returns up to n values above a and below b, in order and evenly spread.
+// Spread returns up to n values between a and b, in ascending order and evenly spread.
 func Spread(a, b any, n int) []any {
 	if n <= 0 || value.Compare(a, b) >= 0 {
 		return nil

@@ -42,7 +42,8 @@ func TestCompareValues(t *testing.T) {
 	}
 }
 
-// TestBetween cuts between all pairs of values, and continues in both halves.
+// TestBetween halves the interval between each pair of values, and then both halves, again and
+// again.
 func TestBetween(t *testing.T) {
 	for i, a := range inOrder {
 		for _, b := range inOrder[i+1:] {
@@ -96,7 +97,7 @@ func TestBetween(t *testing.T) {
 	}
 }
 
-// TestNext checks that there is nothing between a value and the next one.
+// TestNext checks that there is no value between a value and its Next.
 func TestNext(t *testing.T) {
 	for _, v := range inOrder {
 		above, ok := Next(v)
@@ -118,7 +119,8 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// FuzzBetween cuts between strings and blobs of any bytes, integers and floats.
+// FuzzBetween finds values between strings and blobs of any bytes, between integers, and between
+// floats.
 func FuzzBetween(f *testing.F) {
 	f.Add([]byte("a"), []byte("b"), int64(0), int64(1), 0.0, 1.0)
 	f.Add([]byte{0xff, 0xff}, []byte{0xff, 0xff, 0}, int64(math.MinInt64), int64(math.MaxInt64), math.Inf(-1),
@@ -188,8 +190,8 @@ func TestCuts(t *testing.T) {
 	}
 }
 
-// TestCutsOfKeys cuts between random keys. Cuts are in order and inside, and Datastore accepts
-// them. If there is a middle, there is a cut.
+// TestCutsOfKeys cuts between random keys. The cuts must be in order, inside the interval, and be
+// keys that Datastore accepts. If there is a middle, there must be a cut.
 func TestCutsOfKeys(t *testing.T) {
 	rng := testflag.Rand(t)
 	cut := 0

@@ -61,8 +61,8 @@ type wait struct {
 func (w *wait) look(ctx context.Context) (over bool, err error) {
 	job, err := w.js.Store.LoadJob(ctx, w.ref)
 	if err == nil {
-		w.ref = job.Ref() // from now on, ignore a later job with the same ID
-		if job.Over() || job.State == record.Paused && (job.Limited || job.Poor) {
+		w.ref = job.Ref() // another job that takes the ID is not the one to wait for
+		if job.Over() || job.State == record.Paused && (job.Limited || job.OverBudget) {
 			if err = w.then(w.ref); err == nil {
 				return true, nil
 			}

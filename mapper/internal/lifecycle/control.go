@@ -31,8 +31,8 @@ import (
 func (js *Jobs) Start(
 	ctx context.Context, created, existing *record.Job, first record.First, when func(*datastore.Transaction) error,
 ) (job *record.Job, err error) {
-	job, err = existing, errForestalled
-	for tries := 0; job == nil && errors.Is(err, errForestalled) && tries < guardAttempts; tries++ {
+	job, err = existing, errOvertaken
+	for tries := 0; job == nil && errors.Is(err, errOvertaken) && tries < guardAttempts; tries++ {
 		if tries > 0 {
 			created.Incarnate(js.Random())
 		}
@@ -76,7 +76,7 @@ func (js *Jobs) create(
 	existing, lookup := js.Store.LoadJob(ctx, record.Ref{ID: job.ID})
 	switch {
 	case errors.Is(lookup, record.ErrNoSuchJob) && status.Code(err) == codes.AlreadyExists:
-		return nil, fmt.Errorf("start job %s: %w", job.ID, errForestalled)
+		return nil, fmt.Errorf("start job %s: %w", job.ID, errOvertaken)
 	case errors.Is(lookup, record.ErrNoSuchJob):
 		return nil, err
 	case lookup != nil:

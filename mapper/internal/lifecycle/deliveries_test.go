@@ -132,8 +132,8 @@ func TestGuardsOfMoves(t *testing.T) {
 				queue = w.Queue.Name()
 			}
 			_ = w.hand(w.Context(), body.Job{Guard: c.guard}.Task(j, "sweep", time.Time{}), queue, 0)
-			if now := w.Job("j"); now.Forestalled != c.want || now.Queue != j.Queue {
-				w.Errorf("%s: it has refused %d moves, want %d", c.name, now.Forestalled, c.want)
+			if now := w.Job("j"); now.RefusedMoves != c.want || now.Queue != j.Queue {
+				w.Errorf("%s: it has refused %d moves, want %d", c.name, now.RefusedMoves, c.want)
 			}
 			w.purge()
 		})

@@ -100,7 +100,7 @@ func (w *trialWorld) allKinds() {
 	w.about("about")
 	w.ended("ann-lee", nil)
 	w.orphans("gone")
-	w.must(w.Store.Forestall(w.Context(), annGone, time.Now()))
+	w.must(w.Store.BlockStart(w.Context(), annGone, time.Now()))
 	w.put(datastore.NameKey(record.SlotKind, "slot", nil), &record.Slot{Job: annGone.ID,
 		Incarnation: annGone.Incarnation})
 	s := &record.Schedule{}
@@ -217,7 +217,7 @@ var erasures = []struct {
 		w.put(key, b)
 	}, first: oneRemains, check: left(record.BatchKind, 0)},
 	{name: "the guard of a job that has it in its ID", put: func(w *trialWorld) {
-		w.must(w.Store.Forestall(w.Context(), annGone, time.Now()))
+		w.must(w.Store.BlockStart(w.Context(), annGone, time.Now()))
 	}, first: oneRemains, check: left(record.RangeKind, 0)},
 	{name: "the slot of a job that has it in its ID", put: func(w *trialWorld) {
 		j := w.NewJob("ann-lee", "m")
@@ -339,7 +339,7 @@ var erasures = []struct {
 		w.put(datastore.NameKey(record.SlotKind, "s", nil), &record.Slot{Job: "gone"})
 		w.put(record.ScheduleKey("s"), &record.Schedule{Run: "gone"})
 		w.put(datastore.NameKey("ScattermapOther", "o", nil), &says{"bob"})
-		w.must(w.Store.Forestall(w.Context(), annGone, time.Now()))
+		w.must(w.Store.BlockStart(w.Context(), annGone, time.Now()))
 	}, check: left(record.SlotKind, 1)},
 	{name: "a schedule whose name looks like a draft's", put: func(w *trialWorld) {
 		w.put(record.ScheduleKey("a.b.c.d"), &record.Schedule{Run: "ann-lee"})

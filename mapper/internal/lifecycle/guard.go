@@ -15,10 +15,10 @@ import (
 //
 // The guard and the commit race to change the job's record:
 //
-//   - If the commit is first, the guard sweeps the job.
-//   - If the guard is first, it makes the commit fail. For this, it raises the job's epoch, or
-//     stores a record in the place of a new job's root. For a move to its queue, it raises
-//     Forestalled. The process whose commit failed tries again with a new guard.
+//   - If the commit comes first, the guard sweeps the job.
+//   - If the guard comes first, it makes the commit fail. It takes the new epoch, or inserts a
+//     record in place of a new job's root, or raises RefusedMoves for a move to its queue. The
+//     process that wanted to commit then tries again with a new guard.
 //
 // So in both cases the guard has an effect at once, and need not wait for the commit.
 
@@ -32,8 +32,8 @@ const (
 	guardAttempts = 5
 )
 
-// errForestalled says that a guard, or another change of the job, was first in each attempt.
-var errForestalled = fmt.Errorf("%w: somebody else changed it during each attempt, so try again", record.ErrState)
+// errOvertaken says that a guard, or another change of the job, has come before the commit.
+var errOvertaken = fmt.Errorf("%w: somebody else changed it during each attempt, so try again", record.ErrState)
 
 // postGuard enqueues the guard of a change that is about to be committed. The guard is a sweep in
 // the epoch of the given record. Its name has a random number. Otherwise it could be the name of a
@@ -62,51 +62,50 @@ func (js *Jobs) updateGuarded(ctx context.Context, ref record.Ref, cause string,
 		}
 		job, err := js.Change(ctx, seen.Ref(), cause, func(j *record.Job) (bool, error) {
 			changed, err := f(j)
-			// the guard was enqueued for another epoch
-			if err == nil && changed && (j.Epoch != next.Epoch || j.Forestalled != next.Forestalled) {
-				return false, errForestalled
+			// the guard is for another epoch
+			if err == nil && changed && (j.Epoch != next.Epoch || j.RefusedMoves != next.RefusedMoves) {
+				return false, errOvertaken
 			}
 			return changed, err
 		})
 		if err == nil {
 			js.LookLater(job)
 		}
-		if !errors.Is(err, errForestalled) {
+		if !errors.Is(err, errOvertaken) {
 			return job, err
 		}
 	}
-	return nil, fmt.Errorf("change job %s: %w", ref.ID, errForestalled)
+	return nil, fmt.Errorf("change job %s: %w", ref.ID, errOvertaken)
 }
 
-// forestallEpoch is called by a guard, the sweep that was enqueued before a commit. If the commit
-// has not taken effect yet, it raises the job's epoch to the commit's epoch, so that the commit
-// fails. It returns the job's record.
-func (js *Jobs) forestallEpoch(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
+// refuseCommit is called by a guard. If the commit for which the guard was enqueued has not come
+// yet, it raises the job's epoch to the commit's one, so that the commit fails. It returns the
+// job's record.
+func (js *Jobs) refuseCommit(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	if t.Guard == 0 {
 		return job, nil
 	}
 	return js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
-		return j.Forestall(t.Epoch), nil
+		return j.AdvanceEpoch(t.Epoch), nil
 	})
 }
 
-// forestallMove is called by the guard of a move to this queue, a sweep that was enqueued before
-// the move's commit. If the commit has not taken effect yet, it changes the job's record, so that
-// the commit fails. It returns the job's record.
-func (js *Jobs) forestallMove(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
+// refuseMove is called by the guard of a move of the job to this queue. If the move is not
+// committed yet, it changes the job's record, so that the commit fails. It returns the job's
+// record.
+func (js *Jobs) refuseMove(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	own := record.Owner(js.Queue.Name())
 	if t.Guard == 0 || job.Queue.Is(string(own)) == nil || t.Queued.Queue != "" && t.Queued.Queue != string(own) {
 		return job, nil
 	}
-	return js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return own.Forestall(j), nil })
+	return js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return own.RefuseMoves(j), nil })
 }
 
-// forestallStart is called by the guard of a job's start, a sweep that was enqueued before the
-// start's commit. If the job does not exist yet, it makes the job's creation fail. If the job
-// exists, it returns the job.
-func (js *Jobs) forestallStart(ctx context.Context, t body.Job) (*record.Job, error) {
+// refuseStart is called by the guard of a start. If the job does not exist yet, it makes the
+// job's creation fail. If the job exists by now, it returns the job.
+func (js *Jobs) refuseStart(ctx context.Context, t body.Job) (*record.Job, error) {
 	ref := record.Ref{ID: t.Job, Incarnation: t.Incarnation}
-	if err := js.Store.Forestall(ctx, ref, time.Now()); err != nil {
+	if err := js.Store.BlockStart(ctx, ref, time.Now()); err != nil {
 		return nil, fmt.Errorf("forestall the start of job %s: %w", t.Job, err)
 	}
 	return js.Store.LoadJob(ctx, ref)

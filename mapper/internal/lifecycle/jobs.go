@@ -168,10 +168,10 @@ func (js *Jobs) chain(path string, run func(context.Context, *record.Job, body.J
 		t.Queued, t.BegunAt = d, begunAt
 		job, err := js.Store.LoadJob(ctx, record.Ref{ID: t.Job, Incarnation: t.Incarnation})
 		if t.Guard != 0 && t.Epoch == 0 && errors.Is(err, record.ErrNoSuchJob) {
-			job, err = js.forestallStart(ctx, t)
+			job, err = js.refuseStart(ctx, t)
 		}
 		if err == nil {
-			job, err = js.forestallMove(ctx, job, t)
+			job, err = js.refuseMove(ctx, job, t)
 		}
 		takes := false
 		if err == nil {

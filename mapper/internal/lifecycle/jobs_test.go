@@ -374,7 +374,7 @@ func TestLateGuard(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		w.must(w.CleanUp(w.Context(), first.Ref(), lifecycle.CleanUp{IncludeJob: true}))
 		time.Sleep(30 * time.Minute)
-		w.must(w.Store.Forestall(w.Context(), first.Ref(), time.Now()))
+		w.must(w.Store.BlockStart(w.Context(), first.Ref(), time.Now()))
 		second := w.NewJob("j", "m")
 		w.Begin(second)
 		time.Sleep(5 * time.Minute)

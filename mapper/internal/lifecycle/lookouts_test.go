@@ -322,9 +322,9 @@ func TestAwaits(t *testing.T) {
 	}{
 		{"it has ended", func(j *record.Job) { j.State = record.Failed }, true},
 		{"its failure limit has paused it", func(j *record.Job) { j.State, j.Limited = record.Paused, true }, true},
-		{"its budget has paused it", func(j *record.Job) { j.State, j.Poor = record.Paused, true }, true},
+		{"its budget has paused it", func(j *record.Job) { j.State, j.OverBudget = record.Paused, true }, true},
 		{"somebody has paused it", func(j *record.Job) { j.State = record.Paused }, false},
-		{"it runs, and had reached a limit", func(j *record.Job) { j.Limited, j.Poor = true, true }, false},
+		{"it runs, and had reached a limit", func(j *record.Job) { j.Limited, j.OverBudget = true, true }, false},
 	} {
 		inTrial(t, new(function.Definition), func(w *trialWorld) {
 			j := w.stored(w.running("j", nil), c.change)

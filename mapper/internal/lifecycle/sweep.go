@@ -63,7 +63,7 @@ func latest(j *record.Job, now time.Time, t body.Job) time.Time {
 
 // runSweep runs a task of a sweep.
 func (js *Jobs) runSweep(ctx context.Context, job *record.Job, t body.Job) error {
-	job, err := js.forestallEpoch(ctx, job, t)
+	job, err := js.refuseCommit(ctx, job, t)
 	if err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ func level(job *record.Job) slog.Level {
 	switch {
 	case job.State == record.Failed:
 		return slog.LevelError
-	case job.State == record.SucceededWithFailures, job.State == record.Paused && (job.Limited || job.Poor):
+	case job.State == record.SucceededWithFailures, job.State == record.Paused && (job.Limited || job.OverBudget):
 		return slog.LevelWarn
 	}
 	return slog.LevelInfo

@@ -5,34 +5,35 @@ import (
 	"time"
 )
 
-// A Background decides how many pages of background jobs a process may run at once. It compares the
-// time of probes while pages run with their time while no pages run, and keeps the difference
-// small. A probe is a lookup of one key.
+// A Background decides how many pages of entities background jobs may process at the same time, in
+// one process. Background jobs must not slow down other clients of the database. So the process
+// makes probes: it looks up one key, as another client would. A Background compares the time of
+// probes while pages run with their time while no pages run, and keeps the difference small.
 //
 // The method is congestion control by delay, as in LEDBAT (RFC 6817). All processes pause their
-// pages at the same times of the clock. So each can measure the floor, which is the time of a probe
-// without any load of the jobs. The floor contains the load of other clients: if these slow the
-// database down, the limit rises again after the next pause.
+// pages at the same times of the clock. In a pause each can measure the floor: the time of a probe
+// without the jobs' load. The floor includes the load of other clients. If these slow the database
+// down, the floor rises, and so the limit rises again after the next pause.
 //
 // The zero value is ready for use. It is not safe for concurrent use.
 type Background struct {
-	limit  float64 // the number of pages that may run at once; 0: firstPages
-	found  bool    // whether the limit was found, and from now on changes slowly
-	floor  level   // the time of probes in pauses; observations are logarithms of seconds
-	pauses int     // number of pauses from which the floor was learned
-	paused level   // the time of probes in the last pause
+	limit  float64 // the number of pages that may run at the same time; 0: firstPages
+	found  bool    // whether the start phase has found the limit, which from then on changes slowly
+	floor  level   // the mean time of probes in pauses; observations are logarithms of seconds
+	pauses int     // number of pauses that count in the floor
+	paused level   // the mean time of probes in the latest pause
 	probed time.Time
 
-	// Numbers about the probes beside pages since the limit was last cut: how many, and their mean
-	// excess. The two means forget early probes, soon faster than late. Doubling the limit forgets
-	// all.
+	// About the probes while pages run, since the limit was last cut: their number, and means of
+	// their excess over the floor. The means soon and late forget early probes, soon faster than
+	// late. The mean start is of up to startProbes probes, before the limit is found.
 	probes            int
 	soon, late, start float64
 }
 
-// These constants say when pages pause, and when probes are made. On average there is about one
-// probe a second. No page starts in a pause. Probes of a pause count only after settleFor: by then
-// pages under way have ended, and the database has no queue of their calls.
+// Times of pauses and of probes. No page starts in a pause. The probes of a pause count only after
+// settleFor. By then the pages of entities under way have ended, and no calls of theirs wait in the
+// database. On average there is about one probe a second.
 const (
 	pauseEvery = time.Minute
 	pauseFor   = 4 * time.Second
@@ -40,33 +41,33 @@ const (
 	probeEvery = 1500 * time.Millisecond
 	probeOften = 100 * time.Millisecond // the interval between probes in a pause
 	probeStart = 200 * time.Millisecond // the interval between probes until the limit is found
-	forgetFor  = 2 * time.Minute        // the time without probes after which everything learned is forgotten
+	forgetFor  = 2 * time.Minute        // the time without probes after which everything measured is forgotten
 )
 
-// These constants control the limit. An excess is the logarithm of a probe's time as a multiple of
-// the floor. Single probes vary by more than the excess to be found. So each changes the limit a
-// little, or more if their mean is clear.
+// Constants that control the limit. The excess of a probe is the logarithm of its time divided by
+// the floor. Single probes vary more than the excess that is to be detected. So one probe changes
+// the limit a little, and more only if the mean of several probes is clear.
 const (
-	targetRise = 0.2 // the share by which probes may take longer beside pages
-	// the time by which probes may take longer beside pages, if this is more than targetRise
+	targetRise = 0.2 // the allowed rise of a probe's time while pages run, as a share of the floor
+	// the allowed rise as a time, if this is more than targetRise
 	targetSlack = 2 * time.Millisecond
-	mostExcess  = 1.5 // the largest excess that one probe counts as
-	// the change of the limit's logarithm if probes take longer than allowed by an excess of 1
+	mostExcess  = 1.5 // the largest excess that a single probe counts as
+	// how much the logarithm of the limit changes if the excess differs from its target by 1
 	gain        = 0.06
-	faster      = 2    // the factor of gain if the mean excess is clear
-	firstPages  = 1    // the limit at the start
+	faster      = 2    // the factor of this change if the mean excess is clear
+	firstPages  = 1    // the first limit
 	leastPages  = 0.25 // the lowest limit: a page runs a quarter of the time
-	floorFirst  = 8    // number of probes that are enough for a first floor
-	floorProbes = 60   // number of earlier probes that count in a new floor
-	startProbes = 12   // number of probes after which the limit doubles, at the start
-	startCut    = 0.5  // factor of the limit when the doubling ends
-	clearExcess = 0.2  // a mean excess that is this much above or below the target is clear
-	// the weight of earlier probes, against a new one, in the mean excess that changes faster
+	floorFirst  = 8    // number of probes that are enough for the first floor
+	floorProbes = 60   // the weight of earlier pauses in the floor, in probes
+	startProbes = 12   // number of probes before the limit is doubled, in the start phase
+	startCut    = 0.5  // factor of the limit when the start phase ends with an overload
+	clearExcess = 0.2  // how far a mean excess must be from the target to be clear
+	// the weights of earlier probes in the two means of the excess, soon and late
 	soonShare = 0.85
 	lateShare = 0.95
-	farProbes = 4   // number of probes that can show an overload
-	farExcess = 0.9 // the mean excess of farProbes probes that counts as an overload
-	farCut    = 0.6 // factor of the limit in an overload
+	farProbes = 4   // number of probes that can prove an overload
+	farExcess = 0.9 // the mean excess that proves an overload
+	farCut    = 0.6 // factor of the limit after an overload
 )
 
 // Start records that the process has background jobs again, after a time without any.
@@ -76,13 +77,14 @@ func (b *Background) Start(now time.Time) {
 	}
 }
 
-// Pauses reports whether no page may start at the time now.
+// Pauses reports whether the time now is in a pause, so that no page of entities may start.
 func (b *Background) Pauses(now time.Time) bool { return sincePause(now) < pauseFor }
 
-// sincePause returns the time since the start of the last pause, or of the present one.
+// sincePause returns the time since the last pause, or the current one, has started.
 func sincePause(now time.Time) time.Duration { return now.Sub(now.Truncate(pauseEvery)) }
 
-// Limit returns how many pages may be under way at once, on average.
+// Limit returns how many pages of entities may run at the same time, on average. It need not be a
+// whole number.
 func (b *Background) Limit() float64 {
 	if b.limit == 0 {
 		return firstPages
@@ -90,14 +92,14 @@ func (b *Background) Limit() float64 {
 	return b.limit
 }
 
-// Slots converts the limit into n slots for pages, and a factor rest. After a page its slot stays
-// unused for a while: rest multiplied by the page's time.
+// Slots expresses the limit by n slots for pages of entities, and the factor rest. After a page its
+// slot must stay unused for rest times the page's time.
 func (b *Background) Slots() (n int, rest float64) {
 	up := math.Ceil(b.Limit())
 	return int(up), up/b.Limit() - 1
 }
 
-// NextProbe returns the time from a probe, which was sent at the given time, to the next one.
+// NextProbe returns the time to wait between a probe, sent at the given time, and the next one.
 func (b *Background) NextProbe(sent time.Time) time.Duration {
 	switch since := sincePause(sent); {
 	case since < settleFor:
@@ -113,12 +115,12 @@ func (b *Background) NextProbe(sent time.Time) time.Duration {
 	}
 }
 
-// Note takes the result of a probe. The argument wanted is the largest number of pages since the
-// last probe that ran or waited. If it is below the limit, the limit falls slowly to it: nobody
-// knows whether the database could take more.
+// Note records a probe, which was sent at the given time. The argument wanted is the largest number
+// of pages of entities since the last probe that ran or waited to run. If it is below the limit,
+// the limit slowly falls to it, because no probe tells whether the database could bear more.
 func (b *Background) Note(sent time.Time, took time.Duration, wanted int) {
 	if sent.Truncate(pauseEvery).After(b.probed) {
-		b.paused = level{} // too few probes
+		b.paused = level{} // the pause had too few probes
 	}
 	b.probed = sent
 	x := math.Log(max(took.Seconds(), 1e-6))
@@ -126,7 +128,7 @@ func (b *Background) Note(sent time.Time, took time.Duration, wanted int) {
 	case since < settleFor:
 	case since < pauseFor:
 		b.paused.add(x)
-	case since < pauseFor+settleFor: // the database has a queue of the first pages' calls
+	case since < pauseFor+settleFor: // calls of the first pages wait in the database
 	default:
 		b.learn()
 		if b.floor.n < floorFirst {
@@ -137,12 +139,12 @@ func (b *Background) Note(sent time.Time, took time.Duration, wanted int) {
 	}
 }
 
-// learn computes the floor from the last pause and the pauses before.
+// learn updates the floor by the probes of the latest pause.
 func (b *Background) learn() {
 	if b.paused.n < floorFirst {
 		return
 	}
-	// The start of a job may have loaded the database in the first pause.
+	// The start of the job may still have loaded the database in the first pause.
 	if b.pauses < 2 || b.paused.differs(b.floor) {
 		b.floor = b.paused
 	} else {
@@ -152,7 +154,8 @@ func (b *Background) learn() {
 	b.pauses++
 }
 
-// adjust changes the limit after a probe beside pages, which had the given excess.
+// adjust changes the limit after a probe with the given excess, which was made while pages of
+// entities run.
 func (b *Background) adjust(excess, wanted float64) {
 	excess = max(-mostExcess, min(mostExcess, excess))
 	target := math.Log1p(max(targetRise, targetSlack.Seconds()/math.Exp(b.floor.mean)))
@@ -169,7 +172,7 @@ func (b *Background) adjust(excess, wanted float64) {
 		b.cut(startCut)
 	case !b.found && b.start < target && wanted > b.limit:
 		b.limit *= 2
-	case !b.found: // the database shows the load, or there are no more pages
+	case !b.found: // the probes show the load, or no more pages are wanted
 		b.found = true
 	case excess < target && wanted <= b.limit:
 		b.limit = max(wanted, b.limit*(1-gain))
@@ -184,23 +187,24 @@ func (b *Background) adjust(excess, wanted float64) {
 	b.limit = max(leastPages, b.limit)
 }
 
-// isLow reports whether the mean excess of probes has been clearly below the target for some time.
+// isLow reports whether the mean excess has been clearly below the target for some time.
 func (b *Background) isLow(target float64) bool { return b.probes > startProbes && b.late < target/2 }
 
-// cut multiplies the limit by a factor at once, and forgets earlier probes, which say nothing about
-// the new limit.
+// cut multiplies the limit by a factor. It forgets earlier probes, because they belong to the old
+// limit.
 func (b *Background) cut(by float64) {
 	b.limit *= by
 	b.found, b.probes, b.soon, b.late, b.start = true, 0, 0, 0, 0
 }
 
-// A level is the mean of observations, with their number and the sum of their squared differences
+// A level is the mean of observations, with their number and the sum of the squared differences
 // from the mean.
 type level struct{ n, mean, squares float64 }
 
 func (l *level) add(x float64) { l.merge(level{n: 1, mean: x}, math.Inf(1)) }
 
-// merge adds the observations of other. Earlier observations count as up to most observations.
+// merge adds the observations of other. If there are more than most earlier observations, they
+// count only as most.
 func (l *level) merge(other level, most float64) {
 	if l.n > most {
 		l.n, l.squares = most, l.squares*most/l.n
@@ -211,9 +215,9 @@ func (l *level) merge(other level, most float64) {
 	l.n = n
 }
 
-// differs reports whether two means differ by more than chance: by three standard deviations.
+// differs reports whether two means differ by at least three standard deviations.
 func (l *level) differs(other level) bool {
-	const least = 0.01 // of an observation's variance
+	const least = 0.01 // the least assumed variance of an observation
 	variance := max(least, l.squares/max(1, l.n-1))
 	d := l.mean - other.mean
 	return d*d > 9*variance*(1/l.n+1/other.n)

@@ -12,14 +12,14 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestBackgroundSteps gives a Background probes of a database that takes 20 ms without pages, and
-// checks its limit.
+// TestBackgroundSteps checks the limit after series of probes. Without pages of entities, a probe
+// takes 20 ms.
 func TestBackgroundSteps(t *testing.T) {
 	const usual, slow = 20 * time.Millisecond, 80 * time.Millisecond
 	start := time.Date(2026, 11, 27, 12, 0, 10, 0, time.UTC) // not in a pause
 	for _, c := range []struct {
 		name   string
-		wanted int // pages; 0: any number
+		wanted int // number of wanted pages; 0: any number
 		probes []time.Duration
 		want   float64
 	}{
@@ -53,8 +53,8 @@ func times(n int, took time.Duration) []time.Duration { return slices.Repeat([]t
 
 func join(a, b []time.Duration) []time.Duration { return append(a, b...) }
 
-// TestBackgroundFloor checks which probes are the floor: first some beside a page, then probes in
-// pauses that have settled.
+// TestBackgroundFloor checks which probes determine the floor: the first ones beside a page of
+// entities, and later the ones in pauses, after settleFor.
 func TestBackgroundFloor(t *testing.T) {
 	minute := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 	var b Background
@@ -72,9 +72,9 @@ func TestBackgroundFloor(t *testing.T) {
 	}
 	at(30, 50*time.Millisecond, 8)
 	check("beside a page", 50*time.Millisecond)
-	at(60.5, time.Second, 30) // the pages end
+	at(60.5, time.Second, 30) // the pages that ran before the pause are ending
 	at(62, 20*time.Millisecond, 30)
-	at(64.5, time.Second, 30) // the first pages start
+	at(64.5, time.Second, 30) // the first pages after the pause start
 	at(66, 30*time.Millisecond, 1)
 	check("after a pause", 20*time.Millisecond)
 	at(122, 20*time.Millisecond, 7)
@@ -97,13 +97,13 @@ func TestBackgroundFloor(t *testing.T) {
 	}
 }
 
-// TestBackgroundFinds ends the search for the limit when the process wants no more pages, and when
-// probes show the load, though not clearly. Then the limit follows each probe.
+// TestBackgroundFinds checks when the start phase ends: if the process wants no more pages of
+// entities, or if probes show the load. After that, the limit follows each probe.
 func TestBackgroundFinds(t *testing.T) {
 	for name, c := range map[string]struct {
 		took   time.Duration
 		wanted int
-		most   float64 // the limit after some probes
+		most   float64 // the largest limit after the probes
 	}{
 		"no more pages":    {20 * time.Millisecond, 2, 2},
 		"the load shows":   {26 * time.Millisecond, 100, 1},
@@ -119,7 +119,7 @@ func TestBackgroundFinds(t *testing.T) {
 	}
 }
 
-// TestBackgroundProbes counts the probes of ten minutes.
+// TestBackgroundProbes checks how many probes are made in ten minutes.
 func TestBackgroundProbes(t *testing.T) {
 	start := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 	b := Background{found: true}
@@ -135,17 +135,17 @@ func TestBackgroundProbes(t *testing.T) {
 	}
 }
 
-// TestBackgroundBesideOthers runs background jobs on a model of a database beside other clients,
-// for nine minutes. Figures are means of two seeds. BenchmarkGuest has figures of real jobs.
+// TestBackgroundBesideOthers simulates a database with background jobs and other clients for nine
+// minutes. The numbers are means over two random seeds. BenchmarkGuest measures real jobs.
 func TestBackgroundBesideOthers(t *testing.T) {
 	testflag.Sequential(t)
 	for _, c := range []struct {
 		name      string
-		load      float64 // of other clients, as a share of the servers' time
+		load      float64 // load of other clients, as a share of the servers' time
 		processes int
-		later     func(*queueModel) // after five minutes
-		rise      float64           // of the others' 99th percentile in the last three minutes, at most
-		share     float64           // of the spare time of the servers, at least
+		later     func(*queueModel) // a change after five minutes
+		rise      float64           // the largest rise of the other clients' 99th percentile, in the last three minutes
+		share     float64           // the least share of the servers' spare time that the jobs use
 	}{
 		{"one process", 0.3, 1, nil, 0.15, 0.7},
 		{"three processes", 0.3, 3, nil, 0.15, 0.75},
@@ -173,8 +173,8 @@ func TestBackgroundBesideOthers(t *testing.T) {
 	}
 }
 
-// TestBackgroundOverload checks that background jobs go on, slowly, while other clients alone
-// overload the database, and that they are as fast as before soon after that.
+// TestBackgroundOverload checks that background jobs continue slowly while other clients overload
+// the database. Soon after the overload they must be as fast as before.
 func TestBackgroundOverload(t *testing.T) {
 	all := guests(1)
 	q := newQueueModel(1, 0.3, all...)
@@ -184,7 +184,7 @@ func TestBackgroundOverload(t *testing.T) {
 	q.run(2 * time.Minute)
 	during := all[0].pages - before
 	q.load = 0.1
-	q.run(4 * time.Minute) // the queue of the overload is served, and the floor falls
+	q.run(4 * time.Minute) // the waiting calls of the overload are handled, and the floor falls
 	least := all[0].pages
 	q.run(2 * time.Minute)
 	if after := all[0].pages - least; during < 1 || after < before/4 {
@@ -193,29 +193,29 @@ func TestBackgroundOverload(t *testing.T) {
 	}
 }
 
-// A queueModel is a database that becomes slow under load: servers that have one call at a time
-// each, and a queue of calls, first come, first served. Its time is simulated.
+// A queueModel simulates a database that becomes slow under load. Each of its servers handles one
+// call at a time. Other calls wait in a queue, first come, first served.
 type queueModel struct {
 	rng    *rand.Rand
 	start  time.Time
 	now    time.Duration
 	events events
-	free   int // servers
+	free   int // number of free servers
 	queue  []func()
 
 	load   float64
-	slower float64 // a factor of all calls
+	slower float64 // a factor of the time of all calls
 
-	from        time.Duration // the start of the measurement
+	from        time.Duration // when the measurement starts
 	took        []time.Duration
-	others, job time.Duration // time of the servers
+	others, job time.Duration // servers' time for calls since then
 	guests      []*guest
 }
 
 const (
 	modelServers = 50
-	modelLookup  = 20 * time.Millisecond // median
-	modelSpread  = 0.69                  // of the logarithm: the 99th percentile is five times the median
+	modelLookup  = 20 * time.Millisecond // the median time
+	modelSpread  = 0.69                  // of the time's logarithm: the 99th percentile is five medians
 )
 
 func newQueueModel(seed uint64, load float64, guests ...*guest) *queueModel {
@@ -228,7 +228,8 @@ func newQueueModel(seed uint64, load float64, guests ...*guest) *queueModel {
 	return q
 }
 
-// simulate runs nine minutes, and measures the last three of them.
+// simulate simulates nine minutes, and measures the last three of them. After five minutes it calls
+// the function later.
 func simulate(seed uint64, load float64, later func(*queueModel), guests ...*guest) *queueModel {
 	q := newQueueModel(seed, load, guests...)
 	q.run(5 * time.Minute)
@@ -246,12 +247,13 @@ func (q *queueModel) p99() float64 {
 	return q.took[len(q.took)*99/100].Seconds()
 }
 
-// share returns the jobs' share of the time that others leave of the servers.
+// share returns the part of the servers' spare time that the jobs have used. Other clients use the
+// rest of the servers' time.
 func (q *queueModel) share() float64 {
 	return q.job.Seconds() / (modelServers*(q.now-q.from).Seconds() - q.others.Seconds())
 }
 
-// run lets a time pass.
+// run simulates the time d.
 func (q *queueModel) run(d time.Duration) {
 	for end := q.now + d; ; {
 		e := heap.Pop(&q.events).(event)
@@ -267,7 +269,8 @@ func (q *queueModel) run(d time.Duration) {
 
 func (q *queueModel) after(d time.Duration, do func()) { heap.Push(&q.events, event{q.now + d, do}) }
 
-// call makes a call, and then calls done with the time that its server was busy.
+// call simulates a call with the given median time. Afterwards it calls done with the time for
+// which a server was busy.
 func (q *queueModel) call(median time.Duration, done func(busy time.Duration)) {
 	busy := time.Duration(q.slower * float64(median) * math.Exp(modelSpread*q.rng.NormFloat64()))
 	q.queue = append(q.queue, func() { q.after(busy, func() { q.free++; done(busy); q.serve() }) })
@@ -283,7 +286,7 @@ func (q *queueModel) serve() {
 	}
 }
 
-// arrive makes the lookups of other clients, at random times.
+// arrive makes the lookups of the other clients, at random times.
 func (q *queueModel) arrive() {
 	mean := modelLookup.Seconds() * math.Exp(modelSpread*modelSpread/2)
 	q.after(time.Duration(q.rng.ExpFloat64()*1e9*mean/q.load/modelServers), q.arrive)
@@ -296,7 +299,7 @@ func (q *queueModel) arrive() {
 	})
 }
 
-// An event is something that happens at a time.
+// An event is something that happens at a point of simulated time.
 type event struct {
 	at time.Duration
 	do func()
@@ -314,16 +317,16 @@ func (e *events) Pop() any {
 	return last
 }
 
-// A guest is a process with pages of a background job.
+// A guest is a process that runs pages of a background job.
 type guest struct {
 	Background
 	q       *queueModel
-	waiting int // pages that may start
+	waiting int // number of pages that wait for their start
 	inside  int
 	pages   int
 }
 
-// guests returns processes that together have two pages for each server.
+// guests returns n processes that together have two pages of entities for each server.
 func guests(n int) (all []*guest) {
 	for range n {
 		all = append(all, &guest{waiting: 2 * modelServers / n})
@@ -357,7 +360,7 @@ func (g *guest) admit() {
 	}
 }
 
-// page makes the calls of a page.
+// page simulates the calls of a page of entities, one after the other, and the pause of its slot.
 func (g *guest) page(begun time.Duration, calls ...time.Duration) {
 	if len(calls) == 0 {
 		g.pages++

@@ -9,14 +9,14 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// A service accepts or refuses calls and says how long each call takes. The test tells it when a
-// call ends.
+// A service simulates a service that accepts or refuses calls. The method call also returns how
+// long a call takes. The test calls ended when a call has ended.
 type service interface {
 	call(now time.Time) (took time.Duration, accepted bool)
 	ended()
 }
 
-// bucket is a service with a token bucket: each call takes a token, and new tokens come at a
+// bucket is a service with a token bucket: each call takes a token, and new tokens arrive at a
 // fixed rate.
 type bucket struct {
 	limit  float64
@@ -36,7 +36,7 @@ func (s *bucket) call(now time.Time) (time.Duration, bool) {
 
 func (s *bucket) ended() {}
 
-// crowded is a service that accepts a limited number of calls at once.
+// crowded is a service that accepts a limited number of simultaneous calls.
 type crowded struct {
 	most, inside int
 	takes        time.Duration
@@ -54,7 +54,7 @@ func (s *crowded) call(time.Time) (time.Duration, bool) {
 func (s *crowded) ended() { s.inside-- }
 
 // queueing is a service that handles calls one after the other at a fixed rate. It refuses calls
-// that would wait too long.
+// that would have to wait too long.
 type queueing struct {
 	limit float64
 	most  time.Duration
@@ -74,7 +74,7 @@ func (s *queueing) call(now time.Time) (time.Duration, bool) {
 
 func (s *queueing) ended() {}
 
-// A run is one run of the function, with its end and its outcome.
+// A run is one simulated run of the function.
 type run struct {
 	ends   time.Time
 	begun  time.Time
@@ -95,13 +95,13 @@ func (r *runs) Pop() any {
 	return last
 }
 
-// A load is workers that run a function. A share of the runs calls a service. After a refusal, a
-// worker waits a second. broken is the share of calls that fail at any rate.
+// A load simulates workers that run a function. The given share of the runs calls a service. After
+// a refused call, a worker waits for a second. The share broken of the calls fails at any rate.
 type load struct {
 	workers int
 	share   float64
 	broken  float64
-	free    time.Duration // time of a run that calls nothing
+	free    time.Duration // time of a run without a call
 	random  *rand.Rand
 	now     time.Time
 	waiting runs // runs that wait for their start
@@ -117,8 +117,8 @@ func newLoad(workers int, share float64, seed uint64) *load {
 	return l
 }
 
-// drive runs the load for a time. It returns the calls of the service in the last part of that
-// time, and how many failed.
+// drive simulates the load for the time during. It returns the numbers of calls, and of failed
+// calls, in the last part of that time.
 func (l *load) drive(b *Brake, s service, during, last time.Duration) (calls Calls) {
 	end := l.now.Add(during)
 	for {
@@ -153,7 +153,7 @@ func (l *load) drive(b *Brake, s service, during, last time.Duration) (calls Cal
 			l.now = end
 			return calls
 		}
-		if r.begun.IsZero() { // the run asks for its pass
+		if r.begun.IsZero() { // the run has not asked for its start yet
 			wait, ok := b.Ask(l.now, &r.pass)
 			next := run{ends: l.now.Add(wait), pass: r.pass}
 			if ok {
@@ -170,8 +170,8 @@ func (l *load) drive(b *Brake, s service, during, last time.Duration) (calls Cal
 	}
 }
 
-// TestBrake checks workers whose services refuse calls. After a minute they use at least 85% of a
-// service's capacity, and the service refuses less than 5%.
+// TestBrake simulates services that refuse calls. After a minute, the workers must use at least 85%
+// of a service's capacity, and the service must refuse less than 5% of the calls.
 func TestBrake(t *testing.T) {
 	testflag.Sequential(t)
 	for _, test := range []struct {
@@ -209,7 +209,7 @@ func TestBrake(t *testing.T) {
 					refused)
 				most := 0.05
 				if test.limit < 5 {
-					most = 0.08 // with few calls, chance refuses more
+					most = 0.08 // if there are few calls, more are refused by chance
 				}
 				if accepted < 0.85*test.limit || refused > most {
 					t.Errorf("seed %d: %.2f of the limit accepted, %.3f of the calls refused: %+v", seed,
@@ -220,7 +220,7 @@ func TestBrake(t *testing.T) {
 	}
 }
 
-// TestBrakeFollows checks that the brake follows a service that goes away, comes back, and
+// TestBrakeFollows checks that the brake adapts to a service that goes down, comes back, and
 // changes its capacity.
 func TestBrakeFollows(t *testing.T) {
 	testflag.Sequential(t)
@@ -248,7 +248,7 @@ func TestBrakeFollows(t *testing.T) {
 	}
 }
 
-// TestBrakeReleased checks that calls that fail at any rate are not slowed down.
+// TestBrakeReleased checks that the brake does not slow calls if they fail at any rate.
 func TestBrakeReleased(t *testing.T) {
 	for _, broken := range []float64{0, 0.01, 0.1, 0.5} {
 		b, l := new(Brake), newLoad(10, 1, 1)
@@ -281,8 +281,8 @@ func TestBrakeLately(t *testing.T) {
 	}
 }
 
-// TestInsist has a service refuse all calls. A run that has waited long may not start if the
-// service has asked to call later, and may start otherwise.
+// TestInsist simulates a service that refuses all calls. A run that has waited long may start only
+// if the service has not asked to call later.
 func TestInsist(t *testing.T) {
 	for _, later := range []bool{false, true} {
 		b, now := new(Brake), time.Unix(1000, 0)
@@ -298,8 +298,9 @@ func TestInsist(t *testing.T) {
 	}
 }
 
-// TestBrakeInStep has 20 workers process entities in step. Every second entity needs a call. The
-// calls still start at the brake's rate, and not in bursts. Some runs leave their turn.
+// TestBrakeInStep simulates 20 workers that process entities in step. Every second entity needs a
+// call. The calls must start at the brake's rate, and not in bursts. Some runs give back their
+// turn.
 func TestBrakeInStep(t *testing.T) {
 	const rate, workers, takes = 4, 20, 300 * time.Millisecond
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -356,8 +357,8 @@ func TestBrakeInStep(t *testing.T) {
 	}
 }
 
-// TestBrakeCutsByHalf has a service whose answers of one window say little: it accepted a single
-// call of many, since its second was used up. The rate becomes half, and not one call a second.
+// TestBrakeCutsByHalf simulates a window in which the service has accepted only one of many calls,
+// by chance. The rate must be halved, and not fall to one call a second.
 func TestBrakeCutsByHalf(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	b := &Brake{later: true, braking: braking{rate: 400, at: now, limit: 300}}
@@ -378,7 +379,8 @@ func TestBrakeCutsByHalf(t *testing.T) {
 	}
 }
 
-// TestBrakeWaits has runs wait for something else. They do not count as under way.
+// TestBrakeWaits checks that runs that wait for something other than a service do not count as
+// under way.
 func TestBrakeWaits(t *testing.T) {
 	now := time.Unix(1000, 0)
 	b := new(Brake)
@@ -407,8 +409,8 @@ func TestBrakeWaits(t *testing.T) {
 	}
 }
 
-// TestBrakeCancels has runs end that say nothing about the service. They give back their turns, and
-// are no answers.
+// TestBrakeCancels checks runs whose results say nothing about the service. They must give back
+// their turns, and not count as calls.
 func TestBrakeCancels(t *testing.T) {
 	now := time.Unix(1000, 0)
 	b := &Brake{braking: braking{rate: 1, at: now}, later: true}

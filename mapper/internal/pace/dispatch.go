@@ -6,8 +6,8 @@ import (
 )
 
 // A Dispatch estimates how long a queue takes to deliver a task, from the deliveries to this
-// process. The estimate is the shortest time of the last minutes. In a full queue most tasks wait,
-// so only the fastest ones tell how long the dispatch itself takes.
+// process. The estimate is the shortest measured time of the last minutes. In a full queue most
+// tasks wait, so only the fastest deliveries show the time of the dispatch itself.
 //
 // Several goroutines may use a Dispatch.
 type Dispatch struct {
@@ -17,7 +17,7 @@ type Dispatch struct {
 	now, before fastest
 }
 
-// A fastest is the shortest delivery in a span of time.
+// A fastest is the shortest time of a delivery in a span of time.
 type fastest struct {
 	since time.Time
 	n     int
@@ -25,8 +25,8 @@ type fastest struct {
 }
 
 const (
-	// dispatchSpan is how long a measured time counts at least. It counts for at most twice as
-	// long, so that a slower queue is noticed.
+	// dispatchSpan is how long a measured time is used at least. It is used for at most twice as
+	// long, so that the estimate can rise.
 	dispatchSpan = 10 * time.Minute
 
 	// longestDispatch is the upper bound of the estimate. If tasks wait longer, their queue is
@@ -34,12 +34,12 @@ const (
 	longestDispatch = 3 * time.Second
 )
 
-// NewDispatch returns a Dispatch for a process that accepts deliveries from a given time on. Tasks
-// that were due before do not count, because they may have waited for the process.
+// NewDispatch returns a Dispatch for a process that accepts deliveries from the given time on.
+// Tasks that were due earlier do not count, because they may have waited for the process.
 func NewDispatch(from time.Time) *Dispatch { return &Dispatch{from: from} }
 
-// Note takes a task's first delivery, at the time came. The time due is when the task was created,
-// or its schedule time if that is later; zero is unknown.
+// Note records the first delivery of a task, which has arrived at the time came. The task was due
+// when it was created, or at its schedule time if that is later. A zero due is unknown.
 func (d *Dispatch) Note(due, came time.Time) {
 	if due.Before(d.from) {
 		return

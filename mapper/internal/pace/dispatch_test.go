@@ -9,7 +9,7 @@ import (
 func TestDispatch(t *testing.T) {
 	const ms = time.Millisecond
 	up := time.Unix(1000, 0)
-	type delivery struct{ due, took time.Duration } // due after the process's start
+	type delivery struct{ due, took time.Duration } // due is the time after the process's start
 	of := func(took ...time.Duration) (all []delivery) {
 		for i, t := range took {
 			all = append(all, delivery{time.Duration(i) * ms, t})

@@ -2,23 +2,23 @@ package pace
 
 import "time"
 
-// A Lately has the times of recent calls that ran one after the other. The zero value has no calls.
+// A Lately holds the times of recent calls that ran one after the other. The zero value holds none.
 type Lately struct{ now, before span }
 
-// A span is a series of calls, with their number and their total and longest time.
+// A span is a series of calls: their number, their total time, and the longest time.
 type span struct {
 	n            int
 	ran, dearest time.Duration
 }
 
-// The least number of calls in a span, and its least length. The mean of fewer calls says little,
-// and shorter calls matter little.
+// A span ends when it has at least spanCalls calls and a total of spanTime. The mean of fewer calls
+// is not reliable, and shorter times do not matter.
 const (
 	spanCalls = 8
 	spanTime  = 200 * time.Millisecond
 )
 
-// Add adds a call of the length t.
+// Add adds a call that has taken the time t.
 func (l *Lately) Add(t time.Duration) {
 	if l.now.n >= spanCalls && l.now.ran >= spanTime {
 		l.before, l.now = l.now, span{}
@@ -26,8 +26,8 @@ func (l *Lately) Add(t time.Duration) {
 	l.now.n, l.now.ran, l.now.dearest = l.now.n+1, l.now.ran+t, max(l.now.dearest, t)
 }
 
-// Each returns the mean time of a call over the last two spans. It leaves out the longest call,
-// because that says little about the others.
+// Each returns the mean time of the calls in the last two spans. It leaves out the longest call,
+// which may be an exception.
 func (l Lately) Each() time.Duration {
 	n, ran := l.now.n+l.before.n, l.now.ran+l.before.ran
 	if n > 1 {

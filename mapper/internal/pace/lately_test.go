@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestLately checks calls that become slower and faster.
+// TestLately checks the mean time while calls become slower and faster.
 func TestLately(t *testing.T) {
 	const ms = time.Millisecond
 	var l Lately
@@ -26,7 +26,7 @@ func TestLately(t *testing.T) {
 		t.Errorf("of calls that were fast but for one: %v", l.Each())
 	}
 	calls(16, 20*ms)
-	calls(1, 500*ms) // a single long call says nothing
+	calls(1, 500*ms) // a single long call is left out
 	calls(17, 20*ms)
 	if l.Each() != 20*ms {
 		t.Errorf("of calls that have become slow: %v", l.Each())

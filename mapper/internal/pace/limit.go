@@ -9,9 +9,9 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// A Limit has the highest rates of a job: entities, writes and calls a second; 0 is unlimited. If
-// Ramp is set, a ramp also limits entities and writes. A Limit is stored as JSON in the job's
-// record.
+// A Limit holds the highest rates of a job: entities, writes and calls a second. A zero rate is
+// unlimited. If Ramp is set, the rates of entities and writes also start low and grow with time. A
+// Limit is stored as JSON in the job's record.
 type Limit struct {
 	EntitiesPerSecond float64 `json:"entities,omitempty"`
 	WritesPerSecond   float64 `json:"writes,omitempty"`
@@ -19,17 +19,17 @@ type Limit struct {
 	Ramp              bool    `json:"ramp,omitempty"`
 }
 
-// A Need says how many entities, writes and calls some work has. As a rate, it says how many of
-// each a job may have in a second.
+// A Need says how many entities, writes and calls some work consists of. It is also used as a rate:
+// how many of each are allowed in a second.
 type Need struct{ Entities, Writes, Calls float64 }
 
 // times returns the need multiplied by a factor.
 func (n Need) times(by float64) Need { return Need{by * n.Entities, by * n.Writes, by * n.Calls} }
 
-// parts returns the three amounts in the order of quantities.
+// parts returns the amounts of entities, writes and calls, in the order of quantities.
 func (n Need) parts() [3]float64 { return [...]float64{n.Entities, n.Writes, n.Calls} }
 
-// seconds returns how long work with this need takes at a rate.
+// seconds returns how long this work takes at a rate, in seconds.
 func (n Need) seconds(rate Need) (longest float64) {
 	rates := rate.parts()
 	for i, part := range n.parts() {
@@ -40,31 +40,32 @@ func (n Need) seconds(rate Need) (longest float64) {
 	return longest
 }
 
-// quantities are the names of the amounts in a Need, as texts for people.
+// quantities names the three amounts of a Need, for people.
 var quantities = [...]string{"entities", "writes", "calls"}
 
-// fields are the names of the fields of mapper.Rate for these amounts.
+// fields names the fields of mapper.Rate for the three amounts of a Need.
 var fields = [...]setting.Name{"EntitiesPerSecond", "WritesPerSecond", "CallsPerSecond"}
 
-// set returns the rates that the user has set. It ignores the rates of a ramp.
+// set returns the rates that the user has set, without the ramp.
 func (r Limit) set() Need { return Need{r.EntitiesPerSecond, r.WritesPerSecond, r.CallsPerSecond} }
 
-// These constants are the ramp of Datastore's best practices: "500/50/5".
+// The ramp of Datastore's best practices, "500/50/5": start with 500 a second, and add 50% every
+// five minutes.
 const (
 	rampFirst  = 500
 	rampFactor = 1.5
 	rampEvery  = 5 * time.Minute
 )
 
-// rateWait is the average wait of a page for the rate, at most. A short deadline of the queue
-// lowers it.
+// rateWait is the largest average wait of a page of entities for the job's rate. If the queue has a
+// short deadline, it is less, see WaitWithin.
 const rateWait = 20 * time.Second
 
-// WaitWithin returns rateWait, lowered to a 20th of a queue's deadline, so that the page itself
-// has enough time.
+// WaitWithin returns the largest average wait of a page of entities for the job's rate: rateWait,
+// but at most a 20th of the queue's deadline. So the page itself has enough time.
 func WaitWithin(deadline time.Duration) time.Duration { return min(rateWait, deadline/20) }
 
-// at returns the allowed rates at the given time after the start of the ramp.
+// at returns the allowed rates at a time since the start of the ramp.
 func (r Limit) at(since time.Duration) Need {
 	ramp, no := math.Inf(1), math.Inf(1)
 	if r.Ramp {
@@ -79,8 +80,8 @@ func (r Limit) at(since time.Duration) Need {
 	return Need{least(ramp, r.EntitiesPerSecond), least(ramp, r.WritesPerSecond), least(no, r.CallsPerSecond)}
 }
 
-// Becomes returns a line for the log and the history, which says that a job's rate was changed to
-// this limit.
+// Becomes returns a text for the log and the job's history: the job's rate was changed to this
+// limit.
 func (r Limit) Becomes() string {
 	var parts []string
 	for i, n := range r.set().parts() {
@@ -97,8 +98,8 @@ func (r Limit) Becomes() string {
 	return "its rate is set to " + strings.Join(parts, ", ")
 }
 
-// Says returns a line for people, which says how fast a job with this limit may go at the given
-// time after the start of the ramp. Without a limit it returns "".
+// Says returns a text for people that says how fast a job with this limit may be now. The argument
+// since is the time since the start of the ramp. Without a limit, Says returns "".
 func (r Limit) Says(since time.Duration) string {
 	now := r.at(since)
 	says, rest := "it", r.set()
@@ -126,14 +127,16 @@ func (r Limit) Says(since time.Duration) string {
 	return fmt.Sprintf("%s keeps to its rate of %s a second", says, strings.Join(parts, " and "))
 }
 
-// Near reports whether a job with this speed, in entities a second, has at least 70% of the speed
-// that the limit allows. The need of one entity is each, without the job's own records.
+// Near reports whether a job has reached 70% of the allowed speed. The job processes the given
+// number of entities a second. The argument each is the need of one entity, without the job's own
+// records. The argument since is the time since the start of the ramp.
 func (r Limit) Near(entities float64, each Need, since time.Duration) bool {
 	const near = 0.7
 	return each.times(entities).seconds(r.at(since)) >= near
 }
 
-// Entities returns how many entities a second are allowed if each has this need; 0: no limit.
+// Entities returns how many entities a second are allowed; 0: no limit. The argument each is the
+// need of one entity.
 func (r Limit) Entities(each Need, since time.Duration) float64 {
 	if seconds := each.seconds(r.at(since)); seconds > 0 {
 		return 1 / seconds
@@ -141,41 +144,43 @@ func (r Limit) Entities(each Need, since time.Duration) float64 {
 	return 0
 }
 
-// FirstPaced is the largest number of entities in a page if writes are limited and this process
-// does not know yet how many writes the function makes for an entity.
+// FirstPaced is the largest number of entities in a page while writes are limited and this process
+// has not measured yet how many writes the function makes.
 const FirstPaced = 10
 
 // WritesLimited reports whether the job's writes are limited, by a rate or by a ramp.
 func (r Limit) WritesLimited() bool { return r.WritesPerSecond > 0 || r.Ramp }
 
-// RecordWrites is the number of records that the commit of a page writes.
+// RecordWrites is the number of scattermap's own records that the commit of a page of entities
+// writes.
 const RecordWrites = 2
 
-// Cost returns for how long a page uses the whole rate. The argument writes does not include the
-// page's own records.
+// Cost returns how long a page uses the whole rate: a page with the given numbers of entities and
+// writes. The writes of scattermap's own records are added.
 func (r Limit) Cost(entities, writes float64, since time.Duration) time.Duration {
 	return upTo(time.Hour, Need{Entities: entities, Writes: writes + RecordWrites}.seconds(r.at(since)))
 }
 
-// upTo converts seconds into a duration of at most most.
+// upTo converts seconds into a duration, which is limited to the argument most.
 func upTo(most time.Duration, seconds float64) time.Duration {
 	return time.Duration(min(seconds, most.Seconds()) * float64(time.Second))
 }
 
-// OfPages returns the part of the limit for which whole pages wait: entities and writes. For calls,
-// each call waits.
+// OfPages returns the part of the limit for which a page waits as a whole: entities and writes. For
+// the rate of calls, each call waits.
 func (r Limit) OfPages() Limit {
 	r.CallsPerSecond = 0
 	return r
 }
 
-// Page returns how many of size entities a page may have if the pages in q come before it. Each
-// entity has each writes, and no page should wait for longer than most.
+// Page returns how many entities a page may have, up to size. The argument each is the number of
+// writes for one entity. The pages in q come before the page, and most is the longest time that a
+// page should wait.
 //
-// A page should use the rate for a second. At a low rate it uses it for longer: for ten entities,
-// or for ten times the page's own writes of records. There are two bounds. If all pages in the
-// queue have that size, none of them waits for longer than most. And the page uses at most half of
-// the time that remains until most.
+// A page should use the whole rate for a second. At a low rate it uses it for longer: until it has
+// ten entities, or ten times the writes of its own records. Two bounds reduce this time. If all
+// pages in q are as long, none of them may wait for longer than the longest time. And the page may
+// use at most half of the time that remains of the longest time after its own wait.
 func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most time.Duration) int {
 	rate := r.at(since)
 	entities, writes := rate.Entities, rate.Writes
@@ -187,12 +192,12 @@ func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most t
 	return int(max(1, min(fit, float64(size))))
 }
 
-// Validate returns an error if the limit is invalid for this number of workers and the queue's
-// dispatch deadline. The error calls the limit by the given name.
+// Validate returns an error if the limit is too low for this number of workers and the queue's
+// dispatch deadline. In the error, the limit has the given name.
 func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration) error {
 	wait := WaitWithin(deadline)
 	slowest := float64(workers) / wait.Seconds()
-	slowest *= 1 - 1e-9 // 0.3 is enough where the product of floats is a little more
+	slowest *= 1 - 1e-9 // allow for rounding errors
 	each := Need{Entities: 1, Writes: 1 + RecordWrites, Calls: 1}.times(slowest).parts()
 	for i, n := range r.set().parts() {
 		switch field := name + "." + fields[i]; {
@@ -212,16 +217,16 @@ func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration
 	return nil
 }
 
-// fewer returns a text that says how to have fewer workers.
+// fewer returns a text that tells the user how to run at most this number of workers.
 func fewer(workers float64) string {
 	return fmt.Sprintf("let the queue deliver at most %d tasks at once (its max-concurrent-dispatches), and expect no "+
 		"more workers", max(1, int(workers)))
 }
 
-// MaxTakes is the upper bound of estimated times: a hundred years.
+// MaxTakes is the largest estimated time: a hundred years.
 const MaxTakes = 100 * 365 * 24 * time.Hour
 
-// Takes returns how long work with the given need takes at this limit.
+// Takes returns the least time of work with the given need at this limit.
 func (r Limit) Takes(need Need) time.Duration {
 	after := r
 	after.Ramp = false
@@ -229,7 +234,7 @@ func (r Limit) Takes(need Need) time.Duration {
 	for t := time.Duration(0); ; t += rampEvery {
 		now := r.at(t)
 		rest := upTo(MaxTakes, need.seconds(now))
-		if rest <= rampEvery || now == most { // the ramp is over, or there is none
+		if rest <= rampEvery || now == most { // the ramp has reached the set rates, or there is none
 			return t + rest
 		}
 		done := rampEvery.Seconds()

@@ -25,7 +25,7 @@ func TestLimitAt(t *testing.T) {
 		{Limit{Ramp: true}, 5 * time.Minute, 750, 750},
 		{Limit{Ramp: true}, 10 * time.Minute, 1125, 1125},
 		{Limit{Ramp: true, WritesPerSecond: 600}, 10 * time.Minute, 1125, 600},
-		{Limit{Ramp: true, CallsPerSecond: 2000}, 0, 500, 500}, // the ramp is for Datastore
+		{Limit{Ramp: true, CallsPerSecond: 2000}, 0, 500, 500}, // the ramp does not limit calls
 	} {
 		want := Need{test.entities, test.writes, cmp.Or(test.limit.CallsPerSecond, math.Inf(1))}
 		if got := test.limit.at(test.since); got != want {
@@ -38,13 +38,13 @@ func TestCost(t *testing.T) {
 	for _, test := range []struct {
 		limit Limit
 		n     float64
-		each  float64 // writes for each entity
+		each  float64 // number of writes for each entity
 		want  time.Duration
 	}{
 		{Limit{}, 500, 1, 0},
 		{Limit{EntitiesPerSecond: 100}, 100, 1, time.Second},
-		{Limit{WritesPerSecond: 100}, 98, 1, time.Second},                             // with the writes of records
-		{Limit{EntitiesPerSecond: 100, WritesPerSecond: 40}, 10, 0, time.Second / 10}, // the entities take longest
+		{Limit{WritesPerSecond: 100}, 98, 1, time.Second},                             // includes the writes of records
+		{Limit{EntitiesPerSecond: 100, WritesPerSecond: 40}, 10, 0, time.Second / 10}, // entities take longest
 		// the writes of records take longest
 		{Limit{EntitiesPerSecond: 1000, WritesPerSecond: 4}, 10, 0, time.Second / 2},
 		{Limit{EntitiesPerSecond: 0.001}, 1e6, 0, time.Hour},
@@ -64,14 +64,14 @@ func TestPage(t *testing.T) {
 		want  int
 	}{
 		{Limit{EntitiesPerSecond: 1000}, 1, Queue{}, 500},
-		{Limit{EntitiesPerSecond: 100}, 1, Queue{}, 100},                   // a second of the rate
+		{Limit{EntitiesPerSecond: 100}, 1, Queue{}, 100},                   // one second of the rate
 		{Limit{EntitiesPerSecond: 100}, 1, Queue{19 * time.Second, 0}, 50}, // half of the remaining wait
 		{Limit{EntitiesPerSecond: 100}, 1, Queue{time.Minute, 0}, 1},
 		{Limit{EntitiesPerSecond: 100}, 1, Queue{0, 98}, 20},
 		{Limit{EntitiesPerSecond: 2}, 1, Queue{}, 10},
 		{Limit{EntitiesPerSecond: 0.1}, 1, Queue{}, 1},
 		{Limit{WritesPerSecond: 100}, 1, Queue{}, 98},
-		{Limit{WritesPerSecond: 4}, 1, Queue{}, 18}, // includes two writes of records
+		{Limit{WritesPerSecond: 4}, 1, Queue{}, 18}, // includes the two writes of records
 		{Limit{WritesPerSecond: 100}, 0, Queue{}, 500},
 		{Limit{EntitiesPerSecond: 200, WritesPerSecond: 202}, 2, Queue{}, 100},
 	} {
@@ -81,8 +81,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestShares checks that workers whose pages compete for a rate get about equal shares, and that
-// none waits much longer than allowed.
+// TestShares checks that workers with a common rate get about equal shares of it, and that no page
+// of entities waits much longer than allowed.
 func TestShares(t *testing.T) {
 	const most = 20 * time.Second
 	for _, workers := range []int{1, 7, 100, 1000} {

@@ -9,22 +9,22 @@ import (
 )
 
 // A Meter distributes a job's rate among the pages of one process, or among the calls of its
-// function. Comments on a Meter say page for both. All processes of a job reserve their parts of
-// the rate in one record of the database. To keep the number of transactions low, a Meter reserves
-// time for several pages at once. Several goroutines may use a Meter.
+// function. The comments on Meter say page in both cases. All processes with tasks of the job
+// reserve their parts of the rate in one record of the database, see [Clock]. A Meter reserves time
+// for several pages of entities at once, to save transactions. Several goroutines may use a Meter.
 type Meter struct {
-	turn    chan struct{} // a channel with room for the one page that reserves
+	turn    chan struct{} // holds a value while a page reserves or takes time
 	waiting atomic.Int64
 	known   atomic.Pointer[Queue]
 
-	rate string // the job's rate for which the time is reserved, as its record has it
-	free []part // reserved times that no page has yet, the first one first
+	rate string // the job's rate for which time is reserved, in the form of the job's record
+	free []part // reserved spans of time that no page has taken, in order
 
 	reserved time.Time // when the process last reserved time; zero: never
-	granted  int64     // the number of pages that got time since then
+	granted  int64     // number of pages that have taken time since then
 
 	mu   sync.Mutex
-	each float64 // mean number of waits for calls in recent runs of the function; 0: there were none
+	each float64 // mean number of waits for calls in a run of the function, over recent runs
 }
 
 // NewMeter returns a meter that has not reserved any time.
@@ -34,8 +34,8 @@ func NewMeter() *Meter {
 	return m
 }
 
-// Ran records that a run of the mapper's function has ended, and how often it has waited for the
-// rate of calls.
+// Ran records that a run of the mapper's function has ended, and how many times it has waited for
+// the rate of calls.
 func (m *Meter) Ran(waits int64) {
 	const weight = 0.1
 	m.mu.Lock()
@@ -46,18 +46,19 @@ func (m *Meter) Ran(waits int64) {
 	m.each += weight * (float64(waits) - m.each)
 }
 
-// Begins returns how long a run of the function may wait for its first calls, if it may wait for
-// the time all in total.
+// Begins returns how long a run of the function may wait before its first calls. All of its waits
+// together may take the time all. So it gets the part of one wait, if it needs as many waits as
+// recent runs.
 func (m *Meter) Begins(all time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return time.Duration(float64(all) / max(1, m.each))
 }
 
-// Queue returns the reservations that came before the last page's one.
+// Queue returns the reservations before the page that has last taken time.
 func (m *Meter) Queue() Queue { return *m.known.Load() }
 
-// A Grant says when a page may start, and with how many entities.
+// A Grant says when a page may start, and how many entities it may have.
 type Grant struct {
 	At   time.Time
 	N    int
@@ -65,27 +66,28 @@ type Grant struct {
 	rate string
 }
 
-// Spacing returns the time between the starts of the page's entities, by the rate.
+// Spacing returns the time between the starts of two entities of the page, at the granted rate.
 func (g Grant) Spacing() time.Duration { return g.Cost / time.Duration(max(1, g.N)) }
 
-// Of reports whether the grant is for this limit, given as a text. If the job's limit has changed
-// since, the page needs a new grant.
+// Of reports whether the grant was made for this rate, in the form of the job's record. If not, the
+// job's rate has changed, and the page needs another grant.
 func (g Grant) Of(rate string) bool { return g.N > 0 && g.rate == rate }
 
-// A Request describes a page that waits for the rate.
+// A Request describes a page of entities that waits for its part of the rate.
 type Request struct {
-	Rate string // the job's rate in the form in which its record has it
+	Rate string // the job's rate, in the form of the job's record
 	Cost Cost
 	Now  func() time.Time
 }
 
-// A Cost is a function that returns the size of a page, if the reservations in q come before it. It
-// returns how many entities or calls the page may have, and for how long they use the whole rate.
-// It returns 0 entities if the page does not wait that long.
+// A Cost is a function that decides the size of a page after the reservations in q. It returns how
+// many entities or calls the page may have, and how long they use the whole rate. It returns 0
+// entities if the page would have to wait too long.
 type Cost func(q Queue) (n int, cost time.Duration)
 
-// PageCost returns the cost of a page of up to n entities, with each writes for an entity. The ramp
-// started since ago, and the page waits for at most most.
+// PageCost returns the cost of a page with up to n entities. The argument each is the number of
+// writes for one entity, since is the time since the start of the ramp, and most is the longest
+// wait of the page.
 func (r Limit) PageCost(n int, each float64, since, most time.Duration) Cost {
 	return func(q Queue) (int, time.Duration) {
 		n := r.Page(n, each, since, q, most)
@@ -93,7 +95,7 @@ func (r Limit) PageCost(n int, each float64, since, most time.Duration) Cost {
 	}
 }
 
-// CallCost returns the cost of n calls. They wait for the rate for at most the time most.
+// CallCost returns the cost of n calls. The argument most is the longest time that they may wait.
 func (r Limit) CallCost(n int, most time.Duration) Cost {
 	return func(q Queue) (int, time.Duration) {
 		if q.Wait > most {
@@ -103,12 +105,11 @@ func (r Limit) CallCost(n int, most time.Duration) Cost {
 	}
 }
 
-// A Reserve is a function that reserves time in the record that all processes share: see
-// [Clock.Reserve].
+// A Reserve is a function that calls [Clock.Reserve] on the clock that all processes share.
 type Reserve func(ctx context.Context, ask Ask) (begin time.Time, q Queue, err error)
 
-// Take grants a page its start and its number of entities. If the process has reserved too little
-// time, Take first reserves enough for all waiting pages.
+// Take gives a page its start and its number of entities. If the process has not reserved enough
+// time, Take first reserves it, for all waiting pages together.
 func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, err error) {
 	m.waiting.Add(1)
 	defer m.waiting.Add(-1)
@@ -154,7 +155,7 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 	return m.grant(g, q, nil), nil
 }
 
-// grant gives a page its entities from a reserved part, and returns the grant.
+// grant lets the page take its time from a reserved span, and completes its grant.
 func (m *Meter) grant(g Grant, q Queue, from *part) Grant {
 	if m.known.Store(&q); g.N > 0 {
 		m.granted++
@@ -164,15 +165,15 @@ func (m *Meter) grant(g Grant, q Queue, from *part) Grant {
 	return g
 }
 
-// expected returns how many pages the process will probably have soon. It is the number that it has
-// had lately, but at most twice the number since the last reservation, because reserved time that
-// is not used is lost.
+// expected returns how many pages of entities this process will probably have soon, so that time
+// can be reserved for them. It follows the recent number of pages. It is at most twice the number
+// of pages since the last reservation, because reserved time that nobody uses is lost.
 func (m *Meter) expected(now time.Time) int64 {
 	const soon = Credit / 2
 	return int64(float64(m.granted) * min(2, soon.Seconds()/max(1e-6, now.Sub(m.reserved).Seconds())))
 }
 
-// lapse drops reserved parts whose time is over.
+// lapse drops reserved time that is more than Credit in the past.
 func (m *Meter) lapse(now time.Time) {
 	for i := range m.free {
 		if from := now.Add(-Credit); m.free[i].begin.Before(from) {
@@ -182,8 +183,9 @@ func (m *Meter) lapse(now time.Time) {
 	m.free = slices.DeleteFunc(m.free, func(p part) bool { return p.long() <= 0 })
 }
 
-// left returns the total length of the reserved parts, which are too short for the next page. It
-// counts in the next reservation, up to [Credit], because other pages hold the time in between.
+// left returns the total length of the reserved spans, if all are too short for the next page of
+// entities. The next reservation becomes shorter by this time, but at most by [Credit], because
+// other processes hold the time in between.
 func (m *Meter) left() (all time.Duration) {
 	for _, p := range m.free {
 		all += p.long()
@@ -191,8 +193,8 @@ func (m *Meter) left() (all time.Duration) {
 	return min(all, Credit)
 }
 
-// Settle corrects the reserved time after a page, whose real cost may be less or more than it was
-// granted.
+// Settle corrects the reserved time after a page of entities whose real cost is less or more than
+// its grant.
 func (m *Meter) Settle(g Grant, cost time.Duration) {
 	m.turn <- struct{}{}
 	defer func() { <-m.turn }()
@@ -210,8 +212,7 @@ func (m *Meter) Settle(g Grant, cost time.Duration) {
 	}
 }
 
-// after returns the index of the first reserved span of time that starts at the given time or
-// later.
+// after returns the index of the first reserved span that does not start before the given time.
 func (m *Meter) after(at time.Time) int {
 	i := slices.IndexFunc(m.free, func(p part) bool { return !p.begin.Before(at) })
 	if i < 0 {
@@ -220,7 +221,7 @@ func (m *Meter) after(at time.Time) int {
 	return i
 }
 
-// A part is a span of time for which the process has reserved the whole rate.
+// A part is a span of time in which the process may use the whole rate.
 type part struct{ begin, end time.Time }
 
 func (p part) long() time.Duration { return p.end.Sub(p.begin) }

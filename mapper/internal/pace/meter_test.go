@@ -13,7 +13,7 @@ func TestReserve(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, c := range []struct {
 		until, begin time.Duration // relative to now
-		ahead        float64       // of ten pages that were ahead 10 s ago
+		ahead        float64       // pages that were ahead 10 s ago, of ten
 	}{
 		{10 * time.Second, 10 * time.Second, 5},
 		{0, 0, 0},
@@ -31,7 +31,7 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// A shared is the clock that processes share.
+// A shared is the clock that the simulated processes share.
 type shared struct {
 	mu    sync.Mutex
 	clock Clock
@@ -46,7 +46,7 @@ func (s *shared) reserve(_ context.Context, ask Ask) (time.Time, Queue, error) {
 	return begin, q, nil
 }
 
-// TestMeter checks that the pages of three processes together keep to one rate.
+// TestMeter checks that the pages of three processes together keep to the job's rate.
 func TestMeter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := Limit{EntitiesPerSecond: 200}
@@ -99,14 +99,14 @@ func TestMeterSettles(t *testing.T) {
 			return g
 		}
 		first := ask("10", 10)
-		m.Settle(first, 300*time.Millisecond) // it has done three of ten entities
+		m.Settle(first, 300*time.Millisecond) // the page has processed three of ten entities
 		if second := ask("10", 7); !second.At.Equal(first.At.Add(300*time.Millisecond)) || c.calls != 1 {
 			t.Errorf("the second page begins %v after the first, after %d calls", second.At.Sub(first.At), c.calls)
 		}
 		if third := ask("another", 5); !third.Of("another") || c.calls != 2 {
 			t.Errorf("a rate that has changed: %+v, %d calls", third, c.calls)
 		}
-		m.Settle(first, 0) // the rate of this grant has changed
+		m.Settle(first, 0) // the job's rate has changed since this grant
 		if ask("another", 5); c.calls != 3 {
 			t.Errorf("%d calls", c.calls)
 		}
@@ -120,17 +120,17 @@ func TestMeterSettles(t *testing.T) {
 	})
 }
 
-// TestMeterOfCalls has processes announce calls, from several goroutines each that also do other
-// things. Each second has at most the rate's calls and one second's more, the total keeps to the
-// rate if there is enough to call, and one transaction reserves several calls.
+// TestMeterOfCalls simulates processes whose goroutines announce calls. In each second there must
+// be at most the calls of two seconds at the job's rate. If there are enough calls, their number
+// must reach the rate. One transaction must reserve time for several calls.
 func TestMeterOfCalls(t *testing.T) {
 	for _, c := range []struct {
 		processes, goroutines int
 		rate                  float64
-		n                     int           // calls at once
-		between               time.Duration // of each goroutine's calls
-		least                 float64       // share of the rate
-		each                  float64       // most transactions for a call
+		n                     int           // number of calls that are announced together
+		between               time.Duration // the time between a goroutine's calls
+		least                 float64       // the least rate that is reached, as a share of the job's rate
+		each                  float64       // the largest number of transactions for a call
 	}{
 		{1, 1, 100, 1, 0, 0.99, 0.05},
 		{1, 20, 100, 1, 10 * time.Millisecond, 0.99, 0.1},
@@ -138,7 +138,7 @@ func TestMeterOfCalls(t *testing.T) {
 		{5, 100, 1000, 1, 300 * time.Millisecond, 0.95, 0.1},
 		{5, 1, 2, 1, time.Second, 0.95, 1},
 		{5, 4, 100, 7, 300 * time.Millisecond, 0.95, 1},
-		{5, 4, 1000, 1, time.Second, 0.019, 1}, // too few to reach the rate
+		{5, 4, 1000, 1, time.Second, 0.019, 1}, // too few calls to reach the rate
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			limit, took := Limit{CallsPerSecond: c.rate}, time.Minute
@@ -196,7 +196,7 @@ func TestMeterOfCalls(t *testing.T) {
 	}
 }
 
-// TestMeterRefuses asks for calls that would wait too long. They reserve nothing.
+// TestMeterRefuses asks for calls that would have to wait too long. They must not reserve time.
 func TestMeterRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := &shared{clock: Clock{Until: time.Now().Add(time.Minute)}}
@@ -218,8 +218,9 @@ func TestMeterRefuses(t *testing.T) {
 	})
 }
 
-// TestMeterSettlesBetween has a process give back calls, after another process has reserved the
-// time after them. It may use at most a second of the time that others hold.
+// TestMeterSettlesBetween checks a process that gives back time for calls, after another process
+// has reserved the time that follows. The first process may later use at most one second of the
+// other's time.
 func TestMeterSettlesBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &shared{clock: Clock{Until: time.Now()}}
@@ -244,7 +245,7 @@ func TestMeterSettlesBetween(t *testing.T) {
 		take(a, 5, 0)
 		take(a, 5, 20*time.Second)
 		take(a, 2, 12*time.Second)
-		take(a, 5, 39*time.Second) // the rest of a second is too short
+		take(a, 5, 39*time.Second) // the rest of the second is too short for the calls
 		time.Sleep(30 * time.Second)
 		a.Settle(mine[3], time.Second)
 		take(a, 1, 31*time.Second)
@@ -252,12 +253,12 @@ func TestMeterSettlesBetween(t *testing.T) {
 	})
 }
 
-// TestMeterBegins has runs wait for calls. A new run may wait so long for its first call that it
-// can wait as long for each call that it is expected to need.
+// TestMeterBegins checks how long a run may wait for its first call. It must be able to wait as
+// long before each further call that it is expected to make.
 func TestMeterBegins(t *testing.T) {
 	m := NewMeter()
 	for _, c := range []struct {
-		waits     int64 // of 30 runs
+		waits     int64 // number of waits in 30 runs
 		from, end float64
 	}{{1, 100, 100}, {20, 5, 6}, {2, 30, 50}} {
 		for range 30 {
@@ -270,7 +271,8 @@ func TestMeterBegins(t *testing.T) {
 	}
 }
 
-// TestCallCost checks that calls cost all the time that the rate needs for them, at once or not.
+// TestCallCost checks that calls cost the time that they need at the job's rate, announced together
+// or one by one.
 func TestCallCost(t *testing.T) {
 	for n, want := range map[int]time.Duration{1: 2 * time.Second, 30: time.Minute, 7200: 4 * time.Hour} {
 		if got, cost := (Limit{CallsPerSecond: 0.5}).CallCost(n, 0)(Queue{}); got != n || cost != want {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestBook checks the observations of two jobs.
+// TestBook checks the measurements of two jobs.
 func TestBook(t *testing.T) {
 	var book Book[string]
 	if known := book.Get("j"); known.Each() != 0 || known.Fit(1) || known.Chunk(1000) != firstRead ||
@@ -27,8 +27,8 @@ func TestBook(t *testing.T) {
 	}
 }
 
-// TestBookKeepsWhatIsInUse fills a book with more jobs than it can hold. Jobs in use keep their
-// observations and their brakes.
+// TestBookKeepsWhatIsInUse adds more jobs to a book than it can hold. Jobs in use must keep their
+// measurements and their brakes.
 func TestBookKeepsWhatIsInUse(t *testing.T) {
 	b := Book[int]{InUse: func(job int) bool { return job < 5 }}
 	brakes := make(map[int]*Brake)

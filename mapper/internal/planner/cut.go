@@ -17,10 +17,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/survey"
 )
 
-// unsuspected cuts a range whose last page killed its process. It cuts after one page of the job's
-// usual size. The killed page was at most that large, so the entity at fault lies before the cut.
-// The part after the cut is not suspected. unsuspected returns nil if the range ends with that
-// page.
+// unsuspected cuts a range whose last page has killed its process. That page was at most a page of
+// the job's full size. So the cut is after such a page: the entity at fault lies before the cut,
+// and the part after the cut is not suspected. If there is no such part, pieces is nil.
 func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, error), err error) {
 	size := int(p.job.PageSize)
 	found, err := p.ahead(p.keys.Peek(size + 1))
@@ -32,33 +31,34 @@ func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, erro
 	return func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }, nil
 }
 
-// A prefix is a function that returns the positions of a range's first entities, as far as they
-// were read. A search for the n-th entity can then start at the last of them. If start is true, n
-// counts from the start of the range. The function may wait for reads under way.
+// A prefix is a function that returns the positions of a range's first entities that were already
+// read. A search for the n-th entity can then start at the last of these. If start is true, n
+// counts from the start of the range. The function may wait for a read in the background.
 type prefix func(n int64, start bool) source.Prefix
 
-// planCut sets plan.Pieces if the range should be cut, and decides where. Boundaries that are not
-// among the keys read so far have to be searched; planCut prepares that search.
+// planCut decides whether and where the range is cut. If it is cut, planCut sets plan.Pieces.
+// Boundaries that are not among the keys read so far must be searched; planCut only prepares that
+// search.
 func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root bool, size int, known prefix) {
 	t := p.task(root)
 	c := p.Strategy.Decide(s, t)
-	if root && p.weighed != nil {
-		c = split.CutPlan{Pieces: int64(len(p.weighed)), Samples: true, First: true}
+	if root && p.countedPieces != nil {
+		c = split.CutPlan{Pieces: int64(len(p.countedPieces)), Samples: true, First: true}
 	}
 	if c.Pieces <= 1 || p.mustNotCut() {
 		return
 	}
 	if c.Keep >= t.Page {
-		c.Keep = max(c.Keep, int64(size)) // the page included
+		c.Keep = max(c.Keep, int64(size)) // the task also keeps the next page
 	}
 	_, c.Until = p.local.Bounds()
 	p.later(ctx, plan, c, s, t, known)
 }
 
-// Load returns what split.Load.Keep needs to decide how many entities the task gives away. It
-// counts what remains after the first dealt entities of the plan's page. The mapper's function
-// takes the time each for one of these entities. The result ok is false if the task can't give any
-// of them away.
+// Load returns the facts by which [split.Load.Keep] decides how many entities the task gives away
+// to other workers. The task has already processed dealt entities of the plan's page. The argument
+// each is the function's time for one entity. The result ok is false if the task can't give any
+// entities away.
 func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
 	l = split.Load{Left: plan.Rest().Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize,
 		Workers: p.job.Workers}
@@ -69,9 +69,8 @@ func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, 
 		!p.record.Solo && (!p.Query.Many() || p.record.Kind != "")
 }
 
-// Rest returns the plan's range as a piece for one worker. Use it for a page that started before
-// the range was cut. The number of entities is exact if the page is the range's last one; otherwise
-// it is the estimate from the time of the plan.
+// Rest returns the plan's range as a piece for one worker. If the page is the last one of the
+// range, the number of entities is exact. Otherwise it is the estimate from the time of the plan.
 func (p Plan) Rest() split.Piece {
 	s := p.Range
 	s.Workers = 1
@@ -81,9 +80,10 @@ func (p Plan) Rest() split.Piece {
 	return s
 }
 
-// Give cuts what remains of the range after the first dealt entities of the plan's page. Its first
-// piece, of keep entities, stays with this task. The other pieces have each entities and become new
-// tasks. It returns all pieces, in order.
+// Give cuts the range after the plan's page has started, so that other workers can take a part. The
+// task has already processed dealt entities of the page, and keeps another keep entities. The other
+// pieces get their own tasks, and have the length each, in entities, or more. Give returns all
+// pieces, in order. The first one is the task's own.
 func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int64) ([]split.Piece, error) {
 	s := plan.Rest()
 	pieces, err := s.Give(int64(dealt), keep, each, p.job.Workers).Apply(s, p.finder(ctx, s, plan.known))
@@ -93,18 +93,18 @@ func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int
 	return pieces, err
 }
 
-// task returns the facts about this task by which package split decides cuts. Set root for a range
-// that this task samples and counts, such as the job's first one.
+// task returns the facts about this task that package split needs to decide cuts. The argument root
+// says that the task samples and counts the range first, as for a job's first range.
 func (p *Planner) task(root bool) split.Task {
 	return split.Task{Root: root, Blind: !p.Source.Counts(), Divided: p.divided, Page: p.pageToCut()}
 }
 
-// mustNotCut reports whether the range must stay whole: it is too short, or suspected of killing
-// its process.
+// mustNotCut reports whether the range must stay whole, because KeepWhole was called or because it
+// is suspected of killing processes.
 func (p *Planner) mustNotCut() bool { return p.whole == p.record.ID || p.record.Solo }
 
-// count counts the range's entities, unless split decides without the number, and stores the result
-// in s. It reports whether the number in s is exact.
+// count counts the range's entities if package split needs the number, and stores it in s. It
+// reports whether the number in s is exact.
 func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted bool) {
 	t := p.task(root)
 	if p.mustNotCut() || !t.MayCut(*s) {
@@ -117,7 +117,7 @@ func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted
 	if most == 0 {
 		return false
 	}
-	if p.counted && s.Estimate > 0 && s.Workers <= 1 { // a range of one worker is planned the same way if it is longer
+	if p.counted && s.Estimate > 0 && s.Workers <= 1 { // a longer range would be planned in the same way
 		return false
 	}
 	p.counted = true
@@ -128,7 +128,7 @@ func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted
 	return s.Exact
 }
 
-// survey samples the keys of the range and estimates how many entities it has. It stores both in s.
+// survey samples the keys of the range, estimates how many entities it has, and stores both in s.
 func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	s.Workers = p.job.Workers
 	if p.Strategy.SampleSize(s.Workers) == 0 {
@@ -139,13 +139,15 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 		Page: p.job.PageSize, Brief: p.Starts,
 		Next: func() ([]*keyspace.Position, error) { return p.ahead(next()) }}
 	if page := p.task(true).Page; p.Strategy.Adaptive() && s.Workers > 1 {
-		look.Weigh = func(pieces []split.Piece) []split.Piece { return p.weigh(ctx, p.local, s.Workers, page, pieces) }
+		look.CountPieces = func(pieces []split.Piece) []split.Piece {
+			return p.countPieces(ctx, p.local, s.Workers, page, pieces)
+		}
 	}
 	found, err := look.Run(ctx, p.Strategy, s.Workers)
 	if err != nil {
 		return fmt.Errorf("survey the root: %w", err)
 	}
-	s.Samples, s.Estimate, s.Exact, s.FairShare, p.weighed = found.Samples, found.Estimate, found.Exact,
+	s.Samples, s.Estimate, s.Exact, s.FairShare, p.countedPieces = found.Samples, found.Estimate, found.Exact,
 		found.Estimate/s.Workers, found.Pieces
 	job, some := p.job.Ref(), found.Samples
 	if len(some) == 0 {
@@ -154,7 +156,7 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 		}
 	}
 	p.entitySize = inBackground(func() int64 {
-		n, _ := look.EntitySize(ctx, some) // an error is left out: the size only helps
+		n, _ := look.EntitySize(ctx, some) // the error does not matter, because the size only improves the plan
 		p.Paces.Expect(job, n)
 		return n
 	})
@@ -164,23 +166,23 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	return nil
 }
 
-// inBackground starts f in a goroutine, and returns a function that waits for f and returns its
-// result.
+// inBackground calls f in a goroutine. The returned function waits for the result of f, and returns
+// it.
 func inBackground[T any](f func() T) func() T {
 	result := make(chan T, 1)
 	go func() { result <- f() }()
 	return sync.OnceValue(func() T { return <-result })
 }
 
-// later carries out the cut c of the piece s in the background, and sets plan.Pieces to a function
-// that waits for the pieces. If the range is cut before its page, the search for boundaries starts
-// at once; otherwise Plan.Progress starts it. The goroutine uses only values that do not change in
-// the meantime.
+// later carries out the cut c of the piece s in the background. It sets plan.Pieces to a function
+// that waits for the pieces. If the range is cut before its page is processed, the search for
+// boundaries starts at once. Otherwise [Plan.Progress] starts it. The goroutine must not use fields
+// of the Planner that may change meanwhile.
 func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s split.Piece, t split.Task, known prefix) {
 	var pieces []split.Piece
 	var err error
 	var begun atomic.Bool
-	local, find, counted := p.local, p.finder(ctx, s, known), p.weighed
+	local, find, counted := p.local, p.finder(ctx, s, known), p.countedPieces
 	ready := make(chan struct{})
 	apply := func() {
 		defer close(ready)
@@ -189,12 +191,12 @@ func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s spli
 				err = ErrCut
 			}
 			if err == nil && t.Root && p.Strategy.Adaptive() && c.CountsPieces(s) {
-				counted = p.weigh(ctx, local, s.Workers, t.Page, pieces)
+				counted = p.countPieces(ctx, local, s.Workers, t.Page, pieces)
 			}
 		}
 		if t.Root && counted != nil {
 			pieces = split.Balance(counted, t.Page, find)
-			if len(pieces) == 1 { // the range is short
+			if len(pieces) == 1 { // the range is short, so cut it by the plan for short ranges
 				pieces, err = p.Strategy.Decide(pieces[0], split.Task{Blind: t.Blind, Page: t.Page}).Apply(pieces[0],
 					find)
 			}
@@ -220,9 +222,9 @@ func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s spli
 	}
 }
 
-// weigh counts the entities of each piece, with concurrent calls, and returns the pieces with these
-// numbers. If the database can't count, it returns them unchanged.
-func (p *Planner) weigh(
+// countPieces returns the pieces with their numbers of entities, which it counts in concurrent
+// calls. If the database can't count, it returns them unchanged.
+func (p *Planner) countPieces(
 	ctx context.Context, local query.Query, workers, page int64, pieces []split.Piece,
 ) []split.Piece {
 	counts, known := make([]int64, len(pieces)), make([]bool, len(pieces))
@@ -235,7 +237,7 @@ func (p *Planner) weigh(
 	if slices.Contains(known, false) {
 		return pieces
 	}
-	if p.Query.Many() { // other workers process other spaces
+	if p.Query.Many() { // the job's other workers process other kinds and namespaces
 		total := int64(0)
 		for _, n := range counts {
 			total += n
@@ -245,8 +247,8 @@ func (p *Planner) weigh(
 	return split.WithCounts(pieces, counts, most, workers)
 }
 
-// finder returns a function that finds the n-th entity of a range, see split.Finder. It answers
-// from the positions in known if it can, and otherwise queries the database.
+// finder returns a function that finds the n-th entity of a range (a [split.Finder]). It finds
+// entities among the known positions if it can, and otherwise by a query.
 func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split.Finder {
 	local := p.local
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
@@ -266,12 +268,12 @@ func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split
 	}
 }
 
-// ErrCut says that the pieces of a cut are not in order, which is a bug in scattermap.
+// ErrCut says that the pieces of a cut are not in order, because of a bug in scattermap.
 var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a bug in " +
 	"scattermap, please report it"))
 
-// EntitySize returns the mean size of an entity in bytes. It returns 0 if that is unknown, because
-// the planner has not surveyed the range.
+// EntitySize returns the mean size of an entity in bytes. It returns 0 if this planner has not
+// sampled entities.
 func (p *Planner) EntitySize() int64 {
 	if p.entitySize == nil {
 		return 0
@@ -279,11 +281,10 @@ func (p *Planner) EntitySize() int64 {
 	return p.entitySize()
 }
 
-// AwaitCounts waits for two numbers about the job's first range: the mean size of an entity, and
-// how many entities lack the property in ShardBy. If this planner has not counted the latter,
-// AwaitCounts does.
+// AwaitCounts waits for the results of [Planner.EntitySize] and [Planner.Unsharded], which are
+// found in the background. If this planner has not started the second count, AwaitCounts does it.
 func (p *Planner) AwaitCounts(ctx context.Context) {
-	if p.unsharded == nil { // an earlier delivery has cut the range
+	if p.unsharded == nil { // an earlier delivery of the task has cut the range
 		look := survey.Survey{Source: p.Source, Query: p.Query}
 		p.unsharded = sync.OnceValue(func() int64 { return look.Unsharded(ctx) })
 	}
@@ -291,8 +292,8 @@ func (p *Planner) AwaitCounts(ctx context.Context) {
 	p.EntitySize()
 }
 
-// Unsharded returns how many entities of the query lack the property in ShardBy, so the job does
-// not process them. Call AwaitCounts first. A negative number means unknown.
+// Unsharded returns how many entities of the query the job skips because they lack the property in
+// ShardBy. Call AwaitCounts first. A negative number means unknown.
 func (p *Planner) Unsharded() int64 {
 	if p.unsharded == nil {
 		return 0

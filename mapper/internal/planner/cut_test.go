@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// TestLoad checks what the planner knows after 4 entities of a page of the range [1, 31), and
-// whether it can give away the rest.
+// TestLoad checks what the planner knows about the rest of the range [1, 31) after 4 entities of a
+// page. It also checks whether the task can give that rest away to other workers.
 func TestLoad(t *testing.T) {
 	withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 		for _, c := range []struct {
@@ -51,7 +51,8 @@ func TestLoad(t *testing.T) {
 	})
 }
 
-// TestGive gives away the rest of the range [1, 31) after 4 entities of its page.
+// TestGive checks how the rest of the range [1, 31) is given away to other workers after 4 entities
+// of a page.
 func TestGive(t *testing.T) {
 	withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 		for _, c := range []struct {
@@ -84,7 +85,7 @@ func TestGive(t *testing.T) {
 	})
 }
 
-// TestKeepWhole checks that a range for two workers is not cut any more after KeepWhole.
+// TestKeepWhole checks that KeepWhole prevents a range for two workers from being cut.
 func TestKeepWhole(t *testing.T) {
 	withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 		p := plannerOf(client, query.Query{Kind: "K"}, 2)
@@ -105,8 +106,8 @@ func TestKeepWhole(t *testing.T) {
 	})
 }
 
-// TestWeigh counts the pieces of a kind.
-func TestWeigh(t *testing.T) {
+// TestCountPieces checks the counted numbers of entities in the pieces of a kind.
+func TestCountPieces(t *testing.T) {
 	withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 		p := plannerOf(client, query.Query{Kind: "K"}, 2)
 		pieces := []split.Piece{{End: at(21)}, {Start: at(21), End: at(91)}, {Start: at(91)}}
@@ -115,7 +116,7 @@ func TestWeigh(t *testing.T) {
 				p.Source.CantCount()
 			}
 			got := ""
-			for _, s := range p.weigh(t.Context(), p.Query, 2, 10, pieces) {
+			for _, s := range p.countPieces(t.Context(), p.Query, 2, 10, pieces) {
 				got += fmt.Sprintf("%d %v ", s.Estimate, s.Exact)
 			}
 			if want := map[bool]string{false: "20 true 70 true 10 true ", true: "0 false 0 false 0 false "}; got !=
@@ -126,14 +127,14 @@ func TestWeigh(t *testing.T) {
 	})
 }
 
-// TestCounts checks two counts of the root: the size of an entity, and how many entities lack the
-// property that the job is sharded by.
+// TestCounts checks two results of surveying a job's first range: the mean size of an entity, and
+// the number of entities without the property in ShardBy.
 func TestCounts(t *testing.T) {
 	withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 		kindIn(t, client, keyspace.Space{Kind: "Other"}, 3)
 		root := record.RangeID(record.Ref{ID: "j"}.String(), 0)
 		for by, want := range map[string]int64{"": 0, "N": 0, "M": 100} {
-			for _, before := range []bool{false, true} { // an earlier delivery has surveyed it
+			for _, before := range []bool{false, true} { // whether an earlier delivery has surveyed the range
 				p := plannerOf(client, query.Query{Kind: "K", ShardBy: by}, 4)
 				if p.EntitySize() != 0 || p.Unsharded() != 0 {
 					t.Error("something is known before anybody has looked")

@@ -1,4 +1,4 @@
-// Package planner plans a task's next page: the entities that one commit processes. It reads the
-// keys of the task's range, decides which entities form the page, and where the range is cut so
-// that other workers can take parts of it.
+// Package planner plans the next page of a task: the entities that the task processes and commits
+// together. It reads the keys of the task's range, and decides which entities form the page. It
+// also decides where the range is cut, so that other workers can process parts of it.
 package planner

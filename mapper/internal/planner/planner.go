@@ -17,16 +17,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Planner reads the positions of a range's entities, and decides where the range is cut. It
-// serves one delivery: first its range, and after each page the remaining part.
+// A Planner plans the pages of one delivery: one run of a task for a range. It reads the positions
+// of the range's entities, and decides where the range is cut. After each page it continues with
+// the rest of the range.
 type Planner struct {
 	Query    query.Query
 	Source   source.Source
 	Mode     function.Mode
 	Strategy split.Strategy
-	Starts   bool // whether the plan is for the start of a job, which waits only for short calls
+	Starts   bool // whether the plan is for the start of a job, which may only wait for short calls
 
-	Paces *pace.Book[record.Ref] // the pace of each job in this process
+	Paces *pace.Book[record.Ref] // the measured pace of each job in this process: its time and writes per entity
 	Wait  time.Duration          // the longest wait of a page for its job's rate
 
 	job    *record.Job
@@ -35,47 +36,47 @@ type Planner struct {
 
 	keys     *source.Stream // reads keys from the range's start on
 	counted  bool           // whether the planner has counted the range, or tried to
-	unsought bool           // whether the range could be cut, but so far that was not worth it
-	divided  bool           // whether one worker processes the rest, which is cut only if it would end late
-	whole    string         // the ID of the range that must not be cut
-	listed   string         // the ID of the range that must not be cut between kinds and namespaces again
+	unsought bool           // whether a cut was planned, but the page was too short to start it
+	divided  bool           // whether the rest is for one worker, and is cut only if it would end late
+	whole    string         // the ID of the range that KeepWhole protects from cuts
+	listed   string         // the ID of the range whose kinds and namespaces were already listed
 
 	// Results of a survey, which samples and counts the range's entities. They are nil if this
-	// planner has not surveyed the range.
-	entitySize func() int64
-	unsharded  func() int64  // how many entities lack the property in ShardBy, see record.Range
-	weighed    []split.Piece // the range's pieces, if their entities were counted before the cut
+	// planner has made no survey.
+	entitySize    func() int64
+	unsharded     func() int64  // how many entities lack the property in ShardBy, see record.Range
+	countedPieces []split.Piece // the range's pieces, if their entities were counted before the cut
 }
 
-// A Plan says which entities form the next page of a range, and into which pieces the range is cut.
+// A Plan holds the next page of a range, and the pieces into which the range is cut.
 type Plan struct {
 	At   []*keyspace.Position // the page's entities, in the order of the read
-	Next *keyspace.Position   // the first entity of the range after the page; nil: the page is the last
+	Next *keyspace.Position   // the range's first entity after the page; nil: the range ends with the page
 
-	// Pieces returns the pieces into which the range is cut. It waits until their boundaries are
-	// found. Pieces is nil if the range is not cut. The first piece starts with the page, and this
-	// task goes on with it. Each of the others becomes a new range with its own task.
+	// Pieces returns the pieces into which the range is cut, as soon as their boundaries are found.
+	// If Pieces is nil, the range is not cut. The first piece contains the page, and this task
+	// continues with it. Each other piece becomes a new range with a task of its own.
 	Pieces func() ([]split.Piece, error)
-	First  bool // whether the range is cut before the page is processed
+	First  bool // whether the range is cut before the page is processed, and not in the page's commit
 
 	Range split.Piece // the range at the time of the plan
-	known prefix      // the positions of the range that were known at the time of the plan
-	seek  func()      // starts the search for boundaries; nil: all are known
+	known prefix      // the positions of the range that were already read at the time of the plan
+	seek  func()      // starts the search for the boundaries of the pieces; nil: there is nothing to search
 }
 
-// Shorten reduces the page to its first n entities.
+// Shorten reduces the page to its first n entities, if it has more.
 func (p *Plan) Shorten(n int) {
 	if n < len(p.At) {
 		p.At, p.Next = p.At[:n], p.At[n]
 	}
 }
 
-// Progress returns a callback to call after each entity of the page. Its argument ran is how long
-// the mapper's function has run on the page so far. Its argument half says that half of the page is
-// done. The callback then calls halfway if that is not nil.
+// Progress returns a callback for the caller to call after each entity of the page. The callback's
+// argument ran is how long the mapper's function has run on the page so far. Its argument half says
+// that half of the page is done. Then the callback calls halfway, unless that is nil.
 //
-// If the plan cuts the range, the callback also starts the search for boundaries, once. It waits
-// until ran is worthSeeking, because shorter work is not worth a cut.
+// If the plan cuts the range, the callback also starts the search for boundaries, once ran has
+// reached worthSeeking. Less work is not worth a cut.
 func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
 	return func(ran time.Duration, half bool) {
 		if p.seek != nil && ran >= worthSeeking {
@@ -87,11 +88,11 @@ func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
 	}
 }
 
-// worthSeeking is how long the function runs on a page before the search for boundaries starts. It
-// is half of the least time for which a task is worth its cost.
+// worthSeeking is how long the function must have run on a page of entities before the search for
+// boundaries starts. It is half of the least work that is worth a task of its own.
 const worthSeeking = split.WorthTask / 2
 
-// Plan reads the keys of the next page of a range, and decides where the range is cut.
+// Plan reads the keys of a range's next page of entities, and decides where the range is cut.
 func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (Plan, error) {
 	p.job, p.record = job, r
 	if r.Alone {
@@ -128,7 +129,7 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	ready, known := p.peek(size + 1)
 	var found Plan
 	p.unsought = false
-	if p.count(ctx, &s, root) && (root || s.Estimate > int64(size)) { // it may be worth several tasks
+	if p.count(ctx, &s, root) && (root || s.Estimate > int64(size)) { // the range may be long enough for several tasks
 		p.planCut(ctx, &found, s, root, size, func(n int64, start bool) source.Prefix {
 			if !start || n > int64(size) { // the first positions are still being read
 				return source.Prefix{}
@@ -139,8 +140,8 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	if found.At, err = p.ahead(ready()); err != nil {
 		return Plan{}, err
 	}
-	known()                 // the stream's state as of now
-	if len(found.At) == 0 { // the entities that were counted have been deleted since
+	known()                 // the positions that the stream has read by now
+	if len(found.At) == 0 { // the counted entities have been deleted meanwhile
 		return Plan{}, nil
 	}
 	found.Shorten(size)
@@ -150,9 +151,9 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	return p.planRest(ctx, found, s, root, size, func(int64, bool) source.Prefix { return known() })
 }
 
-// peek starts to read the next n positions of the range. The returned function ready waits for
-// them. The returned function known also waits, and returns all positions read so far, from the
-// start of the range.
+// peek starts to read the next n positions of the range in the background. The returned function
+// ready waits for them. The returned function known also waits for them, and returns all positions
+// of the range that were read so far.
 func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known func() source.Prefix) {
 	keys := p.keys
 	ready = keys.PeekLater(n)
@@ -164,7 +165,7 @@ func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known
 	})
 }
 
-// planRest decides where the range is cut after the page in found. It returns the plan with the cut.
+// planRest decides where the range is cut after the page in found, and returns found with that cut.
 func (p *Planner) planRest(ctx context.Context, found Plan, s split.Piece, root bool, size int,
 	known func(int64, bool) source.Prefix,
 ) (_ Plan, err error) {
@@ -187,30 +188,29 @@ func (p *Planner) planRest(ctx context.Context, found Plan, s split.Piece, root 
 	return found, nil
 }
 
-// stream returns the planner's open stream of the range's keys or entities. It opens one if there
-// is none.
+// stream opens a stream that reads the range's keys, or its whole entities.
 func (p *Planner) stream(ctx context.Context) *source.Stream {
 	r := p.record
 	s := source.NewStream(ctx, p.Source, p.Query, r.Start, r.End, p.readsWhole())
 	if s.Whole {
 		s.AtOnce = max(1, min(s.AtOnce, p.Paces.Get(p.job.Ref()).In(answerBytes)))
 	}
-	if s.Whole && r.Workers > 1 { // other tasks will read much of the rest
+	if s.Whole && r.Workers > 1 { // other tasks will process much of the rest
 		s.Few = r.PageLimit() + 1
 	}
 	return s
 }
 
-// answerBytes limits the bytes of entities in one answer to a query. The client takes up to 4 MiB.
+// answerBytes is the intended size of one answer to a query for entities, in bytes. The client
+// accepts up to 4 MiB.
 const answerBytes = 2 << 20
 
-// ReadOn reads the next page in the background, while the caller processes the current one. If the
-// stream reads keys, it starts at once, and returns nil. If the next page will be read as whole
-// entities, it reads no keys.
+// ReadOn reads the keys of the next page in the background, while the caller processes the current
+// page. It returns nil. If the next page will be read as whole entities, it reads nothing yet.
 //
-// If the stream reads whole entities, ReadOn returns a function that starts the reading. Call it
-// after half of the current page. The delay avoids useless reads: if the mapper's function becomes
-// slow, other tasks may get the rest of the range, and read its entities again.
+// If the planner already reads whole entities, ReadOn returns a function that starts the read. Call
+// it after half of the current page. The delay avoids useless reads: if the mapper's function
+// becomes slow, other tasks may get the rest of the range, and read its entities again.
 func (p *Planner) ReadOn() (halfway func()) {
 	keys, n := p.keys, int(min(2*p.record.PageSize, max(p.record.Estimate, p.record.PageSize))+1)
 	switch {
@@ -222,23 +222,24 @@ func (p *Planner) ReadOn() (halfway func()) {
 	return nil
 }
 
-// dropKeys ends a stream of keys that is no longer useful.
+// dropKeys closes the planner's stream, which is no longer useful. The next plan opens another one.
 func (p *Planner) dropKeys() {
 	p.keys.Close()
 	p.keys = nil
 }
 
-// KeepWhole prevents further cuts of the current range.
+// KeepWhole prevents all further cuts of the current range.
 func (p *Planner) KeepWhole() { p.whole = p.record.ID }
 
-// Forget drops the entities that were read in advance. The caller does so if they may be outdated.
+// Forget drops entities that were read in advance. Call it if they may have changed in the
+// database.
 func (p *Planner) Forget() {
 	if p.keys != nil && p.keys.Whole {
 		p.dropKeys()
 	}
 }
 
-// GoOn sets the range for the next call of Plan to r, the remaining part of the previous range.
+// GoOn sets the next range to plan: r, the rest of the current one.
 func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 	p.job, p.record = job, r
 	p.divided = r.Workers <= 1 && !p.unsought
@@ -251,7 +252,7 @@ func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 	}
 }
 
-// Close ends the reading in the background.
+// Close ends the planner's reads in the background.
 func (p *Planner) Close() {
 	if p.keys != nil {
 		p.keys.Close()
@@ -260,18 +261,19 @@ func (p *Planner) Close() {
 
 // readsWhole reports whether the planner reads whole entities, and not only their keys. It does so
 // if entities are known to be small. There are three exceptions:
+//
 //   - The job reads only keys.
-//   - The query has ShardBy. If that property is a list, an entity does not tell for which of its
-//     values it was found.
-//   - The job processes a share of all keys. Most entities would be read without use.
+//   - The query has ShardBy. If an entity has several values of that property, the entity alone
+//     does not tell for which value it was found.
+//   - The job processes only a share of the keys. Most of the entities would not be used.
 func (p *Planner) readsWhole() bool {
 	return p.Query.ShardBy == "" && p.Query.Share.All() && !p.Query.KeysOnly &&
 		p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)
 }
 
-// ahead takes the result of a read, found and err, and returns the positions that are still in the
-// range. The range may have been cut since the read started. If err is not nil, ahead drops the
-// stream. It also returns an error if the positions are not in order.
+// ahead returns the positions in found that are still in the range, because the range may have been
+// cut since the read started. The arguments found and err are the results of the read. If err is
+// not nil, ahead drops the stream. It also returns an error if the positions are not in order.
 func (p *Planner) ahead(found []*keyspace.Position, err error) ([]*keyspace.Position, error) {
 	if err != nil {
 		p.dropKeys()
@@ -289,7 +291,7 @@ func (p *Planner) ahead(found []*keyspace.Position, err error) ([]*keyspace.Posi
 	return found[:n], nil
 }
 
-// checkOrder returns an error unless the positions are in order and inside the range. Otherwise
+// checkOrder returns an error if the positions are not in order, or not inside the range. Otherwise
 // ranges might overlap or leave gaps.
 func (p *Planner) checkOrder(found []*keyspace.Position) error {
 	for i, at := range found {
@@ -302,8 +304,8 @@ func (p *Planner) checkOrder(found []*keyspace.Position) error {
 	return nil
 }
 
-// Reader returns a reader that looks up the page's entities with get. If the job reads only keys,
-// it returns empty stamps: entities without contents and versions.
+// Reader returns a reader that looks up entities by get. If the job reads only keys, the reader
+// makes no call, and returns stamps without entities and versions.
 func (p *Planner) Reader(get source.Get) source.Reader {
 	if !p.Query.Unread(p.Mode == function.Update) {
 		return source.EntityReader(get)
@@ -311,8 +313,8 @@ func (p *Planner) Reader(get source.Get) source.Reader {
 	return func(at []*keyspace.Position) ([]wire.Stamp, error) { return make([]wire.Stamp, len(at)), nil }
 }
 
-// ReaderAhead returns a reader of the page's entities. If the planner has read whole entities, the
-// reader returns these; otherwise it looks them up.
+// ReaderAhead returns a reader for the page's entities. If the planner has already read whole
+// entities, the reader returns these. Otherwise it looks them up.
 func (p *Planner) ReaderAhead(ctx context.Context) source.Reader {
 	if p.keys != nil && p.keys.Whole {
 		return p.keys.Read

@@ -26,7 +26,7 @@ import (
 
 type thing struct{ N int64 }
 
-// kindIn puts entities with the IDs 1 to n into a space of a database.
+// kindIn puts n entities with the IDs 1 to n into a database, in the given kind and namespace.
 func kindIn(t *testing.T, client *datastore.Client, space keyspace.Space, n int64) {
 	t.Helper()
 	for from := int64(1); from <= n; from += 400 {
@@ -45,7 +45,8 @@ func kindIn(t *testing.T, client *datastore.Client, space keyspace.Space, n int6
 
 func at(id int64) *keyspace.Position { return keyspace.At(datastore.IDKey("K", id, nil)) }
 
-// where describes a position: its ID and namespace, or the space that it is before.
+// where describes a position as text: its ID and namespace. For a position without a key, it
+// describes the kind and namespace before which it is.
 func where(p *keyspace.Position) string {
 	switch {
 	case p == nil:
@@ -58,8 +59,8 @@ func where(p *keyspace.Position) string {
 	return fmt.Sprint(p.Key.ID)
 }
 
-// said describes a plan: its page, the next entity, and where the range is cut. It waits for the
-// boundaries.
+// said describes a plan as text: its page, the next entity, and where the range is cut. It waits
+// for the search for boundaries.
 func said(p Plan) string {
 	text := "nothing"
 	if n := len(p.At); n > 0 {
@@ -86,7 +87,7 @@ func said(p Plan) string {
 	return text
 }
 
-// plannerOf returns a planner of a job over a query, with pages of 10 entities.
+// plannerOf returns the planner of a job with pages of 10 entities.
 func plannerOf(client *datastore.Client, q query.Query, workers int64) *Planner {
 	p := &Planner{Paces: new(pace.Book[record.Ref]), Source: source.New(client, nil), Query: q,
 		Mode: function.Update}
@@ -94,7 +95,7 @@ func plannerOf(client *datastore.Client, q query.Query, workers int64) *Planner 
 	return p
 }
 
-// withKind runs a test in a bubble, with a database whose kind K has the entities 1 to n.
+// withKind runs a test in a synctest bubble. The kind K has entities with the IDs 1 to n.
 func withKind(t *testing.T, n int64, test func(t *testing.T, client *datastore.Client)) {
 	synctest.Test(t, func(t *testing.T) {
 		client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
@@ -107,7 +108,7 @@ func withKind(t *testing.T, n int64, test func(t *testing.T, client *datastore.C
 	})
 }
 
-// TestPlan plans ranges of a kind with the IDs 1 to 100, in pages of 10.
+// TestPlan checks the plans for ranges of a kind with the IDs 1 to 100, in pages of 10.
 func TestPlan(t *testing.T) {
 	none := func(*Planner) {}
 	fixed := func(first, fanOut int, bisect bool) func(*Planner) {
@@ -178,7 +179,8 @@ func TestPlan(t *testing.T) {
 	})
 }
 
-// TestSeek checks that boundaries are looked for only once the function has run long enough.
+// TestSeek checks that the search for boundaries starts only after the function has run long
+// enough.
 func TestSeek(t *testing.T) {
 	withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 		for ran, want := range map[time.Duration]int{worthSeeking - 1: 0, worthSeeking: 3} {
@@ -202,14 +204,15 @@ func TestSeek(t *testing.T) {
 	})
 }
 
-// TestGoOn processes a range of 35 entities in pages of 10, while it becomes shorter.
+// TestGoOn plans all pages of a range of 35 entities, in pages of 10. Meanwhile parts of the range
+// are given away.
 func TestGoOn(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 			p := plannerOf(client, query.Query{Kind: "K"}, 1)
 			defer p.Close()
 			if whole {
-				p.Paces.Expect(p.job.Ref(), 100) // they are small, so the stream reads entities in place of keys
+				p.Paces.Expect(p.job.Ref(), 100) // expect small entities, so that the stream reads them whole
 			}
 			r := &record.Range{ID: "r", PageSize: 10, Start: at(1), End: at(36), Workers: 1}
 			var all []string
@@ -234,7 +237,7 @@ func TestGoOn(t *testing.T) {
 				}
 				r = &record.Range{ID: r.ID + "+", PageSize: 10, Start: plan.Next, End: r.End, Workers: 1}
 				if plan.Next.Key.ID == 21 {
-					r.End = at(24) // the rest was given away
+					r.End = at(24) // the rest was given away to another task
 				}
 				p.GoOn(p.job, r)
 			}
@@ -248,7 +251,7 @@ func TestGoOn(t *testing.T) {
 	}
 }
 
-// TestOrder checks that positions outside the range or out of order are an error.
+// TestOrder checks that positions out of order, or outside of the range, cause an error.
 func TestOrder(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -275,7 +278,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestReader checks what a function gets: nothing, if the job reads keys only.
+// TestReader checks which entities a function gets. If the job reads only keys, it gets none.
 func TestReader(t *testing.T) {
 	for keysOnly, want := range map[bool]int{true: 0, false: 1} {
 		p := plannerOf(nil, query.Query{Kind: "K", KeysOnly: keysOnly}, 1)
@@ -290,7 +293,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestFew reads a page of a range. If the rest is for other tasks, the stream reads no more.
+// TestFew reads a page of a range whose rest is for other tasks. The stream must read no further
+// entities.
 func TestFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		em := emulator.ForTest(t, nil)

@@ -7,7 +7,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
-// pageSize returns how many entities the next page may have: at most size, and fewer if the job's
+// pageSize returns the largest number of entities for the next page: size, or fewer if the job's
 // rate is low.
 func (p *Planner) pageSize(size int) (int, error) {
 	rate, err := p.job.RateLimit()
@@ -22,8 +22,8 @@ func (p *Planner) pageSize(size int) (int, error) {
 	return p.atRate(rate, size), nil
 }
 
-// pageToCut returns the page size in which the planner measures ranges when it cuts them. At a low
-// rate pages are small. Then even a few entities are spread over all workers.
+// pageToCut returns the number of entities in a page of the job at its rate, for the decision where
+// to cut. At a low rate pages are small, so that even a few entities are divided among all workers.
 func (p *Planner) pageToCut() int64 {
 	rate, err := p.job.RateLimit()
 	if rate = rate.OfPages(); err != nil || rate == (pace.Limit{}) {
@@ -32,8 +32,7 @@ func (p *Planner) pageToCut() int64 {
 	return min(p.record.PageSize, int64(p.atRate(rate, int(p.job.PageSize))))
 }
 
-// atRate returns how many entities a page may have if the job is limited to rate. It returns at
-// most size.
+// atRate returns the largest number of entities for a page at the given rate, but at most size.
 func (p *Planner) atRate(rate pace.Limit, size int) int {
 	if rate == (pace.Limit{}) {
 		return size

@@ -10,15 +10,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestSize checks the size of a page of up to 100 entities at the rate of its job. The job has four
-// workers, and a page may wait for 10 seconds.
+// TestSize checks the number of entities in a page at various rates of a job. Without a rate it is
+// 100. The job has four workers, and a page may wait for 10 seconds.
 func TestSize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			name   string
 			mode   function.Mode
 			change func(j *record.Job)
-			known  bool // the pace was observed
+			known  bool // whether the time and writes per entity were measured
 			want   int
 		}{
 			{"no rate", function.Update, func(*record.Job) {}, false, 100},

@@ -8,13 +8,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// planSpaces plans a range that may have entities of several spaces. A space is one kind in one
-// namespace. Either it cuts the range between spaces, or the task processes one space after the
-// other.
+// planSpaces plans a range that may have several spaces. A space is one kind in one namespace. It
+// either cuts the range between spaces, or makes the task process one space after the other.
 //
-// If the result settled is true, found is the final plan: the range is cut, or what remains of a
-// space is one page. Otherwise the next page is in one space, and the caller plans it like any
-// other.
+// If the result settled is true, found is the final plan. Then the range is cut between spaces, or
+// the next page of entities is the rest of a space. Otherwise the next page lies within one space,
+// and the caller plans it as usual.
 func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (found Plan, settled bool, err error) {
 	r := p.record
 	if r.Kind != "" && !root {
@@ -23,7 +22,7 @@ func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 	if root {
 		pieces, err := p.listSpaces(ctx, s)
 		if err != nil || len(pieces) > 1 {
-			p.listed = "" // the part that the range keeps may be cut again
+			p.listed = "" // the first piece, which the task keeps, may be cut again
 			return Plan{Pieces: func() ([]split.Piece, error) { return pieces, nil }, First: true}, true, err
 		}
 	}
@@ -38,14 +37,14 @@ func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 	local := at[0].Space()
 	n := slices.IndexFunc(at, func(p *keyspace.Position) bool { return p.Space() != local })
 	switch {
-	case n > 0 && n <= size: // all of a space
+	case n > 0 && n <= size: // the rest of a space fits into the page
 		return Plan{At: at[:n], Next: at[n]}, true, nil
 	case len(at) <= size:
 		return Plan{At: at}, true, nil
 	case r.Kind != "":
 		return found, false, nil
 	}
-	if r.Solo { // the entities on a page of the job's size are suspected, and stay together
+	if r.Solo { // one of the entities in a page of the job's size may kill its process; they stay in one range
 		wide, err := p.ahead(p.keys.Peek(int(p.job.PageSize) + 1))
 		if err != nil {
 			return found, false, err
@@ -64,7 +63,7 @@ func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 }
 
 // listSpaces lists the kinds and namespaces of a range, and cuts the range between them. It does
-// that once for a range. It returns no pieces if the range should not be cut there.
+// this only once for a range. If the range should not be cut in this way, it returns no pieces.
 func (p *Planner) listSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
 	r := p.record
 	if r.Solo || r.Kind != "" || p.listed == r.ID || p.divided && s.Workers <= 1 {
@@ -80,8 +79,8 @@ func (p *Planner) listSpaces(ctx context.Context, s split.Piece) (pieces []split
 // mostSpaces is the largest number of spaces (a kind in a namespace) that one task lists.
 const mostSpaces = 10_000
 
-// cutSpaces cuts a range between its spaces, so that each piece has about the same number of
-// spaces.
+// cutSpaces cuts a range between its spaces: the pairs of kind and namespace. Each piece gets about
+// the same number of spaces.
 func (p *Planner) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
 	var all []keyspace.Space
 	next := p.Source.Spaces(ctx, p.Query, s.Start, s.End)
@@ -111,9 +110,9 @@ func (p *Planner) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.
 	return append(pieces, rest), nil
 }
 
-// Constants for ranges over several kinds and namespaces, called spaces. A range is cut into
-// spacesPerWorker pieces for each worker, because their sizes are unknown. One task processes up to
-// longWalk spaces one after the other.
+// Constants for ranges over several spaces (pairs of kind and namespace). A range is cut into
+// spacesPerWorker pieces for each worker, because the sizes of spaces are unknown. One task
+// processes up to longWalk spaces in turn.
 const (
 	spacesPerWorker = 4
 	longWalk        = 1000

@@ -10,7 +10,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestSpaces plans ranges of a query over the kinds K, with 5 entities, and L, with 25, in the
+// TestSpaces plans ranges over the kind K, with 5 entities, and the kind L, with 25, each in the
 // namespaces a and b.
 func TestSpaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// valuesIn returns the elements of a saved array. Any other value counts as an array with one
-// element.
+// valuesIn returns the elements of a value that was saved as an array. Any other value counts as an
+// array with one element. A value that was not saved has no elements.
 func valuesIn(saved any) []any {
 	switch v := saved.(type) {
 	case []any:
@@ -20,13 +20,14 @@ func valuesIn(saved any) []any {
 	return []any{saved}
 }
 
-// mostPairs is the largest number of pairs of elements that align compares, if a type does not save
-// what it has loaded.
+// mostPairs is the largest number of pairs of elements that inOrder compares, if a type does not
+// save its elements unchanged. For larger arrays the order counts as unknown.
 const mostPairs = 1 << 18
 
-// align returns, for each element of a stored array, the form in which it was saved, and whether
-// that is certain. If there are fewer saved elements than stored ones, it assumes that the missing
-// ones are empty: nulls, or values that omitempty leaves out.
+// align matches the stored elements of an array with the elements that a Go type saved right after
+// it loaded them. It returns the saved form of each stored element, and whether the match is
+// certain. If fewer elements were saved than are stored, it assumes that empty elements were left
+// out: nulls, or values that omitempty leaves out.
 func align(stored []*pb.Value, saved []any) (all []any, ok bool) {
 	for _, omitted := range []func(*pb.Value) bool{func(*pb.Value) bool { return false }, isNull, isEmpty} {
 		all, rest := make([]any, len(stored)), saved
@@ -48,8 +49,8 @@ func align(stored []*pb.Value, saved []any) (all []any, ok bool) {
 	return nil, false
 }
 
-// inOrder reports whether each element of an array was saved at its stored place. A type's Load or
-// Save may sort the elements.
+// inOrder reports whether the saved elements of an array are in the order of the stored ones. A
+// type's Load or Save may have sorted them.
 func inOrder(stored []*pb.Value, saved []any) bool {
 	var unlike []int
 	for i, el := range stored {
@@ -70,8 +71,8 @@ func inOrder(stored []*pb.Value, saved []any) bool {
 	return true
 }
 
-// isSavedAs reports whether a stored value may be saved in this form, by a type that saves what it
-// loads.
+// isSavedAs reports whether saved may be the saved form of a stored value, if a type loads that
+// value and saves it unchanged.
 func isSavedAs(stored *pb.Value, saved any) bool {
 	if isUnsaved(saved) {
 		return isEmpty(stored)
@@ -119,8 +120,8 @@ func isNull(v *pb.Value) bool {
 	return ok || v.GetValueType() == nil
 }
 
-// isEmpty reports whether a stored value is loaded as an empty one. The client does not save an
-// empty value if the field has omitempty.
+// isEmpty reports whether the Go client would load a stored value as an empty Go value. With
+// omitempty, the client does not save an empty value.
 func isEmpty(v *pb.Value) bool {
 	switch x := v.GetValueType().(type) {
 	case *pb.Value_BooleanValue:

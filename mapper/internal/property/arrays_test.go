@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// wire returns a value in its stored form, without a flag.
+// wire returns a Go value as the protocol's message, without an index flag or a meaning.
 func wire(t *testing.T, v any) *pb.Value {
 	t.Helper()
 	w, err := pbvalue.Of(v, false)
@@ -27,7 +27,7 @@ func arrayOf(all ...*pb.Value) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: all}}}
 }
 
-// edited returns the entity to store after a function has changed it.
+// edited loads a stored entity, lets fn change the value, and returns the entity to store.
 func edited[T any](t *testing.T, stored map[string]*pb.Value, fn func(*T)) (*pb.Entity, error) {
 	t.Helper()
 	key := datastore.IDKey("K", 1, nil)
@@ -46,14 +46,15 @@ func edited[T any](t *testing.T, stored map[string]*pb.Value, fn func(*T)) (*pb.
 	return is, err
 }
 
-// An edit applies a function to a stored entity.
+// An edit loads a stored entity, changes the value by a function, and returns the entity to store.
 type edit func(stored map[string]*pb.Value) (*pb.Entity, error)
 
 func editOf[T any](t *testing.T, fn func(*T)) edit {
 	return func(stored map[string]*pb.Value) (*pb.Entity, error) { return edited(t, stored, fn) }
 }
 
-// tagsOf edits the property Tags of a list, which has another property before it.
+// tagsOf returns an edit by fn of the property Tags in a PropertyList. Tags is the second property
+// there.
 func tagsOf(t *testing.T, fn func(v any) any) edit {
 	return editOf(t, func(v *datastore.PropertyList) { (*v)[1].Value = fn((*v)[1].Value) })
 }
@@ -79,7 +80,8 @@ func (s *sortsItself) Load(p []datastore.Property) error {
 
 func (s *sortsItself) Save() ([]datastore.Property, error) { return datastore.SaveStruct(s) }
 
-// TestArrays changes arrays that are stored in other forms than the client's.
+// TestArrays changes arrays that are stored in forms that the Go client would not write, such as a
+// single value in place of an array.
 func TestArrays(t *testing.T) {
 	null, empty, a, b, x := wire(t, nil), wire(t, ""), wire(t, "a"), wire(t, "b"), wire(t, "x")
 	special := &pb.Value{ValueType: a.ValueType, Meaning: 15, ExcludeFromIndexes: true}
@@ -165,7 +167,8 @@ func TestArrays(t *testing.T) {
 	}
 }
 
-// TestEqualStructs removes elements that are equal in everything that the type declares.
+// TestEqualStructs removes one of two structs that are equal in Go. If they differ in undeclared
+// properties, it is unknown which one was removed, so that is an error.
 func TestEqualStructs(t *testing.T) {
 	with := func(b string) *pb.Value { return wire(t, nested(prop("A", int64(1)), prop("B", b))) }
 	type items struct{ Items []item }
@@ -240,14 +243,14 @@ func TestFlattenedSlices(t *testing.T) {
 	}
 }
 
-// A pair loads and saves itself with the client's functions.
+// A pair loads and saves itself with the Go client's functions.
 type pair struct{ A, B int64 }
 
 func (p *pair) Load(all []datastore.Property) error { return datastore.LoadStruct(p, all) }
 func (p *pair) Save() ([]datastore.Property, error) { return datastore.SaveStruct(p) }
 
-// TestZeroIsNoMovedNull sets a property to zero. Another property's null was saved as zero, too,
-// but it must not count as moved.
+// TestZeroIsNoMovedNull sets the property A to zero. The null of another property B is also saved
+// as zero by its Go type. That null must not be stored as A, as if B had been renamed.
 func TestZeroIsNoMovedNull(t *testing.T) {
 	stored := map[string]*pb.Value{"A": wire(t, int64(5)), "B": wire(t, nil)}
 	is, err := edited(t, stored, func(v *pair) { v.A, v.B = 0, 7 })

@@ -14,18 +14,18 @@ import (
 	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
-// errTwins is the error if a function removes one of several elements that are equal in Go, but
-// stored differently: it is unknown which one.
+// errTwins is the error if a function removes one of several elements that are equal in Go but
+// stored differently. It is unknown which of the stored elements was removed.
 var errTwins = errors.New("some of its elements are equal in the Go type and are stored differently, " +
 	"so it is unknown which of them were removed")
 
-// elements returns the new stored form of an array. The elements saved right after loading are
-// before, and the elements saved now are after. An element in both stays as stored, even at another
-// place.
+// elements returns the array to store after a function has changed it. The stored elements are old.
+// The type saved them as before right after loading, and saves the array as after now. An element
+// in both before and after stays as stored, even if it has moved.
 //
-// Elements that differ are merged with the stored elements at their places, if all changes are in
-// place: then all others have stayed. Otherwise it is unknown which stored element a changed one
-// was. If that would lose something, elements returns an error.
+// If all changes were made in place, each changed element is merged with the stored element at its
+// place. Otherwise it is unknown from which stored element a changed element comes. If a guess
+// could lose data, elements returns an error.
 func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bool, s *schema) ([]*pb.Value, error) {
 	places := placing(before, after)
 	switch {
@@ -62,7 +62,8 @@ func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bo
 	return slices.DeleteFunc(all, func(v *pb.Value) bool { return v == nil }), nil
 }
 
-// stays returns the stored form of an element that was saved in the same form before and after.
+// stays returns what to store for an element that was saved in the same form before and after the
+// function. Nil means nothing.
 func (m merger) stays(old *pb.Value, before, after any, noIndex, flags bool, s *schema) (*pb.Value, error) {
 	switch {
 	case m.resaves && isUnsaved(after):
@@ -75,7 +76,7 @@ func (m merger) stays(old *pb.Value, before, after any, noIndex, flags bool, s *
 	return old, nil
 }
 
-// places say at which places the elements of an array were before the function.
+// places compare an array's saved elements before and after the function.
 type places struct {
 	from    []int  // for each element, its place before the change; -1: the element is new
 	kept    []bool // for each place before the change, whether its element is still in the array
@@ -103,7 +104,8 @@ func placing(before, after []any) places {
 	return p
 }
 
-// loses reports whether a removed element had something that its Go type does not hold.
+// loses reports whether a removed element had data that its Go type does not hold, such as an
+// undeclared property.
 func (p places) loses(old []*pb.Value, before []any) bool {
 	for i, el := range old {
 		if !p.kept[i] && loses(el, before[i]) {
@@ -113,9 +115,9 @@ func (p places) loses(old []*pb.Value, before []any) bool {
 	return false
 }
 
-// left returns the earlier places of the elements, if elements were removed and nothing else was
-// changed. Where several places are possible, it picks the first one. It returns nil if something
-// else was changed.
+// left returns, for each element in after, its place in before, if the function only removed
+// elements. If an element may come from several places, left takes the first one. If the function
+// did anything else, left returns nil.
 func left(before, after []any) []int {
 	if len(after) >= len(before) {
 		return nil
@@ -132,14 +134,14 @@ func left(before, after []any) []int {
 	return places
 }
 
-// shifts reports whether the remaining elements may have come from other places than left has
-// returned, and are stored differently there.
+// shifts reports whether the removal of elements is ambiguous: a remaining element may come from
+// another place than left has returned, and the element there is stored differently.
 func (m merger) shifts(old []*pb.Value, before, after []any, places []int, flags bool) bool {
 	last := len(before)
 	for i := len(after) - 1; i >= 0; i-- {
 		for last--; !equalValues(before[last], after[i]); last-- {
 		}
-		for at := places[i] + 1; at <= last; at++ { // the element may come from each of these places
+		for at := places[i] + 1; at <= last; at++ { // the element may also come from one of these places
 			if equalValues(before[at], after[i]) && m.unlike(old[places[i]], old[at], after[i], flags) {
 				return true
 			}
@@ -148,8 +150,8 @@ func (m merger) shifts(old []*pb.Value, before, after []any, places []int, flags
 	return false
 }
 
-// twins reports whether an element was removed that is equal in Go to one that was kept, but stored
-// differently.
+// twins reports whether the function removed an element that equals a remaining one in Go, and is
+// stored differently.
 func (m merger) twins(old []*pb.Value, before []any, kept []bool, flags bool) bool {
 	type group struct {
 		first              int
@@ -172,9 +174,9 @@ func (m merger) twins(old []*pb.Value, before []any, kept []bool, flags bool) bo
 	return false
 }
 
-// unlike reports whether two stored elements, which the client saves in the same form, differ in
-// something that must be kept. If flags is set, it ignores their index flags, because the element
-// that stays gets a new one.
+// unlike reports whether two stored elements with the same saved form differ in something that must
+// be kept. If flags is set, different index flags do not count, because the remaining element gets
+// a new flag.
 func (m merger) unlike(a, b *pb.Value, saved any, flags bool) bool {
 	if same(a, b) || flags && same(flagged(a, false), flagged(b, false)) {
 		return false
@@ -182,8 +184,9 @@ func (m merger) unlike(a, b *pb.Value, saved any, flags bool) bool {
 	return !m.resaves || loses(a, saved) || loses(b, saved)
 }
 
-// placesOf returns the earlier place of each element, or -1 for a new one. An element that equals
-// the one at its place has not moved. Equal elements that have moved keep their order.
+// placesOf returns, for each element in after, its place in before, or -1 for a new element. An
+// element that equals the one at the same place counts as not moved. Equal elements that have moved
+// keep their order.
 func placesOf(before, after []any) []int {
 	from, used := make([]int, len(after)), make([]bool, len(before))
 	keep := func(i, at int) { from[i], used[at] = at, true }
@@ -226,9 +229,9 @@ func placesOf(before, after []any) []int {
 	return from
 }
 
-// appendText appends to b a text that identifies a value. Values that are equal according to
-// equalValues have the same text. Different values have different texts if the client can read
-// their types. Values of other types, which a Save may return, may share a text.
+// appendText appends a text to b that identifies a property's value, for use as a key of a map.
+// Equal values have equal texts. Different values have different texts, except values of types that
+// the Go client does not read. A type's own Save may return such values.
 func appendText(b []byte, v any) []byte {
 	text := func(kind byte, s string) []byte {
 		b = binary.AppendUvarint(append(b, kind), uint64(len(s)))
@@ -282,7 +285,7 @@ func appendText(b []byte, v any) []byte {
 	return text('?', fmt.Sprintf("%T %v", v, v)) // a type that the client does not read
 }
 
-// mixedFlags reports whether some elements are indexed, and others are not.
+// mixedFlags reports whether some elements of an array are indexed and others are not.
 func mixedFlags(all []*pb.Value) bool {
 	return slices.ContainsFunc(all, func(v *pb.Value) bool {
 		return v.GetExcludeFromIndexes() != all[0].GetExcludeFromIndexes()

@@ -7,8 +7,8 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// Indexed returns the values by which the index of a property has an entity, in the client's types.
-// See [value.Indexed].
+// Indexed returns the values under which an index on a property lists the entity, in the Go
+// client's types. It is [value.Indexed] for these types.
 func Indexed(e *pb.Entity, name string) (values []any) {
 	for _, v := range value.Indexed(e, name) {
 		values = append(values, pbvalue.Go(v))

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// TestIndexed has elements with flags of their own, and names with dots.
+// TestIndexed checks arrays whose elements have different index flags, and names with dots.
 func TestIndexed(t *testing.T) {
 	text := func(s string, unindexed bool) *pb.Value {
 		return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: s}, ExcludeFromIndexes: unindexed}

@@ -8,14 +8,14 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// errLoose is the error for a changed value that the client would save wrongly: an entity that is
-// held in an interface.
+// errLoose is the error for a changed value in which an interface holds a *datastore.Entity. The
+// client would not save that as an entity, but as the fields of the Go struct.
 var errLoose = errors.New("it holds a *datastore.Entity in an interface, and the Go client saves that as the fields " +
 	"of the struct " +
 	"datastore.Entity: have a field of a type of its own, or a datastore.PropertyList for the whole entity")
 
-// checkLoose returns an error if a function has changed a value that the client would save as
-// something else, see errLoose.
+// checkLoose returns errLoose if a function has changed a value that contains an entity in an
+// interface.
 func (h habits) checkLoose(v reflect.Value, before, after []datastore.Property) error {
 	if h.loose && !equalProperties(before, after) && holdsLoose(v) {
 		return errLoose
@@ -23,7 +23,7 @@ func (h habits) checkLoose(v reflect.Value, before, after []datastore.Property) 
 	return nil
 }
 
-// looseSome reports whether a type contains interfaces.
+// looseSome reports whether a type contains interfaces, which may hold an entity (see errLoose).
 func looseSome(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if t = elementType(t); seen[t] || savesItself(t) || slices.Contains(leaves, t) {
 		return false
@@ -42,7 +42,7 @@ func looseSome(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// holdsLoose reports whether an interface in a value holds an entity.
+// holdsLoose reports whether an interface inside a value holds a *datastore.Entity.
 func holdsLoose(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Interface:

@@ -16,24 +16,25 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// errUnkept is the error for a change that would lose something which the Go type does not hold.
+// errUnkept is the error for a change that would lose stored data which the Go type does not hold,
+// such as an undeclared property.
 var errUnkept = errors.New("changing it would drop properties or keys of entities inside it that the Go type " +
 	"does not declare")
 
-// A merger makes the new stored form of an entity that a function has changed, from the stored
-// entity. Values that are saved in the same form before and after the function stay as stored, bit
-// for bit. Values that are not saved at all stay, too. Only values that differ are converted;
-// inside arrays and entities, only the parts that differ.
+// A merger makes the entity to store after a function has changed the Go value of a stored entity.
+// Values that are saved in the same form before and after the function stay as stored, bit for bit.
+// Stored values that the type does not save stay, too. Only values that differ are converted.
+// Inside arrays and entities, only the parts that differ are converted.
 type merger struct {
 	resaves bool            // whether values that do not differ are converted, too, as the client's Put would do
 	own     *pb.PartitionId // project and namespace of the stored entity
 }
 
 // merge returns the entity to store, and the names of the properties that differ from the stored
-// ones. before has the properties saved right after loading, and after has the properties saved
-// now. The type declares all properties in both, and all properties of its schema, if it has one.
-// The unindexed argument says that the entity is inside an unindexed value. The result may share
-// values with stored.
+// ones. The argument before has the properties that were saved right after loading, and after has
+// the properties that are saved now. If the type is a struct, s is its schema, and declares all of
+// these properties. The argument unindexed says that the entity is inside an unindexed value. The
+// result may share values with stored.
 func (m merger) merge(
 	stored *pb.Entity, before, after []datastore.Property, s *schema, unindexed bool,
 ) (whole *pb.Entity, changed []string, err error) {
@@ -83,8 +84,8 @@ func (m merger) merge(
 	return whole, changed, nil
 }
 
-// removed returns the edits that remove stored properties. These are the properties that are no
-// longer saved.
+// removed returns edits that remove the properties which the Go value saved before the function,
+// but does not save any more. A nil value in the result means removal.
 func (m merger) removed(
 	stored *pb.Entity, before []datastore.Property, is func(string) *datastore.Property, s *schema,
 ) map[string]*pb.Value {
@@ -104,8 +105,8 @@ func (m merger) removed(
 	return edits
 }
 
-// withEdits returns an entity with edited properties, and the names of these. A nil edit removes
-// the property.
+// withEdits returns a copy of an entity with some properties replaced, and the names of these
+// properties. A nil edit removes the property.
 func withEdits(stored *pb.Entity, edits map[string]*pb.Value) (whole *pb.Entity, changed []string) {
 	if len(edits) == 0 {
 		return stored, nil
@@ -125,8 +126,8 @@ func withEdits(stored *pb.Entity, edits map[string]*pb.Value) (whole *pb.Entity,
 	return whole, changed
 }
 
-// checkValue returns an error for a value that no property can have. A type's Save may return such
-// a value.
+// checkValue returns an error for a value of a Go type that no property can have. A type's own Save
+// may return such a value.
 func checkValue(v any) error {
 	switch x := plainValue(v).(type) {
 	case nil, bool, int64, float64, string, []byte, time.Time, datastore.GeoPoint, *datastore.Key, unsaved, omitted:
@@ -151,20 +152,22 @@ func checkValue(v any) error {
 	}
 }
 
-// A moves finds properties that were renamed, in types that do not declare names, such as a
-// PropertyList. A property p is a renamed one if its value is new under its name, and equals the
-// stored value of another name. That other name was removed, or has a new value, too.
+// A moves finds properties that a function has renamed, in types without a schema, such as a
+// PropertyList. So a renamed property keeps its stored form. A property counts as renamed if its
+// value is new under its name, and equals the earlier value of another name. That other name must
+// have been removed, or have a new value.
 type moves struct {
 	stored *pb.Entity
 	before []datastore.Property
-	// returns the property that is saved under a name after the function
+	// The function is returns the property that is saved now under a name.
 	is    func(name string) *datastore.Property
-	taken map[string]bool // the names whose stored values were already found
-	// whether a renamed value gets the index flag with which it is saved
+	taken map[string]bool // the earlier names for which a renamed property was already found
+	// flags says that a renamed value gets the index flag with which it is saved.
 	flags bool
 }
 
-// find returns the stored value of the property that was renamed to p, or nil.
+// find returns the stored value of the property that was renamed to p, or nil if p is no renamed
+// property.
 func (m *moves) find(p datastore.Property, unindexed bool) *pb.Value {
 	for _, b := range m.before {
 		old := m.stored.GetProperties()[b.Name]
@@ -190,8 +193,8 @@ func (m *moves) find(p datastore.Property, unindexed bool) *pb.Value {
 	return nil
 }
 
-// value returns the new stored form of a property whose old stored form is old. Right after loading
-// it was saved as b; nil: it was not saved.
+// value returns the value to store for the property p, whose stored value is old. Right after
+// loading, the property was saved as b, or not at all if b is nil.
 func (m merger) value(
 	old *pb.Value, b *datastore.Property, p datastore.Property, s *schema, unindexed bool,
 ) (*pb.Value, error) {
@@ -205,8 +208,9 @@ func (m merger) value(
 	return m.saved(old, b.Value, p.Value, noIndex, m.resaves || b.NoIndex != p.NoIndex, s)
 }
 
-// saved returns the new stored form of a value. It was saved as before right after loading, and is
-// saved as after now. If flags is set, unchanged parts also get the new index flag.
+// saved returns the value to store in place of the stored value old. The argument before is the
+// value as it was saved right after loading, and after is the value as it is saved now. If flags is
+// set, unchanged parts also get the new index flag.
 func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *schema) (*pb.Value, error) {
 	b, wasEntity := before.(*datastore.Entity)
 	a, isEntity := after.(*datastore.Entity)
@@ -215,7 +219,7 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 		if err != nil {
 			return nil, err
 		}
-		if !a.Key.Equal(b.Key) { // the Go type may not have the key where it is not changed
+		if !a.Key.Equal(b.Key) { // a type that does not hold the key saves none in both
 			whole = &pb.Entity{Key: pbvalue.Key(a.Key), Properties: whole.GetProperties()}
 		}
 		return like(old, &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: whole}}, noIndex, flags), nil
@@ -252,8 +256,8 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 	return v, err
 }
 
-// like returns v with the meaning and the index flag of the value old, which it replaces. If flags
-// is set, v gets the new index flag.
+// like sets the meaning and the index flag of v to the ones of old, which v replaces, and returns
+// v. If flags is set, v gets the index flag noIndex instead.
 func like(old, v *pb.Value, noIndex, flags bool) *pb.Value {
 	v.Meaning, v.ExcludeFromIndexes = old.GetMeaning(), noIndex
 	if !flags {
@@ -262,8 +266,8 @@ func like(old, v *pb.Value, noIndex, flags bool) *pb.Value {
 	return v
 }
 
-// flagged returns the value with another index flag. Everything inside an unindexed value becomes
-// unindexed.
+// flagged returns a copy of the value with the index flag noIndex. In an unindexed entity, all
+// properties become unindexed, at every depth.
 func flagged(v *pb.Value, noIndex bool) *pb.Value {
 	v = pbvalue.CloneValue(v)
 	if elements := v.GetArrayValue().GetValues(); len(elements) > 0 {
@@ -283,7 +287,7 @@ func flagged(v *pb.Value, noIndex bool) *pb.Value {
 	return v
 }
 
-// sameBut reports whether two values are the same except for index flags and meanings. It returns
+// sameBut reports whether two values differ at most in their index flags and meanings. It returns
 // false for arrays and entities.
 func sameBut(old, v *pb.Value) bool {
 	switch x := old.GetValueType().(type) {
@@ -302,8 +306,8 @@ func sameBut(old, v *pb.Value) bool {
 // same reports whether two values are stored in the same way.
 func same(a, b *pb.Value) bool { return pbvalue.Same(a, b) }
 
-// loses reports whether a stored value has something that its saved form lacks, such as a property
-// that the Go type does not declare. Only entities, and arrays of them, can have that.
+// loses reports whether a stored value has data that its saved form lacks, such as a property that
+// the Go type does not declare. Only entities, and arrays of entities, can have such data.
 func loses(old *pb.Value, saved any) bool {
 	if array := old.GetArrayValue(); array != nil {
 		to, ok := saved.([]any)
@@ -338,7 +342,7 @@ func loses(old *pb.Value, saved any) bool {
 	return false
 }
 
-// withoutProject returns a key in the client's form. Such a key has no project.
+// withoutProject returns a copy of a key without its project, as the Go client makes keys.
 func withoutProject(k *pb.Key) *pb.Key {
 	all := &pb.Key{Path: k.GetPath()}
 	if namespace := k.GetPartitionId().GetNamespaceId(); namespace != "" {

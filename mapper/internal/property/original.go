@@ -16,25 +16,25 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// An Original is an entity in its state before a function that may change it. Saving a whole struct
-// takes about as long as everything else that is done for an entity. So most fields are compared
-// with the stored values, and only those that differ are saved. The other fields are saved before
-// and after the function.
+// An Original remembers a stored entity and the Go value that was loaded from it, to find out what
+// a function changes. Saving a whole struct takes about as long as all other work for an entity. So
+// most fields are compared with the stored values, and only fields that differ are saved. The other
+// fields are saved before and after the function.
 type Original[T any] struct {
 	stored *pb.Entity
 	shape  *shape
-	saved  []twice // properties of the fields that are not plain, or of the whole value, saved before the function
+	saved  []twice // the fields that are not plain, or the whole value, as saved before the function
 	lists  bool    // whether T is a PropertyList, so that the stored properties are the saved ones
 }
 
-// A twice has the properties of a value that was saved before the function. It was saved twice if
-// saving may change the value: for example, a Save may count its calls.
+// A twice holds a value as it was saved before the function. If saving changes the value, it was
+// saved a second time. For example, a Save may count its calls.
 type twice struct{ first, again []datastore.Property }
 
-// before returns the properties saved before the function that are compared with after, the ones
-// saved after it. A property that differs only because of the act of saving must not look like a
-// change by the function. So it returns the first save if after equals it, and otherwise the second
-// save. Then a change is stored as the client's Put would store it.
+// before returns the earlier save to compare with after, the save after the function. A property
+// that changes with every save must not look like a change by the function. So if the first save
+// equals after, before returns the first save, and otherwise the second one. Then a real change is
+// stored as the Go client's Put would store it.
 func (s twice) before(after []datastore.Property, resaves bool) []datastore.Property {
 	if s.again == nil || resaves || equalProperties(s.first, after) {
 		return s.first
@@ -44,8 +44,8 @@ func (s twice) before(after []datastore.Property, resaves bool) []datastore.Prop
 
 var listType = reflect.TypeFor[datastore.PropertyList]()
 
-// LoadOriginal loads a stored entity into *v as [Load] does, and returns the Original to find later
-// changes.
+// LoadOriginal loads a stored entity into *v as [Load] does. It returns an Original, which later
+// finds the changes of *v.
 func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original[T], error) {
 	if err := LoadStored(key, stored, v); err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original
 		if err := save(alone.Interface(), p.habits); err != nil {
 			return nil, err
 		}
-		is.Field(p.field).Set(alone.Elem().Field(0)) // saving may have changed it
+		is.Field(p.field).Set(alone.Elem().Field(0)) // saving may have changed the field
 	}
 	if changes { // the function gets a freshly loaded value, because saving has changed this one
 		*v = *new(T)
@@ -85,10 +85,10 @@ func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original
 	return o, nil
 }
 
-// Changes returns the entity to store after the function, and the names of the properties that
-// differ from the stored ones. Values that the function did not change stay as stored. Changed and
-// new values are stored as the client's Put would store them. If resaves is set, that applies to
-// everything that T declares. The result may share values with the stored entity.
+// Changes returns the entity to store after the function has changed *v, and the names of the
+// properties that differ from the stored ones. Unchanged values stay as stored. Changed and new
+// values are stored as the Go client's Put would store them. If resaves is set, all values that T
+// declares are. The result may share values with the stored entity.
 func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []string, err error) {
 	s, m := schemaOrNone(reflect.TypeFor[T]()), merger{resaves, o.stored.GetKey().GetPartitionId()}
 	if o.shape.parts == nil {
@@ -131,7 +131,7 @@ func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []s
 	return m.merge(o.stored, before, after, s, false)
 }
 
-// before returns the properties that a plain part would have had right after it was loaded from the
+// before returns the properties that a plain field was saved as right after it was loaded from the
 // stored value old.
 func (p part) before(old *pb.Value) ([]datastore.Property, error) {
 	if p.scalar && fits(old, p.alone.Field(0).Type) {
@@ -146,7 +146,7 @@ func (p part) before(old *pb.Value) ([]datastore.Property, error) {
 	return p.save(v)
 }
 
-// habits say what a type, or a type inside it, may do when it is saved.
+// habits say how a type, or a type inside it, may deviate from a plain struct when it is saved.
 type habits struct {
 	saves bool // whether the type saves itself
 	omits bool // whether the type leaves out elements of slices when it is saved
@@ -158,8 +158,8 @@ func habitsOf(t reflect.Type, tag string) habits {
 		looseSome(t, make(map[reflect.Type]bool))}
 }
 
-// save saves the value that src points to, with all elements of its slices. The result has the
-// types that the client reads.
+// save saves the value that src points to. The result has values of the types that the Go client
+// reads, and all elements of slices, also the ones that the client would leave out.
 func (h habits) save(src any) ([]datastore.Property, error) {
 	properties, err := Save(src)
 	if h.saves {
@@ -171,8 +171,8 @@ func (h habits) save(src any) ([]datastore.Property, error) {
 	return properties, err
 }
 
-// saveApart saves the value that src points to. The result shares nothing with the value that could
-// be changed in place.
+// saveApart saves the value that src points to. A later change of the value does not change the
+// result.
 func (h habits) saveApart(src any) ([]datastore.Property, error) {
 	properties, err := h.save(src)
 	for i, p := range properties {
@@ -181,8 +181,8 @@ func (h habits) saveApart(src any) ([]datastore.Property, error) {
 	return properties, err
 }
 
-// saveTwice saves the value that src points to, and saves it again if the first save may have
-// changed it.
+// saveTwice saves the value that src points to. If its type has its own Save, it saves again, and
+// keeps the second result if that differs.
 func (h habits) saveTwice(src any) (saved twice, err error) {
 	if saved.first, err = h.saveApart(src); err != nil || !h.saves {
 		return saved, err
@@ -194,7 +194,8 @@ func (h habits) saveTwice(src any) (saved twice, err error) {
 	return saved, err
 }
 
-// A part is one field of a struct, which is saved alone with the same result as in the struct.
+// A part is one field of a struct. It can be saved without the rest of the struct, and is then
+// saved as in the struct.
 type part struct {
 	field int
 	name  string
@@ -206,7 +207,7 @@ type part struct {
 	noIndex bool
 }
 
-// after returns the properties that a part of the value whole is saved as.
+// after returns the properties that the part is saved as. The struct that contains it is whole.
 func (p part) after(whole reflect.Value) ([]datastore.Property, error) {
 	if !p.scalar {
 		return p.save(p.of(whole).Interface())
@@ -227,7 +228,7 @@ func (p part) after(whole reflect.Value) ([]datastore.Property, error) {
 	return []datastore.Property{saved}, nil
 }
 
-// isScalar reports whether part.after knows how the client saves a plain type.
+// isScalar reports whether a type is simple enough for part.after to save it without the Go client.
 func isScalar(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Bool, reflect.String, reflect.Float64, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32,
@@ -237,8 +238,8 @@ func isScalar(t reflect.Type) bool {
 	return t == timeType
 }
 
-// fits reports whether the client loads a scalar type from this kind of stored value, and saves it
-// as the same kind.
+// fits reports whether the Go client loads this kind of stored value into a scalar type, and saves
+// it as the same kind again.
 func fits(v *pb.Value, t reflect.Type) bool {
 	switch v.GetValueType().(type) {
 	case *pb.Value_BooleanValue:
@@ -255,14 +256,14 @@ func fits(v *pb.Value, t reflect.Type) bool {
 	return false
 }
 
-// of returns a pointer to a struct that has only this part of whole.
+// of returns a pointer to a struct that has only this field, with its value from the struct whole.
 func (p part) of(whole reflect.Value) reflect.Value {
 	v := reflect.New(p.alone)
 	v.Elem().Field(0).Set(whole.Field(p.field))
 	return v
 }
 
-// stores reports whether a plain field equals its stored value.
+// stores reports whether the value of a plain field equals the stored value.
 func (p part) stores(f reflect.Value, stored *pb.Value) bool {
 	if f.Kind() != reflect.Slice || f.Type().Elem().Kind() == reflect.Uint8 {
 		return storedAs(stored, f)
@@ -295,8 +296,9 @@ func shapeOf(t reflect.Type) *shape {
 	return s.(*shape)
 }
 
-// partsOf returns the parts of a type, or none if it must be saved as a whole. That is a type that
-// saves itself, has embedded fields, or could have two fields with one name.
+// partsOf returns the fields of a struct type that can be saved one by one. It returns none if the
+// value must be saved as a whole: if the type saves itself, has embedded fields, or could save two
+// fields under one name.
 func partsOf(t reflect.Type) []part {
 	if t.Kind() != reflect.Struct || savesItself(t) {
 		return nil
@@ -315,7 +317,7 @@ func partsOf(t reflect.Type) []part {
 		if name == "" {
 			name = f.Name
 		}
-		if names[name] || strings.Contains(name, ".") { // a dot as in the names of flattened fields
+		if names[name] || strings.Contains(name, ".") { // the name of a flattened field's property also has a dot
 			return nil
 		}
 		names[name] = true
@@ -338,7 +340,7 @@ func savesItself(t reflect.Type) bool {
 	return t.Implements(loadSaver) || reflect.PointerTo(t).Implements(loadSaver)
 }
 
-// savesSome reports whether a type, or one in it, saves itself.
+// savesSome reports whether a type, or a type inside it, has its own Save.
 func savesSome(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if partSavesItself(t) {
 		return true
@@ -362,7 +364,7 @@ var (
 	keyType  = reflect.TypeFor[*datastore.Key]()
 )
 
-// isPlain reports whether part.stores can compare values of a type.
+// isPlain reports whether values of a type can be compared with stored values, without saving them.
 func isPlain(t reflect.Type) bool {
 	if t == timeType || t == keyType {
 		return true

@@ -88,7 +88,7 @@ func (s *shades) Save() (p []datastore.Property, err error) {
 	return p, nil
 }
 
-// image returns the entity as which properties are stored.
+// image returns an entity with the given properties, as the Go client's Put would store it.
 func image(t *testing.T, stored []datastore.Property) *pb.Entity {
 	t.Helper()
 	e, err := pbvalue.Entity(datastore.IDKey("K", 1, nil), stored, false)
@@ -98,8 +98,8 @@ func image(t *testing.T, stored []datastore.Property) *pb.Entity {
 	return e
 }
 
-// TestOriginal changes fields at random, and resaves. The result must equal the client's Put of the
-// value, plus everything that the type does not declare.
+// TestOriginal changes random fields, and resaves some entities. The result must be the entity that
+// the Go client's Put would store, plus all properties that the type does not declare.
 func TestOriginal(t *testing.T) {
 	testflag.Sequential(t)
 	rng := testflag.Rand(t)
@@ -260,8 +260,9 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestOriginalOfStateful has a type that changes whenever it is saved. That alone is not a change.
-// If the function changes something, it happens once, as in the client's Put.
+// TestOriginalOfStateful uses a type that changes at every save. If the function changes nothing,
+// no change may be found. If it does, the stored value must be as after one save, as by the Go
+// client's Put.
 func TestOriginalOfStateful(t *testing.T) {
 	field := props{{Name: "Name", Value: "a"}, {Name: "Rev", Value: nested(prop("N", int64(5)), prop("Of", "a"))}}
 	revOf := func(v any) any { return v.(*datastore.Entity).Properties[0].Value }

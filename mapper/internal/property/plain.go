@@ -9,8 +9,9 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// plainProperties returns properties with values in the types that the client reads, also inside
-// entities. It sorts the properties of such entities by name. It does not change its argument.
+// plainProperties converts the values of properties to the types that the Go client returns when it
+// reads, also inside entities. Properties inside entities are sorted by name. It does not change
+// its argument.
 func plainProperties(properties []datastore.Property) []datastore.Property {
 	own := false
 	for i, p := range properties {
@@ -26,8 +27,8 @@ func plainProperties(properties []datastore.Property) []datastore.Property {
 	return properties
 }
 
-// plainWhole returns a value in the types that the client reads. It also returns whether that is
-// another value.
+// plainWhole converts a value, with everything inside, to the types that the Go client returns when
+// it reads. The result changed says whether the returned value is another one.
 func plainWhole(v any) (_ any, changed bool) {
 	switch v := v.(type) {
 	case nil, bool, int64, float64, string, []byte, time.Time, datastore.GeoPoint:
@@ -65,7 +66,8 @@ func plainWhole(v any) (_ any, changed bool) {
 	return plain, true
 }
 
-// plainValue returns a value, which may be saved, in the type that the client would read.
+// plainValue converts a value that a type's Save may return to the type that the Go client returns
+// when it reads. It does not look into arrays and entities.
 func plainValue(v any) any {
 	switch v := v.(type) {
 	case nil, bool, int64, float64, string, []byte, time.Time, []any, datastore.GeoPoint:

@@ -16,10 +16,10 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// noField is the reason in the client's error for a property that a struct does not declare.
+// noField is the reason in the Go client's error for a property that a struct does not declare.
 const noField = "no such struct field"
 
-// keyField is the client's name for the field of a struct's own key.
+// keyField is the Go client's name for the field of a struct's own key.
 const keyField = "__key__"
 
 // Load loads properties into *v. It skips properties that T does not declare. If a property does
@@ -39,9 +39,9 @@ func Load[T any](key *datastore.Key, properties []datastore.Property, v *T) erro
 	return datastore.LoadStruct(v, fitting)
 }
 
-// LoadStored loads a stored entity into *v, as [Load] does with its properties. It does not even
-// convert properties that T does not declare. The result shares nothing with stored that could be
-// changed in place.
+// LoadStored loads a stored entity into *v, with the same result as [Load] with its properties. It
+// is faster, because it does not convert properties that T does not declare. A later change of *v
+// does not change stored.
 func LoadStored[T any](key *datastore.Key, stored *pb.Entity, v *T) error {
 	if _, ok := any(v).(datastore.PropertyLoadSaver); ok {
 		return Load(key, pbvalue.Properties(stored), v)
@@ -61,8 +61,9 @@ func LoadStored[T any](key *datastore.Key, stored *pb.Entity, v *T) error {
 	return Load(key, rest, v)
 }
 
-// load loads a stored value into a field if the field has the usual type for it, and returns true
-// if it did. The client's load gives the same result, but takes longer than the rest of an Update.
+// load loads a stored value into a struct's field, and returns true, if the field has the usual
+// type for that value. The Go client's load gives the same result, but takes longer than the rest
+// of an entity's update. If load returns false, the caller must use the client.
 func load(v *pb.Value, f reflect.Value) bool {
 	t := f.Type()
 	elements := v.GetArrayValue().GetValues()
@@ -97,9 +98,10 @@ func load(v *pb.Value, f reflect.Value) bool {
 	return true
 }
 
-// loadItself calls a PropertyLoadSaver's own Load. Many types implement that by LoadStruct, which
-// reports only the last mismatch. So an undeclared property, which is no error here, could hide a
-// real one.
+// loadItself loads properties into a value by its own Load method. Many such methods call
+// LoadStruct, which reports only the last property that does not fit. An undeclared property is no
+// error here, but its report could hide a real error. So loadItself loads again without such
+// properties, into another value, until the error is a real one or gone.
 func loadItself[T any](
 	key *datastore.Key, properties []datastore.Property, v *T, loader datastore.PropertyLoadSaver,
 ) error {
@@ -152,7 +154,7 @@ func Save(src any) ([]datastore.Property, error) {
 	return slices.DeleteFunc(properties, func(p datastore.Property) bool { return p.Name == "__key__" }), nil
 }
 
-// tooLong reports whether a value has a text or blob that is too long to be indexed.
+// tooLong reports whether a value contains a text or blob that is too long to be indexed.
 func tooLong(v any) bool {
 	switch v := v.(type) {
 	case string:
@@ -169,8 +171,8 @@ func tooLong(v any) bool {
 	return false
 }
 
-// byName returns a function that finds the last property with a name; nil: there is none. If there
-// are few properties, it compares each, which is faster than a map.
+// byName returns a function that finds the last property with a name, or returns nil. A few
+// properties are compared one by one, which is faster than a map.
 func byName(properties []datastore.Property) func(name string) *datastore.Property {
 	const few = 32
 	if len(properties) > few {
@@ -192,9 +194,9 @@ func byName(properties []datastore.Property) func(name string) *datastore.Proper
 
 var plain = regexp.MustCompile("^[A-Za-z_][A-Za-z0-9_]*$")
 
-// Maskable reports whether a property mask can name properties: all names must be plain
-// identifiers. Servers read other names in a mask in different ways. Some refuse them, or take them
-// for another property.
+// Maskable reports whether a property mask can contain all of the names: each must be a plain
+// identifier. Database servers disagree about other names in a mask: some refuse them, others take
+// them for another property.
 func Maskable(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !plain.MatchString(name) })
 }
@@ -245,7 +247,7 @@ func equalProperties(a, b []datastore.Property) bool {
 	})
 }
 
-// cloneProperties copies properties with everything that a function could change in place.
+// cloneProperties copies properties, so that no change inside the copy changes the original.
 func cloneProperties(properties []datastore.Property) []datastore.Property {
 	clone := slices.Clone(properties)
 	for i := range clone {
@@ -254,7 +256,7 @@ func cloneProperties(properties []datastore.Property) []datastore.Property {
 	return clone
 }
 
-// CloneValue returns a copy that shares nothing with v that could be changed in place.
+// CloneValue copies a property's value, so that no change inside the copy changes the original.
 func CloneValue(v any) any {
 	switch v := v.(type) {
 	case []byte:
@@ -276,9 +278,9 @@ func CloneValue(v any) any {
 	return v
 }
 
-// Stored returns properties in the form in which the client reads them after a Put. It leaves out
-// fields for keys, which the client saves as properties but does not send. Everything inside
-// unindexed values is unindexed. The result shares nothing with the argument.
+// Stored returns properties as the Go client would read them after it has put them. It leaves out
+// the field for the key, which the client does not send as a property. Everything inside an
+// unindexed value becomes unindexed. The result shares nothing with the argument.
 func Stored(properties []datastore.Property) []datastore.Property {
 	return storedIn(cloneProperties(properties), false)
 }
@@ -313,8 +315,9 @@ func storedValue(v any, unindexed bool) any {
 	}
 }
 
-// LoadInto loads an entity into the value that a pointer points to. It is [Load] for a type that is
-// known only at run time. It also returns an error for a property that the type does not declare.
+// LoadInto does the same as [Load] for the value that the pointer entity points to, whose type is
+// known only at run time. Unlike Load, it returns an error for a property that the type does not
+// declare.
 func LoadInto(entity any, key *datastore.Key, properties []datastore.Property) error {
 	v := reflect.ValueOf(entity).Elem()
 	v.SetZero() // the client appends to slices, and does not reset fields without a property
@@ -335,8 +338,8 @@ func LoadInto(entity any, key *datastore.Key, properties []datastore.Property) e
 	return datastore.LoadStruct(entity, append([]datastore.Property{{Name: "__key__", Value: key}}, fitting...))
 }
 
-// IgnoreUndeclared returns err, unless it only says that a struct lacks a stored property: then it
-// returns nil. A newer version of this package may have written that property.
+// IgnoreUndeclared returns nil if err only says that a struct lacks a stored property, and
+// otherwise err. A newer version of this package may have stored such a property.
 func IgnoreUndeclared(err error) error {
 	if mismatch := new(datastore.ErrFieldMismatch); errors.As(err, &mismatch) && mismatch.Reason == noField {
 		return nil

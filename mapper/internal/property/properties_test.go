@@ -39,13 +39,14 @@ type props = []datastore.Property
 
 func nested(p ...datastore.Property) *datastore.Entity { return &datastore.Entity{Properties: p} }
 
-// updated loads stored properties, lets fn change the value, and saves it over them.
+// updated loads stored properties into a value, lets fn change it, and returns the properties to
+// store and the names of the changed ones.
 func updated[T any](t *testing.T, stored props, fn func(*T)) (map[string]any, []string) {
 	t.Helper()
 	return saved(t, stored, false, fn)
 }
 
-// resaved is updated with a function that asks to save everything.
+// resaved does the same as updated, but stores all declared properties, not only the changed ones.
 func resaved[T any](t *testing.T, stored props, fn func(*T)) (map[string]any, []string) {
 	t.Helper()
 	return saved(t, stored, true, fn)
@@ -122,9 +123,9 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestSavedOver saves unchanged values over properties that are stored in another form than the
-// client's. They stay unchanged, except for fields that are not stored yet. If the function
-// resaves, they get the client's form, and undeclared properties stay.
+// TestSavedOver saves unchanged Go values of properties that are stored in other forms than the Go
+// client's. The properties must stay as stored, and fields that are not stored yet must be added.
+// With resaving, the properties get the client's form, and undeclared properties stay.
 func TestSavedOver(t *testing.T) {
 	type fields struct {
 		N     int
@@ -203,8 +204,8 @@ func TestSavedOver(t *testing.T) {
 	}
 }
 
-// TestElementsGetNewFields checks that resaved elements of an array get a new field, and keep their
-// undeclared properties.
+// TestElementsGetNewFields resaves an array of entities with a type that has a new field. Each
+// element must get the field, and keep its undeclared properties.
 func TestElementsGetNewFields(t *testing.T) {
 	stored := props{prop("Homes", []any{nested(prop("A", int64(1)), prop("Zip", "y")),
 		nested(prop("A", int64(2)), prop("Zip", "z"))})}
@@ -226,6 +227,7 @@ func TestElementsGetNewFields(t *testing.T) {
 }
 
 // TestMergeElements changes arrays of entities with properties that the Go type does not declare.
+// These properties must stay, or the change must be an error.
 func TestMergeElements(t *testing.T) {
 	type homes struct{ Homes []inner }
 	home := func(a, b int64, zip string) any {
@@ -275,8 +277,8 @@ func TestMergeElements(t *testing.T) {
 	}
 }
 
-// TestLoadNamesMisfits loads properties that do not fit, together with undeclared ones that could
-// hide them.
+// TestLoadNamesMisfits loads properties that do not fit their fields, together with undeclared
+// properties. The error must name a property that does not fit.
 func TestLoadNamesMisfits(t *testing.T) {
 	key := datastore.IDKey("P", 1, nil)
 	extra := datastore.Property{Name: "Extra", Value: int64(1)}
@@ -307,7 +309,7 @@ func TestLoadNamesMisfits(t *testing.T) {
 	}
 }
 
-// A note loads and saves itself, and needs its key.
+// A note has its own Load and Save, and needs its key to load.
 type note struct {
 	key  *datastore.Key
 	list datastore.PropertyList
@@ -341,7 +343,7 @@ func TestLoadSavers(t *testing.T) {
 	}
 }
 
-// TestNilReferences clears a reference, and sets one beside a nil one.
+// TestNilReferences sets a key in a struct to nil, and sets a key beside a nil one.
 func TestNilReferences(t *testing.T) {
 	type linked struct{ A, B *datastore.Key }
 	key := datastore.IDKey("K", 1, nil)
@@ -393,8 +395,8 @@ func TestEqualValues(t *testing.T) {
 	}
 }
 
-// TestImpossibleValues has a Save that returns values that no property can have. That is an error
-// with the property and the type, unless nothing is stored.
+// TestImpossibleValues uses a type whose Save returns values of types that no property can have.
+// The error must name the property and the type. There is no error if nothing would be stored.
 func TestImpossibleValues(t *testing.T) {
 	for _, v := range []any{[]string{"a"}, map[string]int{"a": 1}, func() {}, struct{ A []int }{}, []any{[]string{"a"}},
 		nested(prop("inner", []int{1})), uint8(1), struct{ A any }{[]int{1}}} {
@@ -435,13 +437,15 @@ func TestImpossibleValues(t *testing.T) {
 	}
 }
 
-// A bag keeps the properties that it is given.
+// A bag has its own Load and Save. It keeps the slice that it loads, and returns that slice when it
+// is saved.
 type bag struct{ kept []datastore.Property }
 
 func (b *bag) Load(p []datastore.Property) error   { b.kept = p; return nil }
 func (b *bag) Save() ([]datastore.Property, error) { return b.kept, nil }
 
-// Labels keep an array, and return it.
+// A labels has its own Load and Save. It keeps the loaded values as one array, and is saved as that
+// array.
 type labels struct{ values []any }
 
 func (l *labels) Load(p []datastore.Property) error {
@@ -455,7 +459,8 @@ func (l *labels) Save() ([]datastore.Property, error) {
 	return []datastore.Property{{Name: "L", Value: l.values}}, nil
 }
 
-// TestChangedInPlace changes slices that types which load themselves have kept.
+// TestChangedInPlace uses types that keep the loaded slice. A change inside that slice must be
+// found.
 func TestChangedInPlace(t *testing.T) {
 	type order struct {
 		In     bag

@@ -13,17 +13,16 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// A flattened slice of structs is stored as one array for each field of the structs. These are the
-// columns of a table, and its rows are the structs. A column that the type does not declare is
-// recognized only by its name.
+// A flattened slice of structs is stored as one array for each field of the structs. This file
+// calls such an array a column, and a struct a row, as in a table. A stored column that the Go type
+// does not declare is recognized only by its name.
 
 var errOutOfStep = errors.New("it has a value for each struct of a flattened slice, the Go type does not declare it, " +
 	"and structs were moved or removed: declare it, or change them in place")
 
-// inStep returns an error if elements of a flattened slice of structs have moved, and the struct
-// does not declare all of their properties. Each property of such a slice is stored as an array, a
-// column. Columns that are not declared stay as stored, so their values would belong to other
-// elements. A nil schema has no such slices.
+// inStep returns an error if a function has moved or removed structs of a flattened slice, and the
+// Go type does not declare all of the slice's columns. An undeclared column stays as stored, so its
+// values would then belong to other structs. A nil schema has no flattened slices.
 func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) error {
 	if s == nil || !s.flattens {
 		return nil
@@ -54,7 +53,8 @@ func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) e
 	return nil
 }
 
-// stay reports whether each element is at its earlier place, or is new.
+// stay compares the elements of a list before a change (was) and after it (is). It reports whether
+// each element after the change has kept its place, or is new.
 func stay(was, is []any) bool {
 	if len(is) < len(was) {
 		return false
@@ -73,7 +73,7 @@ func stay(was, is []any) bool {
 	return true
 }
 
-// rows returns the elements of a flattened slice, as entities.
+// rows returns the structs of a flattened slice, each as an entity, from the columns in properties.
 func (s *schema) rows(properties []datastore.Property, slice string) (rows []any) {
 	for _, p := range properties {
 		if s.slice(p.Name, false) != slice {
@@ -90,8 +90,8 @@ func (s *schema) rows(properties []datastore.Property, slice string) (rows []any
 	return rows
 }
 
-// slice returns the name of the flattened slice that stores a property with this name, or "". The
-// argument flat says that the schema belongs to a flattened field.
+// slice returns the name of the flattened slice that has a column with this name, or "" if none
+// has. The argument flat says that the schema itself belongs to a flattened field.
 func (s *schema) slice(name string, flat bool) string {
 	for outer, f := range s.fields {
 		rest, inside := strings.CutPrefix(name, outer+".")

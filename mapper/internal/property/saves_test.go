@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// Types that save themselves in ways that the client accepts.
+// Types that save themselves in ways that the Go client accepts.
 type (
 	lines    []struct{ SKU string }
 	pointers struct {
@@ -68,13 +68,14 @@ func (a *attributes) Save() (all []datastore.Property, err error) {
 	return all, nil
 }
 
-// entityOf returns an entity as a value.
+// entityOf returns a protocol value that contains an entity with these properties.
 func entityOf(properties map[string]*pb.Value) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{Properties: properties}}}
 }
 
-// TestSlicesThatSaveThemselves loads slices that save themselves, or whose elements do, as the
-// client's Get does. A function sees all elements, and unchanged ones stay as stored.
+// TestSlicesThatSaveThemselves uses slices that have their own Load and Save, or whose elements
+// have. They must be loaded as by the Go client's Get, with all elements. Unchanged elements must
+// stay as stored.
 func TestSlicesThatSaveThemselves(t *testing.T) {
 	one := func() *pb.Value { return entityOf(map[string]*pb.Value{"a": wire(t, int64(1))}) }
 	stored := func() map[string]*pb.Value {
@@ -98,8 +99,8 @@ func TestSlicesThatSaveThemselves(t *testing.T) {
 	}
 }
 
-// TestSavedPointers has types that save pointers, as the client's Put allows. Changes are stored,
-// and unchanged values stay as stored.
+// TestSavedPointers uses types whose Save returns pointers, which the Go client's Put allows.
+// Changes must be stored, and unchanged values must stay as stored.
 func TestSavedPointers(t *testing.T) {
 	null := wire(t, nil)
 	null.ExcludeFromIndexes = true
@@ -115,8 +116,8 @@ func TestSavedPointers(t *testing.T) {
 	}
 }
 
-// TestSavedInAnyOrder removes an element of an array whose elements save themselves in any order.
-// The other elements stay as stored.
+// TestSavedInAnyOrder removes an element of an array. The elements' own Save returns their
+// properties in random order. The remaining elements must stay as stored.
 func TestSavedInAnyOrder(t *testing.T) {
 	element := func(name string) *pb.Value {
 		special := wire(t, name)
@@ -139,8 +140,8 @@ func TestSavedInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestRowsWithEmptyValues changes a flattened slice whose rows have values that omitempty leaves
-// out. Each value stays in its row.
+// TestRowsWithEmptyValues changes a slice of structs that is stored flattened: as one array for
+// each field. Values that omitempty leaves out must not shift the other values to other structs.
 func TestRowsWithEmptyValues(t *testing.T) {
 	type address struct {
 		City string
@@ -175,8 +176,9 @@ func TestRowsWithEmptyValues(t *testing.T) {
 	}
 }
 
-// TestEntityInInterface changes an entity in an interface, which the client can't save, and leaves
-// another one unchanged.
+// TestEntityInInterface uses a struct with an interface that holds a *datastore.Entity. If the
+// function changes that value, there is an error, because the Go client can't save it. If not, it
+// stays as stored.
 func TestEntityInInterface(t *testing.T) {
 	type holder struct {
 		V any
@@ -195,8 +197,8 @@ func TestEntityInInterface(t *testing.T) {
 	}
 }
 
-// TestDotBesidePlainField has a property whose name is a plain field's name, a dot and more. No
-// field loads it, and it stays.
+// TestDotBesidePlainField stores a property whose name starts with a plain field's name and a dot.
+// No field loads this property, and it must stay.
 func TestDotBesidePlainField(t *testing.T) {
 	type person struct {
 		Address string

@@ -11,16 +11,18 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A schema says which properties a struct type declares, by the names of its fields.
+// A schema says which properties a struct type declares: the properties that its fields are saved
+// as.
 //
-// The client also loads a property into a field whose name differs in case, or into a nested field
-// that the name's dots lead to. It then saves that field under its own name, so the property would
-// exist twice. It also drops a whole slice of structs if an element has a property that the struct
-// lacks. So a schema chooses the properties that the client gets to load, by their exact names.
+// The Go client also loads a property into a field whose name differs in case, or into a nested
+// field to which the dots in the name lead. It then saves the field under the field's own name, so
+// the property would exist twice. And it drops a whole slice of structs if an element has a
+// property that the struct lacks. So the schema gives the client only properties whose names match
+// exactly.
 type schema struct {
 	fields map[string]field
 	keyed  bool // whether a field takes the entity's key
-	// flattens says that at least one field is flattened, see field.flatten.
+	// flattens says that at least one field has the option flatten.
 	flattens bool
 }
 
@@ -30,7 +32,7 @@ type field struct {
 	flatten bool    // whether the inner fields are properties of the outer entity, with dots in their names
 	opaque  bool    // whether the field's type loads and saves itself
 	many    bool    // whether the field is a slice
-	index   []int   // the index of the struct's field, for reflection
+	index   []int   // the field's index in the struct, as in reflect.StructField
 }
 
 var schemas sync.Map // the schema of each type, by its reflect.Type
@@ -64,7 +66,8 @@ func buildSchema(t reflect.Type, building map[reflect.Type]*schema) *schema {
 	return s
 }
 
-// collect adds the fields of a struct. Fields of embedded structs are promoted as in Go.
+// collect adds the fields of a struct type to the schema. Fields of embedded structs are promoted
+// as in Go.
 func (s *schema) collect(t reflect.Type, index []int, building map[reflect.Type]*schema, embedding []reflect.Type) {
 	for i := range t.NumField() {
 		f, at := t.Field(i), append(slices.Clone(index), i)
@@ -106,8 +109,8 @@ func isStruct(element reflect.Type) bool {
 	return element.Kind() == reflect.Struct && !slices.Contains(leaves, element)
 }
 
-// partSavesItself reports whether a type saves itself, or the type to which its pointers and slices
-// lead.
+// partSavesItself reports whether a type has its own Save, or the type of its elements has:
+// pointers and slices are followed.
 func partSavesItself(t reflect.Type) bool {
 	for !savesItself(t) {
 		if t.Kind() != reflect.Pointer && (t.Kind() != reflect.Slice || t.Elem().Kind() == reflect.Uint8) {
@@ -118,7 +121,8 @@ func partSavesItself(t reflect.Type) bool {
 	return true
 }
 
-// elementType returns the type to which pointers and slices lead.
+// elementType follows pointers and slices, and returns the type that they lead to. A []byte is not
+// followed.
 func elementType(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 {
 		t = t.Elem()
@@ -126,8 +130,9 @@ func elementType(t reflect.Type) reflect.Type {
 	return t
 }
 
-// saved reports whether a field is saved as the property with this name. If the field holds
-// entities, it also returns their schema.
+// saved reports whether some field is saved as the property with this name. If that field holds
+// entities, saved also returns their schema. The argument flat says that the schema belongs to a
+// flattened field.
 func (s *schema) saved(name string, flat bool) (sub *schema, ok bool) {
 	if f, ok := s.fields[name]; ok && (!f.flatten && !flat || f.sub == nil && !f.opaque) {
 		return f.sub, true
@@ -158,8 +163,8 @@ func schemaOrNone(t reflect.Type) *schema {
 	return schemaOf(t)
 }
 
-// declares reports whether a field is saved as the property with this name. A nil schema declares
-// nothing.
+// declares reports whether some field is saved as the property with this name. A nil schema
+// declares nothing.
 func (s *schema) declares(name string) bool {
 	if s == nil {
 		return false
@@ -168,7 +173,8 @@ func (s *schema) declares(name string) bool {
 	return ok
 }
 
-// inside returns the schema of the entities in a property, or nil.
+// inside returns the schema of the entities in the property with this name. It returns nil if the
+// property's field does not hold structs.
 func (s *schema) inside(name string) *schema {
 	if s == nil {
 		return nil
@@ -177,7 +183,7 @@ func (s *schema) inside(name string) *schema {
 	return sub
 }
 
-// loads reports whether the client would load the property with this name into some field.
+// loads reports whether the Go client would load the property with this name into some field.
 func (s *schema) loads(name string) bool {
 	elements := strings.Split(name, ".")
 	for i := len(elements); i > 0; i-- {
@@ -192,15 +198,16 @@ func (s *schema) loads(name string) bool {
 	return false
 }
 
-// concerns reports whether a field is saved as the property with this name, or the client would
-// load that property into a field.
+// concerns reports whether a field is saved as the property with this name. It also returns true if
+// the Go client would load the property into a field, although that field is saved under another
+// name.
 func (s *schema) concerns(name string) bool {
 	_, ok := s.saved(name, false)
 	return ok || s.loads(name)
 }
 
-// fit returns the properties that fields are saved as. It leaves out properties that the Go type
-// does not declare, also inside entities. If there are none to leave out, as usual, it returns the
+// fit returns the properties that the Go type declares, for the Go client to load. It leaves out
+// other properties, also inside entities. If nothing is left out, which is usual, it returns the
 // same slice.
 func (s *schema) fit(properties []datastore.Property) ([]datastore.Property, error) {
 	fits := 0

@@ -32,7 +32,7 @@ type shop struct {
 
 func prop(name string, v any) datastore.Property { return datastore.Property{Name: name, Value: v} }
 
-// TestSchema checks which stored properties a struct gets to load.
+// TestSchema checks which stored properties the Go client gets to load into a struct.
 func TestSchema(t *testing.T) {
 	entity := func(p ...datastore.Property) any { return nested(p...) }
 	for name, c := range map[string]struct {
@@ -85,8 +85,8 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestElementsSurvive changes arrays of entities. Undeclared properties are never dropped, and the
-// function sees all elements.
+// TestElementsSurvive changes arrays of entities with undeclared properties. The function must see
+// all elements, and no undeclared property may be lost.
 func TestElementsSurvive(t *testing.T) {
 	stored := props{prop("Items", []any{nested(prop("A", int64(1)), prop("B", "x")),
 		nested(prop("A", int64(2)), prop("B", "y"))})}
@@ -113,7 +113,7 @@ func TestElementsSurvive(t *testing.T) {
 	}
 }
 
-// TestNestedKeySurvives changes a property beside the key of a nested entity.
+// TestNestedKeySurvives changes a property of a nested entity with a key. The key must stay.
 func TestNestedKeySurvives(t *testing.T) {
 	key := datastore.IDKey("K", 1, nil)
 	values, _ := updated(t, props{prop("Home", &datastore.Entity{Key: key, Properties: props{prop("A", int64(1))}})},
@@ -125,7 +125,7 @@ func TestNestedKeySurvives(t *testing.T) {
 	}
 }
 
-// A counted loads itself with the client's functions.
+// A counted has its own Load and Save, which call the Go client's functions.
 type counted struct {
 	Balance int64
 }
@@ -133,8 +133,8 @@ type counted struct {
 func (c *counted) Load(p []datastore.Property) error   { return datastore.LoadStruct(c, p) }
 func (c *counted) Save() ([]datastore.Property, error) { return datastore.SaveStruct(c) }
 
-// TestMisfitBesideUndeclared loads values that do not fit beside undeclared properties, in every
-// order. The misfit is never hidden.
+// TestMisfitBesideUndeclared loads values that do not fit their fields, among undeclared properties
+// in every order. There must always be an error.
 func TestMisfitBesideUndeclared(t *testing.T) {
 	key := datastore.IDKey("P", 1, nil)
 	misfit, other := prop("Balance", "precious"), prop("Other", "x")

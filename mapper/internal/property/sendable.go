@@ -14,9 +14,9 @@ import (
 // (datastore/prop.go).
 const mostIndexed = 20_000
 
-// CheckSendable returns an error if the client can't send one of the properties; the error names
-// it. Otherwise the client would refuse the whole commit, and its error would not say whose
-// property it is.
+// CheckSendable returns an error if the Go client can't send one of an entity's properties. The
+// error names the property. Without this check the client would refuse the whole commit, and its
+// error would not say which entity is the cause.
 func CheckSendable(properties []datastore.Property) error {
 	names, indexed := make(map[string]bool, len(properties)), 0
 	for _, p := range properties {
@@ -48,8 +48,8 @@ func CheckSendable(properties []datastore.Property) error {
 	return nil
 }
 
-// CheckText returns an error if a message, such as a key, has a text that is not valid UTF-8, which
-// can't be sent.
+// CheckText returns an error if a protocol message, such as a key, contains a text that is not
+// valid UTF-8. Such a message can't be sent.
 func CheckText(m proto.Message) error {
 	if _, err := proto.Marshal(m); err != nil {
 		return fmt.Errorf("a text in it is not valid UTF-8: %w", err)
@@ -57,8 +57,8 @@ func CheckText(m proto.Message) error {
 	return nil
 }
 
-// checkName returns an error if the name of a property is invalid. The entity's other names are in
-// names.
+// checkName returns an error if the name of a property is invalid, or is already in names. It adds
+// the name to names.
 func checkName(name string, names map[string]bool) error {
 	switch {
 	case names[name]:
@@ -70,7 +70,8 @@ func checkName(name string, names map[string]bool) error {
 	return nil
 }
 
-// checkSendable returns an error if the client can't send an entity inside a value.
+// checkSendable returns an error if an entity inside a value has properties that the Go client
+// can't send.
 func checkSendable(v any) error {
 	switch v := v.(type) {
 	case []any:

@@ -79,14 +79,15 @@ type (
 	}
 )
 
-// A fitter makes random stored values. They have everything that Go types can hold, and more than
-// these declare.
+// A fitter makes random stored values that fit Go types. The values also have properties and flags
+// that the types do not declare.
 type fitter struct {
 	*rand.Rand
 	key *pb.Key
 }
 
-// value returns a value for a type, at a depth of nested entities.
+// value returns a random stored value that fits the Go type t. The depth counts the entities around
+// the value.
 func (f fitter) value(t reflect.Type, depth int) *pb.Value {
 	if t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 {
 		if f.IntN(6) == 0 {
@@ -146,8 +147,8 @@ func (f fitter) element(t reflect.Type, depth int) *pb.Value {
 	}
 }
 
-// properties returns the properties that a struct declares, and more. Flattened and embedded fields
-// are replaced by the fields inside them.
+// properties returns random stored properties for all fields of a struct, and some undeclared ones.
+// For a flattened or embedded field, it returns properties for the fields inside.
 func (f fitter) properties(t reflect.Type, depth int) map[string]*pb.Value {
 	all := make(map[string]*pb.Value)
 	for range f.IntN(4) {
@@ -169,8 +170,8 @@ func (f fitter) properties(t reflect.Type, depth int) map[string]*pb.Value {
 	return all
 }
 
-// TestSpared changes nothing in random entities, or one thing. Everything else stays as stored, bit
-// for bit, at any depth and beside anything.
+// TestSpared loads random entities, and changes one place or nothing. Everything else must stay as
+// stored, bit for bit, at any depth.
 func TestSpared(t *testing.T) {
 	testflag.Sequential(t)
 	rng := testflag.Rand(t)
@@ -244,7 +245,8 @@ func TestSpared(t *testing.T) {
 	})
 }
 
-// change changes a saved value, and panics if it is not saved.
+// change sets a value to another one. It panics if the value is empty, because omitempty has left
+// it out.
 func change[E comparable](v *E, to E) {
 	if *v == *new(E) {
 		panic("not saved")
@@ -252,7 +254,8 @@ func change[E comparable](v *E, to E) {
 	*v = to
 }
 
-// fill changes a value that is not saved, and panics if it is.
+// fill sets an empty value, which omitempty has left out, to another one. It panics if the value is
+// not empty.
 func fill[E comparable](v *E, to E) {
 	if *v != *new(E) {
 		panic("saved")
@@ -260,7 +263,8 @@ func fill[E comparable](v *E, to E) {
 	*v = to
 }
 
-// remove removes a saved element, and panics if no other one remains.
+// remove removes a random element that the Go client saves. It panics if the list has fewer than
+// two such elements.
 func remove[E any](rng *rand.Rand, list *[]E, unsaved func(E) bool) {
 	var places []int
 	for i, el := range *list {
@@ -333,8 +337,8 @@ func spared[T any](t *testing.T, rng *rand.Rand, edits map[string]func(*T)) {
 	t.Logf("%T: %v; %d removals of one of several that are saved alike", *new(T), done, twins)
 }
 
-// without1 returns the arrays that result if one element is removed: each element without which the
-// value is saved as v.
+// without1 returns the arrays that may be stored after a function has removed one element. Each is
+// the stored array without one element, such that the Go value matches.
 func without1[T any](t *testing.T, stored *pb.Entity, property string, v *T) (all []*pb.Value) {
 	t.Helper()
 	want, err := shapeOf(reflect.TypeFor[T]()).save(v)
@@ -359,8 +363,8 @@ func without1[T any](t *testing.T, stored *pb.Entity, property string, v *T) (al
 
 var entityType = reflect.TypeFor[*datastore.Entity]()
 
-// TestSparedLists renames properties of random lists, sometimes over others, and swaps them, also
-// in nested entities. Each keeps its stored form under its new name.
+// TestSparedLists renames and swaps properties of random PropertyLists, also in nested entities. A
+// property may take another's name. Each value must keep its stored form under its new name.
 func TestSparedLists(t *testing.T) {
 	testflag.Sequential(t)
 	rng := testflag.Rand(t)
@@ -436,13 +440,14 @@ func try(fn func()) (ok bool) {
 	return
 }
 
-// A difference is a place where values differ; null says that the first one is null there.
+// A difference is a place where two entities differ. The field null says that the first entity has
+// a null there.
 type difference struct {
 	path string
 	null bool
 }
 
-// differences returns the innermost places where two entities differ, except their keys.
+// differences returns the innermost places where two entities differ. It ignores their keys.
 func differences(path string, was, is *pb.Entity) (all []difference) {
 	names := maps.Clone(was.GetProperties())
 	maps.Copy(names, is.GetProperties())

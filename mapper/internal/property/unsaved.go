@@ -12,19 +12,20 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// An unsaved stands in a saved slice for an element that the client leaves out: a nil pointer to a
-// struct, or an empty value of a field with omitempty. It keeps the other elements at their places.
+// An unsaved is put into a saved slice in place of an element that the Go client leaves out, so
+// that the other elements keep their places. The client leaves out nil pointers to structs, and
+// with omitempty also empty values.
 type unsaved struct{}
 
 func isUnsaved(v any) bool { _, ok := v.(unsaved); return ok }
 
-// An omitted stands in a column of a flattened slice for an empty value that the client leaves out
-// because of omitempty. It keeps later values in their rows. If the column is not stored yet, the
-// empty value is stored.
+// An omitted is put into an array in place of an empty value that omitempty leaves out, so that
+// later values keep their places. The array holds one field of all structs in a flattened slice. If
+// the array is not stored yet, the empty value is stored.
 type omitted struct{ value any }
 
-// complete returns the saved properties of the value v, with all elements of its slices. It does
-// not change its arguments.
+// complete returns the properties that the value v was saved as, and adds placeholders for the
+// elements of slices that the Go client has left out. It does not change its arguments.
 func complete(properties []datastore.Property, v reflect.Value) []datastore.Property {
 	if v.Kind() != reflect.Struct || slices.Contains(leaves, v.Type()) {
 		return properties
@@ -54,7 +55,8 @@ func complete(properties []datastore.Property, v reflect.Value) []datastore.Prop
 	return properties
 }
 
-// completedColumn returns a column of a flattened slice, with a value for each row.
+// completedColumn returns one column of a flattened slice, with a value for each row. A column
+// holds one field of all structs (rows) of the slice.
 func completedColumn(column []any, name string, v reflect.Value) (_ any, changed bool) {
 	for outer, f := range schemaOf(v.Type()).fields {
 		rest, inside := strings.CutPrefix(name, outer+".")
@@ -92,7 +94,7 @@ func completedColumn(column []any, name string, v reflect.Value) (_ any, changed
 	return column, false
 }
 
-// emptyOf returns the saved form of an empty value, as if the field had no omitempty.
+// emptyOf returns the value that an empty field is saved as without omitempty.
 func emptyOf(v reflect.Value) any {
 	switch {
 	case v.CanInt():
@@ -147,7 +149,7 @@ func completed(saved any, v reflect.Value) (_ any, changed bool) {
 	return saved, false
 }
 
-// emptyField reports whether omitempty leaves out a value.
+// emptyField reports whether a value is empty, so that omitempty leaves it out.
 func emptyField(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Slice, reflect.String:
@@ -161,7 +163,8 @@ func emptyField(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// omitsSome reports whether the client may leave out elements of slices in a type.
+// omitsSome reports whether the Go client may leave out elements of slices when it saves a type.
+// The field's tag is tag.
 func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
 	isSlice := false
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 {
@@ -192,11 +195,12 @@ func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// valueOf returns the value that the client's Put stores, without unsaved elements.
+// valueOf returns the protocol value that the Go client's Put would store for a saved value.
+// Elements that the client leaves out are left out.
 func valueOf(v any, noIndex bool) (*pb.Value, error) { return pbvalue.Of(withoutUnsaved(v), noIndex) }
 
-// valueOf returns the value to store. The database stores keys with their project, so keys in the
-// value get the stored entity's project.
+// valueOf returns the protocol value to store. The client makes keys without a project, and the
+// database stores them with one. So keys in the value get the project of the stored entity.
 func (m merger) valueOf(value any, noIndex bool) (*pb.Value, error) {
 	v, err := valueOf(value, noIndex)
 	if err == nil && m.own.GetProjectId() != "" {

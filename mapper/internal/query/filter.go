@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A Filter is a condition that a query's entities satisfy. See mapper.Filter for the meaning of its
-// fields.
+// A Filter is a condition that all entities of a query satisfy. See mapper.Filter for the meaning
+// of its fields.
 type Filter struct {
 	Property     string
 	Op           string
@@ -26,13 +26,15 @@ type Filter struct {
 	AllowAnyType bool
 }
 
-// maxIn is the largest number of values in an "in" filter, and of combinations of all "in" filters
-// of a query [Datastore's documentation of OR queries].
+// maxIn is the largest number of values in an "in" filter. It is also the largest number of
+// combinations of the values of all "in" filters of a query [Datastore's documentation of OR
+// queries].
 const maxIn = 30
 
 var operators = []string{"=", "<", "<=", ">", ">=", "in"}
 
-// normal returns the filter with its value converted to one of the types that the client returns.
+// normal returns the filter in its normal form, or an error if it is invalid. Its value gets a type
+// that the Go client returns when it reads.
 func (f Filter) normal() (Filter, error) {
 	fail := func(format string, args ...any) (Filter, error) {
 		return f, setting.Errorf("Query.Filters: %q %s: %w", f.Property, f.Op, setting.Errorf(format, args...))
@@ -79,7 +81,7 @@ func (f Filter) normal() (Filter, error) {
 	return f, nil
 }
 
-// elementsOfSlice returns the elements of the value of an "in" filter. It returns an error if the
+// elementsOfSlice returns the elements of the slice in an "in" filter. It returns an error if the
 // value is not a slice of an allowed type.
 func elementsOfSlice(v any) (all []any, err error) {
 	switch v := v.(type) {
@@ -109,7 +111,7 @@ func anys[T any](s []T) []any {
 	return all
 }
 
-// normalValue returns a value as the client would return it from the database.
+// normalValue returns a value as the Go client would return it after it was stored and read.
 func normalValue(v any) (any, error) {
 	switch v := v.(type) {
 	case nil, bool, int64, float64:
@@ -168,18 +170,18 @@ func (f Filter) holds(v any) bool {
 	return c >= 0
 }
 
-// ranges reports whether the filter is an inequality, which has a range of values.
+// ranges reports whether the filter is an inequality, such as "<".
 func (f Filter) ranges() bool { return f.Op != "=" && f.Op != "in" }
 
-// match reports whether an entity satisfies all filters, by the database's rules for arrays. An
-// array satisfies an equality if one of its values does. It satisfies the inequalities on one
-// property if one of its values satisfies all of them.
+// match reports whether an entity satisfies all filters, by Datastore's rules for arrays. An array
+// satisfies an equality if one of its values does. It satisfies the inequalities on one property if
+// a single value satisfies all of them.
 func match(filters []Filter, e *pb.Entity) bool {
 	for i, f := range filters {
 		all := []Filter{f}
 		if f.ranges() {
 			if slices.ContainsFunc(filters[:i], func(o Filter) bool { return o.ranges() && o.Property == f.Property }) {
-				continue // checked with the first one
+				continue // already checked with the first inequality on the property
 			}
 			for _, o := range filters[i+1:] {
 				if o.ranges() && o.Property == f.Property {

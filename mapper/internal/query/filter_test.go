@@ -19,7 +19,7 @@ func where(property, op string, value any) Filter {
 	return Filter{Property: property, Op: op, Value: value}
 }
 
-// entity returns an entity in the protocol's form, from names and values in turn.
+// entity returns an entity as a protocol message. Its arguments are names and values, in turn.
 func entity(t *testing.T, properties ...any) *pb.Entity {
 	t.Helper()
 	var list []datastore.Property
@@ -72,8 +72,8 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// TestFilterNormal checks that filters which Datastore does not serve are refused, and that other
-// filters' values get the client's types.
+// TestFilterNormal checks that filters which Datastore does not support are refused. The values of
+// other filters must get the types that the Go client returns.
 func TestFilterNormal(t *testing.T) {
 	noon := time.Date(2026, 11, 1, 13, 0, 0, 1234, time.FixedZone("", 3600))
 	long := strings.Repeat("x", keyspace.MaxName+1)
@@ -123,7 +123,8 @@ func TestFilterNormal(t *testing.T) {
 	}
 }
 
-// TestFilterJSON checks that recorded filters are read back, and invalid ones are refused.
+// TestFilterJSON checks that filters are read back from JSON as they were recorded, and that
+// invalid JSON is refused.
 func TestFilterJSON(t *testing.T) {
 	for _, c := range []struct {
 		f    Filter

@@ -6,7 +6,7 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// TestIndex checks the lines of index.yaml for the last scan of each query: first equalities, then
+// TestIndex checks the index for the last scan of each query. It must have equalities first, then
 // the order of results, then inequalities.
 func TestIndex(t *testing.T) {
 	for _, c := range []struct {

@@ -15,7 +15,7 @@ type jsonFilter struct {
 	AllowAnyType bool            `json:"any_type,omitempty"`
 }
 
-// MarshalJSON implements json.Marshaler. The JSON of the value is described at mapper.Filter.
+// MarshalJSON implements json.Marshaler. See mapper.Filter for the form of the value.
 func (f Filter) MarshalJSON() ([]byte, error) {
 	f, err := f.normal()
 	if err != nil {
@@ -36,7 +36,7 @@ func (f Filter) MarshalJSON() ([]byte, error) {
 	return json.Marshal(jsonFilter{f.Property, f.Op, encoded, f.AllowAnyType})
 }
 
-// UnmarshalJSON implements json.Unmarshaler. It reads what MarshalJSON writes.
+// UnmarshalJSON implements json.Unmarshaler. It reads the output of MarshalJSON.
 func (f *Filter) UnmarshalJSON(b []byte) error {
 	var j jsonFilter
 	if err := strictjson.Decode(b, &j); err != nil {

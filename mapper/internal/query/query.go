@@ -38,14 +38,14 @@ type Query struct {
 	ReadTime      time.Time      `json:"read_time,omitzero"`
 	KeysOnly      bool           `json:"keys_only,omitempty"`
 
-	Share Share `json:"-"` // the share of the keys to which the query is limited; in JSON it is one of Filters
+	Share Share `json:"-"` // the share of all keys to which the query is limited; in JSON it is one of Filters
 
 	// Times says that the values of ShardBy are times.
 	Times bool `json:"-"`
 }
 
-// Normal returns the query in the form in which it is stored. It returns an error if the query is
-// invalid. The argument updates says that the job is of an Update.
+// Normal returns the query in its normal form, in which it is stored, or an error if it is invalid.
+// The argument updates says that the job's mapper is an Update: it may write the entities.
 func (q Query) Normal(updates bool) (Query, error) {
 	q.ReadTime = q.ReadTime.UTC().Truncate(time.Microsecond)
 	var err error
@@ -55,8 +55,8 @@ func (q Query) Normal(updates bool) (Query, error) {
 	if err := q.checkReads(updates); err != nil {
 		return q, err
 	}
-	// The function of an Update with KeysOnly does not change the property. So the order of its
-	// values is as good as the order of keys, and it needs no composite index.
+	// An Update with KeysOnly can't change the property. So the job can follow the order of the
+	// property's values, which needs no composite index.
 	if by, one := q.rangedBy(); one && updates && q.KeysOnly && q.Start == nil && q.End == nil {
 		q.ShardBy = by
 	}
@@ -82,8 +82,8 @@ func (q Query) Normal(updates bool) (Query, error) {
 	return q, q.checkFilters()
 }
 
-// checkReads returns an error if the query reads the past, or only keys, and the job needs the
-// current entities.
+// checkReads returns an error if the job needs the current entities, and the query reads the past
+// or only keys.
 func (q Query) checkReads(updates bool) error {
 	switch {
 	case q.ReadTime.IsZero():
@@ -100,8 +100,8 @@ func (q Query) checkReads(updates bool) error {
 	return nil
 }
 
-// WithShare returns the query's filters. If the query has a share of all keys, it adds a filter
-// that stands for the share.
+// WithShare returns the query's filters. If the query is limited to a share of all keys, one more
+// filter stands for the share.
 func (q Query) WithShare() []Filter {
 	if q.Share.All() {
 		return q.Filters
@@ -120,7 +120,7 @@ func (q Query) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads the output of MarshalJSON.
 func (q *Query) UnmarshalJSON(text []byte) error { return decode(q, text, false) }
 
-// decode reads a query from its stored form. If wholly is set, unknown fields are an error.
+// decode reads a query from its stored form. If wholly is set, an unknown field is an error.
 func decode(q *Query, text []byte, wholly bool) error {
 	type plain Query
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -135,7 +135,7 @@ func decode(q *Query, text []byte, wholly bool) error {
 	return err
 }
 
-// checkKeys checks the keys that limit the query: ancestor, start and end.
+// checkKeys checks the keys in the query: its ancestor, start and end.
 func (q Query) checkKeys() error {
 	if q.Many() && (q.Start != nil || q.End != nil) {
 		return setting.Errorf("Query.Start and Query.End are keys of one kind in one namespace, and the query has " +
@@ -185,8 +185,8 @@ func complete(k *datastore.Key) error {
 	return nil
 }
 
-// checkFilters returns an error if the filters can't be combined. The filters are in their normal
-// form.
+// checkFilters returns an error if Datastore can't combine the query's filters, which must be in
+// their normal form.
 func (q Query) checkFilters() error {
 	either := 1
 	for _, f := range q.Filters {
@@ -220,8 +220,8 @@ func (q Query) checkFilters() error {
 	return nil
 }
 
-// Bounds returns two positions between which all entities of the query lie. The position low is the
-// first possible one, and high comes after the last. A nil position means no bound.
+// Bounds returns the bounds of the query's entities: they are at low or after it, and before high.
+// Nil means no bound.
 func (q Query) Bounds() (low, high *keyspace.Position) {
 	if q.Start != nil {
 		low = keyspace.At(q.Start)
@@ -255,7 +255,7 @@ func (q Query) Bounds() (low, high *keyspace.Position) {
 	return low, high
 }
 
-// Others returns the filters that are not on the property in ShardBy.
+// Others returns the filters on properties other than the one in ShardBy.
 func (q Query) Others() []Filter {
 	if q.ShardBy == "" {
 		return q.Filters
@@ -263,8 +263,8 @@ func (q Query) Others() []Filter {
 	return slices.DeleteFunc(slices.Clone(q.Filters), func(f Filter) bool { return f.Property == q.ShardBy })
 }
 
-// rangedBy returns the property of the query's inequalities. The result one is true if all of them
-// are on that property, and the query has no ShardBy.
+// rangedBy returns the property of the query's inequalities. The result one is true if there are
+// inequalities, all on this property, and the query has no ShardBy.
 func (q Query) rangedBy() (property string, one bool) {
 	for _, f := range q.Filters {
 		if f.ranges() && property != "" && f.Property != property {
@@ -277,8 +277,9 @@ func (q Query) rangedBy() (property string, one bool) {
 	return property, property != "" && q.ShardBy == ""
 }
 
-// WithoutIndex returns a text that says how a query that needs an index can do without it, as the
-// end of the error about the index. It returns nil if there is no way.
+// WithoutIndex returns an error text that says how the query can be changed so that it needs no
+// composite index. It returns nil if there is no such change. The text continues the error about
+// the missing index.
 func (q Query) WithoutIndex() error {
 	by, one := q.rangedBy()
 	if !one || q.Ancestor != nil || q.Start != nil || q.End != nil ||
@@ -291,25 +292,25 @@ func (q Query) WithoutIndex() error {
 		"Query.KeysOnly, for an Update that only deletes", by)
 }
 
-// Unread reports whether a job reads only keys. An Update with filters must read its entities, to
-// check them against the filters in its transaction.
+// Unread reports whether a job reads only keys. An Update with filters must read its entities: its
+// transaction checks them against the filters.
 func (q Query) Unread(updates bool) bool {
 	return q.KeysOnly && (!updates || len(q.Filters) == 0 && q.ShardBy == "")
 }
 
-// ranged reports whether there is an inequality on a property other than ShardBy.
+// ranged reports whether there is an inequality on a property other than the one in ShardBy.
 func (q Query) ranged() bool { return slices.ContainsFunc(q.Others(), Filter.ranges) }
 
-// Whole reports whether the query has whole kinds, in the order of keys.
+// Whole reports whether the query selects all entities of its kinds, in the order of keys.
 func (q Query) Whole() bool {
 	return q.Ancestor == nil && q.Start == nil && q.End == nil && len(q.Filters) == 0 && q.ShardBy == ""
 }
 
-// Plain reports whether the query has one whole kind, in the order of keys. Then a sample of the
-// kind is a sample of the query's entities.
+// Plain reports whether the query selects all entities of one kind in one namespace, in the order
+// of keys. Then a sample of the kind is a sample of the query's entities.
 func (q Query) Plain() bool { return q.Whole() && !q.Many() }
 
-// Base returns the Datastore query without an order and without the bounds of a range.
+// Base returns the query as a Datastore query, without an order and without the bounds of a range.
 func (q Query) Base() *datastore.Query {
 	d := datastore.NewQuery(q.Kind).Namespace(q.Namespace)
 	if q.Ancestor != nil {
@@ -321,14 +322,16 @@ func (q Query) Base() *datastore.Query {
 	return d
 }
 
-// Sample returns the Datastore query for a random sample of up to n keys, out of all of the kind.
+// Sample returns the Datastore query for a random sample of up to n keys of the kind. Its order
+// __scatter__ is a property with random values, which Datastore gives to a random part of the
+// entities.
 func (q Query) Sample(n int) *datastore.Query {
 	return datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("__scatter__").KeysOnly().Limit(n)
 }
 
-// Position returns the position of an entity, or nil if the entity does not satisfy the query. If
-// an entity has several values of the property in ShardBy, it returns the least value inside the
-// query's bounds, and an error.
+// Position returns the position of an entity in the query's order, or nil if the entity does not
+// satisfy the query. If the entity has several values of the property in ShardBy, Position returns
+// an error, together with the position of the least value inside the query's bounds.
 func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position, err error) {
 	if !match(q.Filters, e) {
 		return nil, nil
@@ -355,10 +358,10 @@ func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position
 // Matches reports whether an entity satisfies the query's filters.
 func (q Query) Matches(e *pb.Entity) bool { return match(q.Filters, e) }
 
-// Keeps returns an error if a function's change has moved an entity in the order of the query. The
-// names of the changed properties are in changed, and after has at least these properties.
+// Keeps returns an error if a change by the function has moved the entity in the query's order. The
+// entity was before. The properties named in changed have changed, and after has their new values.
 func (q Query) Keeps(before *pb.Entity, changed []string, after *pb.Entity) error {
-	leads := func(name string) bool { // a dot leads into an embedded entity, or is part of a name
+	leads := func(name string) bool { // a dot leads into an embedded entity, or is part of the name
 		return name == q.ShardBy || strings.HasPrefix(q.ShardBy, name+".")
 	}
 	if q.ShardBy == "" || !slices.ContainsFunc(changed, leads) {
@@ -378,19 +381,19 @@ func (q Query) Keeps(before *pb.Entity, changed []string, after *pb.Entity) erro
 	return nil
 }
 
-// errSharded is the error for an entity with several values of the property in ShardBy, or one
+// errSharded is the error for an entity that has several values of the property in ShardBy, or
 // whose value the function has changed.
 var errSharded = errors.New("the property that the job is sharded by must have one value, and must not change")
 
-// ErrNewer says that a newer build has started the job, with a query or setting that this build
-// does not know.
+// ErrNewer says that a newer build has started the job, and that this build does not know a part of
+// the query, or a setting.
 var ErrNewer = errors.New("a newer version has started the job, and this one does not know all of it. Deploy the " +
 	"newer version, or abort the job")
 
-// Of returns the query in a job's record. It returns [ErrNewer] if a newer build has stored a part
-// of the query, or a setting, that this build does not know. Otherwise this build would process
-// other entities, or process them in another way. If you add a setting with such an effect, name it
-// in [record.Job.Needs] of the jobs that use it.
+// Of returns the query in a job's record. It returns [ErrNewer] if a newer build has stored
+// something that this build does not know: a part of the query, or a setting. Otherwise this build
+// would process the wrong entities, or in the wrong way. If you add such a setting, jobs that use
+// it must name it in [record.Job.Needs].
 func Of(j *record.Job) (Query, error) {
 	var q Query
 	if len(j.Needs) > 0 {

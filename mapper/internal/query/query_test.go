@@ -95,7 +95,7 @@ func TestNormal(t *testing.T) {
 	}
 }
 
-// TestNormalIs checks that each query is recorded in one normal form.
+// TestNormalIs checks that equivalent queries have the same normal form.
 func TestNormalIs(t *testing.T) {
 	by := []Filter{where("a", ">", 5)}
 	for _, c := range []struct {
@@ -134,7 +134,8 @@ func TestNormalIs(t *testing.T) {
 	}
 }
 
-// TestForeign checks that no job can be over scattermap's own records, in the default namespace.
+// TestForeign checks that a query over the kinds of scattermap's own records is refused in the
+// default namespace.
 func TestForeign(t *testing.T) {
 	for _, c := range []struct {
 		q    Query
@@ -153,7 +154,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestOf checks that a build runs no job with settings that it does not know.
+// TestOf checks that a build refuses a job with settings that it does not know.
 func TestOf(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -174,7 +175,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestPosition checks the positions of entities: at their only value inside the query's bounds.
+// TestPosition checks that an entity's position is at its only value inside the query's bounds.
 func TestPosition(t *testing.T) {
 	between := []Filter{where("a", ">=", int64(10)), where("a", "<", int64(20))}
 	for _, c := range []struct {
@@ -199,7 +200,7 @@ func TestPosition(t *testing.T) {
 	}
 }
 
-// TestKeeps checks that a function can't move entities in the order of the query.
+// TestKeeps checks that an error is returned if a function moves an entity in the query's order.
 func TestKeeps(t *testing.T) {
 	inner := func(n int64) *datastore.Entity {
 		return &datastore.Entity{Properties: []datastore.Property{{Name: "b", Value: n}}}

@@ -11,10 +11,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// Batch is how many results Datastore returns in one answer.
+// Batch is the number of results in one answer of Datastore to a query.
 const Batch = 300
 
-// A Scan is a Datastore query whose results come in the order of positions.
+// A Scan is a Datastore query whose results are in the order of positions: the order in which the
+// job processes entities.
 type Scan struct {
 	Query    *datastore.Query
 	Property string // the property by whose values the results are ordered, and then by key; empty: only by key
@@ -22,12 +23,12 @@ type Scan struct {
 	Value    any    // the one value of Property if Fixed is set
 	Times    bool   // whether the values are times, which a projection returns as microseconds
 
-	Share Share // the share of the keys; other results do not count
+	Share Share // the share of all keys that count; other results are skipped
 }
 
-// Scans returns the scans that find a range's entities in one kind and namespace, one scan after
-// the other. A range of keys has one scan. A range of values has up to three, because its first and
-// last value may have some of their keys outside.
+// Scans returns the scans that find the entities of a range in one kind and namespace, in order. A
+// range of keys needs one scan. A range of values needs up to three: at its first and at its last
+// value, it may contain only some of the keys.
 func (q Query) Scans(start, end *keyspace.Position) []Scan {
 	if start != nil && start.Space() != q.Space() {
 		start = nil
@@ -51,8 +52,8 @@ func (q Query) Scans(start, end *keyspace.Position) []Scan {
 	return q.scansOfValues(start, end)
 }
 
-// withKeys limits a query to the keys from start on and before end. Either position may have no
-// key, which is no limit.
+// withKeys limits a query to keys at or after start, and before end. A position without a key is no
+// limit.
 func withKeys(d *datastore.Query, start, end *keyspace.Position) *datastore.Query {
 	if start != nil && start.Key != nil {
 		d = d.FilterField("__key__", ">=", start.Key)
@@ -63,10 +64,10 @@ func withKeys(d *datastore.Query, start, end *keyspace.Position) *datastore.Quer
 	return d
 }
 
-// byValue orders the results by the property in ShardBy, then by key.
+// byValue makes the results come in the order of the property in ShardBy, then of keys.
 func (q Query) byValue(d *datastore.Query) *datastore.Query {
 	d = d.Order(names.Field(q.ShardBy))
-	if q.ranged() { // otherwise the property of the inequality would come before the key
+	if q.ranged() { // otherwise the property of the inequality would be sorted before the key
 		d = d.Order("__key__")
 	}
 	return d
@@ -99,7 +100,8 @@ func (q Query) scansOfValues(start, end *keyspace.Position) (scans []Scan) {
 	return scans
 }
 
-// Reading returns the Datastore query that reads positions, or whole entities if whole is set.
+// Reading returns the Datastore query that reads the scan's entities. If whole is not set, it reads
+// only what their positions need.
 func (s Scan) Reading(whole bool) *datastore.Query {
 	switch {
 	case whole:
@@ -110,7 +112,7 @@ func (s Scan) Reading(whole bool) *datastore.Query {
 	return s.Query.Project(s.Property)
 }
 
-// Bounding reports whether a query can be limited to values from a position's value on.
+// Bounding reports whether a filter can limit the query at the value of a position.
 func (q Query) Bounding(p *keyspace.Position) bool {
 	if !p.Valued {
 		return true
@@ -119,8 +121,8 @@ func (q Query) Bounding(p *keyspace.Position) bool {
 	return err == nil
 }
 
-// Between returns the part of the query from one position on, and before another. A nil position is
-// no bound.
+// Between returns the part of the query at or after start, and before end. A nil position is no
+// bound.
 func (q Query) Between(start, end *keyspace.Position) Query {
 	q.Filters = slices.Clone(q.Filters)
 	bound := func(p *keyspace.Position, op string, key **datastore.Key) {
@@ -137,7 +139,8 @@ func (q Query) Between(start, end *keyspace.Position) Query {
 	return q
 }
 
-// Datastore converts the query into a Datastore query, for callers that read a part themselves.
+// Datastore returns an equivalent Datastore query, for callers that read a part of the job's
+// entities themselves.
 func (q Query) Datastore() (*datastore.Query, error) {
 	q, err := q.Normal(false)
 	if err == nil && q.Many() {

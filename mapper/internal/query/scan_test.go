@@ -8,7 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// at returns a position of the kind K, at a value and, unless n is 0, at an ID.
+// at returns a position of the kind K with a value. If n is not 0, the position also has a key with
+// the ID n.
 func at(v any, n int64) *keyspace.Position {
 	p := &keyspace.Position{Kind: "K", Valued: true, Value: v}
 	if n != 0 {
@@ -17,8 +18,8 @@ func at(v any, n int64) *keyspace.Position {
 	return p
 }
 
-// TestScans checks that a range has only as many scans as its ends need. A scan of one value is
-// written with the value, other scans of values as "...".
+// TestScans checks that a range has no more scans than its ends need. In the expected texts, a scan
+// of one value is written as the value, and another scan of values as "...".
 func TestScans(t *testing.T) {
 	byKey, byValue := Query{Kind: "K"}, Query{Kind: "K", ShardBy: "a"}
 	bounded := Query{Kind: "K", ShardBy: "a", Filters: []Filter{where("a", ">=", int64(10)),
@@ -61,8 +62,8 @@ func TestScans(t *testing.T) {
 	}
 }
 
-// TestBounds checks that the narrowest of several bounds counts. If a bound itself is outside, the
-// next value becomes the bound.
+// TestBounds checks that the narrowest of several filters is the bound. If a filter excludes its
+// own value, the next value must be the bound.
 func TestBounds(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -85,7 +86,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestBetween cuts a query in two, at a key or at a value.
+// TestBetween cuts a query into two parts, at a key or at a value.
 func TestBetween(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -118,7 +119,7 @@ func TestBetween(t *testing.T) {
 	}
 }
 
-// TestDatastore checks that a query without an equivalent Datastore query is refused.
+// TestDatastore checks that a query is refused if no Datastore query is equivalent.
 func TestDatastore(t *testing.T) {
 	for _, c := range []struct {
 		q    Query

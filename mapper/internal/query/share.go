@@ -10,25 +10,26 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// A Share is a part of all keys. The keys are divided into Of parts by their hashes; the share has
-// the parts from From on, and before To. The zero value has all keys.
+// A Share is a part of all keys. Hashes divide the keys into Of parts, numbered from 0. The share
+// consists of the parts from From up to, but not including, To. The zero value is all keys.
 type Share struct{ From, To, Of int64 }
 
-// Property and operator of the filter that stands for a share in a list of filters, and in JSON.
-// Its value is a text such as "0-1/100". Builds that do not know shares refuse it.
+// shareProperty and the operator below belong to the filter that stands for a share, in a list of
+// filters and in JSON. The filter's value is a text such as "0-1/100". A build that does not know
+// shares refuses such a filter.
 const (
 	shareProperty = "__key__"
 	shareOp       = "share"
 )
 
-// Limits of a share. Keys are divided into up to mostParts parts. The smallest share is 1/smallest:
-// to fill a page of a smaller share, too many keys would have to be read.
+// Limits of a share. Keys are divided into up to mostParts parts. The smallest share is 1/smallest
+// of the keys. To find the entities of a smaller share, a job would have to read too many keys.
 const (
 	mostParts = 1_000_000
 	smallest  = 1000
 )
 
-// Filter returns the share in the form of a filter.
+// Filter returns the filter that stands for the share.
 func (s Share) Filter() Filter {
 	return Filter{Property: shareProperty, Op: shareOp, Value: fmt.Sprintf("%d-%d/%d", s.From, s.To, s.Of)}
 }
@@ -81,7 +82,8 @@ func splitShare(filters []Filter) (share Share, others []Filter, err error) {
 	return share, others, nil
 }
 
-// Has reports whether a key is in the share. The answer for a key never changes.
+// Has reports whether a key is in the share. For the same key and share, all builds return the same
+// result.
 func (s Share) Has(k *datastore.Key) bool {
 	if s.All() {
 		return true
@@ -100,7 +102,7 @@ func hashOf(k *datastore.Key) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// Keys returns about how many keys must be read to find n keys of the share.
+// Keys returns the expected number of keys among which n keys of the share are.
 func (s Share) Keys(n int64) int64 {
 	if s.All() {
 		return n
@@ -108,8 +110,8 @@ func (s Share) Keys(n int64) int64 {
 	return n * s.Of / (s.To - s.From)
 }
 
-// Part returns about how many of the given number of keys are in the share, at least one if there
-// are any.
+// Part returns the expected number of the share's keys among the given number of keys. It is at
+// least 1, unless keys is 0.
 func (s Share) Part(keys int64) int64 {
 	if s.All() {
 		return keys

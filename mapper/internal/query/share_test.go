@@ -10,8 +10,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
 )
 
-// TestHashOf checks that the hashes of keys never change. Different builds may run a canary and the
-// job over the rest.
+// TestHashOf checks that the hashes of keys never change. A job over a share of the keys, and a
+// later job over the other keys, may run in different builds.
 func TestHashOf(t *testing.T) {
 	parent := datastore.NameKey("Bank", "b", nil)
 	inside := datastore.IDKey("Account", 5, parent)
@@ -31,8 +31,8 @@ func TestHashOf(t *testing.T) {
 	}
 }
 
-// TestShareJSON checks that a share is recorded as one of the filters, in a form that builds
-// without shares refuse.
+// TestShareJSON checks that a share is recorded as one of the filters. Builds that do not know
+// shares must refuse that form.
 func TestShareJSON(t *testing.T) {
 	q, err := Query{Kind: "K", Filters: []Filter{{Property: "a", Op: "=", Value: int64(1)},
 		Share{0, 1, 100}.Filter()}}.Normal(true)
@@ -51,8 +51,8 @@ func TestShareJSON(t *testing.T) {
 	}
 }
 
-// TestShares checks that four shares cover all keys, each key once, and that they are about equally
-// large.
+// TestShares checks that four shares together have each key exactly once, and that they have about
+// the same size.
 func TestShares(t *testing.T) {
 	const keys = 10_000
 	var in [4]int

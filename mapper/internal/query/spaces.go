@@ -8,7 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// Limits of the kinds and namespaces that a query names. They are stored in the job's record.
+// Limits of the kinds and namespaces that a query names, because they are stored in the job's
+// record.
 const (
 	maxKinds      = 500
 	maxNamespaces = 1000
@@ -54,7 +55,7 @@ func (q Query) normalSpaces() (Query, error) {
 	return q, nil
 }
 
-// Foreign returns an error if a kind of the query is a kind of scattermap's own records.
+// Foreign returns an error if one of the query's kinds is a kind of scattermap's own records.
 func (q Query) Foreign() error {
 	for _, k := range q.AllKinds() {
 		if slices.ContainsFunc(named(q), func(n string) bool { return names.Ours(n, k) }) {
@@ -66,8 +67,8 @@ func (q Query) Foreign() error {
 	return nil
 }
 
-// named returns the namespaces that the query names. If it names none, the result has only the
-// default namespace, even for a query over all namespaces.
+// named returns the namespaces that the query names. It returns the default namespace if the query
+// names none. This includes a query over all namespaces.
 func named(q Query) []string {
 	if len(q.Namespaces) > 0 {
 		return q.Namespaces
@@ -81,10 +82,10 @@ func sortedNames(names []string) []string {
 	return slices.Compact(names)
 }
 
-// Many reports whether the query has several kinds or namespaces, or all namespaces.
+// Many reports whether the query has several kinds, several namespaces, or all namespaces.
 func (q Query) Many() bool { return len(q.Kinds) > 0 || len(q.Namespaces) > 0 || q.AllNamespaces }
 
-// AllKinds returns the kinds of the query, in order.
+// AllKinds returns the query's kinds, sorted.
 func (q Query) AllKinds() []string {
 	if len(q.Kinds) > 0 {
 		return q.Kinds
@@ -92,7 +93,7 @@ func (q Query) AllKinds() []string {
 	return []string{q.Kind}
 }
 
-// In returns the part of the query in one kind and namespace.
+// In returns the part of the query in one kind and namespace (a space).
 func (q Query) In(s keyspace.Space) Query {
 	q.Namespace, q.Kind = s.Namespace, s.Kind
 	q.Kinds, q.Namespaces, q.AllNamespaces = nil, nil, false

@@ -15,8 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
-// A Comparison has all values with which a query compares one property. Datastore also compares
-// values of different types, by an order of types, which is hardly ever intended.
+// A Comparison holds all filters of a query on one property, to check the types of their values.
+// Datastore compares values of different types by an order of types. This is hardly ever intended.
 type Comparison struct {
 	Property string
 	filters  []Filter
@@ -24,9 +24,9 @@ type Comparison struct {
 	space    Query
 }
 
-// Comparisons returns the comparisons whose types must be checked, of a query over one kind and
-// namespace. It leaves out comparisons with only null, which are often intended, and comparisons
-// with AllowAnyType.
+// Comparisons returns the query's comparisons whose types must be checked. The query must be over
+// one kind and namespace. It leaves out comparisons only with null, because they are often
+// intended, and comparisons with AllowAnyType.
 func (q Query) Comparisons() (all []Comparison) {
 	for _, f := range q.Filters {
 		if slices.ContainsFunc(all, func(c Comparison) bool { return c.Property == f.Property }) {
@@ -47,8 +47,8 @@ func (q Query) Comparisons() (all []Comparison) {
 	return all
 }
 
-// AnySharded returns a query for the key of any entity that has the property in ShardBy. The query
-// q must be over one kind in one namespace.
+// AnySharded returns a Datastore query for the key of any one entity with the property in ShardBy.
+// The query q must be over one kind in one namespace.
 func (q Query) AnySharded() *datastore.Query {
 	return Query{Kind: q.Kind, Namespace: q.Namespace}.Base().Order(names.Field(q.ShardBy)).KeysOnly().Limit(1)
 }
@@ -58,8 +58,8 @@ func (c Comparison) Ranges() bool {
 	return !slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.ranges() })
 }
 
-// Passing returns the query for the entity with the least or the greatest value that satisfies the
-// comparison.
+// Passing returns the Datastore query for one entity that satisfies the comparison: the one with
+// the least value, or with the greatest.
 func (c Comparison) Passing(greatest bool) *datastore.Query {
 	d := c.ordered(greatest)
 	for _, f := range c.filters {
@@ -68,12 +68,13 @@ func (c Comparison) Passing(greatest bool) *datastore.Query {
 	return d
 }
 
-// Stored returns the query for the entity with the least or the greatest value that is not null.
+// Stored returns the Datastore query for one entity with a value other than null: the one with the
+// least value, or with the greatest.
 func (c Comparison) Stored(greatest bool) *datastore.Query {
 	return c.ordered(greatest).FilterField(names.Field(c.Property), ">", nil)
 }
 
-// Null returns the query for an entity with the value null.
+// Null returns the Datastore query for one entity with the value null.
 func (c Comparison) Null() *datastore.Query {
 	return c.space.Base().FilterField(names.Field(c.Property), "=", nil).Limit(1)
 }
@@ -86,8 +87,9 @@ func (c Comparison) ordered(descending bool) *datastore.Query {
 	return c.space.Base().Order(order).Limit(1)
 }
 
-// ValueOf returns the value by which a query found an entity. If passes is set, that is a value
-// that satisfies the comparison, otherwise any value that is not null.
+// ValueOf returns the least or the greatest value of the entity e by which a query of this
+// comparison has found it. If passes is set, it considers values that satisfy the comparison, and
+// otherwise all values except null. It returns false if there is none.
 func (c Comparison) ValueOf(e *pb.Entity, passes, greatest bool) (any, bool) {
 	values := slices.DeleteFunc(property.Indexed(e, c.Property), func(v any) bool {
 		return passes && slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.holds(v) }) || !passes &&
@@ -103,8 +105,8 @@ func (c Comparison) ValueOf(e *pb.Entity, passes, greatest bool) (any, bool) {
 	return values[0], true
 }
 
-// CheckPassing returns an error if passing, a stored value that satisfies the comparison, has a
-// different type from the values in the query.
+// CheckPassing returns an error if a stored value has another type than the values in the query,
+// and satisfies the comparison all the same.
 func (c Comparison) CheckPassing(passing any) error {
 	for _, f := range c.filters {
 		if f.Value == nil || value.Type(f.Value) == value.Type(passing) {
@@ -120,8 +122,9 @@ func (c Comparison) CheckPassing(passing any) error {
 	return nil
 }
 
-// CheckStored returns an error if no stored value of the property has the type of a value in the
-// query. Datastore orders values by type, so the least and the greatest stored value show that.
+// CheckStored returns an error if the query compares with a value of a type that no stored value of
+// the property has. Datastore sorts values by type, so the least and the greatest stored value are
+// enough to check this.
 func (c Comparison) CheckStored(least, greatest any) error {
 	for _, f := range c.filters {
 		values, list := f.Value.([]any)
@@ -147,7 +150,7 @@ func (c Comparison) mismatch(f Filter, compared, stored any) error {
 		value.Type(compared), c.kind, value.Type(stored), advice(compared, stored))
 }
 
-// advice returns a text that says how to write a value of the stored type in GQL and in JSON.
+// advice returns a text that says how to write a value of the stored type in GQL and JSON.
 func advice(compared, stored any) string {
 	gql, form := "", ""
 	switch stored.(type) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestComparisons checks that each property that is compared with typed values is checked once.
+// TestComparisons checks that each property with typed values in filters is checked once.
 func TestComparisons(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -39,7 +39,8 @@ func TestComparisons(t *testing.T) {
 	}
 }
 
-// TestCheckTypes checks that values of another type than the compared ones are refused.
+// TestCheckTypes checks that an error is returned if stored values have another type than the
+// values in the query.
 func TestCheckTypes(t *testing.T) {
 	noon := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
@@ -80,7 +81,7 @@ func TestCheckTypes(t *testing.T) {
 	}
 }
 
-// TestValueOf checks that the value is returned by which the database has found an entity.
+// TestValueOf checks that ValueOf returns the value by which the database has found an entity.
 func TestValueOf(t *testing.T) {
 	c := (Query{Kind: "K", Filters: []Filter{where("a", ">", int64(3)), where("a", "<", int64(8))}}).Comparisons()[0]
 	list := entity(t, "a", []any{int64(9), int64(5), nil, int64(4), int64(1)})

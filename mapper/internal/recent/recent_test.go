@@ -6,8 +6,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
 )
 
-// TestForgets puts more keys than a map may have. It forgets those used longest ago, but none in
-// use, even if all are.
+// TestForgets puts more keys into a map than it may have. The map must forget the keys that were
+// used longest ago. It must keep keys in use, even if that makes it too large.
 func TestForgets(t *testing.T) {
 	var m Map[int, string]
 	inUse := func(key int, _ string) bool { return key%10 == 0 }

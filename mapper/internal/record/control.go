@@ -100,8 +100,8 @@ func (j *Job) Resume(failed int64, now time.Time) error {
 	if j.Limited && j.Limit > 0 {
 		j.Limit = failed + j.LimitStep
 	}
-	if j.Poor {
-		j.Spent = 0 // the full budget is available again
+	if j.OverBudget {
+		j.Spent = 0 // a full budget again
 		j.Allowance++
 	}
 	j.goOn(now)
@@ -179,10 +179,10 @@ func (j *Job) MayEnd(epoch int64) bool {
 	return j.State == Running && !j.Retrying && j.Epoch == epoch && j.Cleaning == ""
 }
 
-// Forestall raises the job's epoch to the given one, if that is the next epoch. This changes the
-// job's record, so a process that is about to end the job can't: its commit requires an unchanged
-// record.
-func (j *Job) Forestall(epoch int64) (changed bool) {
+// AdvanceEpoch raises the job's epoch to the given one, if that is the next epoch. A guard calls
+// it: a task that is enqueued before a commit to this epoch. After that, commits that rely on the
+// old epoch fail: the commit for which the guard was enqueued, and the commit that ends the job.
+func (j *Job) AdvanceEpoch(epoch int64) (changed bool) {
 	if j.Epoch+1 != epoch {
 		return false
 	}

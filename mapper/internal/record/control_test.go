@@ -188,9 +188,9 @@ func TestNeedsBuild(t *testing.T) {
 	}
 }
 
-// TestForestall checks that Forestall raises the job's epoch and the epoch in Finalized, and
-// changes nothing else.
-func TestForestall(t *testing.T) {
+// TestAdvanceEpoch checks that AdvanceEpoch raises the epoch, and the epoch in which the finalizer
+// took effect, and changes nothing else.
+func TestAdvanceEpoch(t *testing.T) {
 	for _, before := range []Job{
 		{State: Running, Epoch: 3}, {State: Paused, Epoch: 3, Finalizes: true, Finalized: 2},
 		{State: Succeeded, Epoch: 3, Finalizes: true, Finalized: 3},
@@ -202,7 +202,7 @@ func TestForestall(t *testing.T) {
 					want.Finalized = epoch
 				}
 			}
-			if changed := j.Forestall(epoch); changed != (epoch == 4) || !reflect.DeepEqual(j, want) {
+			if changed := j.AdvanceEpoch(epoch); changed != (epoch == 4) || !reflect.DeepEqual(j, want) {
 				t.Errorf("epoch %d: changed %v, %+v", epoch, changed, j)
 			}
 		}

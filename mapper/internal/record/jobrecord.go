@@ -56,12 +56,12 @@ type Job struct {
 	Listed     []string `datastore:"listed,omitempty"` // entries by which jobs are listed, see [Listing]; indexed
 	// raised whenever ranges become pending, except by the commit of their parent
 	Epoch int64 `datastore:"epoch,noindex"`
-	// raised to make the commits of moves to another queue fail, see [Owner.Forestall]
-	Forestalled int64 `datastore:"forestalled,omitempty,noindex"`
-	PageSize    int64 `datastore:"page_size,noindex"`
-	PageTime    int64 `datastore:"page_time,noindex"` // the setting PageTime in nanoseconds
-	Timeout     int64 `datastore:"timeout,noindex"`   // the time limit for one entity, in nanoseconds
-	Workers     int64 `datastore:"workers,noindex"`
+	// raised to refuse moves to another queue that are about to commit, see [Owner.RefuseMoves]
+	RefusedMoves int64 `datastore:"forestalled,omitempty,noindex"`
+	PageSize     int64 `datastore:"page_size,noindex"`
+	PageTime     int64 `datastore:"page_time,noindex"` // the setting PageTime in nanoseconds
+	Timeout      int64 `datastore:"timeout,noindex"`   // the time limit for one entity, in nanoseconds
+	Workers      int64 `datastore:"workers,noindex"`
 	// how many calls of the function run at once in a page; 0: one
 	Concurrency int64 `datastore:"concurrency,omitempty,noindex"`
 	// how many tasks the queue delivers at the same time; 0: unknown
@@ -81,8 +81,8 @@ type Job struct {
 	LimitShare float64 `datastore:"limit_share,noindex"`
 	Limited    bool    `datastore:"limited,noindex"` // whether a failure limit has paused the job
 
-	Budget []byte `datastore:"budget,omitempty,noindex"` // the budget as JSON; empty: none
-	Poor   bool   `datastore:"poor,omitempty,noindex"`   // whether the budget has paused the job
+	Budget     []byte `datastore:"budget,omitempty,noindex"` // the budget as JSON; empty: none
+	OverBudget bool   `datastore:"poor,omitempty,noindex"`   // whether the budget has paused the job
 	// the share of the budget that pages have spent, or that processes have reserved for their next
 	// pages
 	Spent float64 `datastore:"spent,omitempty,noindex"`
@@ -233,7 +233,7 @@ func (j *Job) AtOnce() int64 { return max(j.Workers, j.Concurrent) }
 func (j *Job) goOn(now time.Time) {
 	j.Tolerant = j.Tolerant || j.State == Failed
 	j.CountersDropped = j.CountersDropped || j.CountersLost
-	j.Limited, j.Poor, j.CountersLost = false, false, false
+	j.Limited, j.OverBudget, j.CountersLost = false, false, false
 	if j.State != Running {
 		j.RampFrom = now.UTC().Truncate(time.Microsecond)
 	}

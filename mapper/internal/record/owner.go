@@ -50,13 +50,13 @@ func (o Owner) Move(j *Job) (changed bool) {
 	return true
 }
 
-// Forestall makes other processes' moves of the job to this owner fail. It changes the job's
+// RefuseMoves prevents other processes from moving the job to this owner. It changes the job's
 // record, and their commits require an unchanged record. If the job already has this owner,
-// Forestall does nothing.
-func (o Owner) Forestall(j *Job) (changed bool) {
+// RefuseMoves does nothing.
+func (o Owner) RefuseMoves(j *Job) (changed bool) {
 	if j.Queue.Is(string(o)) == nil {
 		return false
 	}
-	j.Forestalled++
+	j.RefusedMoves++
 	return true
 }

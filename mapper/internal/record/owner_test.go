@@ -52,16 +52,16 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestForestallMove checks that Forestall changes the job, so that a move under way fails. If the
-// job is already in that queue, nothing changes.
-func TestForestallMove(t *testing.T) {
+// TestRefuseMoves checks that RefuseMoves changes the job, so that the move under way fails, unless
+// the job is in that queue already.
+func TestRefuseMoves(t *testing.T) {
 	j := &Job{Queue: "here"}
 	for n := range int64(2) {
-		if changed := Owner("there").Forestall(j); !changed || j.Forestalled != n+1 || j.Queue != "here" {
+		if changed := Owner("there").RefuseMoves(j); !changed || j.RefusedMoves != n+1 || j.Queue != "here" {
 			t.Errorf("%v: %+v", changed, j)
 		}
 	}
-	if changed := Owner("here").Forestall(j); changed || j.Forestalled != 2 {
+	if changed := Owner("here").RefuseMoves(j); changed || j.RefusedMoves != 2 {
 		t.Errorf("%v: %+v", changed, j)
 	}
 }

@@ -169,10 +169,10 @@ func RangePrefix(job Ref) string {
 	return hex.EncodeToString(h[:4]) + "." + job.String() + "."
 }
 
-// Forestalled returns a record with the key of a job's root range. Once it is stored, no process
-// can insert the root, so none can start the job. The record itself belongs to no job. It expires
-// after 30 days. By then, no process can still be about to insert the root.
-func Forestalled(job Ref, now time.Time) (*datastore.Key, *Range) {
+// BlockedRoot returns a record with the key of a job's root, its first range. Once it is stored, a
+// process that is about to start the job can't insert the root, so its start fails. The record
+// belongs to no job. It expires after 30 days, when no such process can still exist.
+func BlockedRoot(job Ref, now time.Time) (*datastore.Key, *Range) {
 	now = now.UTC().Truncate(time.Microsecond)
 	r := &Range{ID: RangeID(job.String(), 0), State: Abandoned, Created: now, Expires: now.Add(30 * 24 * time.Hour)}
 	return RangeKey(job, r.ID), r

@@ -31,7 +31,7 @@ func TestResumeRenews(t *testing.T) {
 		{"resume such a job of a build without a limit on their number",
 			Job{State: Paused, Limited: true, Failures: 20, Tried: 100}, resume, limits{0, 20, 100}, 0, 0, ""},
 		{"resume a job that its budget has paused",
-			Job{State: Paused, Poor: true, Spent: 0.9, Allowance: 2}, resume, limits{}, 0, 3, ""},
+			Job{State: Paused, OverBudget: true, Spent: 0.9, Allowance: 2}, resume, limits{}, 0, 3, ""},
 		{"resume a job whose budget is not spent",
 			Job{State: Paused, Spent: 0.9, Allowance: 2}, resume, limits{}, 0.9, 2, ""},
 		{"retry all failures", Job{State: Succeeded, Limit: 30, LimitStep: 10, Failures: 20, Tried: 100},
@@ -44,7 +44,7 @@ func TestResumeRenews(t *testing.T) {
 			retry(Selection{"timeout", 25}), limits{}, 0, 0, "timeout"},
 	} {
 		j := test.job
-		if err := test.transition(&j); err != nil || j.Limited || j.Poor {
+		if err := test.transition(&j); err != nil || j.Limited || j.OverBudget {
 			t.Errorf("%s: %v, %+v", test.name, err, j)
 		}
 		if got := (limits{j.Limit, j.Failures, j.Tried}); got != test.want || j.Spent != test.spent ||

@@ -125,7 +125,7 @@ func (j *Job) PauseByBudget(around, need float64, b Budget) (changed bool) {
 	if j.State != Running || need <= leftOf(j, around) {
 		return false
 	}
-	j.State, j.Poor = Paused, true
+	j.State, j.OverBudget = Paused, true
 	j.Error = PausedByBudget + " of " + b.String() + ": " + j.Shortage(around, need, b)
 	return true
 }

@@ -62,7 +62,7 @@ func TestSpend(t *testing.T) {
 		}
 		j = &Job{State: test.state, Spent: test.spent}
 		changed := j.PauseByBudget(0.0625, test.need, Budget{Dollars: 1})
-		if changed != test.pauses || changed != j.Poor || changed && j.State != Paused {
+		if changed != test.pauses || changed != j.OverBudget || changed && j.State != Paused {
 			t.Errorf("%+v: it is %s, %v", test, j.State, changed)
 		}
 	}

@@ -20,15 +20,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// Limits of the checks of a start. A kind's entities are searched in up to mostNamespaces
-// namespaces. Types of values are checked in up to mostTyped pairs of kind and namespace.
+// Limits of the checks that the start of a job makes. checkKinds looks for entities in up to
+// mostNamespaces namespaces. checkTypes reads values in up to mostTyped pairs of kind and
+// namespace.
 const (
 	mostNamespaces = 1000
 	mostTyped      = 20
 )
 
 // checkKinds returns an error if a kind of the query has no entity in any of the query's
-// namespaces: the kind's name may be misspelt.
+// namespaces, because the kind's name may be misspelt.
 func (src Source) checkKinds(ctx context.Context, q query.Query) error {
 	for _, kind := range q.AllKinds() {
 		found, err := src.anyOf(ctx, q, kind)
@@ -47,8 +48,9 @@ func (src Source) checkKinds(ctx context.Context, q query.Query) error {
 	return nil
 }
 
-// anyOf reports whether a kind has an entity in one of the query's namespaces. It also returns true
-// if there are too many namespaces to search all of them.
+// anyOf reports whether a kind has an entity in one of the query's namespaces. It searches up to
+// mostNamespaces of them. If it finds no entity there, and there are more namespaces, it returns
+// true.
 func (src Source) anyOf(ctx context.Context, q query.Query, kind string) (bool, error) {
 	next := src.namespaces(ctx, q, "")
 	// Most kinds have an entity in the first namespace.
@@ -78,11 +80,11 @@ func (src Source) anyOf(ctx context.Context, q query.Query, kind string) (bool, 
 	return true, nil
 }
 
-// checkTypes returns an error if a property's values have other types than the value that the query
-// compares them with. Unless absent is set, it also returns an error if no entity has the property,
-// or the one by which the job is sharded.
+// checkTypes compares the types of the values in the query's filters with the types of the stored
+// values, and returns an error if they differ. Unless absent is set, it also requires that at least
+// one entity has each filtered property, and the property in ShardBy, in an index.
 func (src Source) checkTypes(ctx context.Context, q query.Query, absent bool) error {
-	// A filter by the property of ShardBy, if there is one, decides how it is checked.
+	// If a filter is on the property in ShardBy, the check of that filter is enough.
 	sharded := !absent && q.ShardBy != "" && !slices.ContainsFunc(q.Filters, func(f query.Filter) bool {
 		return f.Property == q.ShardBy
 	})
@@ -93,7 +95,7 @@ func (src Source) checkTypes(ctx context.Context, q query.Query, absent bool) er
 	group.SetLimit(Parallel)
 	next := src.Spaces(ctx, q, nil, nil)
 	var mu sync.Mutex
-	there, all := make(map[string]bool), false // whether each property exists, and all spaces were seen
+	there, all := make(map[string]bool), false // which properties exist, and whether all spaces were checked
 	note := func(property string, known bool) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -141,10 +143,11 @@ func (src Source) checkTypes(ctx context.Context, q query.Query, absent bool) er
 	return nil
 }
 
-// checkComparison checks the types of the values of a comparison's property. An index sorts values
-// by type first, so the first and the last entity that satisfy the comparison tell the types. If no
-// entity satisfies it, checkComparison reads the first and the last one that have a value. The
-// result known is true if any entity has the property in an index.
+// checkComparison returns an error if the stored values of a property have other types than the
+// query's values. An index sorts values by type first. So the first and the last entity that
+// satisfy the comparison show the types. If no entity satisfies it, checkComparison reads the first
+// and the last entity with any value. The result known says whether any entity has the property in
+// an index.
 func (src Source) checkComparison(ctx context.Context, c query.Comparison) (known bool, err error) {
 	ends := func(of func(greatest bool) *datastore.Query, passes bool) (values []any, err error) {
 		var entities [2]*pb.Entity

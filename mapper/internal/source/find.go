@@ -21,8 +21,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// Find returns the position of the n-th entity in the results of some scans, counted from 0. It
-// returns nil if there are fewer.
+// Find returns the position of the n-th entity in the results of several scans, one after the
+// other. It counts from 0, and returns nil if the scans have at most n results.
 func (src Source) Find(ctx context.Context, scans []query.Scan, n int64) (found *keyspace.Position, err error) {
 	for i, s := range scans {
 		if found, err = src.First(ctx, s, n); err != nil || found != nil || i == len(scans)-1 {
@@ -37,9 +37,9 @@ func (src Source) Find(ctx context.Context, scans []query.Scan, n int64) (found 
 	return nil, nil
 }
 
-// First returns the position of the n-th entity in the results of a scan, counted from 0, or nil if
-// there are fewer. In a share of the keys the position is an estimate: about n entities of the
-// share are before it.
+// First returns the position of the n-th result of a scan. It counts from 0, and returns nil if the
+// scan has at most n results. If the scan is limited to a share of the keys (see [query.Share]),
+// the position is an estimate: about n entities of the share are before it.
 func (src Source) First(ctx context.Context, s query.Scan, n int64) (found *keyspace.Position, err error) {
 	s.Query = s.Query.Offset(int(s.Share.Keys(n))).Limit(1)
 	return found, src.EachIn(ctx, s, func(p *keyspace.Position) bool {
@@ -48,7 +48,7 @@ func (src Source) First(ctx context.Context, s query.Scan, n int64) (found *keys
 	})
 }
 
-// countIn returns how many results a scan has, up to most.
+// countIn returns how many results a scan has. The argument most is the limit of the count.
 func (src Source) countIn(ctx context.Context, s query.Scan, most int64) (n int64, err error) {
 	if n, known := src.Count(ctx, []query.Scan{s}, int(most)); known {
 		return n, nil
@@ -62,10 +62,10 @@ func (src Source) countIn(ctx context.Context, s query.Scan, most int64) (n int6
 	})
 }
 
-// Sample returns up to n keys of the query, sorted, which are a random sample. It returns fewer if
-// they take more than maxBytes. The keys have the property __scatter__, and the first ones in the
-// order of its values are a random choice of all, even if they are few. An empty sample says
-// nothing about the number of entities.
+// Sample returns a random sample of the query's keys, sorted. It has up to n keys, which together
+// take up to maxBytes. Datastore gives the hidden property __scatter__, with a random value, to a
+// random part of the entities. The sample takes the keys with the least values, so even a small
+// sample is random. An empty sample says nothing about the number of entities.
 func (src Source) Sample(ctx context.Context, q query.Query, n, maxBytes int) ([]*keyspace.Position, error) {
 	var sample []*keyspace.Position
 	err := src.EachIn(ctx, query.Scan{Query: q.Sample(n)}, func(p *keyspace.Position) bool {
@@ -100,8 +100,9 @@ func (src Source) EachIn(ctx context.Context, s query.Scan, f func(*keyspace.Pos
 	}
 }
 
-// Count counts the results of scans, up to most. It returns false if the number is unknown. It
-// returns no error, because counts only help to cut well.
+// Count returns how many results some scans have together. The argument most is the limit of the
+// count. If the database can't count, known is false. There is no error, because callers use counts
+// only to choose good cuts.
 func (src Source) Count(ctx context.Context, scans []query.Scan, most int) (n int64, known bool) {
 	for _, s := range scans {
 		more, known := src.CountOne(ctx, s, most-int(n))
@@ -115,7 +116,7 @@ func (src Source) Count(ctx context.Context, scans []query.Scan, most int) (n in
 	return n, true
 }
 
-// CountOne counts the results of one scan, up to most, as Count does.
+// CountOne is [Source.Count] for one scan.
 func (src Source) CountOne(ctx context.Context, s query.Scan, most int) (n int64, known bool) {
 	n, err := src.Counted(ctx, s, most)
 	if err != nil && status.Code(err) != codes.Unimplemented && ctx.Err() == nil {
@@ -124,8 +125,8 @@ func (src Source) CountOne(ctx context.Context, s query.Scan, most int) (n int64
 	return n, err == nil
 }
 
-// Counted counts the results of a scan. If most is not 0, it stops there. In a share of the keys
-// the result is an estimate.
+// Counted returns how many results a scan has. If most is not 0, it stops counting there. If the
+// scan is limited to a share of the keys, the number is an estimate.
 func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, error) {
 	if !src.Counts() {
 		return 0, errUncounted
@@ -151,15 +152,17 @@ func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, e
 	return s.Share.Part(value.GetIntegerValue()), nil
 }
 
-// errUncounted is the error of a count if the database has answered earlier that it can't count.
+// errUncounted is the error of each count after the database has once answered that it can't count.
 var errUncounted = status.Error(codes.Unimplemented, "the database does not implement aggregations")
 
-// errNoValue says that a result lacks the property by which its query is ordered. It is fatal,
-// because the database breaks its own rules.
+// errNoValue is the error for a result without the property by which its query is ordered. The
+// index of a property has only entities with the property, so the database breaks its own rules.
+// The error is fatal.
 var errNoValue = fault.Fatal(errors.New(
 	"the database returned an entity without the property that the query is ordered by"))
 
-// results starts to read the results of a scan: their positions, or whole entities.
+// results sends the query of a scan, and returns an iterator over its results. The results are
+// whole entities, or only what their positions need.
 func (src Source) results(ctx context.Context, s query.Scan, whole bool) (*datastore.Iterator, error) {
 	q, err := src.At.Query(s.Reading(whole))
 	if err != nil {
@@ -168,9 +171,10 @@ func (src Source) results(ctx context.Context, s query.Scan, whole bool) (*datas
 	return src.Client.Run(ctx, q), nil
 }
 
-// next returns the position of the next result of a scan. If taken is not nil, next also removes
-// the result's stamp from taken, and returns it: it has the entity. A projection returns an entity
-// once for each of its values, so the same entity may come several times.
+// next reads the next result of a scan, and returns its position. If taken is not nil, next also
+// returns the result's stamp, which holds the entity and its version, and removes it from taken. A
+// projection returns an entity once for each value of a property. So the same entity may come
+// several times.
 func next(
 	s query.Scan, it *datastore.Iterator, taken *wire.Versions,
 ) (p *keyspace.Position, stamp wire.Stamp, err error) {

@@ -123,7 +123,7 @@ func TestScansTile(t *testing.T) {
 	})
 }
 
-// TestMiddle cuts between positions, with and without keys.
+// TestMiddle halves random intervals of positions. Each middle must be inside its interval.
 func TestMiddle(t *testing.T) {
 	rng := testflag.Rand(t)
 	draw := func() *keyspace.Position {

@@ -12,9 +12,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A loaded is a destination for the client that keeps the list of properties as the client has read
-// it. A PropertyList would copy the list, which is not needed: the client makes a new list for each
-// entity, and does not keep it.
+// A loaded is a value into which the Go client loads an entity's properties. It keeps the list that
+// the client has made. A PropertyList would copy the list. That is not needed, because the client
+// makes a new list for each entity and does not keep it.
 type loaded datastore.PropertyList
 
 func (l *loaded) Load(properties []datastore.Property) error {
@@ -24,7 +24,7 @@ func (l *loaded) Load(properties []datastore.Property) error {
 
 func (l *loaded) Save() ([]datastore.Property, error) { return *l, nil }
 
-// Into returns n destinations for the client that drop what is loaded into them.
+// Into returns n values into which the Go client can load entities. They discard the properties.
 func Into(n int) []any {
 	dst := make([]any, n)
 	for i := range dst {
@@ -33,12 +33,12 @@ func Into(n int) []any {
 	return dst
 }
 
-// Lookup reads the entities with the keys, all in one namespace, into dst, as datastore's GetMulti
-// does. The result says which of them do not exist.
+// Lookup reads the entities with some keys into dst, as datastore's GetMulti does. All keys must be
+// in one namespace. The result says for each key whether its entity is missing.
 //
-// The client confuses keys that have the same text, such as the ID 7 and the name "7". The same
-// happens to a name that looks like another path element. The client would return one key's entity
-// for the other. So such keys are looked up in separate calls.
+// The client confuses different keys that have the same text, and would return one key's entity for
+// the other. Examples are the ID 7 and the name "7", and a name that looks like another path
+// element. So Lookup reads such keys in separate calls.
 func Lookup(get func([]*datastore.Key, any) error, keys []*datastore.Key, dst []any) (missing []bool, err error) {
 	missing = make([]bool, len(keys))
 	for _, call := range Apart(keys) {
@@ -66,8 +66,9 @@ func Lookup(get func([]*datastore.Key, any) error, keys []*datastore.Key, dst []
 	return missing, nil
 }
 
-// Apart returns the indexes of keys in groups, so that no group has two different keys with the
-// same text. There is nearly always one group.
+// Apart divides keys into groups, and returns the indexes of each group's keys. No group has two
+// different keys with the same text, because the Go client confuses these. Nearly always, there is
+// one group.
 func Apart(keys []*datastore.Key) [][]int {
 	var groups [][]int
 	var texts []map[string]bool
@@ -87,12 +88,14 @@ func Apart(keys []*datastore.Key) [][]int {
 	return groups
 }
 
-// A Get is a function that looks up entities as they are stored. The first keys may be of records:
-// the client loads these into the given values, and their stamps have no entities.
+// A Get is a function that looks up entities and returns their stamps: each entity as it is stored,
+// with its version. If there are records, the first keys are theirs. The client loads these
+// entities into the given records, and their stamps hold no entity.
 type Get func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error)
 
-// taking returns a Get that calls get, a method of the client. The context of get must be made for
-// taken, so that taken gets the entities.
+// taking returns a Get that looks up entities by get, a method of the Go client. The calls of get
+// must run with the context that was made together with taken. Otherwise taken does not receive the
+// entities.
 func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 	return func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error) {
 		taken.Want(keys, len(records))
@@ -107,8 +110,8 @@ func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 	}
 }
 
-// errUntaken says that the client's connection lacks the interceptor. That should not happen,
-// because mapper.NewEngine checks it.
+// errUntaken says that the client's connection lacks scattermap's interceptor, so the entities were
+// not received as stored. It should not happen, because mapper.NewEngine checks the client.
 var errUntaken = fault.Fatal(errors.New("the client was not made by mapper.NewClient, or with mapper.ClientOption: " +
 	"entities can't be read as they are stored"))
 
@@ -119,7 +122,7 @@ func InTransaction(tx *datastore.Transaction, taken *wire.Taken) Get {
 	return taking(tx.GetMulti, taken)
 }
 
-// A Reader is a function that reads the entities at some positions.
+// A Reader is a function that reads the entities at some positions, with their versions.
 type Reader func(at []*keyspace.Position) ([]wire.Stamp, error)
 
 // EntityReader returns a Reader that looks up whole entities by get.

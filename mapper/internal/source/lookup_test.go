@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
-// TestApart separates keys that the client would confuse.
+// TestApart checks that keys which the Go client would confuse are put into different groups.
 func TestApart(t *testing.T) {
 	number, name := datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil)
 	path, slash := datastore.IDKey("K", 1, datastore.NameKey("P", "a", nil)), datastore.NameKey("P", "a/K,1", nil)
@@ -37,8 +37,8 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// TestLookup checks that each key gets its own entity, even if the client would confuse the keys,
-// and that missing entities are reported.
+// TestLookup checks that each key gets its own entity, even if the Go client would confuse the
+// keys, and that missing entities are reported.
 func TestLookup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, src := newEmulator(t, nil)
@@ -75,7 +75,8 @@ func TestLookup(t *testing.T) {
 	})
 }
 
-// TestSpaces lists, in order, the spaces of ranges of queries over the namespaces a, b and c.
+// TestSpaces checks [Source.Spaces] for ranges of queries over the namespaces a, b and c. The
+// spaces of a range are the pairs of kind and namespace in it.
 func TestSpaces(t *testing.T) {
 	pos := func(namespace, kind string) *keyspace.Position {
 		return &keyspace.Position{Namespace: namespace, Kind: kind}
@@ -128,7 +129,7 @@ func TestSpaces(t *testing.T) {
 	}
 }
 
-// TestSample draws keys of a kind, up to a size.
+// TestSample checks that a sample of a kind's keys keeps to the limits of number and size.
 func TestSample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, src := newEmulator(t, &emulator.Options{ScatterOneIn: 2})
@@ -153,8 +154,8 @@ func TestSample(t *testing.T) {
 	})
 }
 
-// TestUncounted checks that a database that can't count is asked only once, and is recognized by
-// masks.
+// TestUncounted checks that a database which can't count is asked for a count only once.
+// HonoursMasks recognizes such a database, which does not support property masks.
 func TestUncounted(t *testing.T) {
 	for _, code := range []codes.Code{codes.OK, codes.Unimplemented, codes.Internal} {
 		t.Run(code.String(), func(t *testing.T) {
@@ -188,7 +189,7 @@ func TestUncounted(t *testing.T) {
 	}
 }
 
-// TestAnswered checks that only the error of a call that got no answer names the database.
+// TestAnswered checks that an error names the database exactly if a call got no answer.
 func TestAnswered(t *testing.T) {
 	down := status.Error(codes.Unavailable, "down")
 	for _, c := range []struct {

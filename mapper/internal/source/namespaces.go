@@ -15,8 +15,8 @@ import (
 // namespaceKind is the kind of the metadata entities that Datastore has for namespaces.
 const namespaceKind = "__namespace__"
 
-// namespaceKey returns the key of a namespace's metadata entity. For the empty namespace it has an
-// ID.
+// namespaceKey returns the key of the metadata entity that Datastore has for a namespace. Its name
+// is the namespace. The key for the empty namespace has an ID instead.
 func namespaceKey(namespace string) *datastore.Key {
 	if namespace == "" {
 		return datastore.IDKey(namespaceKind, 1, nil)
@@ -95,7 +95,8 @@ func (src Source) Spaces(
 	}
 }
 
-// scanner returns an iterator over the scans of a range, in order.
+// scanner returns an iterator over the scans of a range, in order. Each scan is a Datastore query,
+// and together they find the range's entities.
 func (src Source) scanner(
 	ctx context.Context, q query.Query, start, end *keyspace.Position,
 ) func() (s query.Scan, ok bool, err error) {

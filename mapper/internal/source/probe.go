@@ -21,10 +21,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Probe sends the database each form of query that the job's tasks will send, for one entity each.
-// It returns an error if the database can't answer, or if the answer shows a mistake in the query.
-// It is a mistake to compare values of different types. Unless empty is set, it is also a mistake
-// if a kind has no entities, or if no entity has a filtered property or the property of ShardBy.
+// Probe checks a job's query before the job starts. It sends the database each form of query that
+// the job's tasks will send, with a limit of one result. It returns an error if the database can't
+// answer, or if the answers show one of these mistakes:
+//
+//   - A filter's value has another type than the stored values.
+//   - A kind has no entities. This is allowed if empty is set.
+//   - No entity has a filtered property, or the property in ShardBy. This is allowed if empty is set.
 //
 // The result times is true if the values of the property in ShardBy are times.
 func (src Source) Probe(ctx context.Context, q query.Query, empty bool) (times bool, err error) {
@@ -75,8 +78,8 @@ func (src Source) probe(ctx context.Context, q query.Query) (times bool, err err
 	return times, nil
 }
 
-// orWithout returns the error of a query that needs an index. If there is a way without the index,
-// it adds that to the text.
+// orWithout returns needs, the error of a query that needs an index. If the query can be written so
+// that it needs none, the returned error says how.
 func orWithout(q query.Query, needs error) error {
 	if without := q.WithoutIndex(); without != nil {
 		return fmt.Errorf("%w\nOr %w", needs, without)
@@ -84,8 +87,9 @@ func orWithout(q query.Query, needs error) error {
 	return needs
 }
 
-// probeSnapshot returns an error if the database can't read its past. Google's classic emulator
-// ignores the time, so it is recognized by something else that it lacks: it does not honour masks.
+// probeSnapshot returns an error if the database can't read its state at a past time. Google's
+// classic emulator ignores the time without an error. It is recognized because it does not support
+// property masks either.
 func (src Source) probeSnapshot(ctx context.Context) error {
 	switch modern, err := src.HonoursMasks(ctx); {
 	case err != nil:
@@ -101,7 +105,7 @@ func (src Source) probeSnapshot(ctx context.Context) error {
 	return err
 }
 
-// unserved marks an error as the user's mistake if it says that the database can't answer the
+// unserved marks an error as the user's mistake if the database says that it does not support the
 // query.
 func unserved(err error) error {
 	if code := status.Code(err); code == codes.InvalidArgument || code == codes.Unimplemented {
@@ -110,8 +114,8 @@ func unserved(err error) error {
 	return err
 }
 
-// probeIn is Probe for the query in one kind and namespace. It returns the missing indexes together
-// with the database's error.
+// probeIn does the work of Probe in one kind and namespace. If the database lacks indexes, missing
+// describes them for an index.yaml, and err is the database's error.
 func (src Source) probeIn(ctx context.Context, q query.Query) (times bool, missing []string, err error) {
 	if q.Plain() {
 		return false, nil, nil
@@ -153,9 +157,10 @@ func (src Source) probeIn(ctx context.Context, q query.Query) (times bool, missi
 	return slices.ContainsFunc(property.Indexed(stored[0].Entity, q.ShardBy), keyspace.IsTime), nil, nil
 }
 
-// HonoursMasks reports whether a write with a property mask keeps the properties that the mask does
-// not name. Google's classic emulator drops these, so entities are written there as a whole. A
-// count tells which database it is, because only that emulator can't count.
+// HonoursMasks reports whether the database supports property masks: a write with a mask keeps the
+// properties that the mask does not name. Google's classic emulator drops these, so scattermap
+// writes whole entities there. HonoursMasks recognizes that emulator by a count, because no other
+// database lacks counts.
 func (src Source) HonoursMasks(ctx context.Context) (bool, error) {
 	nothing := datastore.NewQuery(record.JobKind).Limit(1).KeysOnly().NewAggregationQuery().WithCount("n")
 	_, err := src.Client.RunAggregationQuery(ctx, nothing)

@@ -14,9 +14,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A snapshot is the database as of a past time. It reads in read-only transactions, because the
-// client has no other way to set the time of a call. They lock nothing, and need not be ended. A
-// nil snapshot is the database as of now.
+// A snapshot reads the database's state at a past time. It reads in read-only transactions, because
+// the Go client has no other way to set the time. These transactions lock nothing, and need not be
+// ended. A nil snapshot reads the present state.
 type snapshot struct {
 	ctx    context.Context // the context of the transactions that look entities up
 	client *datastore.Client
@@ -28,21 +28,23 @@ type snapshot struct {
 	begun, used time.Time
 }
 
-// Limits after which a transaction gets no new calls: the first counts from its start, the second
-// from its last call. Datastore ends a transaction after 270 seconds, or after 60 seconds without a
-// call [the limits page of Datastore]. The limits are about half of that.
+// Limits of a snapshot's transaction. It gets no new calls after snapshotAge since its start, or
+// snapshotIdle since its last call. Datastore ends a transaction after 270 seconds, or after 60
+// seconds without a call [the limits page of Datastore]. So the limits are about half of that.
 const (
 	snapshotAge  = 2 * time.Minute
 	snapshotIdle = 30 * time.Second
 )
 
-// snapshotAt returns the snapshot of a time, which can be read until ctx ends.
+// snapshotAt returns a snapshot that reads the state at the given time. It can be used until ctx
+// ends.
 func snapshotAt(ctx context.Context, client *datastore.Client, at time.Time) *snapshot {
 	ctx, taken := wire.TakenBy(ctx)
 	return &snapshot{ctx: ctx, client: client, at: at, taken: taken, turn: semaphore.NewWeighted(1)}
 }
 
-// A snapshotError says that the database can't read its past at a time, or no longer can.
+// A snapshotError says that the database can't read its state at a time, for example because the
+// time is too long ago.
 type snapshotError struct {
 	at    time.Time
 	cause error
@@ -78,7 +80,7 @@ func (s *snapshot) transaction() (*datastore.Transaction, error) {
 	return s.tx, nil
 }
 
-// Query returns the query, changed so that it reads the snapshot.
+// Query returns a copy of q that reads the snapshot. For a nil snapshot it returns q.
 func (s *snapshot) Query(q *datastore.Query) (*datastore.Query, error) {
 	if s == nil {
 		return q, nil

@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// Parallel is the largest number of calls of the database that one caller makes at once.
+// Parallel is the largest number of database calls that one caller makes at the same time.
 const Parallel = 16
 
 // A Source reads entities from a database, as of now or as of a past time.
@@ -25,7 +25,8 @@ type Source struct {
 	Client *datastore.Client
 	log    *slog.Logger
 	At     *snapshot // reads the state at a past time; nil: the source reads the present state
-	// whether the database does not implement aggregations; shared by all copies of the Source
+	// uncounted is true after the database has answered that it does not implement aggregations. All
+	// copies of the Source share it.
 	uncounted *atomic.Bool
 }
 
@@ -37,15 +38,15 @@ func New(client *datastore.Client, log *slog.Logger) Source {
 	return Source{Client: client, log: log, uncounted: new(atomic.Bool)}
 }
 
-// Counts reports whether the database can count, as far as is known. A database that has answered
-// that it can't count is not asked again.
+// Counts reports whether counts can be sent to the database. It is true until the database has
+// answered that it does not implement them.
 func (src Source) Counts() bool { return !src.uncounted.Load() }
 
-// CantCount records that the database can't count.
+// CantCount records that the database does not implement counts, so that none are sent later.
 func (src Source) CantCount() { src.uncounted.Store(true) }
 
-// Of returns the source that reads the query's entities, until ctx ends. If the query has a
-// ReadTime, it reads the past.
+// Of returns the source that reads the entities of a query. If the query has a ReadTime, that
+// source reads the state at that time, until ctx ends.
 func (src Source) Of(ctx context.Context, q query.Query) Source {
 	if !q.ReadTime.IsZero() {
 		src.At = snapshotAt(ctx, src.Client, q.ReadTime)
@@ -53,7 +54,7 @@ func (src Source) Of(ctx context.Context, q query.Query) Source {
 	return src
 }
 
-// Get returns a function that looks up entities.
+// Get returns a function that looks up entities, with the arguments of the Go client's GetMulti.
 func (src Source) Get(ctx context.Context) func([]*datastore.Key, any) error {
 	return func(keys []*datastore.Key, dst any) error {
 		if src.At == nil {
@@ -67,7 +68,7 @@ func (src Source) Get(ctx context.Context) func([]*datastore.Key, any) error {
 	}
 }
 
-// Stored returns a function that looks up entities as they are stored.
+// Stored returns a function that looks up entities as they are stored, with their versions.
 func (src Source) Stored(ctx context.Context) Get {
 	if src.At != nil {
 		return taking(src.Get(ctx), src.At.taken)
@@ -76,12 +77,13 @@ func (src Source) Stored(ctx context.Context) Get {
 	return taking(src.Get(ctx), taken)
 }
 
-// Patience is how long a caller waits for the database if a person waits for the caller. The client
-// would retry each call for a minute, and its error would only say that it took too long.
+// Patience is the longest wait for the database in a call for which a person waits. Without this
+// limit, the Go client would retry each call for a minute, and its error would only say that it
+// took too long.
 const Patience = 20 * time.Second
 
-// Answered calls ask, for whose result a person waits. If the database does not answer within
-// Patience, it returns an error that names the database.
+// Answered calls ask, and limits its time to Patience, because a person waits for the result. If
+// the database does not answer in time, the returned error names the database.
 func Answered(ctx context.Context, ask func(context.Context) error) error {
 	asking, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()

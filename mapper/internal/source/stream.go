@@ -19,8 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Stream reads the positions of a range's entities in order, or the entities themselves. It can
-// read ahead.
+// A Stream reads the entities of a range in order, or only their positions. It can read ahead. A
+// position is a place in the order of the job's entities.
 type Stream struct {
 	query      query.Query
 	start, End *keyspace.Position // the start and the end of the range when the stream was made
@@ -42,7 +42,7 @@ type Stream struct {
 	waited  atomic.Int64        // the time from the last query to its first result, a time.Duration
 	passed  atomic.Int64        // number of positions that were dropped
 	last    *keyspace.Position  // the last position that was read
-	appends sync.Mutex          // locked while at and stamps grow, for Read
+	appends sync.Mutex          // locked while at and stamps grow, so that Read need not wait for turn
 	at      []*keyspace.Position
 	stamps  []wire.Stamp   // the entities at the positions with their versions, if Whole is set
 	taken   *wire.Versions // receives the entities of results; nil: the stream reads no entities
@@ -60,11 +60,12 @@ func NewStream(ctx context.Context, src Source, q query.Query, start, end *keysp
 	return s
 }
 
-// mostAtOnce is the largest limit of a query's results. Datastore returns them in batches anyway.
-// Google's Firestore emulator returns them in one answer, and the client takes up to 4 MiB in one.
+// mostAtOnce is the largest limit that a stream sets for a query's results. Datastore itself
+// returns results in small batches. But Google's Firestore emulator returns all results in one
+// answer, and the Go client accepts answers of up to 4 MiB.
 const mostAtOnce = 5 * query.Batch
 
-// begin starts the next scan, if there is one.
+// begin starts to read the next scan of the range, if there is one.
 func (s *Stream) begin() error {
 	next, ok, err := s.scans()
 	if err != nil || !ok {
@@ -85,7 +86,8 @@ func (s *Stream) begin() error {
 	return err
 }
 
-// beginAgain makes new scans that go on after the last position.
+// beginAgain replaces the scans of the range by new ones, which start after the last position that
+// was read.
 func (s *Stream) beginAgain() {
 	from := s.start
 	if s.last != nil {
@@ -94,15 +96,16 @@ func (s *Stream) beginAgain() {
 	s.it, s.scans = nil, s.source.scanner(s.ctx, s.query, from, s.End)
 }
 
-// use waits until no goroutine reads ahead. The caller must call done afterwards.
+// use waits until no other goroutine reads the stream, and keeps others from doing so. The caller
+// must call done afterwards.
 func (s *Stream) use() (done func()) {
 	_ = s.turn.Acquire(context.Background(), 1) // reading ends with its own context
 	return func() { s.turn.Release(1) }
 }
 
-// Shorten ends a stream of entities at the new end of its range. Other tasks read the entities
-// after that, and each entity that is read costs. A batch that has started to arrive is read to its
-// end, because it is already paid for.
+// Shorten ends the stream at the new end of its range, if it reads whole entities. Other tasks read
+// the entities after that end, and Datastore bills each entity that is read. If a batch of results
+// has started to arrive, it is read completely, because it is billed already.
 func (s *Stream) Shorten(end *keyspace.Position) {
 	if !s.Whole || end == nil || s.End != nil && keyspace.Compare(s.End, end) <= 0 {
 		return
@@ -126,8 +129,8 @@ func (s *Stream) Shorten(end *keyspace.Position) {
 // Waited returns the time from the last query to its first result; 0: unknown.
 func (s *Stream) Waited() time.Duration { return time.Duration(s.waited.Load()) }
 
-// Peek returns the next n positions, or the remaining ones if they are fewer. After an error, even
-// one of reading ahead, the stream can't be used any more.
+// Peek returns the next n positions, or the remaining ones if there are fewer, and keeps them.
+// After an error, also one of a read in the background, the stream can't be used any more.
 func (s *Stream) Peek(n int) ([]*keyspace.Position, error) {
 	defer s.use()()
 	if s.err == nil {
@@ -139,7 +142,7 @@ func (s *Stream) Peek(n int) ([]*keyspace.Position, error) {
 	return s.at[:min(n, len(s.at))], nil
 }
 
-// fill reads until n positions are known, or all positions of the range.
+// fill reads until n positions are known, or until the end of the range.
 func (s *Stream) fill(n int) error {
 	for len(s.at) < n && !s.all {
 		if err := s.step(); err != nil {
@@ -191,7 +194,7 @@ func (s *Stream) step() error {
 	return nil
 }
 
-// PeekLater reads the next n positions in the background. The returned function waits for them.
+// PeekLater starts [Stream.Peek] in the background. The returned function waits for its result.
 func (s *Stream) PeekLater(n int) func() ([]*keyspace.Position, error) {
 	var at []*keyspace.Position
 	var err error
@@ -206,8 +209,8 @@ func (s *Stream) PeekLater(n int) func() ([]*keyspace.Position, error) {
 	}
 }
 
-// ReadAhead reads the next n positions in the background. They are counted from the stream's
-// current position, not from its position when the reading starts.
+// ReadAhead reads in the background until the next n positions are known. It counts from the
+// stream's current position. Positions that are dropped before the reading starts are not replaced.
 func (s *Stream) ReadAhead(n int) {
 	until := s.passed.Load() + int64(n)
 	go func() {
@@ -224,7 +227,7 @@ func (s *Stream) Known() Prefix {
 	return Prefix{At: s.at, All: s.all}
 }
 
-// Pass drops the positions before start, which were read.
+// Pass drops all positions before start. They must have been read.
 func (s *Stream) Pass(start *keyspace.Position) {
 	defer s.use()()
 	n, _ := slices.BinarySearchFunc(s.at, start, keyspace.Compare)
@@ -246,8 +249,9 @@ func (s *Stream) dropFirst(n int) {
 	}
 }
 
-// Read is a [Reader] of entities that the stream has read already. It does not wait for a goroutine
-// that reads ahead. Call it only from the goroutine that drops positions.
+// Read returns the entities at some positions that the stream has read and not dropped. It is a
+// [Reader]. It does not wait for a goroutine that reads ahead. Call it only from the goroutine that
+// drops positions.
 func (s *Stream) Read(at []*keyspace.Position) ([]wire.Stamp, error) {
 	if len(at) == 0 {
 		return nil, nil
@@ -258,24 +262,24 @@ func (s *Stream) Read(at []*keyspace.Position) ([]wire.Stamp, error) {
 	return slices.Clone(s.stamps[n : n+len(at)]), nil
 }
 
-// Close ends the reading in the background.
+// Close cancels the stream's reads, and waits until they have ended.
 func (s *Stream) Close() {
 	s.cancel()
 	s.use()()
 }
 
-// A Prefix has the known positions of a range's first entities, in order.
+// A Prefix holds the first positions of a range's entities, in order. Later ones may be unknown.
 type Prefix struct {
 	At  []*keyspace.Position
 	All bool // whether the range has no further entities
 }
 
-// ErrOrder says that the database returns entities in a wrong order. It is fatal, because no retry
-// helps.
+// ErrOrder says that the database returns entities in another order than Datastore's. It is fatal,
+// because no retry helps.
 var ErrOrder = fault.Fatal(errors.New(
 	"the database orders keys in another way than Datastore does, so ranges of keys can't be trusted"))
 
-// KeysDigest returns how many entities of a query are in a range, and a digest of their keys.
+// KeysDigest returns the number of a query's entities in a range, and a hash of their keys.
 func (src Source) KeysDigest(
 	ctx context.Context, q query.Query, start, end *keyspace.Position,
 ) (n int64, digest []byte, err error) {

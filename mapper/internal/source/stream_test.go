@@ -18,8 +18,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
-// TestShortenOrder runs against a database with another order of keys. An entity after the end of a
-// shortened stream must be an error, and not be skipped.
+// TestShortenOrder reads a stream from a database that returns entities in a wrong order. The
+// stream is shortened before the last entity. An entity after the new end must cause an error, and
+// must not be skipped.
 func TestShortenOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		swapped := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -49,8 +50,9 @@ func TestShortenOrder(t *testing.T) {
 	})
 }
 
-// TestShorten shortens streams of entities at random while they are read. Each returns everything
-// before its last end, once and in order. After that end it reads only the rest of a batch.
+// TestShorten shortens streams of entities at random while they are read. Each stream must return
+// everything before its last end, once and in order. After that end it must read only the rest of a
+// batch.
 func TestShorten(t *testing.T) {
 	rng := testflag.Rand(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -129,8 +131,8 @@ func TestShorten(t *testing.T) {
 	})
 }
 
-// TestReadBesideReadAhead reads entities of a page while the next page is being read. That must not
-// wait.
+// TestReadBesideReadAhead checks that reading a page's entities by [Stream.Read] does not wait
+// while the next page is read ahead.
 func TestReadBesideReadAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

@@ -7,9 +7,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// Balance moves the boundaries between pieces whose entities were counted, so that each worker has
-// one fair share. A piece keeps its boundaries if it was not counted to its end. Neighbours keep
-// theirs if one of the new boundaries can't be found.
+// Balance moves the boundaries between pieces whose entities were counted, so that each worker gets
+// about the same number: its fair share. A piece whose count has reached its limit keeps its
+// boundaries. If a new boundary between neighbouring pieces can't be found, they keep their old
+// ones.
 func Balance(pieces []Piece, page int64, find Finder) []Piece {
 	total := int64(0)
 	for _, p := range pieces {
@@ -31,9 +32,9 @@ func Balance(pieces []Piece, page int64, find Finder) []Piece {
 	return even
 }
 
-// balanceCounted is Balance for neighbours that were all counted; total is the number of the job's
-// entities. It searches for a new boundary from the start of the piece that contains it. If the
-// boundary is too far from that start, the start becomes the boundary.
+// balanceCounted does the work of Balance for neighbouring pieces that were all counted completely.
+// The job has total entities. To find a new boundary, it searches from the start of the piece that
+// contains it. If the boundary is too far from there, that start becomes the boundary.
 func balanceCounted(pieces []Piece, total, page int64, find Finder) []Piece {
 	fair, whole := pieces[0].FairShare, pieces[0]
 	for _, p := range pieces[1:] {
@@ -57,10 +58,10 @@ func balanceCounted(pieces []Piece, total, page int64, find Finder) []Piece {
 		if offset == 0 || offset > BalancePages*page {
 			b.rank, b.at = passed, start
 			if passed == 0 || len(bounds) > 0 && passed <= bounds[len(bounds)-1].rank {
-				continue // a boundary that is known
+				continue // the boundary is known
 			}
 		} else {
-			group.Go(func() { b.at, _ = find(start, offset) }) // if it fails, the pieces are only less even
+			group.Go(func() { b.at, _ = find(start, offset) }) // after an error, the pieces are only less equal
 		}
 		bounds = append(bounds, b)
 	}
@@ -81,17 +82,19 @@ func balanceCounted(pieces []Piece, total, page int64, find Finder) []Piece {
 	return even
 }
 
-// BalancePages is how many pages a new boundary is from the start of its piece, at most. The query
-// that finds the boundary passes all keys in between, and the job's start waits for it.
+// BalancePages is the largest distance, in pages of entities, of a new boundary from the start of
+// its piece. The query that finds the boundary passes all keys between them, and the job's start
+// waits for it.
 const BalancePages = 2 * nearPages
 
-// ShareLengths returns the numbers of entities of the pieces into which n entities are cut. Each
-// piece gets one fair share, or several if the job's total is more than MaxFanOut fair shares.
+// ShareLengths returns the numbers of entities in the pieces into which n entities are cut. Each
+// piece is one worker's fair share. If the job's total is more than MaxFanOut fair shares, each
+// piece is several of them.
 //
-// Pieces have full pages. The remainder is spread over some of them, with up to a third of a page
-// and a twentieth of a piece on each. A larger remainder is spread over all. A piece with a part of
-// the remainder has one page that is not full. If there is less than a page for each piece, pieces
-// are shorter, see leastFirst.
+// Pieces consist of full pages. A small remainder is spread over some pieces. Each of them gets up
+// to a third of a page, and up to a twentieth of the piece. A larger remainder is spread over all
+// pieces. A piece with a part of the remainder has one page that is not full. If there is less than
+// a page for each piece, pieces are shorter, see leastFirst.
 func ShareLengths(n, fair, total, page int64) []int64 {
 	each := fair * ((total/fair + MaxFanOut - 1) / MaxFanOut)
 	pieces := min(max(1, (n+each/2)/each), MaxFanOut)
@@ -112,11 +115,12 @@ func ShareLengths(n, fair, total, page int64) []int64 {
 }
 
 // leastFirst is the least number of entities in a job's first pieces, if there is less than a page
-// for each worker. Only the last piece may have fewer. A piece's task has a fixed cost: it reads
-// two records and writes two.
+// for each worker. Only the last piece may have fewer. The limit exists because each piece needs a
+// task, which reads two records and writes two.
 const leastFirst = 50
 
-// shortLengths is ShareLengths for n entities that are less than a page for each worker.
+// shortLengths does the work of ShareLengths if there is less than a page of entities for each
+// worker.
 func shortLengths(n, workers, page int64) []int64 {
 	each := min(page, max((n+workers-1)/workers, leastFirst))
 	lengths := slices.Repeat([]int64{each}, int((n+each-1)/each))

@@ -8,26 +8,26 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A CutPlan says where a piece is cut. The task that cuts it keeps the first part.
+// A CutPlan says where a range (a piece) is cut. The task that cuts it keeps the first part.
 type CutPlan struct {
 	Pieces  int64   // number of pieces; 0 or 1: the range is not cut
 	Samples bool    // whether to cut at samples, with the same number of samples in each part
 	Keep    int64   // number of entities in the first part, unless Samples is set
 	lengths []int64 // numbers of entities in the other parts, except the last one
-	near    int     // number of parts after the first one that are near; later ones are marked Far; 0: all are near
+	near    int     // number of parts after the first one that are near it; later parts are marked Far; 0: all are near
 	evenly  int     // number of equal parts of the key space into which the last part is cut; 0: it is not cut
-	atOnce  int     // how many searches for boundaries run at once; 0: FindParallel
-	First   bool    // whether the range is cut before the page is processed
+	atOnce  int     // how many searches for boundaries run at the same time; 0: FindParallel
+	First   bool    // whether the range is cut before the next page is processed
 
-	Until *keyspace.Position // the end of the job's last entity, if known: a last part without an end ends there
+	Until *keyspace.Position // the end of the job's last entity, if known: it limits the last part
 }
 
-// A Finder is a function that returns the position of an entity of a range: the n-th one, counted
-// from 0, at or after the position from. It returns nil if the range ends before that entity.
+// A Finder is a function that searches a range. It returns the position of the n-th entity at or
+// after the position from, counted from 0. It returns nil if the range ends before that entity.
 type Finder func(from *keyspace.Position, n int64) (*keyspace.Position, error)
 
-// Apply cuts a piece by the plan, and returns the resulting pieces in order. It calls find for
-// boundaries that are not samples. The task that cuts keeps the first piece.
+// Apply cuts a piece by the plan, and returns the resulting pieces in order. It calls find for each
+// boundary that is not a sample. The first piece is for the task that cuts.
 func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 	if c.Pieces <= 1 {
 		return []Piece{s}, nil
@@ -70,7 +70,7 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 		return append(pieces, rest.evenly(c.evenly, c.Until)...), nil
 	}
 	rest.Far = far()
-	switch last := ended && len(pieces) < len(all); { // the range ends in this one
+	switch last := ended && len(pieces) < len(all); { // the range ends in this piece
 	case s.Exact:
 		rest.Workers = c.workersFor(s, rest.Estimate)
 	case last:
@@ -93,8 +93,8 @@ func (c CutPlan) workersFor(s Piece, n int64) int64 {
 	return max(1, s.Workers/c.Pieces)
 }
 
-// before returns the first lengths, as far as their pieces, one after the other, end before the
-// n-th entity.
+// before returns the first lengths whose pieces, placed one after the other, end before the n-th
+// entity.
 func before(lengths []int64, n int64) []int64 {
 	for i, length := range lengths {
 		if n -= length; n <= 0 {
@@ -104,14 +104,14 @@ func before(lengths []int64, n int64) []int64 {
 	return lengths
 }
 
-// FindParallel is how many searches for boundaries run at once. All queries start at the same
-// place, so together they pass 8.5 times as many keys as one after the other would.
+// FindParallel is how many searches for boundaries run at the same time. All of them start at the
+// same position. So together they pass 8.5 times as many keys as searches that follow each other.
 const FindParallel = 16
 
-// findAll finds the ends of consecutive pieces with the given numbers of entities, up to the end of
-// the range. If one end can't be found, it returns the ends before it, and the rest of the range
-// becomes one piece. It does the same if an end does not come after the one before it, because
-// entities were added or deleted in between.
+// findAll finds the ends of consecutive pieces with the given numbers of entities, as far as the
+// range goes. If an end can't be found, it returns the ends before it, and the rest of the range
+// stays one piece. It does the same if the ends are not in order, because entities were added or
+// deleted during the search. The result ended says that the range has ended.
 func findAll(find Finder, s Piece, lengths []int64) (found []*keyspace.Position, ended bool, err error) {
 	found = make([]*keyspace.Position, len(lengths))
 	errs := make([]error, len(lengths))
@@ -143,16 +143,16 @@ func findAll(find Finder, s Piece, lengths []int64) (found []*keyspace.Position,
 	}
 }
 
-// CountsPieces reports whether the task of a job's first range should count its pieces after it has
-// cut them at samples. It should unless there are too many entities, because samples need not be
-// random: below ancestors they come in clumps. [In Google's classic emulator, the value of
-// __scatter__ is the XOR of the hashes of all IDs of a path.]
+// CountsPieces reports whether a task that has cut a job's first range at samples should then count
+// the entities of each piece. It should, unless there are too many entities, because samples may be
+// uneven: entities below the same ancestors can have clumped samples. [In Google's classic
+// emulator, the value of __scatter__ is the XOR of the hashes of all IDs of a path.]
 func (c CutPlan) CountsPieces(s Piece) bool {
 	return c.Samples && c.Keep == 0 && s.Estimate > 0 && s.Estimate <= MostCountedPieces
 }
 
-// beyond estimates the number of entities after pieces with known numbers of entities. It assumes
-// that each sample stands for as many entities after the pieces (left) as inside them. Without
+// beyond estimates the number of entities after the first pieces of a range. It assumes that the
+// samples after these pieces (left) stand for as many entities each as the samples inside. Without
 // samples it assumes that the rest is as long as all pieces together.
 func beyond(samples, left []*keyspace.Position, lengths []int64) int64 {
 	known := int64(0)

@@ -7,7 +7,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// TestApplyOdd cuts ranges that have changed since they were counted.
+// TestApplyOdd cuts ranges from which entities were deleted, or to which entities were added, since
+// they were counted.
 func TestApplyOdd(t *testing.T) {
 	keys := keyspace.AtAll(sequence(100))
 	find := func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
@@ -22,7 +23,7 @@ func TestApplyOdd(t *testing.T) {
 		s     Piece
 		c     CutPlan
 		want  int   // pieces
-		after int64 // the fair share of the last one
+		after int64 // the fair share of the last piece
 	}{
 		{"it was empty", Piece{Start: keys[0], Exact: true, Workers: 3},
 			CutPlan{Pieces: 4, Keep: 10, lengths: []int64{10, 10}}, 1, 0},
@@ -38,7 +39,7 @@ func TestApplyOdd(t *testing.T) {
 	}
 }
 
-// TestApplyClumped cuts a range whose samples are nearly all in the first page.
+// TestApplyClumped cuts a range with nearly all samples in its first page.
 func TestApplyClumped(t *testing.T) {
 	keys := keyspace.AtAll(sequence(1000))
 	find := func(_ *keyspace.Position, n int64) (*keyspace.Position, error) { return keys[n], nil }

@@ -2,68 +2,69 @@ package split
 
 import "time"
 
-// A Load has the facts by which a task decides how much of its range to keep, after it has
-// processed some entities of it.
+// A Load holds the facts by which a running task decides how much of its range to keep, and how
+// much to give away to other workers.
 type Load struct {
-	Left    int64         // number of remaining entities in the range, exact if known, or an estimate
-	Here    time.Duration // the function's time for one of these entities
+	Left    int64         // number of remaining entities in the range, counted or estimated
+	Here    time.Duration // the function's time per entity, measured in this range
 	Full    int64         // number of entities in a full page of the job
 	Page    int64         // number of entities in the task's next page
 	Workers int64         // number of the job's workers
-	Query   time.Duration // the time until a query for the range's entities has a result
-	Task    time.Duration // the time from the creation of a task to its delivery; 0: unknown
-	Outlook               // the job's remaining work
+	Query   time.Duration // the time until a query for the range's entities returns its first result
+	Task    time.Duration // the time from the creation of a task to its delivery by the queue; 0: unknown
+	Outlook               // the job's remaining work, as an estimate
 	Age     time.Duration // the time since Outlook was read
-	Known   time.Duration // the time since the task first read an Outlook of the job
+	Known   time.Duration // the time since the task read its first Outlook
 }
 
-// The constants of the law of cutting, see Load.Keep.
+// The constants of the law of cutting, see [Load.Keep].
 const (
-	// tolerance is the share of an even part by which a task may keep more than that, while no
-	// worker is idle.
+	// tolerance is how much more than an even part a task may keep while no worker is idle. It is a
+	// share of the even part (see [Load.Even]).
 	tolerance = 0.5
 	// rounding is the unit to which numbers of entities are rounded, as a share of what the task
 	// keeps. The unit is at most a page. So rounding changes a number by at most 1/16 of what the
 	// task keeps.
 	rounding = 0.125
-	// worthOf is the least work, in time, that is given away, as a multiple of a task's cost. If
-	// two queries take longer, the least work is their time: one query finds where the piece
-	// starts, and one reads it.
+	// worthOf sets the least work that is given away: this many times the cost of a task. If two
+	// queries take longer, the least work is their time, because one query finds where the piece
+	// starts, and another one reads it.
 	worthOf = 2
-	// pageCalls is the cost of a page besides the function: twice the time of its calls. A query, a
-	// read and a commit take 75 ms [package bench].
+	// pageCalls is twice the time of the calls for a page of entities. It is the cost of a page
+	// without the function. A query, a read and a commit take 75 ms [package bench].
 	pageCalls = 150 * time.Millisecond
 
-	// soonest is the running time of the function on a page before the page may end early.
+	// soonest is how long the function must have run on a page of entities before the page may end
+	// early.
 	soonest = 100 * time.Millisecond
-	// lookOf sets the time between two reads of a job's open ranges. It is this share of the time
-	// that the job still needs, or of the time since the first read if that is less.
+	// lookOf sets how often a task reads the job's open ranges. The time between two reads is this
+	// share of the time that the job still needs. If less time has passed since the first read, it
+	// is this share of that time.
 	lookOf    = 0.1
 	lookEvery = 250 * time.Millisecond // the shortest time between two reads of an Outlook
 )
 
-// WorthTask is the least running time of the function for which a task of its own is worth its
-// cost. The task and its two commits take about as long, unless the queue takes longer to deliver
-// it, see [Load.cost].
+// WorthTask is the least running time of the function that is worth a task of its own. The task and
+// its two commits cost about as much time, unless the queue is slow (see [Load.cost]).
 const WorthTask = 200 * time.Millisecond
 
-// Keep returns how many of its remaining entities the task keeps, by the law of cutting. The task
-// gives the others away in pieces. The result each is the number of entities in each of the first
-// pieces; [Piece.Give] makes later ones longer. If the task keeps everything, each is 0.
+// Keep decides by the law of cutting how many of its remaining entities the task keeps. It gives
+// the others away in pieces. The result each is the number of entities in each of the first pieces;
+// [Piece.Give] makes later pieces longer. If the task keeps everything, each is 0.
 //
-// The job's remaining work, measured in time, is shared by all workers. If all stay busy, they end
-// together, after an even part each. So a task may keep an even part. It gives away the excess, in
-// pieces of one even part each, if the excess is worth a task. While no worker is idle it gives
-// away only a large excess, because there is time to correct a small one.
+// The law: The job's remaining work, measured in time, is divided equally among all workers. So all
+// of them would end together, after one even part each. A task may keep one even part. It gives
+// away the excess in pieces of one even part each, if the excess is worth a task. While no worker
+// is idle, it gives away only a large excess, because a small one can still be corrected later.
 //
-// The task that takes a piece decides by the same law, with less time remaining. So late work is
-// handed out in ever shorter pieces, down to what is worth a task. All workers end at about the
+// The task that takes a piece decides by the same law, when less time remains. So pieces become
+// shorter and shorter, down to the least work that is worth a task. All workers end at about the
 // same time.
 //
-// The law is factoring (Hummel, Schonberg and Flynn, 1992). The rest is handed out in batches of
-// equal pieces, and each batch is a fixed part of it. Here the parts are of time instead of
-// iterations, weighted by the measured pace (Banicescu, Velusamy and Devaprasad, 2003). One thing
-// differs: a worker keeps its first range while it is in time.
+// The law is factoring (Hummel, Schonberg and Flynn, 1992): the rest is handed out in batches of
+// equal pieces, and each batch is a fixed part of the rest. Here the parts are of time instead of
+// iterations, weighted by the measured pace (Banicescu, Velusamy and Devaprasad, 2003). There is
+// one difference: a worker keeps its first range while it is in time.
 func (l Load) Keep() (keep, each int64) {
 	here := l.Here + callsOf(l.Full)
 	left, even := times(l.Left, here), l.Even()
@@ -75,32 +76,32 @@ func (l Load) Keep() (keep, each int64) {
 	if left-mine < max(slack, worth) {
 		return l.Left, 0
 	}
-	page := max(1, min(time.Duration(l.Page), part(rounding, mine)/here)) // or a part of one
+	page := max(1, min(time.Duration(l.Page), part(rounding, mine)/here)) // or round to a part of a page
 	pages := func(t time.Duration) time.Duration { return (t + here*page/2) / (here * page) }
 	return min(l.Left, int64(pages(mine)*page)), int64(max(1, pages(piece)) * page)
 }
 
-// Even returns an even part: the time that each worker still works if all workers share the job's
-// remaining work equally. The job's remaining work is at least what remains in this range.
+// Even returns the even part of the law of cutting: how long each worker still works if all workers
+// share the job's remaining work equally. The remaining work of the job is at least the rest of
+// this range.
 func (l Load) Even() time.Duration {
 	workers := max(1, l.Workers)
 	rest := l.Rest + times(l.Entities, callsOf(l.Full)) - times(min(workers, max(1, l.Open)), l.Age)
 	return max(rest, times(l.Left, l.Here+callsOf(l.Full))) / time.Duration(workers)
 }
 
-// cost returns how much time a task costs besides the function.
+// cost returns the time that a task costs in addition to the function's time.
 func (l Load) cost() time.Duration { return max(WorthTask, l.Task) }
 
-// worth returns the least amount of work, as the running time of the function, that the task gives
-// away. Less would not be worth the cost of another task.
+// worth returns the least work, as running time of the function, that is worth giving to another
+// task.
 func (l Load) worth() time.Duration { return max(worthOf*l.cost(), 2*l.Query) }
 
-// callsOf returns how long the calls of a page take for each of its entities. A page has full
-// entities.
+// callsOf returns the time of a page's calls, divided by the number of entities in a full page.
 func callsOf(full int64) time.Duration { return pageCalls / time.Duration(max(1, full)) }
 
-// longest is the upper bound of a job's remaining work: a hundred years of one worker. The sum of
-// two such times fits into a time.Duration.
+// longest is the upper bound of a job's remaining work: a hundred years of one worker. It is small
+// enough that the sum of two such times is a valid time.Duration.
 const longest = 100 * 365 * 24 * time.Hour
 
 // times returns n times a duration, but at most longest.
@@ -109,10 +110,12 @@ func times(n int64, each time.Duration) time.Duration {
 }
 
 // EndsPage reports whether a page should end early, so that idle workers can take work. The
-// function has run on the page for ran. The page has left more entities. EndsPage returns true in
-// two cases:
-//   - By the law of cutting, the task would give away some of the page's remaining entities.
-//   - The task would give away entities after the page, and a worker is idle now.
+// function has run on the page for the time ran, and left entities of the page remain. EndsPage
+// returns true in two cases:
+//
+//   - By the law of cutting ([Load.Keep]), the task would give away some of the page's remaining
+//     entities.
+//   - By this law, the task would give away entities after the page, and a worker is idle now.
 func (l Load) EndsPage(ran time.Duration, left int64) bool {
 	if ran < soonest || times(left, l.Here) < l.cost() {
 		return false
@@ -121,21 +124,21 @@ func (l Load) EndsPage(ran time.Duration, left int64) bool {
 	return keep < l.Left && (keep < left || l.Waiting(l.Workers))
 }
 
-// LookEvery returns how long the task may use its Outlook before it reads the job's open ranges
-// again.
+// LookEvery returns how long the task may use the same Outlook before it reads the job's open
+// ranges again.
 func (l Load) LookEvery() time.Duration {
 	return max(lookEvery, part(lookOf, min(l.Even(), l.Known)))
 }
 
 func part(of float64, t time.Duration) time.Duration { return time.Duration(of * float64(t)) }
 
-// Give returns the plan by which a task gives away the end of its piece. The task has processed the
-// first dealt entities, and keeps the next keep. Of the rest, each worker gets a piece of each
-// entities.
+// Give returns the plan by which a task gives away the end of its piece. The task has already
+// processed dealt entities, and keeps another keep entities. The rest is cut into pieces for other
+// workers. For every worker there is first a piece of the length each, in entities.
 //
-// Pieces after these are longer: each is twice as long as the one before, because little is known
-// about far entities. If the piece's entities were not counted, a few pieces lie after its
-// estimated end. There are at most MaxFanOut pieces.
+// Later pieces are longer: each is twice as long as the one before, because little is known about
+// entities far away. If the piece's entities were not counted, a few more pieces are planned after
+// its estimated end. There are at most MaxFanOut pieces.
 func (s Piece) Give(dealt, keep, each, workers int64) CutPlan {
 	keep += dealt
 	near := min(max(1, workers), mostNear)
@@ -151,11 +154,11 @@ func (s Piece) Give(dealt, keep, each, workers int64) CutPlan {
 	return CutPlan{Pieces: int64(len(lengths)) + 2, Keep: keep, lengths: lengths, near: int(near)}
 }
 
-// beyondEstimate is how many pieces are cut off after the estimated end of a range that was not
-// counted, because it may be longer. Each is twice as long as the one before, so a few of them
-// reach far.
+// beyondEstimate is how many pieces are planned after the estimated end of a range that was not
+// counted. Each is twice as long as the one before. So even if the range is far longer than
+// estimated, they cover it.
 const beyondEstimate = 4
 
-// mostNear is the largest number of pieces of equal length that are cut off. MaxFanOut allows 40
-// more. Each of these is twice as long as the one before, so they reach the end of any range.
+// mostNear is the largest number of pieces of equal length that a task gives away. MaxFanOut allows
+// 40 more. Each of these is twice as long as the one before, so they reach the end of any range.
 const mostNear = MaxFanOut - 40

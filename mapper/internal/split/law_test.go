@@ -11,10 +11,10 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestKeep checks how much of its remaining entities a task keeps.
+// TestKeep checks how many of its remaining entities a task keeps.
 func TestKeep(t *testing.T) {
 	const ms = time.Millisecond
-	// the outlook of entities that need no calls
+	// all returns the outlook of entities that need no calls of the database.
 	all := func(open int64, rest time.Duration) Outlook { return Outlook{Open: open, Rest: rest} }
 	for _, test := range []struct {
 		name       string
@@ -27,7 +27,7 @@ func TestKeep(t *testing.T) {
 			Load{Left: 6_000, Here: 2 * ms, Workers: 10, Outlook: all(10, 100*time.Second)}, 6_000, 0},
 		{"it has a fifth more, and others wait",
 			Load{Left: 6_000, Here: 2 * ms, Workers: 10, Outlook: all(9, 100*time.Second)}, 5_000, 5_000},
-		// by eighths
+		// They are rounded to eighths.
 		{"it is three times as slow", Load{Left: 5_000, Here: 6 * ms, Workers: 10, Outlook: all(10, 100*time.Second)},
 			1_664, 1_664},
 		{"all are as slow", Load{Left: 5_000, Here: 6 * ms, Workers: 10, Outlook: all(10, 300*time.Second)}, 5_000, 0},
@@ -62,9 +62,9 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepAnything tries loads of all kinds. A task keeps no more than it has. It gives away
-// everything that is worth a task, except for a page, in a bounded number of pieces. It does not
-// keep much more than an even part while a worker is idle.
+// TestKeepAnything tries random loads. A task must not keep more entities than it has. Except for a
+// page, it must give away all work that is worth a task, in a limited number of pieces. While a
+// worker is idle, it must not keep much more than an even part.
 func TestKeepAnything(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	some := func(most float64) int64 { return int64(math.Exp(rng.Float64() * math.Log(most))) }
@@ -104,7 +104,7 @@ func TestKeepAnything(t *testing.T) {
 	}
 }
 
-// TestEndsPage checks that a page ends early if some of its entities are given away, or if later
+// TestEndsPage checks when a page ends early: if some of its entities are given away, or if later
 // entities are and a worker is idle.
 func TestEndsPage(t *testing.T) {
 	busy, waiting := Outlook{Open: 10, Rest: time.Hour}, Outlook{Open: 9, Rest: time.Second}
@@ -138,12 +138,12 @@ func TestEndsPage(t *testing.T) {
 	}
 }
 
-// A busy is a busy worker of the job in TestEnd.
+// A busy is a busy worker in the simulation of TestEnd.
 type busy struct {
 	until       time.Duration
-	first, last int64 // of its range, after the current page
+	first, last int64 // the worker's range after its current page
 	page        int64
-	pace        time.Duration // the pace measured before
+	pace        time.Duration // the measured pace of its earlier pages
 }
 
 type workers []busy
@@ -159,16 +159,17 @@ func (w *workers) Pop() any {
 	return x
 }
 
-// TestEnd simulates jobs with slow entities at unknown places. Its workers only process pages and
-// follow the law. No worker is idle for long while another has much work left.
+// TestEnd simulates jobs with slow entities at unknown places. The workers only process pages, and
+// give work away by the law of cutting. No worker may be idle for long while another one has much
+// work.
 func TestEnd(t *testing.T) {
 	seed := testflag.Seed(t)
 	var ratios []float64
 	for i := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, i))
-		const n, all, pageTime, calls = 200_000, 50, 3 * time.Second, pageCalls / 2 // the other half is the task's
+		const n, all, pageTime, calls = 200_000, 50, 3 * time.Second, pageCalls / 2 // the other half is the task's cost
 		cost, sum := make([]time.Duration, n), time.Duration(0)
-		for at := 0; at < n; { // pieces with different costs
+		for at := 0; at < n; { // parts of the kind in which entities take different times
 			each := time.Duration(math.Exp(rng.NormFloat64()*1.5) * float64(2*time.Millisecond))
 			for end := at + 1 + rng.IntN(n/5); at < min(n, end); at++ {
 				cost[at], sum = each, sum+each
@@ -243,7 +244,7 @@ func TestEnd(t *testing.T) {
 		if done != n {
 			t.Fatalf("seed %d: %d of %d entities", i, done, n)
 		}
-		ratios = append(ratios, float64(now)/float64(ideal+pageTime)) // a page can't be shared
+		ratios = append(ratios, float64(now)/float64(ideal+pageTime)) // a page can't be divided
 	}
 	slices.Sort(ratios)
 	if median, worst := ratios[100], ratios[199]; median > 1 || worst > 1.3 {

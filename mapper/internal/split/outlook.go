@@ -7,36 +7,36 @@ import (
 )
 
 // An Outlook is an estimate of a job's remaining work. It is added up from the records of the job's
-// open ranges: those that are not done.
+// open ranges: the ranges that are not done yet.
 type Outlook struct {
 	Open     int64         // estimated number of open ranges
 	Entities int64         // the estimated number of entities in the open ranges
-	Rest     time.Duration // the function's time for these entities
+	Rest     time.Duration // the time that the function needs for these entities
 }
 
-// Waiting reports whether at least one of the workers is idle: fewer ranges are open than there are
-// workers. It returns false if no range is open.
+// Waiting reports whether at least one of the workers is idle, because fewer ranges are open than
+// there are workers. It returns false if no range is open.
 func (o Outlook) Waiting(workers int64) bool { return o.Open > 0 && o.Open < workers }
 
-// Unseen returns the outlook of a job that has just started. Each worker has fairShare entities,
-// and the function takes the time each for one of them.
+// Unseen returns the outlook of a job that has just started: each worker has fairShare entities.
+// The argument each is the function's time for one entity.
 func Unseen(fairShare, workers int64, each time.Duration) Outlook {
 	return Outlook{Open: workers, Entities: fairShare * workers, Rest: times(fairShare*workers, each)}
 }
 
-// An OpenRange has the facts about an open range that its record has.
+// An OpenRange holds the facts from the record of an open range.
 type OpenRange struct {
 	Estimate int64         // the estimated number of entities in the range
-	Pace     time.Duration // the function's time per entity, measured where the range was cut off; 0: unknown
+	Pace     time.Duration // the function's time per entity where the range was cut off; 0: not measured
 	Age      time.Duration // the time since the record was written
 }
 
-// OutlookOf estimates a job's remaining work from a random sample of its open ranges. The argument
-// part is the sample's share of all open ranges. For ranges without a measured pace, an entity
-// takes the time each. A full page has full entities.
+// OutlookOf estimates a job's remaining work from some of its open ranges, chosen at random. They
+// are the given part of all open ranges. For a range without a measured pace, the argument each is
+// the function's time for one entity. The argument full is the number of entities in a full page.
 //
-// OutlookOf assumes that workers process the ranges that have been open longest. It subtracts what
-// a worker has probably processed of each since its record was written.
+// OutlookOf assumes that the ranges that have been open longest are being processed. It subtracts
+// the entities that a worker has probably processed there since the range's record was written.
 func OutlookOf(some []OpenRange, part float64, workers int64, each time.Duration, full int64) Outlook {
 	slices.SortFunc(some, func(a, b OpenRange) int { return cmp.Compare(b.Age, a.Age) })
 	var o Outlook

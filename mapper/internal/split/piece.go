@@ -6,31 +6,31 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A Piece is a range as this package sees it: before a cut, or as a result of one.
+// A Piece is a range as this package sees it: before a cut, or as the result of a cut.
 type Piece struct {
-	Start, End *keyspace.Position   // the positions where the piece starts and ends; nil: with the job's query
+	Start, End *keyspace.Position   // the positions where the piece starts and ends; nil: where the job's query does
 	Samples    []*keyspace.Position // sampled keys inside the piece, in order
 	Estimate   int64                // the number of entities in the piece; 0: unknown
 	Exact      bool                 // whether Estimate was counted
 	Workers    int64                // how many workers should share the piece; 0: one
 	FairShare  int64                // how many entities one worker should get; 0: all
-	// the kind and namespace of all entities in the piece; empty: there may be several
+	// the kind and namespace of all entities in the piece; empty: it may have several
 	Space keyspace.Space
-	// whether the piece is far from the page at which it was cut off, so that the pace there does
-	// not count for the piece
+	// Far says that the piece is far from the page at which it was cut off. So the pace measured
+	// there does not count for the piece.
 	Far bool
-	// whether the piece's task samples and counts its entities, as the task of a job's first range
-	// does
+	// Resample says that the piece's own task must sample and count its entities, as the task of a
+	// job's first range does.
 	Resample bool
 }
 
-// Holds reports whether a position lies before the end of the piece.
+// Holds reports whether a position is before the end of the piece.
 func (s Piece) Holds(p *keyspace.Position) bool {
 	return s.End == nil || keyspace.Compare(p, s.End) < 0
 }
 
-// From returns the part of the piece that starts at a position and has estimate entities. If
-// estimate is 0 or less, the earlier estimate was too low, and the number becomes unknown.
+// From returns the part of the piece from the position start on. It has about estimate entities. If
+// estimate is not positive, the number of entities becomes unknown.
 func (s Piece) From(start *keyspace.Position, estimate int64) Piece {
 	i := 0
 	for i < len(s.Samples) && keyspace.Compare(s.Samples[i], start) <= 0 {
@@ -40,7 +40,7 @@ func (s Piece) From(start *keyspace.Position, estimate int64) Piece {
 	return s
 }
 
-// Until returns the samples before a position.
+// Until returns the piece's samples before a position.
 func (s Piece) Until(end *keyspace.Position) []*keyspace.Position {
 	i := 0
 	for i < len(s.Samples) && keyspace.Compare(s.Samples[i], end) < 0 {
@@ -49,15 +49,16 @@ func (s Piece) Until(end *keyspace.Position) []*keyspace.Position {
 	return slices.Clip(s.Samples[:i])
 }
 
-// Even returns the number of entities in a page, so that the piece's last page is not small.
-// Usually it is size. It is at most twice size, and at most most.
+// Even returns the number of entities for the next page, such that the piece does not end with a
+// small page. It is usually size. Its upper bound is twice size, and also the argument most.
 func (s Piece) Even(size, most int64) int64 {
 	n := max(1, s.Estimate/size)
 	return max(size, min((s.Estimate+n-1)/n, 2*size, most))
 }
 
-// Counted returns the piece with the result n of a count of its entities. The count stopped at most
-// entities. If n has reached most, there may be more, and the piece is returned unchanged.
+// Counted returns the piece with the result of a count of its entities. The count has found n
+// entities, and its limit was the argument most. If n has reached the limit, there may be more
+// entities, and Counted returns the piece unchanged.
 func (s Piece) Counted(n, most int64) Piece {
 	if n >= most {
 		return s
@@ -69,8 +70,9 @@ func (s Piece) Counted(n, most int64) Piece {
 	return s
 }
 
-// evenly cuts a piece whose contents are unknown into up to n equal parts of the key space, or of
-// the values. If until is not nil, the job's entities end there.
+// evenly cuts a piece about which nothing is known into up to n parts. They are equal parts of the
+// key space, or of the space of values, wherever the entities are. If until is not nil, the job's
+// entities end there.
 func (s Piece) evenly(n int, until *keyspace.Position) (pieces []Piece) {
 	end := s.End
 	if end == nil && until != nil && until.Space() == s.Start.Space() {
@@ -91,18 +93,17 @@ func (s Piece) evenly(n int, until *keyspace.Position) (pieces []Piece) {
 	return append(pieces, s)
 }
 
-// cutAtSamples cuts a piece into n pieces with the same number of samples. If there are fewer than
-// n-1 samples, it cuts at each of them. Each piece gets the samples inside it, and its share of the
-// piece's workers.
+// cutAtSamples cuts a piece into n pieces with the same number of samples. With fewer than n-1
+// samples, it cuts at each sample. Each new piece gets its part of the samples and of the workers.
 func cutAtSamples(s Piece, n int) []Piece {
 	n = min(n, len(s.Samples)+1)
 	pieces := make([]Piece, 0, n)
 	start, first := s.Start, 0
-	total := int64(len(s.Samples) + 1) // gaps between samples
+	total := int64(len(s.Samples) + 1) // number of gaps between samples
 	for i := 1; i <= n; i++ {
 		end, next := s.End, len(s.Samples)
 		if i < n {
-			// The i-th cut is at sample c, counted from 1: c of the gaps are before it.
+			// The i-th cut is at the c-th sample, so that c of the gaps are before it.
 			c := (len(s.Samples) + 1) * i / n
 			end, next = s.Samples[c-1], c-1
 		}
@@ -121,8 +122,8 @@ func cutAtSamples(s Piece, n int) []Piece {
 	return pieces
 }
 
-// AtSamples returns up to n-1 of the samples, which cut the sorted list into parts with the same
-// number of samples.
+// AtSamples returns up to n-1 of the sorted samples. They divide the samples into parts of about
+// the same number.
 func AtSamples(sample []*keyspace.Position, n int) (at []*keyspace.Position) {
 	for _, p := range cutAtSamples(Piece{Samples: sample}, n)[1:] {
 		at = append(at, p.Start)
@@ -130,18 +131,18 @@ func AtSamples(sample []*keyspace.Position, n int) (at []*keyspace.Position) {
 	return at
 }
 
-// MostCountedPieces limits the size of kinds whose pieces are counted after they were cut at
-// samples. It is the largest estimated number of entities. A count costs one read for each thousand
+// MostCountedPieces is the largest estimated number of entities for which the pieces of a job's
+// first range are counted after a cut at samples. A count costs one read for each thousand
 // entities.
 const MostCountedPieces = 4_000_000
 
-// MostInPiece returns the limit of each count when n pieces are counted: four times the number of
-// entities in a piece if all pieces are equal. The job's start waits for the longest count, so
-// there is a limit. A piece with more can't be balanced.
+// MostInPiece returns the limit of each count if n pieces are counted. It is four times the number
+// of entities in a piece if all pieces were equal. There is a limit because the job's start waits
+// for the longest count. A piece with more entities can't be balanced.
 func MostInPiece(n int) int64 { return 4 * MostCountedPieces / int64(n) }
 
-// WithCounts returns the pieces with the numbers of entities in counts. Each count stopped at most
-// entities. A piece gets one worker for each fair share of entities in it.
+// WithCounts returns the pieces with the counted numbers of entities. The argument most was the
+// limit of each count. A piece gets one worker for each fair share of entities in it.
 func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	pieces = slices.Clone(pieces)
 	total := int64(0)
@@ -160,8 +161,8 @@ func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	return joined(pieces, 0)
 }
 
-// joined joins neighbouring pieces if they have at most short entities together. It also joins
-// empty pieces with a neighbour. A piece gets one worker for each fair share of entities in it.
+// joined joins neighbouring pieces if together they have at most short entities, and also joins
+// empty pieces to a neighbour. A piece gets one worker for each fair share of entities in it.
 func joined(pieces []Piece, short int64) (all []Piece) {
 	for _, p := range pieces {
 		if n := len(all) - 1; n >= 0 && (all[n].Estimate+p.Estimate <= short || all[n].Exact && p.Exact &&
@@ -179,21 +180,21 @@ func joined(pieces []Piece, short int64) (all []Piece) {
 	return all
 }
 
-// with returns the piece joined with the one after it.
+// with returns one piece that consists of s and next, the piece after it.
 func (s Piece) with(next Piece) Piece {
 	s.Samples = slices.Concat(s.Samples, []*keyspace.Position{next.Start}, next.Samples)
 	s.End, s.Estimate, s.Exact = next.End, s.Estimate+next.Estimate, s.Exact && next.Exact
 	return s
 }
 
-// shareCount returns how many workers n entities need if each worker gets fair entities. It is at
-// least one.
+// shareCount returns how many workers are needed for n entities if each processes about fair
+// entities. It is at least 1.
 func shareCount(n, fair int64) int64 { return max(1, (n+fair/2)/fair) }
 
-// CellsOf returns into how many cells a range is cut before the entities of each cell are counted:
-// one for every two pages. Counting then takes about as many queries as finding the boundaries
-// inside the cells. The sample was drawn with a limit of size keys, and first is the position at
-// the end of the first page.
+// CellsOf returns into how many cells a job's first range is cut so that the entities of each cell
+// can be counted. There is one cell for every two pages. Then counting takes about as many queries
+// as a search for boundaries inside cells would. The sample was read with a limit of size keys. The
+// rank first is the end of the first page.
 func CellsOf(sample []*keyspace.Position, size int, first Rank) int64 {
 	cells := EstimateFrom(sample, []Rank{first}) / (2 * first.Before)
 	if cells < 2 && len(sample) == size { // no sample is in the first page
@@ -202,14 +203,15 @@ func CellsOf(sample []*keyspace.Position, size int, first Rank) int64 {
 	return cells
 }
 
-// Cells cuts a job's first range at its samples into up to n cells, for counting.
+// Cells cuts a job's first range at its samples into up to n cells, so that each can be counted.
 func Cells(s Piece, n int64) []Piece {
 	s.Estimate = MostCountedPieces
 	return cutAtSamples(s, int(min(n, int64(len(s.Samples)+1))))
 }
 
-// MostlyCounted returns the sum of the pieces' entities after a count. It returns false if most of
-// them are in pieces whose counts have reached the limit: then there are more.
+// MostlyCounted returns the total number of entities in the pieces after a count. It returns false
+// if most entities are in pieces whose counts have reached their limit, because then the total is
+// unknown.
 func MostlyCounted(pieces []Piece) (total int64, ok bool) {
 	counted := int64(0)
 	for _, p := range pieces {
@@ -220,12 +222,13 @@ func MostlyCounted(pieces []Piece) (total int64, ok bool) {
 	return total, 2*counted >= total
 }
 
-// MaxSampleBytes is the largest size of the samples in a record. It keeps a record well below the 1
-// MiB of an entity, and the records of all children of a range below the 10 MiB of a transaction.
+// MaxSampleBytes is the largest size of the samples in a record, in bytes. So a record stays well
+// below the 1 MiB of an entity. The records of all children of a range stay below the 10 MiB of a
+// transaction.
 const MaxSampleBytes = 64 << 10
 
-// CapSamples drops every other sample until the rest fits into limit bytes. So the remaining
-// samples are spread as evenly as before.
+// CapSamples drops every other sample until the remaining ones take at most limit bytes. So these
+// are spread as evenly as before.
 func CapSamples(samples []*keyspace.Position, limit int) []*keyspace.Position {
 	for {
 		size := 0
@@ -243,7 +246,7 @@ func CapSamples(samples []*keyspace.Position, limit int) []*keyspace.Position {
 	}
 }
 
-// Ordered reports whether each piece ends after its start, as it must.
+// Ordered reports whether each piece ends after its start. If not, the cut is wrong.
 func Ordered(pieces []Piece) bool {
 	for _, p := range pieces {
 		if p.Start != nil && p.End != nil && keyspace.Compare(p.Start, p.End) >= 0 {
@@ -253,8 +256,8 @@ func Ordered(pieces []Piece) bool {
 	return true
 }
 
-// Beyond returns the piece after its task has found more than a page of entities in it. If Estimate
-// is at most a page, it was too low, and Beyond sets it to 0 (unknown).
+// Beyond returns the piece after more than a page of entities was found in it. If Estimate is at
+// most a page, it was too low, and Beyond sets it to 0 (unknown).
 func (s Piece) Beyond(page int64) Piece {
 	if s.Estimate <= page {
 		s.Estimate, s.Exact = 0, false

@@ -10,7 +10,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// TestEven checks that pages share a range's entities, so that the last page is not small.
+// TestEven checks that a range's last page of entities is not small.
 func TestEven(t *testing.T) {
 	for _, test := range []struct{ estimate, size, most, want int64 }{
 		{0, 100, 500, 100},   // unknown
@@ -56,8 +56,8 @@ func TestCutAtSamples(t *testing.T) {
 	}
 }
 
-// TestWeighed counts pieces that were estimated to be equally long.
-func TestWeighed(t *testing.T) {
+// TestWithCounts counts pieces that were estimated to have equal numbers of entities.
+func TestWithCounts(t *testing.T) {
 	keys := keyspace.AtAll(sequence(60))
 	pieces := func() []Piece {
 		return cutAtSamples(Piece{Samples: keys[1:60], Estimate: 600, Workers: 6}, 6)
@@ -106,8 +106,9 @@ func TestWeighed(t *testing.T) {
 	}
 }
 
-// TestMostlyCounted cuts kinds of unknown size at samples in clumps, and counts the pieces. That
-// tells the size, if most entities are in pieces that end before the limit.
+// TestMostlyCounted checks whether the total size of a kind is known after a count of its pieces,
+// which were cut at clumped samples. It is known if most entities are in pieces whose counts have
+// not reached the limit.
 func TestMostlyCounted(t *testing.T) {
 	samples := keyspace.AtAll(sequence(1601)[1:])
 	pieces := Cells(Piece{Samples: samples, Workers: 100}, 100)
@@ -120,7 +121,7 @@ func TestMostlyCounted(t *testing.T) {
 	most := MostInPiece(len(pieces))
 	for _, test := range []struct {
 		name  string
-		long  int // pieces that exceed the limit
+		long  int // number of pieces whose counts reach the limit
 		short int64
 		total int64
 		ok    bool
@@ -154,7 +155,8 @@ func TestCapSamples(t *testing.T) {
 	}
 }
 
-// TestAtSamples picks one key in m of a sorted sample, or all keys if there are not enough.
+// TestAtSamples checks that every m-th key of a sorted sample is picked, or each key if there are
+// not enough.
 func TestAtSamples(t *testing.T) {
 	sample := func(n int) (all []*keyspace.Position) {
 		for i := range int64(n) {
@@ -183,7 +185,7 @@ func TestAtSamples(t *testing.T) {
 	}
 }
 
-// TestBeyond checks that estimates that were too low become unknown.
+// TestBeyond checks that an estimate becomes unknown if it was too low.
 func TestBeyond(t *testing.T) {
 	for estimate, want := range map[int64]int64{0: 0, 99: 0, 100: 0, 101: 101} {
 		if s := (Piece{Estimate: estimate, Exact: true}).Beyond(100); s.Estimate != want || s.Exact != (want > 0) {

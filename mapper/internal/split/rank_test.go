@@ -10,10 +10,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// rankKey is the key of the entity with a rank, in a kind with the IDs 1, 2, 3.
+// rankKey returns the key with the given rank (its place, from 0) in a kind with the IDs 1, 2, 3.
 func rankKey(rank int64) *datastore.Key { return datastore.IDKey("K", rank+1, nil) }
 
-// TestEstimateBy estimates kinds with more entities before a sample than can be counted.
+// TestEstimateBy estimates the size of kinds with more entities before a sample than a count may
+// count.
 func TestEstimateBy(t *testing.T) {
 	for _, n := range []int64{1e6, 1e8, 1e9, 1e10, 1e11} {
 		for _, drawn := range []int64{600, 1600, 50_000} {

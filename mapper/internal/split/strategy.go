@@ -6,61 +6,64 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// The constants of splitting. Most are numbers or ratios of pages, so they hold for any page size.
+// The constants of splitting. Most are ratios, or numbers of pages of entities, so they hold for
+// any page size.
 const (
-	// MaxFanOut is the largest number of children that a range is cut into. One commit holds a
-	// hundred records of up to MaxSampleBytes. A billion pages then need five levels of ranges.
+	// MaxFanOut is the largest number of children into which one commit cuts a range. It limits the
+	// commit to a hundred records with up to MaxSampleBytes of samples each. Five levels of ranges
+	// are then enough for a billion pages of entities.
 	MaxFanOut = 100
 
-	// maxFirst is the largest value of Strategy.First, because one commit records these ranges.
+	// maxFirst is the largest value of Strategy.First. One commit records all of these ranges.
 	maxFirst = 5000
 
-	// maxExact is the largest number of pieces into which a range with samples is cut at exact
-	// boundaries. Above that it is cut at samples. Each exact boundary costs a query for one key.
+	// maxExact is the largest number of pieces into which a range is cut at exact boundaries, if it
+	// has samples. Each exact boundary costs a query. For more pieces, the range is cut at its
+	// samples.
 	maxExact = 32
 
-	// FarPages is the length above which a range is cut at its samples, if it has any: finding its
-	// exact boundaries would take too long. Exact boundaries are at most nearPages apart, because
-	// the queries that find them pass all keys in between.
+	// FarPages is the number of pages of entities above which a range is cut at its samples, if it
+	// has any. A search for its exact boundaries would take too long. Exact boundaries are at most
+	// nearPages apart, because the queries that find them pass all keys between them.
 	FarPages  = 10 * maxExact
 	nearPages = FarPages / 8
 
-	// RootPages is the least number of pages in a piece that is cut at samples. A piece's last page
-	// is half empty on average, so pieces of 10 pages make 5% more pages than full ones would.
+	// RootPages is the least number of pages of entities in a piece that is cut at samples. Its
+	// last page is half full on average, so pieces of 10 pages make 5% more pages than necessary.
 	RootPages = 10
 
-	// samplesPerCut is how many samples are drawn for each cut. With 16, the largest of 100 pieces
-	// is 1.7 times the mean; with one, it is 4.6 times [simulation]. With 32 a job would start
-	// later, and gain less than that: tasks give away everything above a worker's fair share
-	// anyway.
+	// samplesPerCut is how many samples are read for each cut. With 16, the largest of 100 pieces
+	// is 1.7 times the mean. With one, it is 4.6 times [simulation]. With 32, a job would start
+	// later and gain little, because tasks give away everything above a worker's fair share anyway.
 	samplesPerCut = 16
 
 	// samplesPerSharedCut replaces samplesPerCut if several workers share each piece. Such pieces
-	// are counted and cut exactly, so 600 samples in all are enough. Two batches of a query read
-	// them.
+	// are counted and cut exactly later, so 600 samples in total are enough. A query returns them
+	// in two batches.
 	samplesPerSharedCut = 6
 
-	// largestSample is the largest number of keys that are sampled, for the largest kinds. Reading
-	// them takes four seconds.
+	// largestSample is the largest number of sampled keys, for the largest kinds. A query takes
+	// four seconds to read them.
 	largestSample = 50_000
 
 	// unknownPieces is how many pieces are cut off the start of a range of unknown size. The first
-	// two have up to unknownPage pages. Each of the others is twice as long as the one before.
+	// two have up to unknownPage pages of entities each. Each later piece is twice as long as the
+	// one before.
 	unknownPieces = 6
 	unknownPage   = 10
 
-	// shareParts limits the first piece of a range of unknown size to 1/shareParts of a worker's
-	// fair share.
+	// shareParts limits the first piece of a range of unknown size: it is at most 1/shareParts of a
+	// worker's fair share.
 	shareParts = 20
 )
 
-// A Strategy says how a job's ranges are cut. The zero value is adaptive: tasks decide from what
-// they measure. Other values cut as other mappers do, for comparison. It is stored as JSON in the
-// job's record.
+// A Strategy says how a job's ranges are cut. With the zero value, tasks decide from what they
+// measure. Other values imitate other mappers, for comparison. It is stored as JSON in the job's
+// record.
 type Strategy struct {
 	First  int `json:"first,omitempty"`   // number of ranges into which the query is cut at the start
 	FanOut int `json:"fan_out,omitempty"` // number of ranges into which the rest after a page is cut
-	// whether to cut the key space into equal parts, no matter where entities are
+	// Bisect cuts the key space into equal parts, no matter where entities are.
 	Bisect bool `json:"bisect,omitempty"`
 }
 
@@ -80,7 +83,8 @@ func (sp Strategy) Validate() error {
 	return nil
 }
 
-// Adaptive reports whether tasks decide how to cut from what they measure.
+// Adaptive reports whether tasks decide from their measurements where to cut. Otherwise the
+// strategy imitates another mapper.
 func (sp Strategy) Adaptive() bool { return sp.FanOut == 0 }
 
 // SampleSize returns how many keys are sampled for a job's first range.
@@ -98,22 +102,24 @@ func (sp Strategy) SampleSize(workers int64) int {
 	return samplesPerCut * int(min(workers, MaxFanOut))
 }
 
-// A Task has the facts about a task, besides its piece, by which it decides where to cut the piece.
+// A Task holds the facts about a task by which it decides where to cut its piece. The facts about
+// the piece are in a [Piece].
 type Task struct {
 	Root bool // whether the task has just sampled and counted the piece
-	// whether the database can't count, so that finding a boundary takes as long as reading
-	// everything before it
+	// Blind says that the database can't count. So finding a boundary takes as long as reading all
+	// keys before it.
 	Blind   bool
-	Divided bool  // whether the task has cut its piece before, and processes the part that it kept
+	Divided bool  // whether the task has already cut its piece, and processes the part that it has kept
 	Page    int64 // the number of entities in each of the task's pages
 }
 
-// MayCut reports whether the task may cut the piece before its next page. A task cuts its piece
-// once. It cuts again only if the piece has several workers or an unknown size.
+// MayCut reports whether the task may cut the piece before its next page of entities. Usually a
+// task cuts its piece only once. It may cut again if the piece has several workers or an unknown
+// size.
 func (t Task) MayCut(s Piece) bool { return !t.Divided || s.Estimate == 0 || s.Workers > 1 }
 
-// Decide returns where a task cuts its piece before it processes the next page. The caller has
-// checked that the piece has more entities than that page.
+// Decide returns where a task cuts its piece before it processes the next page. The piece must have
+// more entities than that page.
 func (sp Strategy) Decide(s Piece, t Task) CutPlan {
 	root, page := t.Root, t.Page
 	switch {
@@ -143,15 +149,15 @@ func (sp Strategy) Decide(s Piece, t Task) CutPlan {
 	return atBoundaries(s, root, workers, page)
 }
 
-// Gives reports whether the task may give away a part of its piece after a page, so that the job
-// ends earlier. [Load.Keep] then decides how much.
+// Gives reports whether the task may give away a part of its piece after a page of entities, so
+// that the job ends earlier. [Load.Keep] decides how much.
 func (sp Strategy) Gives(t Task) bool {
 	return sp.Adaptive() && !t.Blind
 }
 
-// Counts returns the limit up to which a piece is counted before the task decides; 0: it is not
-// counted. After a count, all parts of the piece except the last have full pages, and the last
-// one's length is known.
+// Counts returns the limit up to which the task first counts its piece's entities, to decide where
+// to cut. It returns 0 if the task does not need a count. With a count, all parts except the last
+// consist of full pages, and the length of the last one is known.
 func (sp Strategy) Counts(s Piece, t Task) int64 {
 	if !sp.Adaptive() || t.Root || t.Blind || s.Exact {
 		return 0
@@ -162,19 +168,19 @@ func (sp Strategy) Counts(s Piece, t Task) int64 {
 	return FarPages * t.Page
 }
 
-// atBoundaries cuts a range into pieces of about one worker's fair share, but at most nearPages. A
-// task searches for the boundaries between them.
+// atBoundaries cuts a range into pieces of about one worker's fair share, but at most nearPages
+// each. The boundaries between them must be searched.
 func atBoundaries(s Piece, root bool, workers, page int64) CutPlan {
 	pages := (s.Estimate + page - 1) / page
-	share := (max(s.FairShare, s.Estimate/workers) + page/2) / page // in full pages, about: see Load.Keep
+	share := (max(s.FairShare, s.Estimate/workers) + page/2) / page // in full pages; Load.Keep corrects it
 	each := min(max(1, share, (pages+MaxFanOut-1)/MaxFanOut), nearPages) * page
-	// Without samples it is Google's Firestore emulator, where a query takes as long as several
-	// pages.
+	// A large kind without samples is in Google's Firestore emulator. There a query takes as long
+	// as several pages of entities.
 	if root && len(s.Samples) == 0 && pages >= CountedPages {
 		each = max(each, 2*page)
 	}
 	if s.Exact {
-		n := min(max(2, (s.Estimate+each-1)/each), MaxFanOut) // the last piece's own task cuts the rest
+		n := min(max(2, (s.Estimate+each-1)/each), MaxFanOut) // the task of the last piece cuts the rest
 		return CutPlan{Pieces: n, Keep: each, lengths: slices.Repeat([]int64{each}, int(n-2)), First: true}
 	}
 	c := s.Give(0, each, each, workers)
@@ -182,7 +188,7 @@ func atBoundaries(s Piece, root bool, workers, page int64) CutPlan {
 	return c
 }
 
-// forFew cuts the range of a job that has less than a page for each worker.
+// forFew cuts the range of a job that has less than a page of entities for each worker.
 func forFew(s Piece, workers, page int64) CutPlan {
 	lengths := shortLengths(s.Estimate, workers, page)
 	n := len(lengths)
@@ -192,8 +198,8 @@ func forFew(s Piece, workers, page int64) CutPlan {
 	return CutPlan{Pieces: int64(n), Keep: lengths[0], lengths: lengths[1 : n-1], atOnce: MaxFanOut, First: true}
 }
 
-// forOne cuts a range for one worker. Most of these are not cut here, but later by the law of
-// cutting, see Load.Keep.
+// forOne cuts a range for one worker. Usually it does not cut, because the task can give work away
+// later, see [Load.Keep].
 func forOne(s Piece, pages int64) CutPlan {
 	if pages <= FarPages || len(s.Samples) == 0 {
 		return CutPlan{}
@@ -201,8 +207,8 @@ func forOne(s Piece, pages int64) CutPlan {
 	return CutPlan{Pieces: min(int64(len(s.Samples)+1), MaxFanOut), Samples: true, First: true}
 }
 
-// ofUnknown cuts a range of unknown size. If the range is short, some of the pieces are missing. If
-// it is long, the rest after the pieces is halved.
+// ofUnknown cuts a range of unknown size into pieces of growing length. If the range is short, some
+// of the pieces do not exist. If it is long, the rest after the pieces is halved.
 func ofUnknown(s Piece, page int64) CutPlan {
 	each := max(1, min(s.FairShare/page/shareParts, unknownPage)) * page
 	return CutPlan{Pieces: unknownPieces + 1, Keep: each, lengths: doubling(each, unknownPieces-1), evenly: 2,
@@ -219,11 +225,11 @@ func doubling(each int64, n int) (lengths []int64) {
 }
 
 // blindly cuts a range at its samples, without a search for boundaries. A range for several workers
-// gets one part for each. A range for one worker is cut into four, when that is worth it. Each part
-// has two pages or more, because its last page is half empty on average.
+// gets one part for each. A range for one worker is cut into four parts, if it is long enough. Each
+// part has at least two pages of entities, because its last page is half full on average.
 //
-// If a range for several workers has no samples, its task processes one page. The next key is known
-// then, and the task leaves the rest to another task.
+// If a range for several workers has no samples, its task processes one page, and then knows the
+// next key. It gives the rest to another task.
 func blindly(s Piece, workers, pages, page int64) CutPlan {
 	parts := workers
 	if workers == 1 {
@@ -239,11 +245,11 @@ func blindly(s Piece, workers, pages, page int64) CutPlan {
 	return CutPlan{}
 }
 
-// unknownPages is the assumed remaining length of a range that is longer than its estimate, in
-// pages.
+// unknownPages is the assumed number of remaining pages of entities in a range that has turned out
+// longer than its estimate.
 const unknownPages = 8
 
-// fixed returns the plan for the strategies of other mappers.
+// fixed returns the plan of a strategy that imitates another mapper.
 func (sp Strategy) fixed(s Piece, root bool, page int64) CutPlan {
 	n := int64(sp.FanOut)
 	switch {
@@ -262,15 +268,15 @@ func (sp Strategy) fixed(s Piece, root bool, page int64) CutPlan {
 		int(max(0, n-1)))}
 }
 
-// gapPages is the mean number of pages between two samples of a large kind. It is less than
-// FarPages, so nearly every longer range has samples.
+// gapPages is the mean number of pages of entities between two samples of a large kind. It is less
+// than FarPages, so that nearly every longer range contains samples.
 const gapPages = FarPages / 4
 
-// SamplesFor returns how many keys are sampled once it is known that a kind is large. For a billion
-// entities these are 25,000 keys, which takes two seconds.
+// SamplesFor returns how many keys to sample after a kind has turned out large. For a billion
+// entities it is 25,000 keys, which takes two seconds to read.
 func SamplesFor(estimate, page, workers int64) int {
 	pages, least := estimate/page, int64(0)
-	if pages > MaxFanOut*FarPages { // pieces will be cut at samples again
+	if pages > MaxFanOut*FarPages { // the pieces will be cut at samples again
 		least = samplesPerCut * MaxFanOut
 	}
 	return int(min(max(least, pages/min(gapPages, max(RootPages, pages/workers))), largestSample))

@@ -13,14 +13,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A kindModel is a kind to split without a database: its entities in order, and those with
-// __scatter__.
+// A kindModel is a kind of entities without a database. It has all keys in order, and the keys that
+// a sample can contain.
 type kindModel struct {
 	all     []*keyspace.Position
 	scatter []*keyspace.Position
 }
 
-// newModel makes a kind with the keys. One key in density is in the sample.
+// newModel returns a kind with these keys. One key in density can be in a sample.
 func newModel(rng *rand.Rand, keys []*datastore.Key, density int) kindModel {
 	m := kindModel{all: keyspace.Sort(keyspace.AtAll(keys))}
 	for _, k := range m.all {
@@ -32,8 +32,8 @@ func newModel(rng *rand.Rand, keys []*datastore.Key, density int) kindModel {
 	return m
 }
 
-// A prefix is the result of a keys-only query of a range: its first entities, and whether these are
-// all.
+// A prefix is the result of a keys-only query of a range: the first keys, and whether these are all
+// keys of the range.
 type prefix struct {
 	at  []*keyspace.Position
 	all bool
@@ -52,7 +52,7 @@ func (m kindModel) look(s Piece, limit int) prefix {
 	return prefix{at: m.all[first:min(last, first+limit)], all: last-first < limit}
 }
 
-// milestones are the positions whose ranks the root learns.
+// milestones returns positions with their ranks, as the task of a job's first range finds them.
 func (m kindModel) milestones(page int) []Rank {
 	var milestones []Rank
 	for _, pages := range []int64{1, RankPages} {
@@ -65,14 +65,14 @@ func (m kindModel) milestones(page int) []Rank {
 	return milestones
 }
 
-// A treeModel is the result of splitting a job.
+// A treeModel is the result of a simulated job: how it was split into pages of entities.
 type treeModel struct {
 	tasks, depth int
 	pages        []Piece // in the order of the tasks
 	counts       []int   // of entities, by page
 }
 
-// runJob splits a kind as tasks split ranges.
+// runJob simulates how tasks split a kind into ranges and pages of entities.
 func (m kindModel) runJob(sp Strategy, workers, page int) treeModel {
 	var tree treeModel
 	var task func(s Piece, depth int)
@@ -120,7 +120,8 @@ func (m kindModel) runJob(sp Strategy, workers, page int) treeModel {
 	return tree
 }
 
-// check checks that the pages tile the key space, and that none is too large.
+// check checks that the pages of entities cover the key space without gaps and overlaps, and that
+// none is too large.
 func (tree treeModel) check(t *testing.T, m kindModel, page int) {
 	t.Helper()
 	pages := slices.Clone(tree.pages)
@@ -161,7 +162,7 @@ func sequence(n int) []*datastore.Key {
 	return keys
 }
 
-// shapes are ways in which keys may be spread.
+// shapes are ways in which the keys of a kind may be spread.
 var shapes = map[string]func(rng *rand.Rand, n int) []*datastore.Key{
 	"sequence": func(_ *rand.Rand, n int) []*datastore.Key { return sequence(n) },
 	"allocated": func(rng *rand.Rand, n int) []*datastore.Key {
@@ -207,15 +208,16 @@ var shapes = map[string]func(rng *rand.Rand, n int) []*datastore.Key{
 	},
 }
 
-// densities are how many entities have one sample: in production, in Google's classic emulator, and
-// in Google's Firestore emulator, which has no scatter keys.
+// densities say how many entities there are for each one that a sample can contain: in production,
+// in Google's classic emulator, and in Google's Firestore emulator. The last one has no samples at
+// all.
 var densities = []int{128, 2, 0}
 
-// splittings are the adaptive strategy and other mappers' strategies.
+// splittings are the adaptive strategy, and strategies that imitate other mappers.
 var splittings = []Strategy{{}, {First: 1, FanOut: 1}, {First: 8, FanOut: 1}, {First: 1, FanOut: 10},
 	{First: 1, FanOut: 2, Bisect: true}}
 
-// TestSplitTiles splits kinds of all shapes, sizes and densities into pages.
+// TestSplitTiles splits kinds of all shapes, sizes and densities into pages of entities.
 func TestSplitTiles(t *testing.T) {
 	testflag.Sequential(t)
 	rng, most := testflag.Rand(t), testflag.Size(t, 200, 500, 20_000)
@@ -243,7 +245,8 @@ func TestSplitTiles(t *testing.T) {
 	}
 }
 
-// TestSplitWastesLittle checks the number of tasks for each full page, and the depth.
+// TestSplitWastesLittle checks the number of tasks for each full page of entities, and the number
+// of levels of ranges.
 func TestSplitWastesLittle(t *testing.T) {
 	testflag.Sequential(t)
 	const page = 500
@@ -261,7 +264,8 @@ func TestSplitWastesLittle(t *testing.T) {
 					ratio := float64(len(tree.pages)) / float64(n/page)
 					limit, deepest := 1.3, 8
 					if density == 0 {
-						// Without samples cuts are made blindly, and some ranges are empty.
+						// Without samples the cuts ignore where entities are, so some ranges are
+						// empty.
 						limit, deepest = 2, 40
 					}
 					if ratio > limit || tree.depth > deepest {
@@ -275,7 +279,7 @@ func TestSplitWastesLittle(t *testing.T) {
 	}
 }
 
-// TestSharedByAll checks that all workers of a range get pieces, of one fair share each.
+// TestSharedByAll checks that each worker gets a piece of one fair share.
 func TestSharedByAll(t *testing.T) {
 	for _, test := range []struct {
 		name              string
@@ -284,7 +288,7 @@ func TestSharedByAll(t *testing.T) {
 		keep              int64
 	}{
 		{"a page and a third each", 2000, 100, 15, 30},          // there are at most a hundred pieces
-		{"more pieces than a range has", 20_000, 1000, 15, 210}, // ten workers with 21 each
+		{"more pieces than a range has", 20_000, 1000, 15, 210}, // ten workers with 21 pages each
 		{"as many pages as workers", 480, 32, 15, 15},
 		{"more pages than a hundred queries should pass", 9_000_000, 100, 500, 20_000},
 		{"more workers than pages", 90, 105, 15, 15},
@@ -298,8 +302,8 @@ func TestSharedByAll(t *testing.T) {
 	}
 }
 
-// TestDecide checks when a task cuts its piece: once by a plan, and later only to give away late
-// work.
+// TestDecide checks when a task cuts its piece: once before a page of entities, and later only to
+// give work away that would end late.
 func TestDecide(t *testing.T) {
 	for _, test := range []struct {
 		name     string

@@ -248,9 +248,9 @@ func TestFailedCalls(t *testing.T) {
 				return errors.Join(jobs, count, active, due)
 			}
 		},
-		"forestall a job": func(*testing.T, Store, *record.Job) operation {
+		"block the start of a job": func(*testing.T, Store, *record.Job) operation {
 			return func(ctx context.Context, st Store) error {
-				return st.Forestall(ctx, record.Ref{ID: "k", Incarnation: "i"}, time.Now())
+				return st.BlockStart(ctx, record.Ref{ID: "k", Incarnation: "i"}, time.Now())
 			}
 		},
 	})

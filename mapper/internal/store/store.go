@@ -322,10 +322,11 @@ func (st Store) Create(
 	return err
 }
 
-// Forestall makes the creation of a job fail, for a process that is about to create it: see
-// [record.Forestalled]. If the job already exists, or Forestall was called before, it does nothing.
-func (st Store) Forestall(ctx context.Context, job record.Ref, now time.Time) error {
-	key, r := record.Forestalled(job, now)
+// BlockStart prevents a process that is about to start a job from creating it: see
+// [record.BlockedRoot]. If the job exists already, or BlockStart was called before, it does
+// nothing.
+func (st Store) BlockStart(ctx context.Context, job record.Ref, now time.Time) error {
+	key, r := record.BlockedRoot(job, now)
 	_, err := st.client.Mutate(ctx, datastore.NewInsert(key, r))
 	if status.Code(err) == codes.AlreadyExists {
 		return nil

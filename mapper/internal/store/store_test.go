@@ -112,9 +112,9 @@ func TestCreate(t *testing.T) {
 		{name: "another job has the ID", before: func(t *testing.T, st Store, _ *record.Job) {
 			run(t, st, "j", func(j *record.Job) { j.Mapper = "other" })
 		}, want: errThere},
-		{name: "its root was forestalled", before: func(t *testing.T, st Store, j *record.Job) {
+		{name: "its root was blocked", before: func(t *testing.T, st Store, j *record.Job) {
 			for range 2 {
-				if err := st.Forestall(t.Context(), j.Ref(), time.Now()); err != nil {
+				if err := st.BlockStart(t.Context(), j.Ref(), time.Now()); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -14,18 +14,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
-// These constants say how Boundaries cuts a query.
+// Constants for [Boundaries], which cuts a query into parts for other programs.
 const (
-	// exactSplits is the number of entities up to which Boundaries counts and does not sample, on
-	// any database. To cut exactly, it then reads each key once.
+	// exactSplits is the largest number of entities that Boundaries counts exactly instead of
+	// sampling, on any database. To cut exactly, it reads each key once.
 	exactSplits = 10_000
 
-	// samplesPerSplit is how many sampled keys are read for each part, and leastSampled how many at
-	// least in total. The largest of 100 parts is then 1.6 times the mean [simulation]. That
-	// matters because nothing corrects the parts later.
+	// samplesPerSplit is how many sampled keys are read for each part. In total at least
+	// leastSampled are read. With 24, the largest of 100 parts is 1.6 times the mean [simulation].
+	// The samples matter, because nothing corrects the parts later.
 	samplesPerSplit, leastSampled = 24, 512
 
-	// cellsPerSplit is how many cells of the key space are counted for each part, if samples do not
+	// cellsPerSplit is how many cells of the key space are counted for each part, if samples can't
 	// tell where the entities are.
 	cellsPerSplit = 8
 )
@@ -50,7 +50,7 @@ func Boundaries(ctx context.Context, src source.Source, q query.Query, n int) ([
 	}
 	ones := make([]int64, len(candidates)+1)
 	for i := range ones {
-		ones[i] = 1 // each gap between samples is as likely as others to have an entity more
+		ones[i] = 1 // the expected number of entities is the same in each gap between samples
 	}
 	if total, known := look.Count(ctx, nil, exactSplits+1); q.Plain() && len(candidates) >= samplesPerSplit*n/2 &&
 		(!known || total > exactSplits) {
@@ -74,7 +74,7 @@ func Boundaries(ctx context.Context, src source.Source, q query.Query, n int) ([
 	return evenly(candidates, ones[:len(candidates)+1], n), nil
 }
 
-// some returns up to n of the positions, evenly spread over the list.
+// some returns up to n of the positions, spread evenly over the list.
 func some(all []*keyspace.Position, n int) []*keyspace.Position {
 	if len(all) <= n {
 		return all
@@ -87,18 +87,19 @@ func some(all []*keyspace.Position, n int) []*keyspace.Position {
 }
 
 // evenly returns up to n-1 of the positions, so that the parts between them have about the same
-// number of entities. The counts are the numbers of entities before the first position, between two
-// of them, and after the last.
+// number of entities. The counts are the numbers of entities before the first position, between
+// neighbours, and after the last.
 func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Position) {
 	total := int64(0)
 	for _, c := range counts {
 		total += c
 	}
-	before, cut := int64(0), int64(0) // the counts before this position, and before the last cut
+	before, cut := int64(0), int64(0) // the entities before this position, and before the last cut
 	for i, p := range at {
 		before += counts[i]
 		left := n - len(cuts)
-		// The rest is shared evenly: the next cut is at the position nearest to an equal part.
+		// Divide the rest equally: the next cut is at the position that is nearest to an equal
+		// part.
 		if left > 1 && before > cut && before < total && 2*(before-cut)+counts[i+1] > 2*(total-cut)/int64(left) {
 			cuts, cut = append(cuts, p), before
 		}
@@ -106,10 +107,10 @@ func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Po
 	return cuts
 }
 
-// exactly cuts a query into n parts with the same number of entities, which it counts and does not
-// estimate. The counts are the numbers of entities before the first position, between two of them,
-// and after the last. If one of these positions is near a cut, it cuts there. A query ordered by
-// values is cut only at the start of a value.
+// exactly returns positions that cut a query into n parts with exactly the same number of entities.
+// The counts are the numbers of entities before the first position, between neighbours, and after
+// the last. If one of these positions is near a cut, it becomes the cut. A query in the order of a
+// property's values is cut only between values.
 func exactly(
 	ctx context.Context, src source.Source, q query.Query, n int, at []*keyspace.Position, counts []int64,
 ) (cuts []*keyspace.Position, err error) {
@@ -121,13 +122,13 @@ func exactly(
 	if err != nil || first == nil {
 		return nil, err
 	}
-	value := func(p *keyspace.Position) *keyspace.Position { // the start of its value
+	value := func(p *keyspace.Position) *keyspace.Position { // the start of the position's value
 		if !p.Valued {
 			return p
 		}
 		return &keyspace.Position{Namespace: q.Namespace, Kind: q.Kind, Valued: true, Value: p.Value}
 	}
-	last := value(first)        // the next cut must come after it
+	last := value(first)        // the next cut must come after this position
 	cell, before := 0, int64(0) // the current cell, and the number of entities before it
 	var from *keyspace.Position // the start of the cell, or a position inside it
 	passed := int64(0)          // the number of entities before from
@@ -137,13 +138,13 @@ func exactly(
 			before, cell = before+counts[cell], cell+1
 			from, passed = at[cell-1], before
 		}
-		near := total / int64(10*n) // a tenth of the mean
+		near := total / int64(10*n) // a tenth of the mean number of entities in a part
 		found := from
 		if rank-passed > near || from == nil {
 			if found, err = src.Find(ctx, q.Scans(from, nil), rank-passed); err != nil {
 				return nil, err
 			}
-			if found == nil { // some were deleted
+			if found == nil { // some entities were deleted meanwhile
 				break
 			}
 			from, passed = found, rank
@@ -155,8 +156,8 @@ func exactly(
 	return cuts, nil
 }
 
-// CountAll counts the entities before the first position, between two of them, and after the last.
-// It makes several calls at the same time.
+// CountAll returns the numbers of entities before the first position, between neighbours, and after
+// the last. It makes several calls at the same time.
 func CountAll(
 	ctx context.Context, src source.Source, q query.Query, at []*keyspace.Position,
 ) (counts []int64, err error) {

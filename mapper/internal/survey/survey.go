@@ -24,8 +24,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Survey estimates how many entities a range has, and where they lie in the order of keys. It
-// reads samples and counts.
+// A Survey estimates how many entities a range has, and where they lie in the order of keys, by
+// samples and counts.
 type Survey struct {
 	Source source.Source
 	Query  query.Query
@@ -34,18 +34,18 @@ type Survey struct {
 	Space  keyspace.Space // the kind and namespace of the range, if the query has several
 	Page   int64
 	Refine bool // whether to improve the estimate by further calls, because nothing corrects it later
-	// whether to give up, with ErrLong, if the range is too large for a few rounds of short calls
+	// Brief says to return ErrLong if a few rounds of short calls are not enough for the range.
 	Brief bool
 	Used  *billing.Usage // if not nil, the cost of the survey's calls is added to it
 
-	Weigh func(pieces []split.Piece) []split.Piece // if not nil, a function that counts the entities of each piece
+	CountPieces func(pieces []split.Piece) []split.Piece // counts the entities of each piece; may be nil
 
-	// Next reads the first entities of the range: one page, and one entity more. If it is nil, the
+	// Next reads the entities of the range's first page, and one entity more. If it is nil, the
 	// survey reads only the entity after the page.
 	Next func() ([]*keyspace.Position, error)
 }
 
-// A Found is the result of a survey.
+// A Found is the result of a survey of a range.
 type Found struct {
 	Samples  []*keyspace.Position
 	Estimate int64         // number of entities; 0: unknown
@@ -53,18 +53,18 @@ type Found struct {
 	Pieces   []split.Piece // the pieces of the range, if the survey has counted them
 }
 
-// ErrLong says that a brief survey has not found out how large the range is.
+// ErrLong is the error of a brief survey that has not found out how large the range is.
 var ErrLong = errors.New("the survey takes longer")
 
-// sized is how many sampled entities are read to estimate the size of entities in bytes.
+// sized is how many sampled entities are read to estimate the mean size of an entity in bytes.
 const sized = 16
 
-// Run carries out the survey. Its cost must be small compared with processing the range. For a
-// range of one page it reads a sample at most. For others it makes two more calls, or counts the
-// pieces between its samples. If the database can't count, it only reads the sample.
+// Run makes the survey. Its cost must be small compared with the processing of the range. For a
+// range of one page, it reads at most a sample. Otherwise it makes two more calls, or counts the
+// entities between samples. If the database can't count, it only reads a sample.
 func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (found Found, err error) {
 	size := sp.SampleSize(workers)
-	if found, settled, err := sv.weighed(ctx, workers); settled || err != nil {
+	if found, settled, err := sv.runByCounts(ctx, workers); settled || err != nil {
 		return found, err
 	}
 	if !sv.Query.Plain() {
@@ -111,8 +111,8 @@ func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (fou
 	return found, nil
 }
 
-// ranks returns some positions of the range, each with the number of entities before it. If exact
-// is true, the last position is the end of the range, so its number is the exact size.
+// ranks returns positions of the range, each with the number of entities before it. If exact is
+// true, the last of them is the end of the range.
 func (sv Survey) ranks(ctx context.Context) (ranks []split.Rank, exact bool, err error) {
 	first, err := sv.first(ctx)
 	if err != nil {
@@ -137,10 +137,11 @@ func (sv Survey) ranks(ctx context.Context) (ranks []split.Rank, exact bool, err
 	case err == nil:
 		ranks = append(ranks, last)
 	}
-	return ranks, false, nil // one rank is enough
+	return ranks, false, nil // the first rank is enough
 }
 
 // first returns the position after the range's first page, with the number of entities before it.
+// If the range has only one page, it returns the number of entities without a position.
 func (sv Survey) first(ctx context.Context) (r split.Rank, err error) {
 	r.Before = sv.Page
 	if sv.Next == nil {
@@ -158,9 +159,9 @@ func (sv Survey) first(ctx context.Context) (r split.Rank, err error) {
 	return r, nil
 }
 
-// runSome surveys a query that has only some entities of a kind, or another order than keys, so
-// that a sample of the kind says little. Samples then only give places where ranges may be cut, and
-// the entities between them must be counted.
+// runSome surveys a range if the query selects only some entities of a kind, or is not in the order
+// of keys. Then samples of the kind do not show how many entities there are. They are only places
+// for cuts, and the entities between them must be counted.
 func (sv Survey) runSome(ctx context.Context, size int) (found Found, err error) {
 	first, err := sv.first(ctx)
 	if err != nil || first.At == nil {
@@ -197,15 +198,15 @@ func (sv Survey) runSome(ctx context.Context, size int) (found Found, err error)
 		n, _ := sv.Count(ctx, nil, int(split.FarPages*sv.Page))
 		found.Estimate = max(n, int64(few))
 	case known:
-		found.Estimate = split.MostCountedPieces // the limit up to which its parts are counted
+		found.Estimate = split.MostCountedPieces // the largest size for which the parts are counted
 	default:
 		found.Estimate = split.EstimateFrom(found.Samples, []split.Rank{first})
 	}
 	return found, nil
 }
 
-// bounds returns two positions between which all entities of the range lie. A nil position means
-// that the range has no bound on that side.
+// bounds returns the bounds of the range's entities: they are at low or after it, and before high.
+// Nil means no bound.
 func (sv Survey) bounds() (low, high *keyspace.Position) {
 	low, high = sv.Query.Bounds()
 	if sv.Start != nil && sv.Start.Space() == sv.Query.Space() && (low == nil || keyspace.Compare(low, sv.Start) < 0) {
@@ -217,7 +218,8 @@ func (sv Survey) bounds() (low, high *keyspace.Position) {
 	return low, high
 }
 
-// inside returns those positions of a sample of the kind that lie inside the range and the query.
+// inside samples the kind, and returns the sampled positions that are inside the range and the
+// query.
 func (sv Survey) inside(ctx context.Context, size int) ([]*keyspace.Position, error) {
 	all, err := sv.sample(ctx, size)
 	low, high := sv.bounds()
@@ -227,8 +229,8 @@ func (sv Survey) inside(ctx context.Context, size int) ([]*keyspace.Position, er
 	}), err
 }
 
-// values returns positions whose values are spread evenly between the first and the last value of
-// the property in ShardBy.
+// values returns positions with values of the property in ShardBy. The values are spread evenly
+// between its first and its last value.
 func (sv Survey) values(ctx context.Context, size int) ([]*keyspace.Position, error) {
 	low, high := sv.bounds()
 	var err error
@@ -252,9 +254,8 @@ func (sv Survey) values(ctx context.Context, size int) ([]*keyspace.Position, er
 	return samples, nil
 }
 
-// last returns the position of the last entity that the query finds, in the order of the property
-// in ShardBy. If the database lacks an index for the query's filters, it returns the last entity of
-// the whole kind.
+// last returns the position of the query's last entity in the order of the property in ShardBy. If
+// the database lacks an index for the query's filters, it returns the last entity of the kind.
 func (sv Survey) last(ctx context.Context) (last *keyspace.Position, err error) {
 	q := sv.Query
 	s := query.Scan{Query: q.Base().Order("-" + names.Field(q.ShardBy)), Property: q.ShardBy, Times: q.Times}
@@ -265,9 +266,9 @@ func (sv Survey) last(ctx context.Context) (last *keyspace.Position, err error) 
 	return sv.Source.First(ctx, s, 0)
 }
 
-// estimate estimates how many entities the range has, from samples and from positions with a known
-// number of entities before them. It counts entities before a sample if nothing else is known, or
-// if the kind is too large to count its pieces.
+// estimate estimates how many entities the range has, from samples and from known positions with
+// the number of entities before them. If this gives no result, or the kind is too large to count
+// its pieces, it counts the entities before one of the samples.
 func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, known []split.Rank) int64 {
 	if rough := split.EstimateFrom(samples, known); rough > 0 && rough <= split.MostCountedPieces && !sv.Refine {
 		return rough
@@ -281,8 +282,8 @@ func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, kno
 	})
 }
 
-// EntitySize returns the mean size of entities in bytes; 0: unknown. It reads some entities of the
-// sample, or the first entities if the query has ShardBy.
+// EntitySize returns the mean size of the entities in bytes, or 0 if it is unknown. It reads some
+// sampled entities. If the query has ShardBy, it reads the first entities instead.
 func (sv Survey) EntitySize(ctx context.Context, sample []*keyspace.Position) (int64, error) {
 	var stored []wire.Stamp
 	var err error
@@ -312,12 +313,12 @@ func (sv Survey) EntitySize(ctx context.Context, sample []*keyspace.Position) (i
 	return max(1, bytes/int64(len(stored))), nil
 }
 
-// mostUnsharded is the largest number of pairs of kind and namespace in which Unsharded counts. A
-// job over more does not wait for that.
+// mostUnsharded is the largest number of pairs of kind and namespace in which Unsharded counts
+// entities. If a job has more, Unsharded returns "unknown", so that the job need not wait.
 const mostUnsharded = 100
 
 // Unsharded returns how many entities of the query lack the property in ShardBy. It returns a
-// negative number if that is unknown, and 0 if the query has filters on that property.
+// negative number if that is unknown. If the query has filters on that property, it returns 0.
 func (sv Survey) Unsharded(ctx context.Context) int64 {
 	if sv.Query.ShardBy == "" || len(sv.Query.Others()) < len(sv.Query.Filters) {
 		return 0
@@ -364,8 +365,8 @@ func (sv Survey) sample(ctx context.Context, n int) ([]*keyspace.Position, error
 	return sample, nil
 }
 
-// Count counts the entities of the range before a position, up to most. It returns false if the
-// number is unknown.
+// Count returns the number of the range's entities before a position. The argument most is the
+// limit of the count. The result known is false if the number is unknown.
 func (sv Survey) Count(ctx context.Context, before *keyspace.Position, most int) (n int64, known bool) {
 	if before == nil {
 		before = sv.End

@@ -20,8 +20,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// kindOf returns a source with a kind K of n entities, with the IDs 1 to n. One in four is in the
-// sample. V is half of the ID, and every fifth entity lacks it.
+// kindOf returns a source whose kind K has the entities 1 to n. One in four can be in a sample. The
+// property V is half of the ID, and every fifth entity lacks it.
 func kindOf(t *testing.T, n int) source.Source {
 	t.Helper()
 	client, err := emulator.ForTest(t, &emulator.Options{ScatterOneIn: 4}).DatastoreClient(t.Context(), "test",
@@ -50,7 +50,7 @@ func kindOf(t *testing.T, n int) source.Source {
 
 func id(n int64) *keyspace.Position { return keyspace.At(datastore.IDKey("K", n, nil)) }
 
-// TestRun surveys parts of a kind of 600 entities, with pages of ten.
+// TestRun surveys ranges of a kind with 600 entities, with pages of ten.
 func TestRun(t *testing.T) {
 	whole := query.Query{Kind: "K"}
 	even := []query.Filter{{Property: "even", Op: "=", Value: true}}
@@ -58,9 +58,9 @@ func TestRun(t *testing.T) {
 		name        string
 		survey      Survey
 		blind       bool  // the database can't count
-		least, most int64 // bounds of the estimate
+		least, most int64 // bounds of the estimated number of entities
 		exact       bool
-		samples     bool // it has samples
+		samples     bool // whether samples must be found
 	}{
 		{name: "the whole kind is estimated", survey: Survey{Query: whole}, least: 300, most: 1200, samples: true},
 		{name: "a range of a page", survey: Survey{Query: whole, Start: id(1), End: id(8)}, least: 1, most: 10,
@@ -108,12 +108,12 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestWeighed checks that a survey is settled by counts of the cells between its samples.
-func TestWeighed(t *testing.T) {
+// TestRunByCounts checks when counts of the cells between samples are enough for a survey.
+func TestRunByCounts(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		n       int
-		first   int // the entities of the first page that are read, plus one
+		first   int // number of entities that the read of the first page finds: a page and one more
 		workers int64
 		pieces  bool
 		exact   bool
@@ -132,7 +132,7 @@ func TestWeighed(t *testing.T) {
 						}
 						return first, nil
 					},
-					Weigh: func(pieces []split.Piece) []split.Piece {
+					CountPieces: func(pieces []split.Piece) []split.Piece {
 						for i := range pieces {
 							n, known := src.Count(t.Context(), q.Scans(pieces[i].Start, pieces[i].End), 1000)
 							pieces[i].Estimate, pieces[i].Exact = n, known
@@ -161,7 +161,7 @@ func TestWeighed(t *testing.T) {
 	}
 }
 
-// TestEntitySize checks that the mean size comes from some of the entities.
+// TestEntitySize checks that the mean size is calculated from some of the entities.
 func TestEntitySize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := kindOf(t, 100)
@@ -187,7 +187,7 @@ func TestEntitySize(t *testing.T) {
 	})
 }
 
-// TestUnsharded counts the entities that lack the property that a job is sharded by.
+// TestUnsharded checks the number of entities that lack the property in ShardBy.
 func TestUnsharded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := kindOf(t, 100)
@@ -260,7 +260,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestEvenly checks that cuts make parts with about the same count.
+// TestEvenly checks that the parts between the cuts have about the same number of entities.
 func TestEvenly(t *testing.T) {
 	at := func(n int) (all []*keyspace.Position) {
 		for i := range n {
@@ -269,7 +269,7 @@ func TestEvenly(t *testing.T) {
 		return all
 	}
 	for _, c := range []struct {
-		counts []int64 // before each position, and after the last
+		counts []int64 // number of entities before each position, and after the last
 		n      int
 		want   string
 	}{
@@ -292,7 +292,7 @@ func TestEvenly(t *testing.T) {
 	}
 }
 
-// TestCompare counts the parts of each way to cut a kind.
+// TestCompare checks the number of entities in each part, for each way to cut a kind.
 func TestCompare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ways, err := Compare(t.Context(), kindOf(t, 600), query.Query{Kind: "K"}, 4)
@@ -307,7 +307,7 @@ func TestCompare(t *testing.T) {
 			if sum != 600 || len(w.Counts) != 4 {
 				t.Errorf("%s: %v", w.Name, w.Counts)
 			}
-			if (w.Name == "splits" || w.Name == "lexicographic") && largest > 151 { // IDs are spread evenly
+			if (w.Name == "splits" || w.Name == "lexicographic") && largest > 151 { // the IDs are spread evenly
 				t.Errorf("%s: %v", w.Name, w.Counts)
 			}
 			if (w.Asked < 0) != (w.Name == "splits") || w.Sampled > w.Asked {

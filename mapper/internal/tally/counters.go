@@ -12,36 +12,37 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
-// Limits of a job's counters. A job may have a count, a sum, a minimum and a maximum under each of
-// groups names.
+// Limits of a job's counters. A user's function counts under names. Under each of up to groups
+// names, a job may have a count, a sum, a minimum and a maximum.
 const (
 	groups          = 10_000
 	maxCounters     = 4 * groups
-	maxCounterName  = 100     // the maximum length of a counter's name, in bytes
-	maxCounterBytes = 4 << 20 // the maximum size of all names and numbers together as JSON, in bytes
+	maxCounterName  = 100     // the maximum length of a name, in bytes
+	maxCounterBytes = 4 << 20 // the maximum size of all counters together as JSON, in bytes
 
-	// MaxStored is the largest size of the counters in the record of a job, in bytes. The record
-	// has up to 1 MiB, and other contents. The limit is checked when all counters are added up.
+	// MaxStored is the largest size of the counters in a job's record, in bytes. The record may
+	// have up to 1 MiB in total. This limit is checked at the end of a job, when the counters of
+	// all pages are added up.
 	MaxStored = 640 << 10
-	// MaxInPage is the largest size of the counters in the record of a page, as JSON in bytes.
+	// MaxInPage is the largest size of the counters in the record of one page, as JSON in bytes.
 	MaxInPage = 512 << 10
 )
 
-// A Counters holds sums, minimums and maximums by name, and adds to them. The result does not
-// depend on the order of additions. If there are too many names, it drops all counters, and Values
-// returns an error.
+// A Counters holds sums, minimums and maximums by name. The result does not depend on the order in
+// which numbers are added. If there are too many names, it drops all counters, and Values returns
+// an error.
 type Counters struct {
 	sums  map[string]Sum
-	bytes int  // the largest size of the counters as JSON
-	over  bool // whether there are more counters than a job may have
+	bytes int  // an upper bound of the size of the counters as JSON
+	over  bool // whether there were more counters than a job may have
 }
 
-// Err says that a job's counters can't be kept. The error is the same for a page, for a process and
-// for the whole job.
+// Err is the error if a job's counters can't be kept: [ErrTooMany] or [ErrLarge]. Its text is the
+// same for a page of entities, for a process and for the whole job.
 var Err = fault.Fatal(errors.New("its counters can't be kept"))
 
 var (
-	// ErrTooMany says that a job has more counters than it may have.
+	// ErrTooMany says that a job has counters under too many names.
 	ErrTooMany = fmt.Errorf("%w: the function counts under more names than the %d that a job can have, or they take "+
 		"more than %d KiB, compressed; a resume goes on without counters. Count under fewer names, such as one for "+
 		"many values; or have the function put what each entity adds as an entity of its own, and add those up by an "+
@@ -64,7 +65,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Add adds n to the counter with a name.
+// Add adds n to the counter with a name. For a minimum or a maximum (see [Min] and [Max]), it keeps
+// the lesser or the greater number.
 func (t *Counters) Add(name string, n int64) { t.addWide(name, Sum{n >> 63, uint64(n)}) }
 
 func (t *Counters) addWide(name string, n Sum) {
@@ -94,26 +96,27 @@ func (t *Counters) addWide(name string, n Sum) {
 	}
 }
 
-// Prefixes of the names of counters that are not sums.
+// Prefixes in the names of counters that are not sums.
 const (
 	least = "min("
 	most  = "max("
 )
 
-// Min returns the name of the counter for the least number that was counted under a name.
+// Min returns the name of the counter that keeps the least number counted under a name.
 func Min(name string) string { return least + name + ")" }
 
-// Max returns the name of the counter for the greatest number that was counted under a name.
+// Max returns the name of the counter that keeps the greatest number counted under a name.
 func Max(name string) string { return most + name + ")" }
 
-// Would returns the name of the counter that a rehearsal uses in place of an effect. A rehearsal
-// changes nothing, and counts what it would have done. The argument what describes the effect.
+// Would returns the name of a rehearsal's counter for an effect that the real job would have. A
+// rehearsal runs a job's function without changing anything. The argument what describes the
+// effect.
 func Would(what string) string {
 	const longest = 100 - len("would()")
 	return "would(" + strings.ToValidUTF8(what[:min(len(what), longest)], "") + ")"
 }
 
-// IsSum reports whether a counter with this name is a sum, and no minimum or maximum.
+// IsSum reports whether the name of a counter is for a sum, and not for a minimum or a maximum.
 func IsSum(name string) bool {
 	return !strings.HasPrefix(name, least) && !strings.HasPrefix(name, most)
 }
@@ -135,13 +138,13 @@ func greater(a, b Sum) Sum {
 // Drop removes all counters, and records that there were too many.
 func (t *Counters) Drop() { *t = Counters{over: true} }
 
-// Empty reports whether nothing was counted.
+// Empty reports whether there are no counters, and there were not too many either.
 func (t *Counters) Empty() bool { return len(t.sums) == 0 && !t.over }
 
 // TooMany reports whether there were more counters than a job may have.
 func (t *Counters) TooMany() bool { return t.over }
 
-// Merge adds the counters of another Counters.
+// Merge adds all counters of o.
 func (t *Counters) Merge(o Counters) {
 	if o.over {
 		t.Drop()
@@ -151,7 +154,7 @@ func (t *Counters) Merge(o Counters) {
 	}
 }
 
-// Encode returns the counters in the form of a page's record. It returns nil if there are none.
+// Encode returns the counters as JSON for a page's record, or nil if there are none.
 func (t *Counters) Encode() ([]byte, error) {
 	values, err := t.Values()
 	if err != nil || len(values) == 0 {
@@ -164,7 +167,7 @@ func (t *Counters) Encode() ([]byte, error) {
 	return text, err
 }
 
-// Values returns the values of the counters, or an error if they can't be kept.
+// Values returns the numbers by name. It returns an error if the counters can't be kept.
 func (t *Counters) Values() (map[string]int64, error) {
 	if t.over {
 		return nil, ErrTooMany
@@ -182,7 +185,7 @@ func (t *Counters) Values() (map[string]int64, error) {
 	return all, nil
 }
 
-// counterBytes returns the largest size of a counter as JSON.
+// counterBytes returns an upper bound of the size of a counter as JSON.
 func counterBytes(name string) int {
 	const number = len(`:-9223372036854775808,`)
 	quoted, _ := json.Marshal(name) // a string always encodes

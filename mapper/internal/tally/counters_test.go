@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestTally adds up the same counts in parts and in any order.
+// TestTally adds the same numbers in parts and in random order. The result must be the same.
 func TestTally(t *testing.T) {
 	rng := testflag.Rand(t)
 	want := make(map[string]int64)
@@ -21,11 +21,11 @@ func TestTally(t *testing.T) {
 		if rng.IntN(2) == 0 {
 			n >>= 40
 		}
-		sum := want[name] + n // as an int64, which may wrap around like a part
+		sum := want[name] + n // as an int64, in which a part may overflow
 		want[name] = sum
 		parts[rng.IntN(len(parts))].Add(name, n)
 	}
-	for name, n := range want { // the sums fit, whatever the parts were
+	for name, n := range want { // the totals fit into an int64, even if parts did not
 		var rest Counters
 		for _, p := range parts {
 			rest.addWide(name, p.sums[name])
@@ -85,7 +85,8 @@ func TestCheckCounter(t *testing.T) {
 	}
 }
 
-// TestExtremes checks that minima and maxima do not depend on parts or their order.
+// TestExtremes checks that minimums and maximums do not depend on the order of numbers, or on how
+// they are divided.
 func TestExtremes(t *testing.T) {
 	rng := testflag.Rand(t)
 	want := make(map[string]int64)
@@ -108,7 +109,7 @@ func TestExtremes(t *testing.T) {
 			sum.Merge(parts[i])
 			sum.Merge(Counters{})
 		}
-		text, err := sum.MarshalJSON() // as in a draft
+		text, err := sum.MarshalJSON() // stored and read back, as between two tasks
 		if err != nil {
 			t.Fatal(err)
 		}

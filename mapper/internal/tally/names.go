@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// Names estimates how many different names were added: exactly up to 1,000, and above that within
-// about 3%. It keeps only the smallest hashes: the smaller these are, the more names there are. So
-// its size is limited, and the result does not depend on the order of the names or on how they are
-// divided. It is stored as JSON.
+// Names estimates how many different names were added. Up to 1,000 names the number is exact, and
+// above that it is within about 3%. Names keeps only the smallest hashes: the smaller they are, the
+// more names there are. So its size is limited. The result does not depend on the order of the
+// names, or on how they are divided. It is stored as JSON.
 type Names []uint64 // the smallest hashes, sorted
 
-// maxNames is the number of names up to which Names is exact.
+// maxNames is the largest number of names that Names counts exactly.
 const maxNames = 1000
 
 // Add adds a name. A name that was added before changes nothing.
@@ -30,7 +30,7 @@ func (n *Names) add(hash uint64) {
 	*n = (*n)[:min(len(*n), maxNames)]
 }
 
-// Merge adds the names of another Names.
+// Merge adds all names of o.
 func (n *Names) Merge(o Names) {
 	for _, hash := range o {
 		n.add(hash)

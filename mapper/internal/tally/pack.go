@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// plainBytes is the size in bytes up to which a text is stored uncompressed.
+// plainBytes is the largest size of a text that is stored uncompressed, in bytes.
 const plainBytes = 512 << 10
 
 // packed is the first byte of a compressed text. No JSON text starts with it.
@@ -35,7 +35,7 @@ func Compress(text []byte) []byte {
 	return b.Bytes()
 }
 
-// Unpack returns the text whose stored form Pack or Compress has returned.
+// Unpack returns the text from its stored form, as Pack or Compress has returned it.
 func Unpack(stored []byte) ([]byte, error) {
 	if len(stored) == 0 || stored[0] != packed {
 		return stored, nil
@@ -47,16 +47,16 @@ func Unpack(stored []byte) ([]byte, error) {
 	return text, nil
 }
 
-// A Grouped is a map by names of counters. Its JSON is in an order that compresses well: names that
-// end alike are next to each other, such as "cents/AT" and "min(cents/AT)".
+// A Grouped is a map by names of counters. In its JSON, names with the same end are next to each
+// other, such as "cents/AT" and "min(cents/AT)", because that compresses well.
 type Grouped[V any] map[string]V
 
-// few is the number of counters up to which the JSON has the old form, which earlier versions can
-// read.
+// few is the largest number of counters for which the JSON is sorted by name. Earlier versions can
+// read only this form.
 const few = 10_000
 
-// MarshalJSON returns the map as a JSON object. A map of up to few names is ordered by name, and a
-// larger one by the ends of the names.
+// MarshalJSON returns the map as a JSON object. Up to few names are sorted as usual, and more names
+// by their ends.
 func (g Grouped[V]) MarshalJSON() ([]byte, error) {
 	if len(g) <= few {
 		return json.Marshal(map[string]V(g))

@@ -39,8 +39,8 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// TestGrouped checks that the JSON of a large map is read as a map, and has the names of a group
-// side by side.
+// TestGrouped checks that the JSON of a large map can be read back, and has related names next to
+// each other.
 func TestGrouped(t *testing.T) {
 	all := make(Grouped[int])
 	for i := range few + 2 {
@@ -66,7 +66,8 @@ func TestGrouped(t *testing.T) {
 	}
 }
 
-// TestStored checks that counters are read back as stored: few or many, large or too many.
+// TestStored checks that counters are the same after they were stored and read back: a few, many,
+// and too many.
 func TestStored(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -102,7 +103,7 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// TestEncode checks that a page's record has its counters, unless there are too many.
+// TestEncode checks the counters in a page's record. If there are too many, it has none.
 func TestEncode(t *testing.T) {
 	var c Counters
 	if text, err := c.Encode(); text != nil || err != nil || !c.Empty() {

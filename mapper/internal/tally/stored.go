@@ -7,8 +7,7 @@ import (
 	"strconv"
 )
 
-// storedCounters is the JSON form of a [Counters] that is not complete. Another process decodes it
-// and adds the rest.
+// storedCounters is the JSON form of a [Counters] to which another process will add more.
 type storedCounters struct {
 	Sums Grouped[Sum] `json:"sums,omitempty"`
 	Over bool         `json:"over,omitempty"`
@@ -46,7 +45,7 @@ func (a Sum) MarshalText() ([]byte, error) {
 	return base64.RawStdEncoding.AppendEncode(nil, a.Bytes()), nil
 }
 
-// A decimal is a Sum whose stored form is in decimal digits, if the sum fits into an int64.
+// A decimal is a Sum that is stored as a decimal number if it fits into an int64.
 type decimal Sum
 
 // MarshalText returns the sum in its stored form.

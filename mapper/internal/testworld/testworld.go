@@ -1,6 +1,6 @@
-// Package testworld has a small world for tests of packages that act on whole jobs. It consists of
-// an embedded database with a small kind, a queue, and a process that runs the tasks of jobs. Only
-// tests import it.
+// Package testworld simulates a process for tests of packages that run whole jobs. A [World] has an
+// embedded database with one small kind, a queue, and a process that runs the tasks of jobs. Only
+// tests import this package.
 package testworld
 
 import (
@@ -38,8 +38,8 @@ const (
 	queueName = location + "/queues/mapper"
 )
 
-// A World is a process with a queue and a database. The database's kind K has entities with the IDs
-// 1, 2, and so on. It works inside a bubble of testing/synctest.
+// A World is a process with a queue and a database, inside a bubble of testing/synctest. The
+// database's kind K has entities with the IDs 1, 2, and so on.
 type World struct {
 	*testing.T
 	Emulator *emulator.Emulator
@@ -48,12 +48,12 @@ type World struct {
 	Queue    *tasks.Queue
 	Jobs     *lifecycle.Jobs
 
-	// Range runs the tasks of ranges; the test sets it.
+	// Range runs the tasks of ranges. The test must set it.
 	Range func(context.Context, tasks.Delivery) error
 
 	mu         sync.Mutex
 	ended      bool
-	intercept  grpc.UnaryServerInterceptor // sees the calls of Datastore and Cloud Tasks; nil: nothing does
+	intercept  grpc.UnaryServerInterceptor // sees all calls of Datastore and Cloud Tasks; may be nil
 	deliveries sync.WaitGroup
 }
 
@@ -63,7 +63,7 @@ type Thing struct{ N int64 }
 // Key returns the key of the entity with an ID.
 func Key(id int64) *datastore.Key { return datastore.IDKey("K", id, nil) }
 
-// New returns a world whose database has n entities, and whose process has the given mappers. Each
+// New returns a world with the given mappers. Its database has n entities of the kind K, and each
 // entity's N is its ID.
 func New(t *testing.T, n int64, mappers ...*function.Definition) *World {
 	t.Helper()
@@ -111,7 +111,7 @@ func New(t *testing.T, n int64, mappers ...*function.Definition) *World {
 	return w
 }
 
-// end waits until the deliveries under way have ended, and prevents further ones.
+// end waits until the current deliveries have ended, and prevents new ones.
 func (w *World) end() {
 	w.mu.Lock()
 	w.ended = true
@@ -119,8 +119,8 @@ func (w *World) end() {
 	w.deliveries.Wait()
 }
 
-// Change calls change, which changes something that later deliveries use. Before, it waits until
-// all deliveries under way are blocked.
+// Change calls change, which may change data that later deliveries use. First it waits until all
+// current deliveries are blocked.
 func (w *World) Change(change func()) {
 	synctest.Wait()
 	w.mu.Lock()
@@ -128,7 +128,7 @@ func (w *World) Change(change func()) {
 	change()
 }
 
-// Intercept sets the interceptor of the calls of Datastore and Cloud Tasks; nil removes it.
+// Intercept sets an interceptor for the calls of Datastore and Cloud Tasks. Nil removes it.
 func (w *World) Intercept(intercept grpc.UnaryServerInterceptor) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,7 +163,8 @@ func (w *World) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	handlers[path.Base(r.URL.Path)].ServeHTTP(rw, r)
 }
 
-// NewJob returns the record of a new job over the kind, with pages of 10. The job has not started.
+// NewJob returns the record of a job over the kind K, with pages of 10 entities. It does not start
+// the job.
 func (w *World) NewJob(id, mapper string) *record.Job {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	j := &record.Job{ID: id, Mapper: mapper, Queue: record.Owner(w.Queue.Name()), Query: []byte(`{"kind":"K"}`),
@@ -176,7 +177,7 @@ func (w *World) NewJob(id, mapper string) *record.Job {
 	return j
 }
 
-// Begin starts the job of a record that NewJob has returned.
+// Begin starts a job with a record from NewJob.
 func (w *World) Begin(j *record.Job) {
 	w.Helper()
 	if _, err := w.Jobs.Start(w.Context(), j, nil, record.First{}, nil); err != nil {
@@ -194,7 +195,7 @@ func (w *World) Job(id string) *record.Job {
 	return j
 }
 
-// Records reads the records of a job's ranges, by their IDs.
+// Records reads the records of a job's ranges. The result maps the IDs of ranges to them.
 func (w *World) Records(j *record.Job) map[string]*record.Range {
 	w.Helper()
 	all := make(map[string]*record.Range)
@@ -222,7 +223,7 @@ func (w *World) N(id int64) int64 {
 	return is.N
 }
 
-// A Call is one call of a mapper's function for an entity. The function may change N.
+// A Call is one call of a mapper's function with an entity. The function may change the entity's N.
 type Call struct {
 	context.Context
 	*function.Attempt

@@ -15,25 +15,25 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// A Condition says which version the entity of a mutation must still have. It may also have the
-// entity to write, in place of the client's.
+// A Condition is the condition under which a mutation takes effect: the version that the entity
+// must still have. It may also hold the entity to write, which replaces the Go client's.
 type Condition struct {
-	Version int64      // the version that the entity must have; 0: any
+	Version int64      // the version that the entity must have; 0: the version does not matter
 	Writes  *pb.Entity // the entity to write, byte for byte; nil: the client sends its own
-	Free    bool       // whether there is no condition: the entity may have any version, or not exist
+	Free    bool       // whether there is no condition: the entity may also be missing
 
-	Mask *pb.PropertyMask // the properties that are written; nil: the client's mask
+	Mask *pb.PropertyMask // the properties that are written; nil: as the client says
 }
 
-// Unsent returns a value for the client to put if a Condition has the entity to write. It is
-// replaced before it is sent. If it were ever sent, every database would refuse it, so nothing
-// would be written.
+// Unsent returns a value to give to the Go client if a Condition holds the entity to write. The
+// interceptor replaces it in the request. Every database would refuse this value, so if it were
+// sent by mistake, nothing would be written.
 func Unsent() *datastore.PropertyList {
 	return &datastore.PropertyList{{Name: "__unsent__"}}
 }
 
-// on returns a copy of a mutation to which the condition is added. The client keeps the original,
-// and a later commit may send it with another condition.
+// on returns a copy of a mutation with the condition. The client keeps the original, and may send
+// it in a later commit with another condition.
 func (c Condition) on(m *pb.Mutation) *pb.Mutation {
 	on := &pb.Mutation{
 		Operation: m.Operation, PropertyMask: cmp.Or(c.Mask, m.PropertyMask), PropertyTransforms: m.PropertyTransforms,
@@ -56,21 +56,21 @@ func (c Condition) on(m *pb.Mutation) *pb.Mutation {
 	return on
 }
 
-// A Mutation is one mutation of a commit, which may have a condition.
+// A Mutation is one mutation of a commit, with an optional condition.
 type Mutation struct {
-	*datastore.Mutation // the client's mutation; nil: the entity is deleted
-	// Deletes is the key to delete, in place of a deletion by the client. The client would send
-	// only one deletion for two keys with the same text.
+	*datastore.Mutation // the client's mutation; nil: Deletes is set
+	// Deletes is the key of an entity to delete. The client does not get such deletions, because of
+	// two keys with the same text it would delete only one.
 	Deletes *datastore.Key
 	Condition
 }
 
-// errConditions says that the client's request does not have the mutations that the client was
-// given.
+// errConditions says that the client's request has other mutations than the caller has given to the
+// client.
 var errConditions = errors.New("the client sends other mutations than it was given")
 
-// Put returns the mutations to give to the client. It leaves out deletions, which are added to the
-// commit's request later.
+// Put returns the mutations that the caller must give to the Go client. It leaves out deletions,
+// which are later added to the request.
 func Put(all []Mutation) []*datastore.Mutation {
 	put := make([]*datastore.Mutation, 0, len(all))
 	for _, m := range all {
@@ -82,22 +82,23 @@ func Put(all []Mutation) []*datastore.Mutation {
 }
 
 // Commit commits all of the mutations, or none if one of their conditions does not hold. It returns
-// the new versions of the entities. After an error the commit may have taken effect, because the
-// answer may be lost.
+// the new versions of the entities. After an error the commit may still have taken effect, if the
+// answer was lost.
 //
-// The client's connection must have the interceptor; it has, if it returned versions before.
-// Without it, the client would commit each mutation that it can, without conditions.
+// The client's connection must have the interceptor. If it has returned versions before, it has.
+// Without the interceptor, the client would commit the mutations without their conditions.
 func Commit(ctx context.Context, client *datastore.Client, all []Mutation) (*Versions, error) {
 	v := &Versions{sends: all, alone: true}
 	_, err := client.Mutate(intercept.With(ctx, v), Put(all)...)
 	return v, err
 }
 
-// Send sets the mutations that the transaction's next commit sends. They replace the mutations that
-// the client was given, which must be the result of [Put].
+// Send sets the mutations that the transaction's next commit sends. The caller must give [Put] of
+// them to the Go client. In the request they are replaced by the mutations with conditions.
 func (v *Versions) Send(all []Mutation) { v.sends, v.sent = all, false }
 
-// Request replaces the client's mutations in a commit's request.
+// Request puts the mutations with their conditions into the request of a commit, in place of the Go
+// client's.
 func (v *Versions) Request(req any) error {
 	r, ok := req.(*pb.CommitRequest)
 	if !ok || v.sends == nil {
@@ -133,9 +134,9 @@ func (v *Versions) Request(req any) error {
 	return nil
 }
 
-// Refused returns the error of a commit for the client. If a condition fails because its entity
-// exists or is missing, the database has other codes than for a wrong version. Refused replaces all
-// of these by ABORTED.
+// Refused replaces the code of a failed commit by ABORTED if a condition has failed. The database
+// has other codes if an entity with a condition exists or is missing. The client then handles all
+// failed conditions as conflicts.
 func (v *Versions) Refused(err error) error {
 	conditional := false
 	for _, m := range v.sends {

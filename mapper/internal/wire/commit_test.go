@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestCommit commits mutations of the entities 1 and 2, which have 10 and 20. Entity 1 was written
-// once more since it was read.
+// TestCommit commits mutations of the entities 1 and 2, which hold the numbers 10 and 20. Entity 1
+// was written once more after its first version was read.
 func TestCommit(t *testing.T) {
 	upsert := func(k, n int64) *datastore.Mutation { return datastore.NewUpsert(key(k), &item{n}) }
 	unsent := func(k int64) *datastore.Mutation { return datastore.NewUpdate(key(k), Unsent()) }
@@ -106,8 +106,8 @@ func TestCommit(t *testing.T) {
 	}
 }
 
-// TestByteForByte checks that an entity is written byte for byte. It has a meaning, which the
-// client would not send.
+// TestByteForByte checks that an entity is written byte for byte. It has a meaning, a field of the
+// protocol that the Go client would not send.
 func TestByteForByte(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newDatabase(t)
@@ -150,7 +150,7 @@ func TestMask(t *testing.T) {
 }
 
 // TestDeletionsApart deletes two entities whose keys have the same text. The client alone would
-// send one deletion.
+// send only one of the deletions.
 func TestDeletionsApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newDatabase(t)
@@ -166,8 +166,8 @@ func TestDeletionsApart(t *testing.T) {
 	})
 }
 
-// TestSend commits a transaction that inserts entity 1, which exists, with several conditions. That
-// is a conflict only if another mutation depends on a version.
+// TestSend commits a transaction that inserts entity 1, which exists already. The error counts as a
+// conflict only if another mutation has a version as condition.
 func TestSend(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -206,8 +206,8 @@ func TestSend(t *testing.T) {
 	}
 }
 
-// TestRequest checks that only the request is sent for which the conditions were made. A request
-// that the client retries is unchanged.
+// TestRequest checks that only the request for which the conditions were made is changed. If the Go
+// client retries a request, it must stay the same.
 func TestRequest(t *testing.T) {
 	given := func(n int) *pb.CommitRequest {
 		r := new(pb.CommitRequest)
@@ -248,8 +248,8 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// TestSendAgain checks that each commit sends its own mutations, also if an earlier one has sent as
-// many.
+// TestSendAgain checks that each commit sends its own mutations, even if an earlier commit had the
+// same number of mutations.
 func TestSendAgain(t *testing.T) {
 	v := new(Versions)
 	for version := int64(3); version < 5; version++ {
@@ -263,8 +263,8 @@ func TestSendAgain(t *testing.T) {
 	}
 }
 
-// TestRefused checks which errors of a commit are conflicts: of a transaction with a condition,
-// that an entity is there, or is missing.
+// TestRefused checks which errors of a commit count as conflicts. In a transaction with a
+// condition, it is a conflict that an entity exists or is missing.
 func TestRefused(t *testing.T) {
 	none, version, free := Condition{}, Condition{Version: 3}, Condition{Writes: sends(1, 1), Free: true}
 	for _, c := range []struct {

@@ -12,20 +12,21 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// A Versions collects the stamps of the results of queries, in their order. After a commit it has
-// the stamps of the commit's mutations. Only the goroutine that makes the calls may use it.
+// A Versions collects the stamps of the results of queries, in order: each entity's version and
+// time of write. After a commit it has the stamps of the commit's mutations instead. Only the
+// goroutine that makes the calls may use it.
 type Versions struct {
 	Of []Stamp
 
-	takes bool  // whether to keep the entities of queries, and give the client only their keys
-	Taken Taken // the wanted entities of lookups, which are kept as well
+	takes bool  // whether to keep the entities of queries, and to give the client only their keys
+	Taken Taken // the entities of lookups that the caller wants to keep
 
 	sends []Mutation // the mutations that the next commit sends; nil: the client's own
 	alone bool       // whether the commit is not part of a transaction
 	sent  bool       // whether a request was replaced already
 }
 
-// A Stamp is an entity as it was read, with its version and the time of its last write.
+// A Stamp is an entity as it was read, with its version and the time when it was last written.
 type Stamp struct {
 	Version int64 // the version; 0: unknown
 	At      int64 // time of the last write, in microseconds after 1970; 0: unknown
@@ -34,7 +35,7 @@ type Stamp struct {
 	Gone   bool       // whether the entity does not exist
 }
 
-// stampOf returns the stamp of the result r. The entity in it is e.
+// stampOf returns the stamp of the result r, with the entity e.
 func stampOf(r *pb.EntityResult, e *pb.Entity) Stamp {
 	s := Stamp{Version: r.GetVersion(), Entity: e}
 	if t := r.GetUpdateTime(); t.IsValid() {
@@ -43,8 +44,8 @@ func stampOf(r *pb.EntityResult, e *pb.Entity) Stamp {
 	return s
 }
 
-// Same reports whether the entity is unchanged in a later stamp. It compares the versions or, if
-// the database returns none, the contents.
+// Same reports whether the entity is unchanged in the later stamp now. It compares the versions. If
+// the database returns no versions, it compares the contents.
 func (s Stamp) Same(now Stamp) bool {
 	switch {
 	case s.Gone != now.Gone:
@@ -57,21 +58,23 @@ func (s Stamp) Same(now Stamp) bool {
 	return s.Entity != nil && pbvalue.SameEntity(s.Entity, now.Entity)
 }
 
-// Noting returns a context whose calls record the versions of entities in the returned Versions.
+// Noting returns a context and a Versions. Calls with this context record the versions of entities
+// in it.
 func Noting(ctx context.Context) (context.Context, *Versions) {
 	v := new(Versions)
 	return intercept.With(ctx, v), v
 }
 
-// Taking is like [Noting], but the returned Versions also keeps the entities of queries. The client
-// gets only their keys, so it does not convert properties that nobody reads.
+// Taking does the same as [Noting], but the Versions also keeps the entities that queries return.
+// The client gets only their keys, and so does not spend time on converting properties.
 func Taking(ctx context.Context) (context.Context, *Versions) {
 	ctx, v := Noting(ctx)
 	v.takes = true
 	return ctx, v
 }
 
-// Answer records the stamps in an answer of the database, and takes wanted entities from it.
+// Answer records the stamps in an answer of the database, and moves the wanted entities out of it.
+// The interceptor calls it.
 func (v *Versions) Answer(resp any) {
 	switch resp := resp.(type) {
 	case *pb.RunQueryResponse:
@@ -93,8 +96,8 @@ func (v *Versions) Answer(resp any) {
 	}
 }
 
-// narrow removes results from a commit's answer, except those for the mutations that the client was
-// given.
+// narrow reduces a commit's answer to the results of the mutations that the Go client was given,
+// because the client expects one result for each.
 func (v *Versions) narrow(resp *pb.CommitResponse) {
 	if len(v.sends) != len(resp.MutationResults) {
 		return
@@ -108,7 +111,7 @@ func (v *Versions) narrow(resp *pb.CommitResponse) {
 	resp.MutationResults = given
 }
 
-// take returns a result's entity, and replaces it in the result by an entity that has only its key.
+// take returns the entity of a result. In the result, it leaves an entity with only the key.
 func take(r *pb.EntityResult) *pb.Entity {
 	e := r.GetEntity()
 	if e.Properties == nil { // so that a stamp's entity always has properties
@@ -118,8 +121,8 @@ func take(r *pb.EntityResult) *pb.Entity {
 	return e
 }
 
-// Last returns the version of the n-th mutation from the end of the last commit, counted from 1; 0:
-// unknown.
+// Last returns the new version of the n-th last mutation of the last commit; Last(1) is for the
+// last one. The version 0 means unknown.
 func (v *Versions) Last(n int) int64 {
 	if n < 1 || n > len(v.Of) {
 		return 0
@@ -127,29 +130,29 @@ func (v *Versions) Last(n int) int64 {
 	return v.Of[len(v.Of)-n].Version
 }
 
-// A Taken collects entities of lookups. The client gets only their keys. Several goroutines may
-// look up the same entities.
+// A Taken keeps the entities that lookups find and the caller wants. The client gets only their
+// keys. Several goroutines may look up the same entities.
 type Taken struct {
 	mu  sync.Mutex
 	all map[string]*taken // the wanted entities, by key
 }
 
 type taken struct {
-	wanted int  // number of lookups that still want the entity
-	stays  bool // whether the client gets the entity, too, and only the stamp is kept
+	wanted int  // number of callers that have not taken the entity yet
+	stays  bool // whether the client gets the entity, and only the version is kept
 	stamp  Stamp
 }
 
-// TakenBy returns a context whose lookups put the entities that [Taken.Want] names into the
-// returned Taken.
+// TakenBy returns a context and a Taken. The Taken keeps the entities that lookups with this
+// context find, if [Taken.Want] has named them.
 func TakenBy(ctx context.Context) (context.Context, *Taken) {
 	t := new(Taken)
 	return intercept.With(ctx, t), t
 }
 
-// Want makes the Taken keep the entities with these keys in the next lookups, so that the client
-// gets only their keys. Of the first stay entities it keeps only the versions, and the client gets
-// the entities. Call [Taken.Take] after the lookup.
+// Want makes the Taken keep the entities with these keys that the next lookups find. The Go client
+// then gets only their keys. For the first stay keys, the client gets the entities, and the Taken
+// keeps only their versions. Call [Taken.Take] after the lookup.
 func (t *Taken) Want(keys []*datastore.Key, stay int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,7 +168,7 @@ func (t *Taken) Want(keys []*datastore.Key, stay int) {
 	}
 }
 
-// Take returns the wanted entities that lookups have found, and removes them from the Taken.
+// Take returns the stamps of entities that [Taken.Want] has named, and removes them from the Taken.
 func (t *Taken) Take(keys []*datastore.Key) []Stamp {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -184,13 +187,13 @@ func (t *Taken) Take(keys []*datastore.Key) []Stamp {
 	return stamps
 }
 
-// Request does nothing: it implements an interface of the interceptor.
+// Request does nothing. The interceptor's interface needs it.
 func (t *Taken) Request(any) error { return nil }
 
 // Refused returns the error unchanged.
 func (t *Taken) Refused(err error) error { return err }
 
-// Answer takes the wanted entities from an answer.
+// Answer moves the wanted entities out of an answer of the database. The interceptor calls it.
 func (t *Taken) Answer(resp any) {
 	lookup, _ := resp.(*pb.LookupResponse)
 	t.mu.Lock()
@@ -208,25 +211,26 @@ func (t *Taken) Answer(resp any) {
 	}
 }
 
-// A Results collects the entities that calls have read, in the protocol's form.
+// A Results collects the entities that queries and lookups return, as protocol messages.
 type Results struct {
 	mu  sync.Mutex
 	all map[string]*pb.EntityResult // the results, by key
 }
 
-// Reading returns a context whose queries and lookups record their results in the returned Results.
+// Reading returns a context and a Results. Queries and lookups with this context record their
+// results in it.
 func Reading(ctx context.Context) (context.Context, *Results) {
 	r := &Results{all: make(map[string]*pb.EntityResult)}
 	return intercept.With(ctx, r), r
 }
 
-// Request does nothing: it implements an interface of the interceptor.
+// Request does nothing. The interceptor's interface needs it.
 func (r *Results) Request(any) error { return nil }
 
 // Refused returns the error unchanged.
 func (r *Results) Refused(err error) error { return err }
 
-// Answer records the entities in an answer of the database.
+// Answer records the entities in an answer of the database. The interceptor calls it.
 func (r *Results) Answer(resp any) {
 	var results []*pb.EntityResult
 	switch resp := resp.(type) {

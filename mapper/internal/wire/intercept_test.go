@@ -37,8 +37,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestNoting notes the versions of a query's results, and of a commit. The client still gets the
-// results, unless they are taken.
+// TestNoting checks that the versions of a query's results, and of a commit, are recorded. The
+// client must still get the entities, unless Taking keeps them.
 func TestNoting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newDatabase(t)
@@ -71,7 +71,8 @@ func TestNoting(t *testing.T) {
 	})
 }
 
-// TestReading notes the results of queries and lookups, and takes nothing.
+// TestReading checks that the results of queries and lookups are recorded, and that the Go client
+// still gets them.
 func TestReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newDatabase(t)
@@ -97,7 +98,7 @@ func TestReading(t *testing.T) {
 	})
 }
 
-// TestTaken looks up the entities 1 to 3; the third does not exist.
+// TestTaken looks up the entities 1 to 3. Entity 3 does not exist.
 func TestTaken(t *testing.T) {
 	all := []*datastore.Key{key(1), key(2), key(3)}
 	say := func(stamps []Stamp) (said []string) {
@@ -152,7 +153,7 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// TestTakenTwice checks that two goroutines that want the same entity both get it, whichever lookup
+// TestTakenTwice checks that two goroutines get the same entity if both want it, whichever lookup
 // is first.
 func TestTakenTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -176,7 +177,8 @@ func TestTakenTwice(t *testing.T) {
 	})
 }
 
-// TestAnswers checks what is noted of answers, and what the client still gets of them.
+// TestAnswers checks which versions are recorded from a commit's answer, and which results the Go
+// client gets.
 func TestAnswers(t *testing.T) {
 	committed := func(versions ...int64) *pb.CommitResponse {
 		resp := new(pb.CommitResponse)

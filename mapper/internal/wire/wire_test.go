@@ -16,8 +16,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// A database is an emulator, a client whose connection has the interceptor, and the calls that it
-// has seen.
+// A database is an emulator with a client whose connection has the interceptor. It records the Go
+// client's calls.
 type database struct {
 	*datastore.Client
 	mu      sync.Mutex
@@ -62,7 +62,7 @@ func (db *database) put(t *testing.T, k *datastore.Key, n int64) int64 {
 	return v.Last(1)
 }
 
-// stored returns the number of an entity, or -1 if there is none.
+// stored returns the number that an entity holds, or -1 if there is no such entity.
 func (db *database) stored(t *testing.T, k *datastore.Key) int64 {
 	t.Helper()
 	ctx, read := Reading(t.Context())
@@ -74,7 +74,7 @@ func (db *database) stored(t *testing.T, k *datastore.Key) int64 {
 	return e.Properties["N"].GetIntegerValue()
 }
 
-// sends returns an entity with a number, in the protocol's form.
+// sends returns an entity that holds the number n, as a protocol message.
 func sends(k int64, n int64) *pb.Entity {
 	return &pb.Entity{
 		Key: &pb.Key{PartitionId: &pb.PartitionId{ProjectId: "test"},

@@ -9,16 +9,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// mostCells is how many cells of the key space are counted if a sample does not tell how many
-// entities the query has.
+// mostCells is how many cells of the key space are counted if samples do not tell how many entities
+// the query has.
 const mostCells = 128
 
-// weighed surveys a range in two rounds of calls. In the first round it reads the first page and a
-// part of the sample. In the second it counts the entities between samples. The calls of a round
-// run at the same time. The result settled is false without samples, or if most of the range lies
-// where the counts reach their limit.
-func (sv Survey) weighed(ctx context.Context, workers int64) (found Found, settled bool, err error) {
-	if sv.Weigh == nil || !sv.Source.Counts() || workers < 2 {
+// runByCounts surveys a range in two rounds of calls; the calls of a round run at the same time.
+// The first round reads the first page and a part of the sample. The second round counts the
+// entities between the samples. The result settled is false if there are no samples, or if most
+// entities lie where a count has reached its limit.
+func (sv Survey) runByCounts(ctx context.Context, workers int64) (found Found, settled bool, err error) {
+	if sv.CountPieces == nil || !sv.Source.Counts() || workers < 2 {
 		return found, false, nil
 	}
 	var first split.Rank
@@ -52,8 +52,8 @@ func (sv Survey) weighed(ctx context.Context, workers int64) (found Found, settl
 	if cells < 2 {
 		return found, false, nil
 	}
-	pieces := sv.Weigh(split.Cells(split.Piece{Start: sv.Start, End: sv.End, Space: sv.Space, Samples: found.Samples,
-		Workers: workers}, cells))
+	whole := split.Piece{Start: sv.Start, End: sv.End, Space: sv.Space, Samples: found.Samples, Workers: workers}
+	pieces := sv.CountPieces(split.Cells(whole, cells))
 	if found.Estimate, settled = split.MostlyCounted(pieces); settled {
 		found.Pieces = pieces
 	}
