@@ -41,7 +41,7 @@ func readPage(t *testing.T) string {
 	return string(page)
 }
 
-// TestPageRoutes compares the routes of docs/jobs-api.md with the handler's, and their parameters.
+// TestPageRoutes compares the routes and parameters that docs/jobs-api.md lists with the handler's.
 func TestPageRoutes(t *testing.T) {
 	source, err := os.ReadFile("handler.go")
 	if err != nil {
@@ -94,7 +94,7 @@ var pageTypes = []any{mapper.StartOptions{}, mapper.Query{}, mapper.Rate{}, mapp
 // fields of the Go types.
 func TestPageFields(t *testing.T) {
 	page := readPage(t)
-	headings := make(map[string]string) // of the types, by name
+	headings := make(map[string]string) // the heading of each type's section in the page, by the type's name
 	heading := ""
 	for line := range strings.Lines(page) {
 		if text, ok := strings.CutPrefix(line, "### "); ok {
