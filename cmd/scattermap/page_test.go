@@ -16,14 +16,14 @@ import (
 
 var writePage = flag.Bool("write", false, "write what TestCommandLinePage gets into docs/command-line.md")
 
-// perJob are the flags that all commands for jobs have.
+// perJob returns the flags that all commands on a job have.
 func perJob() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	new(service).define(flags)
 	return flags
 }
 
-// shared are the flags that several commands have. The page describes them once.
+// shared returns the flags that several commands have. docs/command-line.md describes them once.
 func shared() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	outputFlag(flags)
@@ -33,16 +33,16 @@ func shared() *pflag.FlagSet {
 	return flags
 }
 
-// has reports whether a set has a flag with this meaning.
+// has reports whether flags has a flag with the same name and description as f.
 func has(flags *pflag.FlagSet, f *pflag.Flag) bool {
 	other := flags.Lookup(f.Name)
 	return other != nil && other.Usage == f.Usage
 }
 
-// code matches the parts of a help text that are code.
+// code matches the parts of a help text that the page shows as code: flags and variables.
 var code = regexp.MustCompile(`--[a-z]+(?:-[a-z]+)*|-o \w+|\$[A-Z_]+|__\w+__`)
 
-// flagTable returns a table of the flags in a set that are not in the other sets.
+// flagTable returns a Markdown table of the flags that none of the sets in but has.
 func flagTable(flags *pflag.FlagSet, but ...*pflag.FlagSet) string {
 	var rows strings.Builder
 	flags.VisitAll(func(f *pflag.Flag) {

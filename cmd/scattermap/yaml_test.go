@@ -10,9 +10,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestYAML converts possible answers of a service to YAML, and checks that a reader gets the same
-// values. Texts that YAML 1.1 takes for something else are in quotes. The reader here is for YAML
-// 1.2, and would not notice.
+// TestYAML converts many JSON values to YAML, parses the YAML, and compares the values. It also
+// checks that strings which YAML 1.1 would parse as another type are quoted. The parser here is for
+// YAML 1.2, and would not notice.
 func TestYAML(t *testing.T) {
 	texts := []string{
 		"", " ", "a", "a b", "a  b", " a", "a ", "no", "No", "on", "OFF", "y", "N", "yes", "true", "Null", "~",
