@@ -29,8 +29,8 @@ func manifestText(t *testing.T, m *Manifest) []byte {
 	return text
 }
 
-// TestOutcome decides about a run while others decide, too, and while calls fail. The first
-// decision counts, and each caller learns it or gets an error.
+// TestOutcome lets several callers decide at the same time whether a run has succeeded, while calls
+// fail. The first decision must stay, and each caller must learn it or get an error.
 func TestOutcome(t *testing.T) {
 	here := place{folder: "f", run: runA}
 	success, mark := &Manifest{Run: runA, Export: "e"}, here.discarded("e")
@@ -91,7 +91,8 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-// TestDiscardedRun checks that only the mark of a discarded run stops it.
+// TestDiscardedRun checks that wasDiscarded returns an error only if the run's folder has the mark
+// of a discarded run.
 func TestDiscardedRun(t *testing.T) {
 	here := place{folder: "f", run: runA}
 	b := testbucket.New()
@@ -111,8 +112,7 @@ func TestDiscardedRun(t *testing.T) {
 	stops("invalid character")
 }
 
-// TestLastManifest reads the manifest of the last export in folders that others have written to,
-// too.
+// TestLastManifest reads the manifest of the last export, in folders that also have other blobs.
 func TestLastManifest(t *testing.T) {
 	at := func(run string, m Manifest) (string, []byte) {
 		return place{folder: "f", run: run}.outcome(), manifestText(t, &m)
@@ -120,7 +120,7 @@ func TestLastManifest(t *testing.T) {
 	of := func(run string, after time.Duration) Manifest { return Manifest{Run: run, Ended: ended.Add(after)} }
 	for name, c := range map[string]struct {
 		put  func(b *testbucket.Bucket)
-		want string // the run, or the error
+		want string // the run, or a part of the error
 	}{
 		"nothing":  {func(*testbucket.Bucket) {}, "there is no such blob"},
 		"one":      {func(b *testbucket.Bucket) { b.Put(at(runA, of(runA, 0))) }, runA},
@@ -185,7 +185,8 @@ func TestLastManifest(t *testing.T) {
 	}
 }
 
-// TestClaims drops only the claim of its own run, as an older build has written it.
+// TestClaims checks that dropClaim deletes only the claim of its own run, which an older build has
+// written.
 func TestClaims(t *testing.T) {
 	for text, left := range map[string]bool{
 		`{"export":"e","run":"` + runA + `"}`: false, `{"export":"e","run":"` + runB + `"}`: true, "": true,
@@ -209,7 +210,7 @@ func TestClaims(t *testing.T) {
 }
 
 // TestOutcomeOfOlderBuild reads the outcome of a run that an older build has started. The manifest
-// in the export's folder is its outcome only if it names this run.
+// in the export's folder counts only if it names this run.
 func TestOutcomeOfOlderBuild(t *testing.T) {
 	p := place{folder: "f", run: runA, direct: true}
 	for run, want := range map[string]bool{runA: true, runB: false} {
