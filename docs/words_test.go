@@ -23,8 +23,8 @@ var (
 		"what it finds, in place of the clean ones; . is everything")
 )
 
-// clean are the files and folders in which TestWords fails for its findings, from the repository's
-// root. "." is everything.
+// clean are the files and folders in which TestWords fails if it finds something, relative to the
+// repository's root. "." means all.
 var clean = []string{"."}
 
 // Limits of a sentence, and of a paragraph of a page, in words. Code in backquotes is one word.
@@ -35,9 +35,9 @@ const (
 	mostFindings   = 500
 )
 
-// A wordRule finds words that are hard to read.
+// A wordRule finds words that make a text hard to read.
 type wordRule struct {
-	hints []string // in lower case; a text that find matches contains at least one
+	hints []string // a text that find matches contains at least one of these, in lower case; searching them is fast
 	find  *regexp.Regexp
 	but   *regexp.Regexp // allowed uses: a match of find inside a match of but is not a finding
 	say   string         // what to write instead
@@ -52,7 +52,7 @@ func rule(hints, find, but, say string) wordRule {
 	return r
 }
 
-// wordRules apply to sentences in lower case, in which code is replaced by "`·`".
+// wordRules are applied to sentences in lower case. Code in a sentence is replaced by "`·`".
 var wordRules = []wordRule{
 	rule(`behind`, `\bbehind\b`,
 		`\b(?:fall|falls|fell|fallen|falling|lag|lags|lagged|lagging) (?:\S+ ){0,3}behind\b|`+
@@ -93,7 +93,7 @@ var wordRules = []wordRule{
 		`plain words`),
 }
 
-// startRules apply to the first words of sentences, in their original case.
+// startRules are applied to the start of sentences, in their original case.
 var startRules = []wordRule{
 	rule(`W`, `^(?:What|Who) [^?]*$`, `^What follows`,
 		`the subject first: "failed entities are retried", not "what fails is retried"`),
@@ -109,15 +109,15 @@ type prose struct {
 	cell    bool
 }
 
-// A sentence is one of a prose.
+// A sentence is a sentence of a prose.
 type sentence struct {
 	line  int
-	text  string // in its original form
-	plain string // with code replaced
+	text  string // the original text
+	plain string // the text with code replaced by "`·`"
 	words int
 }
 
-// A finding is a place that breaks a rule.
+// A finding is a place in a text that breaks a rule.
 type finding struct {
 	path string
 	line int
@@ -184,8 +184,8 @@ func (p prose) sentences() (all []sentence) {
 	return all
 }
 
-// wordOf returns the text's first word, including code in it, or "" if the text starts with white
-// space.
+// wordOf returns the first word of a text. Code with spaces in it is a part of the word. If the
+// text starts with white space, wordOf returns "".
 func wordOf(text string) string {
 	code := false
 	for i, r := range text {
@@ -199,7 +199,7 @@ func wordOf(text string) string {
 	return text
 }
 
-// findings returns the places of a text that break rules.
+// findings returns the places in a text that break rules.
 func findings(path string, all []prose, page bool) (found []finding) {
 	for _, p := range all {
 		words := 0
@@ -237,7 +237,7 @@ func (p prose) isName(s sentence) bool {
 		p.cell && !strings.HasSuffix(s.plain, ".")
 }
 
-// in returns the first words of a text that break the rule, or "".
+// in returns the first words in a text that break the rule, or "".
 func (r wordRule) in(text string) string {
 	if !slices.ContainsFunc(r.hints, func(hint string) bool { return strings.Contains(text, hint) }) {
 		return ""
@@ -259,7 +259,8 @@ func (r wordRule) in(text string) string {
 	return ""
 }
 
-// marker matches the marks before the text of a line in a page.
+// Patterns in the lines of Markdown pages. The marker is what stands before the text of a list's
+// item or a quotation.
 var (
 	marker    = regexp.MustCompile(`^\s*(?:[-*+]|\d+\.) +(?:\[[ x]\] +)?|^\s*(?:> ?)+`)
 	ruleLine  = regexp.MustCompile(`^[\s|:-]+$`)
@@ -267,7 +268,7 @@ var (
 	htmlTag   = regexp.MustCompile(`(?s)<!--.*?-->|</?[a-z][^>\n]*>`)
 )
 
-// proseOfPage returns the texts of a Markdown page.
+// proseOfPage returns the paragraphs, items and cells of a Markdown page.
 func proseOfPage(content string) (all []prose) {
 	content = htmlTag.ReplaceAllStringFunc(content, func(tag string) string {
 		return strings.Repeat("\n", strings.Count(tag, "\n"))
