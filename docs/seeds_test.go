@@ -272,7 +272,7 @@ func seedTests(cell string) (map[string][]string, error) {
 	return tests, nil
 }
 
-// testsOf returns the names of a package's tests that are built on this system.
+// testsOf returns the names of a package's tests, except those that are not built on this system.
 func testsOf(dir string) (names []string, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -298,11 +298,11 @@ func testsOf(dir string) (names []string, err error) {
 	return names, nil
 }
 
-// results are the results of tests and subtests, by name: "pass", "fail" or "skip". said has the
-// output of each; "" is output outside of tests.
+// results has the result of each test and subtest (pass, fail or skip) and its output, by name. The
+// name "" has the output outside of tests.
 type results struct{ of, said map[string]string }
 
-// readResults reads the output of go test -json.
+// readResults parses the output of go test -json.
 func readResults(out io.Reader) (results, error) {
 	r := results{make(map[string]string), make(map[string]string)}
 	for d := json.NewDecoder(out); ; {
@@ -323,9 +323,9 @@ func readResults(out io.Reader) (results, error) {
 	}
 }
 
-// check returns an error unless a test proves its row. It has to pass. If some subtests were
-// skipped, another one has to pass, as a subtest may need a program that is not installed. A
-// subtest with subtests does not count: it passes even if all of them are skipped.
+// check returns an error unless a test proves its row. The test must pass. If some of its subtests
+// were skipped, for example because a program is not installed, at least one other must pass. A
+// subtest that has subtests does not count, because it passes even if all of them are skipped.
 func (r results) check(name string) error {
 	if got := r.of[name]; got != "pass" {
 		return fmt.Errorf("its result is %q, want it to pass", got)
@@ -357,7 +357,7 @@ func (r results) hasSubtests(name string) bool {
 	return false
 }
 
-// runNamed runs tests of a package, and returns their results.
+// runNamed runs the named tests of a package, and returns their results.
 func runNamed(t *testing.T, pkg string, tests []string) results {
 	t.Helper()
 	var out, stderr bytes.Buffer

@@ -309,7 +309,8 @@ func proseOfPage(content string) (all []prose) {
 				}
 			}
 		case strings.HasPrefix(line, "    ") && open.text == "":
-			// It is code, or the second paragraph of an item. Reading code as prose does no harm.
+			// This line is code, or the second paragraph of an item. It is read as prose, which
+			// does no harm for code.
 			fallthrough
 		default:
 			mark := marker.FindString(line)
@@ -328,23 +329,23 @@ func proseOfPage(content string) (all []prose) {
 	return all
 }
 
-// A commentReader collects the lines of a comment.
+// A commentReader collects the lines of the comment that is being read, the open comment.
 type commentReader struct {
 	all    []prose
-	lines  []string // of the open comment
-	first  int      // the open comment's first line
-	last   int      // its last line
-	output bool     // the open comment is the output of an example
+	lines  []string // lines of the open comment
+	first  int      // number of the open comment's first line
+	last   int      // number of its last line
+	output bool     // whether the open comment is the expected output of an example
 }
 
-// proseOfComments returns the texts of a Go file's comments.
+// proseOfComments returns the paragraphs and items in the comments of a Go file.
 func proseOfComments(source []byte) []prose {
 	files := token.NewFileSet()
 	file := files.AddFile("", files.Base(), len(source))
 	var s scanner.Scanner
 	s.Init(file, source, nil, scanner.ScanComments)
 	var r commentReader
-	code := 0 // the last line with code
+	code := 0 // number of the last line with code
 	for {
 		pos, tok, text := s.Scan()
 		line := file.Line(pos)
@@ -352,7 +353,7 @@ func proseOfComments(source []byte) []prose {
 		case tok == token.EOF:
 			r.end()
 			return r.all
-		case tok == token.SEMICOLON && text == "\n": // the end of a line, or of code before a comment
+		case tok == token.SEMICOLON && text == "\n": // end of a line, or of the code before a comment
 		case tok != token.COMMENT:
 			code = line + strings.Count(text, "\n")
 		case strings.HasPrefix(text, "// Code generated"):
@@ -363,7 +364,8 @@ func proseOfComments(source []byte) []prose {
 	}
 }
 
-// add adds a comment. The source starts with its text. A trailing comment has code on its left.
+// add adds a comment to the open comment, or starts another one. The source starts with the
+// comment's text. A trailing comment has code on its left.
 func (r *commentReader) add(line int, text string, source []byte, trailing bool) {
 	for _, directive := range []string{"//go:", "//nolint", "//line"} {
 		if strings.HasPrefix(text, directive) {
@@ -393,7 +395,7 @@ func (r *commentReader) add(line int, text string, source []byte, trailing bool)
 	}
 }
 
-// end ends the open comment.
+// end ends the open comment, and splits it into paragraphs and items.
 func (r *commentReader) end() {
 	if !r.output {
 		r.all = append(r.all, proseOfComment(r.first, r.lines)...)
@@ -403,7 +405,8 @@ func (r *commentReader) end() {
 
 var declared = regexp.MustCompile(`^(?:\s*//[^\n]*\n)+\s*(?:func (?:\([^)\n]*\) )?|type |var |const )?(\w+)`)
 
-// quoteName puts the first word of a comment in backquotes if it is the name declared below.
+// quoteName puts the first word of a comment in backquotes if it is the name that the next line
+// declares.
 func quoteName(line string, source []byte) string {
 	name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 	if m := declared.FindSubmatch(source); name == "" || m == nil || string(m[1]) != name {
@@ -412,7 +415,7 @@ func quoteName(line string, source []byte) string {
 	return " `" + name + "` " + rest
 }
 
-// proseOfComment returns the paragraphs and items of a comment, without its code.
+// proseOfComment returns the paragraphs and items of a comment, without code blocks.
 func proseOfComment(first int, lines []string) (all []prose) {
 	var open prose
 	end := func() {
@@ -433,7 +436,7 @@ func proseOfComment(first int, lines []string) (all []prose) {
 			end()
 			list = true
 		case strings.HasPrefix(line, "\t"), strings.HasPrefix(line, "   ") && !list:
-			end() // code
+			end() // a code block ends the paragraph
 			continue
 		case strings.HasPrefix(line, " # "):
 			end()
@@ -450,7 +453,8 @@ func proseOfComment(first int, lines []string) (all []prose) {
 	return all
 }
 
-// filesWith returns the paths of the repository's files with certain endings, from its root.
+// filesWith returns the paths of the repository's files whose names have one of the endings,
+// relative to its root.
 func filesWith(t *testing.T, endings ...string) (paths []string) {
 	t.Helper()
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
@@ -473,7 +477,7 @@ func filesWith(t *testing.T, endings ...string) (paths []string) {
 	return paths
 }
 
-// within reports whether a path is one of some files, or in one of some folders.
+// within reports whether a path is one of the given files, or in one of the given folders.
 func within(path string, some []string) bool {
 	return slices.ContainsFunc(some, func(s string) bool {
 		s = strings.TrimSuffix(s, "/")
@@ -481,7 +485,7 @@ func within(path string, some []string) bool {
 	})
 }
 
-// An exception is a sentence that may break a rule.
+// An exception is a sentence that is allowed to break a rule.
 type exception struct {
 	path, text, reason string
 	used               bool
@@ -514,7 +518,8 @@ func exceptions(t *testing.T) (all []*exception) {
 	return all
 }
 
-// checkWords reports the findings in files.
+// checkWords checks the texts of files, and fails the test for each finding. The function read
+// returns the paragraphs and items in a file.
 func checkWords(t *testing.T, paths []string, read func(content []byte) []prose, page bool) {
 	t.Helper()
 	strict := clean
@@ -585,20 +590,20 @@ func printCounts(found []finding, files int) {
 //	go test ./docs -run TestWords -args -count               # the number of findings by file
 //	go test ./docs -run TestWords -args -in README.md,mapper # all findings in these
 //
-// A sentence that has to stay goes into testdata/words.txt, with its reason.
+// If a sentence can't be changed, add it to testdata/words.txt, with the reason.
 func TestWordsOfPages(t *testing.T) {
 	checkWords(t, filesWith(t, ".md"), func(content []byte) []prose { return proseOfPage(string(content)) }, true)
 }
 
-// TestWordsOfComments checks the comments of Go files in the same way.
+// TestWordsOfComments checks the comments of Go files by the same rules as TestWordsOfPages.
 func TestWordsOfComments(t *testing.T) {
 	checkWords(t, filesWith(t, ".go"), proseOfComments, false)
 }
 
-// TestWordRules checks what the rules find, and what they allow.
+// TestWordRules checks which sentences the rules find, and which they allow.
 func TestWordRules(t *testing.T) {
 	long := strings.Repeat("word ", sentenceWords)
-	for text, want := range map[string]string{ // the wanted line and rule; "": no finding
+	for text, want := range map[string]string{ // by text: the line and the rule of the finding; "": no finding
 		"The range behind the page.":                                         `1: "behind"`,
 		"A service behind a proxy falls some minutes behind.":                "",
 		"An attempt in\nvain.":                                               `1: "in vain"`,
@@ -645,7 +650,7 @@ func TestWordRules(t *testing.T) {
 	}
 }
 
-// TestWordsOfGo checks which comments of Go files are read.
+// TestWordsOfGo checks which comments of a Go file are read, and as which paragraphs.
 func TestWordsOfGo(t *testing.T) {
 	const source = `// Package p is behind.
 //

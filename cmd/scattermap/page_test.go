@@ -98,7 +98,7 @@ func paragraphs(text string) string {
 	return regexp.MustCompile(`(?m) +$`).ReplaceAllString(b.String(), "")
 }
 
-// commandPage returns the part of docs/command-line.md that describes the commands.
+// commandPage returns the part of docs/command-line.md that is made from the commands' help texts.
 func commandPage(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString("\nFlags in the usage of a command are required; all others are optional. Several commands have " +
@@ -134,7 +134,7 @@ func commandPage(root *cobra.Command) string {
 				b.WriteString(flagTable(c.Flags(), but...))
 				continue
 			}
-			// The flags of the planned job are described once, as the flags of start.
+			// The page describes the flags of a job only once, with the command start.
 			job := pflag.NewFlagSet("", pflag.ContinueOnError)
 			new(jobFlags).define(job)
 			b.WriteString(flagTable(c.Flags(), append(but, job)...))
@@ -150,10 +150,10 @@ func commandPage(root *cobra.Command) string {
 	return b.String()
 }
 
-// TestCommandLinePage compares docs/command-line.md with the commands and the variables that they
-// read.
+// TestCommandLinePage checks that docs/command-line.md describes all commands, flags and
+// environment variables.
 func TestCommandLinePage(t *testing.T) {
-	t.Setenv("SCATTERMAP_SERVICE", "") // the default of a flag
+	t.Setenv("SCATTERMAP_SERVICE", "") // it would change the default value of a flag
 	const path, begin, end = "../../docs/command-line.md", "<!-- commands -->\n", "\n<!-- end -->\n"
 	page, err := os.ReadFile(path)
 	if err != nil {

@@ -117,11 +117,11 @@ func TestWalkthrough(t *testing.T) {
 			written = append(written, line)
 			out, errs, _ := command(t, "", shellWords(strings.TrimPrefix(line, "$ scattermap "))...)
 			for l := range strings.SplitSeq(strings.TrimRight(errs+out, "\n"), "\n") {
-				if !strings.Contains(l, ": running, ") { // the number of these lines depends on the machine
+				if !strings.Contains(l, ": running, ") { // the number of these lines depends on the machine's speed
 					printed = append(printed, strings.TrimRight(l, " "))
 				}
 			}
-		case inside: // the previous output
+		case inside: // the line belongs to the output of the previous command in the page
 		default:
 			written = append(written, line)
 		}
@@ -129,7 +129,8 @@ func TestWalkthrough(t *testing.T) {
 	checkWalked(t, page, string(text), strings.Join(written, "\n")+"\n")
 }
 
-// checkWalked compares the page with the outputs of its commands, or writes them to the page.
+// checkWalked compares the page with the outputs of its commands. With the flag -walk it writes the
+// outputs to the page.
 func checkWalked(t *testing.T, page, text, got string) {
 	t.Helper()
 	if *writeWalk {
@@ -147,7 +148,7 @@ func checkWalked(t *testing.T, page, text, got string) {
 	}
 }
 
-// checkShown checks that the Go code in a page is part of the service.
+// checkShown checks that the Go code in a page is a part of the service's program.
 func checkShown(t *testing.T, page string) {
 	t.Helper()
 	source, err := os.ReadFile(filepath.Join(walkService, "main.go"))
@@ -165,8 +166,8 @@ func checkShown(t *testing.T, page string) {
 	}
 }
 
-// steady returns the lines of a text without the parts that differ from run to run, and without the
-// widths of columns.
+// steady returns the lines of a text, without the parts that differ from run to run and the blanks
+// between columns.
 func steady(text string) []string {
 	text = regexp.MustCompile(` +`).ReplaceAllString(varies.ReplaceAllString(text, "…"), " ")
 	return strings.Split(text, "\n")

@@ -410,7 +410,8 @@ func TestOddNamesOfFilters(t *testing.T) {
 	})
 	names := slices.Concat(anyentity.Names, []string{"n", "-n", "+n", " n", "n ", "`n`", `"n"`, "-", "+", "`", `"`,
 		"- n", "n =", "n >"})
-	names = slices.DeleteFunc(names, func(n string) bool { return strings.Contains(n, ".") }) // a path
+	// a name with a dot is a path
+	names = slices.DeleteFunc(names, func(n string) bool { return strings.Contains(n, ".") })
 	mappertest.Run(t, []mapper.AnyMapper{visit, remove}, nil, func(t *testing.T, w *mappertest.Env) {
 		for i, name := range names {
 			kind := fmt.Sprint("Odd", i)
