@@ -166,8 +166,8 @@ func checkShown(t *testing.T, page string) {
 	}
 }
 
-// steady returns the lines of a text, without the parts that differ from run to run and the blanks
-// between columns.
+// steady returns the lines of a text without the parts that differ from run to run, and with one
+// blank between columns.
 func steady(text string) []string {
 	text = regexp.MustCompile(` +`).ReplaceAllString(varies.ReplaceAllString(text, "…"), " ")
 	return strings.Split(text, "\n")
