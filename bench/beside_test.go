@@ -139,7 +139,8 @@ func BenchmarkBesideLoop(b *testing.B) {
 	}
 }
 
-// TestBesideLoop runs a row of BenchmarkBesideLoop with few entities. The job changes each once.
+// TestBesideLoop makes one comparison of BenchmarkBesideLoop with few entities. The job must change
+// each entity once.
 func TestBesideLoop(t *testing.T) {
 	t.Parallel()
 	row := besideRow{n: 1200, queue: 10, workers: 4, atOnce: 1, update: true}

@@ -210,7 +210,8 @@ func run(t *testing.T, mode string, s shape, c cost, f filter, st strategy, work
 // smaller job is mostly its start.
 const checked = 200_000
 
-// check checks the times and costs of an adaptive job.
+// check checks that an adaptive job was fast enough, and made few enough tasks, calls, pages and
+// reads.
 func (r row) check(t *testing.T) {
 	t.Helper()
 	if most := r.limit(); r.Ratio > most {
@@ -253,7 +254,8 @@ func (r row) check(t *testing.T) {
 	}
 }
 
-// compare compares an adaptive job with another strategy.
+// compare checks that an adaptive job is fast enough in comparison with the same job under another
+// strategy.
 func (r row) compare(t *testing.T, other row) {
 	t.Helper()
 	least := 1 / 1.03

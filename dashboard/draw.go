@@ -69,8 +69,8 @@ func class(by picture.Colour, n int) string {
 	return fmt.Sprint("step", n)
 }
 
-// draw returns the strip of a job's ranges. The same ranges with redacted texts are seen. The
-// shares in the legend agree with the job's progress.
+// draw returns the strip of a job's ranges. The argument seen has the same ranges as p, with
+// redacted texts. The shares in the legend fit the job's progress bar.
 func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour, progress mapper.Progress) strip {
 	classes, names := p.Classes(by)
 	s := strip{Width: stripWidth, Height: stripHeight + laneHeight + 2}

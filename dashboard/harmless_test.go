@@ -197,7 +197,7 @@ func TestHostile(t *testing.T) {
 	w.fails.Store(true)
 	for i, text := range hostile {
 		w.error.Store(text)
-		params, err := json.Marshal(TextParams{Amount: 1, Note: mapperName(text), Extra: Extra{Tags: []string{text}}})
+		params, err := json.Marshal(TextParams{Amount: 1, Note: counterName(text), Extra: Extra{Tags: []string{text}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -244,8 +244,8 @@ func TestHostile(t *testing.T) {
 	t.Logf("%d pages", len(texts))
 }
 
-// mapperName shortens a text to the limit of a counter's name.
-func mapperName(text string) string { return text[:min(len(text), 100)] }
+// counterName shortens a text to the maximum length of a counter's name.
+func counterName(text string) string { return text[:min(len(text), 100)] }
 
 // checkHarmless checks that the page at an address contains no element, attribute or address from a
 // hostile text.

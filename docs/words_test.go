@@ -43,7 +43,8 @@ type wordRule struct {
 	say   string         // what to write instead
 }
 
-// rule compiles a wordRule. Hints are separated by "|". An empty but allows nothing.
+// rule compiles a wordRule. Hints are separated by "|". If but is empty, the rule has no
+// exceptions.
 func rule(hints, find, but, say string) wordRule {
 	r := wordRule{hints: strings.Split(hints, "|"), find: regexp.MustCompile(find), say: say}
 	if but != "" {

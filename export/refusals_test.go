@@ -69,8 +69,8 @@ func (r *refuser) bucket(c *testbucket.Call) error {
 	return r.do(of(c, c.Op+" "+runName.ReplaceAllString(c.Key, "run")), c.Effect)
 }
 
-// database refuses calls that read or write records of exports: parts, files, and jobs of later
-// stages.
+// database is an interceptor that may refuse calls which read or write the records of exports:
+// parts, files, and jobs of later stages.
 func (r *refuser) database(
 	ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,

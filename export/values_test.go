@@ -384,7 +384,7 @@ func TestRefusedValues(t *testing.T) {
 	failing(t, raw{R: json.RawMessage(`{"secret"`), N: "1"}, "R", jsonl, parquet)
 	failing(t, raw{R: json.RawMessage(`1`)}, "N", jsonl) // the empty N fails, because encoding/json would write 0
 
-	// Times.
+	// Times that a format can't hold.
 	type micros struct {
 		T time.Time `avro:",timestamp-micros" parquet:",timestamp(microsecond)"`
 	}
@@ -424,7 +424,7 @@ func TestRefusedValues(t *testing.T) {
 	}
 	written(t, ofDay{24*time.Hour - time.Microsecond}, avro, parquet)
 
-	// Numbers.
+	// Numbers that a format can't hold.
 	type unsigned struct{ U uint64 }
 	failing(t, unsigned{1 << 63}, "U", avro)
 	written(t, unsigned{math.MaxUint64}, jsonl, csv, parquet)

@@ -47,7 +47,7 @@ func TestEraseSimulation(t *testing.T) {
 	}
 }
 
-// A fleet is several processes with one database and one queue.
+// A fleet is a number of simulated processes with one database and one queue.
 type fleet struct {
 	*testing.T
 	rng    *rand.Rand

@@ -21,7 +21,7 @@ type TaskInfo struct {
 	Message      string     // message of the last attempt, such as "NOT_FOUND(5): HTTP status code 404"
 
 	// TargetChanged says that the task was enqueued with another URL, account or audience than the
-	// queue has now. It keeps the old ones.
+	// queue has now. The task still has the old ones.
 	TargetChanged bool
 }
 

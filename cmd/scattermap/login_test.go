@@ -95,8 +95,9 @@ func serveRemote(t *testing.T, handler http.Handler) {
 	http.DefaultTransport = transport
 }
 
-// cloudRun returns a handler that checks requests as Cloud Run does. It refuses callers with pages
-// of its own, and passes other requests on without the signature of their token.
+// cloudRun returns a handler that checks tokens as Cloud Run does. It answers requests that it
+// refuses with HTML pages of its own. It passes other requests on to next, without the signature of
+// their token.
 func cloudRun(invokers string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")

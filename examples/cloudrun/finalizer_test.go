@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// doomed adds 10 to accounts. Its finalizer kills its process.
+// doomed is an Update that adds 10 to accounts. Its finalizer kills its process.
 var doomed = mapper.Update("doomed", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.NoParams) error {
 	a.Value.Balance += 10
 	return nil

@@ -31,7 +31,7 @@ type session struct {
 	Text  string    `datastore:"text,noindex"`
 }
 
-// deleteAll deletes every entity that it gets.
+// deleteAll is an Update that deletes every entity.
 var deleteAll = mapper.Update("delete-all",
 	func(_ context.Context, s *mapper.Entity[session], _ mapper.NoParams) error {
 		s.Delete(s.Key)

@@ -426,7 +426,7 @@ func (r *ring) waiting() bool {
 	return false
 }
 
-// check checks the final state.
+// check checks the final state of the accounts, jobs and ticks.
 func (r *ring) check() {
 	states := make(map[string]*mapper.Status)
 	for _, id := range r.ids {
