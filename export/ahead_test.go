@@ -81,3 +81,18 @@ func TestReadAhead(t *testing.T) {
 		})
 	}
 }
+
+// TestReadAheadEnds asks for parts after the context was canceled. Each call returns an error, and
+// nothing is read ahead.
+func TestReadAheadEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	r := newReadAhead(ctx, memblob.OpenBucket(nil))
+	cancel()
+	for range aheadParts {
+		if err := r.read("none", aheadBytes); !errors.Is(err, context.Canceled) {
+			t.Fatalf("%v, want an error", err)
+		}
+	}
+	close(r.reads)
+	r.wait()
+}

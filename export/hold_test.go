@@ -161,7 +161,10 @@ func TestHoldRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := x.Count(t.Context(), free); !errors.Is(err, mapper.ErrWrongState) {
-			t.Errorf("the count of an export that is not held: %v, want ErrState", err)
+			t.Errorf("the count of an export that is not held: %v, want ErrWrongState", err)
+		}
+		if err := x.Write(t.Context(), free, 0, numbers{}); !errors.Is(err, mapper.ErrWrongState) {
+			t.Errorf("a Write of an export that is not held: %v, want ErrWrongState", err)
 		}
 	})
 }

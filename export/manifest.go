@@ -220,8 +220,8 @@ func (p place) decided(ctx context.Context, bucket *blob.Bucket) (*Manifest, err
 	return m, err
 }
 
-// copyManifest copies the manifest of a run that has succeeded to the export's folder, unless that
-// has one. The copy may be written late, because the manifest stays true.
+// copyManifest copies the manifest of a run that has succeeded to the export's folder, unless the
+// folder already has one. The copy may be written late, because a run's manifest never changes.
 func (p place) copyManifest(ctx context.Context, bucket *blob.Bucket, m *Manifest) error {
 	_, err := writeOnce(ctx, bucket, p.folder+"/"+ManifestName, m)
 	return err
@@ -236,7 +236,7 @@ func (p place) discarded(id string) *Manifest {
 // wasDiscarded returns an error if a run was discarded. The run's tasks call it to stop early.
 func (p place) wasDiscarded(ctx context.Context, bucket *blob.Bucket) error {
 	m, err := readManifest(ctx, bucket, p.outcome())
-	if err == nil && m != nil && m.Discarded {
+	if m != nil && m.Discarded {
 		err = p.errDiscarded()
 	}
 	return err

@@ -243,8 +243,12 @@ func TestHeldStates(t *testing.T) {
 			if err := x.Write(t.Context(), run, 3, mapper.NoParams{}); !errors.Is(err, mapper.ErrIDTaken) {
 				t.Errorf("with another number: %v, want ErrIDTaken", err)
 			}
-			if _, err := run.Wait(t.Context()); err != nil {
+			m, err := run.Wait(t.Context())
+			if err != nil {
 				t.Fatal(err)
+			}
+			if len(m.Files) != 2 {
+				t.Errorf("%d files, want the 2 of the options", len(m.Files))
 			}
 			clean := func(jobs ...*mapper.Job) {
 				t.Helper()
@@ -259,6 +263,9 @@ func TestHeldStates(t *testing.T) {
 			clean(jobs[1])
 			wantHeldRefused(t, x, run, nil, "there are 0 parts, and ")
 			clean(jobs[0], jobs[2])
+			if _, err := run.Wait(t.Context()); !errors.Is(err, mapper.ErrNoSuchJob) {
+				t.Errorf("a Wait for an export that was cleaned up: %v, want ErrNoSuchJob", err)
+			}
 			start()
 			wantHeldRefused(t, x, run, mapper.ErrIDTaken, "the ID belongs to another run")
 			slow.Store(true)
