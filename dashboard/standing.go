@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Tones of a standing. They decide the colour in which the page shows it.
+// Values of standing.Tone. They decide the colour of the text about a job's state.
 const (
 	good  = "good"  // the operator need not act
 	held  = "held"  // the job makes less progress than it could make

@@ -85,8 +85,8 @@ func lastManifest(ctx context.Context, bucket *blob.Bucket, folder string) (*Man
 	if err != nil {
 		return nil, err
 	}
-	// the copy in the export's folder is a run's whose manifest the listing does not show yet, or
-	// an older build's
+	// The listing may lack the run whose manifest was copied to the export's folder: the manifest
+	// is new, or an older build has written it only there.
 	if first != nil {
 		runs[first.Run] = true
 	}

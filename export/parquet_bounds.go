@@ -14,8 +14,9 @@ import (
 // of later pages shift. This file replaces its index of pages for such columns, and leaves out the
 // bounds of decimals in groups.
 
-// boundsOf returns a schema that uses this package's index for columns of fixed-length bytes, and
-// options of the writer that leave out the wrong bounds in groups.
+// boundsOf returns a schema that writes correct bounds of pages for columns of fixed-length bytes.
+// Package parquet would also write wrong bounds of row groups for some of these columns. The
+// returned options make its writer leave them out.
 func boundsOf(schema *parquet.Schema) (*parquet.Schema, []parquet.WriterOption) {
 	root := boundedNode{schema, boundedFields(schema)}
 	var options []parquet.WriterOption

@@ -500,8 +500,9 @@ func TestOtherBuild(t *testing.T) {
 	}
 }
 
-// TestOtherNames deploys another build while files are joined. Its function Name gives one file the
-// name that another file had before. All files must keep their planned names.
+// TestOtherNames deploys another build while files are joined. The new build's option Name, which
+// names files, gives one file the name that another file had before. All files must keep their
+// planned names.
 func TestOtherNames(t *testing.T) {
 	s := testbucket.New()
 	bucket := s.Open()

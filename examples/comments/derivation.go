@@ -18,7 +18,8 @@ const (
 
 const day = 24 * time.Hour
 
-// A derivation is what follows from these numbers.
+// A derivation has the results that derive calculates from the constants of this file. A turn is
+// the time, or the comments or orders, for which new comments go to the same shard.
 type derivation struct {
 	Turn  time.Duration `json:"-"` // how long all new comments go to one shard
 	Round time.Duration `json:"-"` // how long it takes until all shards have had a turn
@@ -26,7 +27,8 @@ type derivation struct {
 	// MostRows is the maximum number of shards with comments of one order, if a turn is a number of
 	// comments.
 	MostRows int `json:"shards_if_comments_are_counted"`
-	// Crossing is the share of orders that then have comments in two shards.
+	// Crossing is the share of orders with comments in two shards, if a turn is a number of
+	// comments.
 	Crossing float64 `json:"orders_in_two"`
 	// Shortest and Longest are the numbers of successive orders in one shard, if a turn is a number
 	// of orders.
@@ -60,8 +62,9 @@ func derive() (derivation, error) {
 	return d, nil
 }
 
-// followComments counts the shards of each order's comments, if a turn is a number of comments. It
-// follows all orders that start in two rounds. Each order has a comment every hour of its life.
+// followComments counts the shards of each order's comments, if new comments go to the next shard
+// after a number of comments. It does so for all orders that start while every shard is used twice.
+// Each order has a comment every hour of its life.
 func (d *derivation) followComments() {
 	orders, crossing := 0, 0
 	for begun := time.Duration(0); begun < 2*d.Round; begun += time.Hour {
@@ -79,8 +82,8 @@ func (d *derivation) followComments() {
 	d.Crossing = float64(crossing) / float64(orders)
 }
 
-// followOrders counts the successive orders in one shard, if a turn is a number of orders. The
-// store has such turns.
+// followOrders counts the successive orders in one shard, if new comments go to the next shard
+// after a number of orders. The store works like this.
 func (d *derivation) followOrders() {
 	begun := int64(0)
 	for order := int64(1); order <= 2*shardsInTurn*rowsATurn; order++ {

@@ -95,8 +95,8 @@ func (s *session) rollback(ctx context.Context) {
 	}()
 }
 
-// A transaction is a transaction of the caller. It becomes a transaction of the first database that
-// the caller reads or writes in it.
+// A transaction is a transaction that the caller has begun. A transaction in a database begins only
+// when the caller first reads or writes in it. Later reads and writes must be in the same database.
 type transaction struct {
 	options *pb.TransactionOptions
 	started time.Time

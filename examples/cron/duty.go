@@ -133,7 +133,7 @@ func beginRewrite(ctx context.Context, client *datastore.Client, n int) error {
 	return err
 }
 
-// endRewrite records that the remainders of all orders are for n processes.
+// endRewrite records that the stored remainders of all orders are now those for n processes.
 func endRewrite(ctx context.Context, client *datastore.Client, n int) error {
 	_, err := changeDuty(ctx, client, func(d *duty) error {
 		if d.Shards == n {

@@ -54,8 +54,9 @@ type takeover struct {
 	next    int // number of the next order to write
 }
 
-// sendOrders sends all orders, each once. The senders are the old cron, a battery of 4 with stored
-// remainders, one of 8, batteries without stored remainders, and a job.
+// sendOrders sends all orders, each once. The senders are the old cron, and then batteries, which
+// are several processes. 4 processes and then 8 select orders by a stored remainder of the key's
+// hash. The next batteries select orders by their keys. The last sender is a job.
 func sendOrders(
 	ctx context.Context, on *cloud.Cloud, c config, sending *mapper.Mapper[mapper.NoParams], w *warehouse, s sender,
 ) (ordersResult, error) {
@@ -69,7 +70,7 @@ func sendOrders(
 	return t.r, t.check(ctx, w)
 }
 
-// more writes a fifth of the orders.
+// more writes the next fifth of the orders.
 func (t *takeover) more(ctx context.Context) error {
 	return t.add(ctx, (t.c.orders+4)/5)
 }
@@ -173,7 +174,7 @@ func (t *takeover) rewrite(ctx context.Context) error {
 }
 
 // byRemainderAgain lets a battery of 8 processes send the orders that came before and during the
-// rewrite.
+// job that has changed the stored remainders.
 func (t *takeover) byRemainderAgain(ctx context.Context) error {
 	turn, err := startBattery(ctx, t.on.Client, 8, true)
 	if err != nil {

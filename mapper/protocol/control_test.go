@@ -461,7 +461,7 @@ func (w *guardWorld) begin(ctx context.Context) error {
 	return err
 }
 
-// must fails the test if err is not nil. Then it waits for the time while.
+// must fails the test if err is not nil. Otherwise it sleeps for the duration while.
 func (w *guardWorld) must(while time.Duration, err error) {
 	w.Helper()
 	if err != nil {

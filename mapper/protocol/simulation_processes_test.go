@@ -102,8 +102,9 @@ func newFleetOf(w *world, queue, target string, seed uint64, size int, mappers .
 	return f
 }
 
-// addIn sets two limits for the addition of a job's records at its end. After a number of records
-// of a slice, a process stores a draft of the sums. After a time, it leaves the rest to a new task.
+// addIn sets two limits for the tasks that add up a job's records at its end. After the given
+// number of records, a task stores a draft of its sums. After the time longest, it ends, and a new
+// task continues.
 func (f *fleet) addIn(records int, longest time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -619,7 +620,8 @@ func (c *snapshotChecker) intercept(
 	return resp, err
 }
 
-// due reports whether a commit must be checked.
+// due reports whether to check the database after this commit. A check reads all records. So if
+// there are n records, only one in n/100 commits is checked.
 func (c *snapshotChecker) due() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -534,8 +534,8 @@ func (s *simulation) putMate(a *mapper.Entity[member]) {
 	a.Put(s.keys[to], &m)
 }
 
-// matesPut records which balances these accounts may have after a job. If the job was aborted, it
-// has not processed all accounts.
+// matesPut records which balances the accounts that putMate puts may have after a job. If the job
+// was aborted, it may have put only some of them.
 func (s *simulation) matesPut(aborted bool) {
 	for to, before := range s.balances {
 		x := s.put(s.round, to)

@@ -918,7 +918,8 @@ func (s *undoSimulation) once(change func(tx *datastore.Transaction) (added int6
 	}
 }
 
-// tookPlace reports whether a transaction of once has taken effect: whether it has put its entity.
+// tookPlace reports whether a transaction has taken effect. If so, it has put the entity with the
+// key done.
 func (s *undoSimulation) tookPlace(done *datastore.Key) bool {
 	for {
 		switch err := s.client.Get(s.Context(), done, new(purse)); {
@@ -942,8 +943,8 @@ func (s *undoSimulation) points(kind string) (n int, points int64) {
 	return len(all), points
 }
 
-// noted returns how many points the other clients have added, according to the entities that once
-// has put.
+// noted returns how many points the other clients have added. They have added them by calls of the
+// method once, which puts an entity with the number of points.
 func (s *undoSimulation) noted() int64 {
 	_, points := s.points("Done")
 	return points

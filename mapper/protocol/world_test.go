@@ -193,7 +193,7 @@ var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 	return nil
 })
 
-// putAccounts puts accounts with the given keys. Each has another balance.
+// putAccounts puts accounts with the given keys. Each account has a different balance.
 func (w *world) putAccounts(keys []*datastore.Key) {
 	w.Helper()
 	for start := 0; start < len(keys); start += 400 {

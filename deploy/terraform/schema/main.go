@@ -129,8 +129,8 @@ var (
 	upper = regexp.MustCompile(`[A-Z]`)
 )
 
-// write writes the members of the interface iface, which are the arguments. Then it writes the
-// computed members of the class.
+// write writes the members of a resource to s. These are the members of the TypeScript interface
+// iface, which are the arguments, and then the class's getters, which are computed.
 func (t types) write(s *strings.Builder, iface, class, indent string) error {
 	inside, ok := t.block(iface)
 	if !ok {
