@@ -16,7 +16,7 @@ var perBlobCall = map[string]time.Duration{
 
 const blobRate = 100 << 20 // bytes a second for one reader or writer
 
-// A slowBucket is a bucket in memory whose calls take as long as those of a bucket in the cloud.
+// A slowBucket is a bucket in memory. A call takes as long as a call of a bucket in the cloud.
 type slowBucket struct {
 	*testbucket.Bucket
 

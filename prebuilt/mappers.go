@@ -301,7 +301,7 @@ func dropProperties(_ context.Context, e *mapper.Entity[entity], p DropPropertie
 	return nil
 }
 
-// CopyParams are the parameters of [Copy]. At least one is required.
+// CopyParams are the parameters of [Copy]. At least one of them must be set.
 type CopyParams struct {
 	Kind string `json:"kind,omitempty"` // the kind of the copies; empty: the kind of the entity
 	// the namespace of the copies; absent: the namespace of the entity

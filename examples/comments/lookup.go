@@ -12,8 +12,8 @@ import (
 // mostKeys is the maximum number of keys in a lookup.
 const mostKeys = 1000
 
-// find reads stored comments. The map places has the ID of each comment, and the kinds in which it
-// may be stored, which are those of shards. Found entities have keys with these kinds.
+// find reads stored comments. The map places has the ID of each comment, and the kinds of shards in
+// which it may be stored. Found entities have keys with these kinds.
 func (s *session) find(ctx context.Context, places map[ID][]string, mask *pb.PropertyMask) (map[ID]*pb.EntityResult,
 	error) {
 	var keys []*pb.Key

@@ -95,8 +95,8 @@ func (s *session) rollback(ctx context.Context) {
 	}()
 }
 
-// A transaction is a transaction that the caller has begun. A transaction in a database begins only
-// when the caller first reads or writes in it. Later reads and writes must be in the same database.
+// A transaction is the transaction of a caller. The caller's first read or write determines the
+// database, and starts a transaction there. All later ones must be in the same database.
 type transaction struct {
 	options *pb.TransactionOptions
 	started time.Time
