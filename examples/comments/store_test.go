@@ -178,7 +178,7 @@ func TestIndexes(t *testing.T) {
 }
 
 // TestTimes checks the times Created and Updated that the store sets. If a caller gives a comment's
-// Created, the ID must have this time. An edit must keep Created, and must not change it.
+// Created, the ID must have this time. An edit must not change Created.
 func TestTimes(t *testing.T) {
 	s := newTimed(t)
 	key := s.put(t, plain(0), &Comment{Order: 7, Text: "a"})
