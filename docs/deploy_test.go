@@ -42,8 +42,8 @@ type step struct {
 	prints string
 }
 
-// stepsOf returns the steps in the page for a reader who chooses one way. A program in the page
-// becomes a step that writes it to a file.
+// stepsOf returns the steps in the page for a reader who chooses one way. A step is a script in the
+// page, with the output that the page shows for it.
 func stepsOf(t *testing.T, way string) (all []step) {
 	t.Helper()
 	blocks, _ := readPage(t, "deploy.md")
@@ -54,13 +54,10 @@ func stepsOf(t *testing.T, way string) (all []step) {
 		switch b.language {
 		case "sh":
 			all = append(all, step{block: b})
-		case "go":
-			b.text = "cat > main.go <<'END OF THE PROGRAM'\n" + b.text + "END OF THE PROGRAM\n"
-			all = append(all, step{block: b})
 		case "text":
 			all[len(all)-1].prints += b.text
 		default:
-			t.Errorf("%s: a block that is neither sh nor text nor go", b)
+			t.Errorf("%s: a block that is neither sh nor text", b)
 		}
 	}
 	return all

@@ -206,8 +206,8 @@ func TestHoldTwoPlans(t *testing.T) {
 			t.Fatal(err)
 		}
 		open.Store(true)
-		if _, err = run.Wait(t.Context()); err == nil {
-			t.Error("an export of two plans has succeeded")
+		if _, err = run.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "has failed on 1 entities") {
+			t.Errorf("an export of two plans: %v, want an error that counts the files", err)
 		}
 		all, _, err := run.Jobs()[1].FailuresPage(t.Context(), "")
 		if text := fmt.Sprint(all, err); !strings.Contains(text, "was planned by another Export.Write") {

@@ -88,6 +88,9 @@ func TestOlderEnds(t *testing.T) {
 	if b, x = bucket("write f/run-"); !errors.Is(x.publish(t.Context(), s, m), lost) || len(b.Names()) != 0 {
 		t.Errorf("the manifest can't be written, and is in %q", b.Names())
 	}
+	if b, x = bucket("read f/run-"); !errors.Is(x.publish(t.Context(), s, m), lost) || len(b.Names()) != 0 {
+		t.Errorf("the outcome can't be read, and a manifest is in %q", b.Names())
+	}
 	b, x = bucket("")
 	b.Put(s.place().outcome(), manifestText(t, s.place().discarded("e")))
 	if err := x.publish(t.Context(), s, m); err == nil || !strings.Contains(err.Error(), "was discarded") ||

@@ -32,7 +32,8 @@ type refuser struct {
 	refuses func(call string) bool // decides about a call by its name; never called concurrently
 	lost    bool                   // whether a refused call takes effect, so that only its answer is lost
 
-	mu sync.Mutex
+	mu     sync.Mutex
+	failed int // number of times that the test has found a job in the state failed
 }
 
 func (r *refuser) do(call string, effect func() error) error {
@@ -174,6 +175,9 @@ func testRefused(t *testing.T, o *export.Options, r *refuser) (contents []string
 				break
 			}
 			for _, job := range run.Jobs() {
+				if status, err := job.Status(t.Context()); err == nil && status.State == mapper.StateFailed {
+					r.failed++
+				}
 				_ = job.Resume(t.Context())
 				_ = job.Retry(t.Context(), nil)
 			}
@@ -245,14 +249,18 @@ func TestEachRefusedCall(t *testing.T) {
 	want, _ := testRefused(t, o, &refuser{refuses: func(string) bool { return false }})
 	for k := range 200 {
 		n, refused := 0, ""
-		got, m := testRefused(t, o, &refuser{refuses: func(call string) bool {
+		r := &refuser{refuses: func(call string) bool {
 			if n++; n == k+1 {
 				refused = call
 			}
 			return n == k+1
-		}})
+		}}
+		got, m := testRefused(t, o, r)
 		if refused == "" {
 			return
+		}
+		if r.failed > 0 {
+			t.Errorf("after %s was refused once, a job has failed", refused)
 		}
 		if !slices.Equal(got, want) || m.Records != 36 || m.Coverage == nil {
 			t.Errorf("after %s was refused, the manifest is %+v, and in the bucket are %q, want %q", refused, m, got,
