@@ -26,7 +26,7 @@ var write = flag.Bool("write", false, "write scattermap.txt")
 
 const module = "github.com/scattermap/scattermap/"
 
-// TestAPI compares the exported API with scattermap.txt.
+// TestAPI checks that scattermap.txt lists the exported API of all public packages.
 func TestAPI(t *testing.T) {
 	packages, err := public()
 	if err != nil {
@@ -52,7 +52,7 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// difference returns the lines that only one of the two lists has.
+// difference returns the lines that only one of two lists has, as a diff.
 func difference(before, now []string) string {
 	var diff strings.Builder
 	for _, line := range before {
@@ -71,7 +71,7 @@ func difference(before, now []string) string {
 	return diff.String()
 }
 
-// public returns the packages that users import, from the compiler's export data.
+// public returns the packages that users can import, read from the compiler's export data.
 func public() ([]*types.Package, error) {
 	c := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Name,Export", "../...")
 	c.Stderr = os.Stderr
@@ -110,7 +110,7 @@ func public() ([]*types.Package, error) {
 	return all, nil
 }
 
-// list returns a line for each exported identifier of packages.
+// list returns a line for each exported identifier of the packages.
 func list(packages []*types.Package) []string {
 	l := lister{aliases: make(map[string]string)}
 	for _, p := range packages {
@@ -133,8 +133,9 @@ func list(packages []*types.Package) []string {
 	return slices.Compact(l.lines)
 }
 
-// hidden returns the type of an alias if the type is in an internal package, where users can't look
-// it up. Its fields and methods are then listed as the alias's own.
+// hidden returns the type that o is an alias of, if that type is in an internal package, where
+// users can't look it up. Otherwise it returns nil. Its fields and methods are then listed as the
+// alias's own.
 func hidden(o types.Object) *types.Named {
 	name, ok := o.(*types.TypeName)
 	if !ok || !name.IsAlias() || !name.Exported() {
@@ -147,17 +148,20 @@ func hidden(o types.Object) *types.Named {
 	return named
 }
 
-// A lister lists the identifiers of packages.
+// A lister makes the lines for the exported identifiers of packages.
 type lister struct {
-	in      *types.Package
-	inside  *regexp.Regexp    // matches a type of the package, with its qualifier
-	aliases map[string]string // public names of types in internal packages
+	in     *types.Package
+	inside *regexp.Regexp // matches the names of types of the current package, with the package's name
+	// the public name of each type in an internal package that has an alias, by the type's full
+	// name
+	aliases map[string]string
 	lines   []string
 }
 
 var internal = regexp.MustCompile(`/[\w/]*internal/[\w/]+\.\w+`)
 
-// qualify returns the name of a package, or the path of an internal one.
+// qualify is a types.Qualifier: it returns the prefix for the names of a package's types. This is
+// the package's name, the path of an internal package, or "" for the current package.
 func (l *lister) qualify(p *types.Package) string {
 	if path, ours := strings.CutPrefix(p.Path(), module); ours && strings.Contains(path, "internal/") {
 		return "/" + path
@@ -168,7 +172,7 @@ func (l *lister) qualify(p *types.Package) string {
 	return p.Name()
 }
 
-// public replaces types of internal packages by the names that users know.
+// public replaces the names of types of internal packages in a text by their public aliases.
 func (l *lister) public(text string) string {
 	return internal.ReplaceAllStringFunc(text, func(name string) string {
 		if alias, ok := l.aliases[name]; ok {
@@ -213,7 +217,7 @@ func (l *lister) signature(s *types.Signature) string {
 // typeName lists a type with its exported fields and methods.
 func (l *lister) typeName(o *types.TypeName) {
 	name := o.Name()
-	if o.IsAlias() && hidden(o) == nil { // the package of the aliased type lists the rest
+	if o.IsAlias() && hidden(o) == nil { // the package of the aliased type lists its fields and methods
 		l.add("type %s = %s", name, l.typeOf(types.Unalias(o.Type())))
 		return
 	}
@@ -251,7 +255,7 @@ func (l *lister) typeName(o *types.TypeName) {
 	}
 }
 
-// parameters returns type parameters with their constraints.
+// parameters returns the text of type parameters with their constraints, in brackets.
 func (l *lister) parameters(all *types.TypeParamList) string {
 	if all.Len() == 0 {
 		return ""

@@ -11,8 +11,8 @@ import (
 	"github.com/scattermap/scattermap/internal/claims"
 )
 
-// errAdvised is an error about a token, together with advice for the client that has sent the
-// token.
+// errAdvised is an error about a token that was refused, with advice for the client that sent it.
+// The handler sends the advice to the client, but not the error.
 type errAdvised struct {
 	error
 	advice string
@@ -31,10 +31,11 @@ func Advice(err error) string {
 	return ""
 }
 
-// advise returns an error about an invalid OIDC token with advice for the client, if there is any.
+// advise adds advice for the client to an error about an invalid OIDC token. It returns err
+// unchanged if there is no advice.
 func (v *Verifier) advise(err error, token string, now time.Time) error {
 	if v.proof.algorithm != oidc.algorithm {
-		return err // nobody makes a token for Identity-Aware Proxy by hand
+		return err // Identity-Aware Proxy makes these tokens, so the client can't send a better one
 	}
 	c, ok := claims.Of(token)
 	advice := ""

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Limits of fetching the public keys, because anybody's request may cause that.
+// Limits of the requests that fetch the public keys. Each request to a handler may cause a fetch,
+// even from a stranger.
 const (
 	keysTime  = 10 * time.Second // the timeout of a fetch
 	keysPause = time.Second      // the time from the end of a fetch to the next one
@@ -18,15 +19,15 @@ const (
 )
 
 // keysTransport fetches the public keys for Google's library, at most once in keysPause. The
-// library caches keys as long as their answer allows. But while the fetch fails, or the answer
-// allows no caching, it would fetch them for each token that a stranger sends. Here one fetch is
-// under way at a time. All calls within keysPause of its end share its outcome.
+// library caches keys as long as their answer allows. But if a fetch fails, or the answer allows no
+// caching, it would fetch the keys again for each token, even of a stranger. This transport makes
+// one fetch at a time. All calls until keysPause after its end get the same answer or error.
 type keysTransport struct {
 	base http.RoundTripper
 	from *url.URL      // the URL of the keys; nil: the library's own
-	turn chan struct{} // a lock for the goroutine that fetches
+	turn chan struct{} // a lock of one element: the goroutine that fetches holds it
 
-	// The following fields are the outcome of the last fetch. The lock turn guards them.
+	// The following fields are guarded by turn. They hold the outcome of the last fetch.
 	ended time.Time
 	keys  *http.Response
 	body  []byte
@@ -56,8 +57,8 @@ func (t *keysTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &keys, nil
 }
 
-// fetch fetches the keys. It goes on after the request that caused it has ended, because others
-// wait for its outcome.
+// fetch fetches the keys, and returns the answer and its body. It continues after the request r
+// that caused it has ended, because other requests wait for its outcome.
 func (t *keysTransport) fetch(r *http.Request) (*http.Response, []byte, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), keysTime)
 	defer cancel()

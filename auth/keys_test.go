@@ -37,7 +37,7 @@ func TestKeysAreFetchedSeldom(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fetches := 0
 				keys := newKeysTransport(roundTrip(func(*http.Request) (*http.Response, error) {
-					fetches++ // one at a time: the race detector would say so
+					fetches++ // fetches do not overlap: otherwise the race detector would report this line
 					time.Sleep(300 * time.Millisecond)
 					return &http.Response{StatusCode: c.code, Header: http.Header{"A": {"b"}},
 						Body: io.NopCloser(strings.NewReader(c.body))}, c.err
@@ -84,8 +84,8 @@ func TestKeysAreFetchedSeldom(t *testing.T) {
 	}
 }
 
-// TestFetchOfKeysGoesOn ends the request that fetches the keys, and one that waits for them: the
-// others get the keys.
+// TestFetchOfKeysGoesOn cancels the request that fetches the keys, and one that waits for them. The
+// other requests must get the keys.
 func TestFetchOfKeysGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fetches := 0
@@ -122,7 +122,7 @@ func TestFetchOfKeysGoesOn(t *testing.T) {
 	})
 }
 
-// TestKeysThatHang checks that a fetch that gets no answer ends after keysTime.
+// TestKeysThatHang checks that a fetch without an answer ends after keysTime.
 func TestKeysThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		keys := newKeysTransport(roundTrip(func(r *http.Request) (*http.Response, error) {

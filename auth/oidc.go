@@ -29,15 +29,14 @@ type Verifier struct {
 	proof     proof
 }
 
-// A proof is the kind of token that a verifier accepts, and the checks for it. A verifier accepts
-// only one kind.
+// A proof is a kind of token, and how to verify it. A verifier accepts tokens of only one kind.
 type proof struct {
 	token     func(*http.Request) string
-	missing   string // the error for a request without a token
+	missing   string // the text of the error for a request without a token
 	algorithm string
 	signature int // length of the signature in bytes; 0: any
 	issuers   []string
-	verified  bool // whether a token must have the claim email_verified; a claim that is there must be true
+	verified  bool // whether a token must have the claim email_verified; a claim that is present must always be true
 }
 
 // oidc describes the tokens that Cloud Tasks, Cloud Scheduler and gcloud send: OIDC tokens in the
@@ -236,7 +235,8 @@ func (p proof) checkForm(token string) error {
 // assertions of Identity-Aware Proxy.
 const clockSkew = 30 * time.Second
 
-// checkTimes returns an error for a token that was issued in the future, or is not valid yet.
+// checkTimes returns an error if a token was issued in the future, or is not valid yet. Google's
+// library has already checked when the token expires.
 func checkTimes(payload *idtoken.Payload, now time.Time) error {
 	latest := now.Add(clockSkew).Unix()
 	if payload.IssuedAt > latest {

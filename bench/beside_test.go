@@ -13,14 +13,15 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A need describes the calls that the function makes for accounts.
+// A need describes the calls that the function makes to a service.
 type need struct {
-	takes time.Duration // time of a call
-	rate  int           // calls a second that the service accepts; it refuses more at once; 0: no limit
-	every int           // a call is needed for every n-th account
+	takes time.Duration // how long a call takes
+	rate  int           // number of calls a second that the service accepts; it refuses further ones; 0: no limit
+	every int           // the function makes a call for every n-th account
 }
 
-// A service answers the calls of functions.
+// A service simulates a service that a job's function calls. It counts calls and refuses those
+// above its rate.
 type service struct {
 	need
 
@@ -33,7 +34,7 @@ type service struct {
 
 var errBusy = errors.New("429 Too Many Requests")
 
-// call makes the call for an account, if it needs one.
+// call makes the call to the service for an account, if the account needs one.
 func (s *service) call(key *datastore.Key) error {
 	if s.every > 1 && key.ID%int64(s.every) != 0 {
 		return nil
@@ -56,20 +57,20 @@ func (s *service) call(key *datastore.Key) error {
 	return nil
 }
 
-// A besideRow is a row of BenchmarkBesideLoop. It compares a job with programs that do the same
-// work.
+// A besideRow is one comparison of BenchmarkBesideLoop: a job, and programs that do the same work.
 type besideRow struct {
 	name           string
-	n              int // accounts
-	queue, workers int // the queue's dispatches at once, and the job's workers
-	atOnce         int // calls of the function at once in each page
+	n              int // number of accounts
+	queue, workers int // the queue's max-concurrent-dispatches, and the job's ExpectedWorkers
+	atOnce         int // number of concurrent calls of the function in each page
 	need           need
 	update         bool
 	rate           float64       // limit of entities a second; 0: none
-	announces      bool          // the function announces its calls: the job's rate is the service's
-	ideal          time.Duration // 0: none
+	announces      bool          // the function announces its calls by AwaitCall, and the job has the service's rate
+	ideal          time.Duration // the time that the function or the rate alone takes; 0: not compared
 	elsewhere      bool          // Wait is called in a process that runs no tasks
-	processes      int           // processes that run tasks; 0: one for every 20 dispatches at once
+	// number of processes that run tasks; 0: one for every 20 tasks that the queue delivers at once
+	processes int
 }
 
 var besideRows = []besideRow{
@@ -98,10 +99,11 @@ var besideRows = []besideRow{
 	{name: "100000 entities, 32 workers", n: 100_000, queue: 32, workers: 32, atOnce: 1, update: true},
 }
 
-// BenchmarkBesideLoop compares jobs with programs that promise nothing, in virtual time with the
-// latencies of a cloud. Each line is a job. Its metrics are:
+// BenchmarkBesideLoop compares jobs with simple programs that do the same work without any
+// guarantee. It runs in virtual time, with the latencies of a cloud. Each line is a job. Its
+// metrics are:
 //
-//   - job-s is the time from the call of Start to the job's end
+//   - job-s is the time from the call of Start to the job's end, in seconds
 //   - wait-s is the time from the job's end to the return of Wait
 //   - loop-s is the time of a loop written by hand, with as many workers
 //   - limit-s is the time of the same loop with read-ahead, and x-limit is the job's time divided
@@ -109,7 +111,7 @@ var besideRows = []besideRow{
 //   - x-ideal is the job's time divided by the time that the function or the rate alone takes
 //   - refused-% is the share of the job's calls that the service has refused
 //
-// The loop and the limit know all keys, and the rate that a service takes.
+// The two loops know all keys in advance, and the rate that a service accepts.
 //
 //	go test ./bench -run '^$' -bench BesideLoop -benchtime 1x
 func BenchmarkBesideLoop(b *testing.B) {
@@ -137,7 +139,8 @@ func BenchmarkBesideLoop(b *testing.B) {
 	}
 }
 
-// TestBesideLoop runs a row of BenchmarkBesideLoop with few entities. The job changes each once.
+// TestBesideLoop makes one comparison of BenchmarkBesideLoop with few entities. The job must change
+// each entity once.
 func TestBesideLoop(t *testing.T) {
 	t.Parallel()
 	row := besideRow{n: 1200, queue: 10, workers: 4, atOnce: 1, update: true}
@@ -146,14 +149,14 @@ func TestBesideLoop(t *testing.T) {
 	}
 }
 
-// besideTimes are the times of a row.
+// besideTimes are the times of one comparison.
 type besideTimes struct {
 	job, wait, loop, limit time.Duration
-	refused                float64 // of the job's calls
+	refused                float64 // the share of the job's calls that the service has refused
 }
 
-// runBeside runs the loop, the limit and then the job of a row. It checks that each account was
-// changed once by each.
+// runBeside runs the loop, the loop with read-ahead (the limit), and the job. It checks that each
+// of them has changed each account once.
 func runBeside(t *testing.T, row *besideRow) (got besideTimes) {
 	s := &service{need: row.need}
 	job := mapper.Visit("beside", func(ctx context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
@@ -220,8 +223,8 @@ func runBeside(t *testing.T, row *besideRow) (got besideTimes) {
 	return got
 }
 
-// paced returns the function of the loop and the limit. It keeps to the row's rate, or to the
-// service's rate, by a clock of its own.
+// paced returns the function that both loops call for an account. It keeps to the row's rate, or to
+// the service's rate.
 func (row *besideRow) paced(s *service) func(*datastore.Key, *account) error {
 	var mu sync.Mutex
 	next := time.Now()
@@ -242,7 +245,9 @@ func (row *besideRow) paced(s *service) func(*datastore.Key, *account) error {
 			time.Sleep(time.Until(at))
 		}
 		err := s.call(key)
-		for errors.Is(err, errBusy) { // two seconds overlap
+		// the service counts by whole seconds, so that two calls of different seconds may count in
+		// one
+		for errors.Is(err, errBusy) {
 			time.Sleep(time.Second)
 			err = s.call(key)
 		}
@@ -250,7 +255,7 @@ func (row *besideRow) paced(s *service) func(*datastore.Key, *account) error {
 	}
 }
 
-// checkBeside checks that the loop, the limit and the job have each changed every account once.
+// checkBeside checks that both loops and the job have each changed every account once.
 func checkBeside(w *world, row *besideRow, keys []*datastore.Key) {
 	w.Helper()
 	want := int64(0)

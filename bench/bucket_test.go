@@ -7,16 +7,16 @@ import (
 	"github.com/scattermap/scattermap/internal/testbucket"
 )
 
-// perBlobCall has the times of calls of a bucket in the same region. They are assumptions about the
-// order of magnitude.
+// perBlobCall has the time of each kind of call of a bucket in the same region. These are
+// assumptions about the order of magnitude.
 var perBlobCall = map[string]time.Duration{
 	"read": 30 * time.Millisecond, "write": 60 * time.Millisecond, "delete": 30 * time.Millisecond,
 	"list": 40 * time.Millisecond,
 }
 
-const blobRate = 100 << 20 // bytes a second of one reader or writer
+const blobRate = 100 << 20 // bytes a second for one reader or writer
 
-// A slowBucket is a bucket in memory whose calls take time.
+// A slowBucket is a bucket in memory. A call takes as long as a call of a bucket in the cloud.
 type slowBucket struct {
 	*testbucket.Bucket
 

@@ -16,20 +16,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// calls counts the calls of a client to a Datastore, by their purpose.
+// calls counts the calls of a client to Datastore, by their purpose.
 type calls struct {
-	pages int64 // of the jobs that made the calls
+	pages int64 // number of pages in the jobs that made the calls
 
 	mu    sync.Mutex
 	kinds map[string]callsOf
-	// cutting is the number of calls that decide where to cut: those about accounts that do not
-	// read pages.
+	// cutting is the number of calls that decide where ranges are cut. These are the queries and
+	// counts of accounts, except those that read pages.
 	cutting int
 }
 
 type callsOf struct {
 	n    int
-	took time.Duration // sum over all calls
+	took time.Duration // the sum over all calls
 }
 
 func (c *calls) intercept(
@@ -47,7 +47,7 @@ func (c *calls) intercept(
 	if err != nil {
 		what += ": " + status.Code(err).String()
 	}
-	first := what == "RunQuery "+accounts+", first" // the start's query for whether there is an entity
+	first := what == "RunQuery "+accounts+", first" // the query by which a start checks whether there is any entity
 	if !first && strings.HasPrefix(what, "RunQuery "+accounts+",") ||
 		strings.HasPrefix(what, "RunAggregationQuery "+accounts) {
 		c.cutting++
@@ -90,7 +90,7 @@ func describe(method string, req any) string {
 	return method
 }
 
-// sampled reports whether a query is for a sample of keys.
+// sampled reports whether a query reads a sample of keys.
 func sampled(q *datastorepb.Query) bool {
 	return slices.ContainsFunc(q.GetOrder(), func(o *datastorepb.PropertyOrder) bool {
 		return o.GetProperty().GetName() == "__scatter__"
@@ -112,7 +112,7 @@ func (c *calls) total() (n int) {
 	return n
 }
 
-// String returns a line for each kind of call. The kinds that took longest come first.
+// String returns a line for each kind of call. The kinds that took longest in total come first.
 func (c *calls) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

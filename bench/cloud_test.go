@@ -13,14 +13,15 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// A latencies says how long calls and dispatches take, as factors of the times in TestMakespan.
+// A latencies says how long calls and dispatches take, in comparison with the times in
+// latency_test.go.
 type latencies struct {
 	name  string
 	scale float64          // a factor of all times
-	vary  emulator.Latency // of each call and dispatch, where a second stands for the usual time; nil: none
-	slow  bool             // one in a hundred takes ten times as long
-	way   time.Duration    // of a dispatch's way to a process, before scaling
-	free  bool             // the function takes no time
+	vary  emulator.Latency // varies the time of each call and dispatch; its second stands for the usual time
+	slow  bool             // whether one call in a hundred takes ten times as long
+	way   time.Duration    // the time from a dispatch to its arrival in a process, before scaling
+	free  bool             // whether the function takes no time
 }
 
 func (l latencies) id() string { return l.name }
@@ -30,8 +31,8 @@ var (
 	jitter = emulator.Uniform{Min: time.Second / 2, Max: 3 * time.Second / 2}
 )
 
-// allLatencies are the latencies that TestShapes can be run with. Production's are log-normal, as
-// latencies of services are. They are a guess: nothing was measured there.
+// allLatencies are the latencies that TestShapes can be run with. The latencies "production" are
+// log-normal, as those in services usually are. They are a guess, and not measured.
 var allLatencies = []latencies{
 	{name: "usual", scale: 1, vary: none, way: perDispatch},
 	{name: "triple", scale: 3, vary: none, way: perDispatch},
@@ -42,7 +43,7 @@ var allLatencies = []latencies{
 	{name: "free", scale: 1, vary: none, way: perDispatch, free: true},
 }
 
-// A cloud delays calls and dispatches while it is on.
+// A cloud delays calls and dispatches. It does so only while on is set.
 type cloud struct {
 	latencies
 	on atomic.Bool
@@ -63,7 +64,7 @@ func (c *cloud) intercept(
 	return resp, err
 }
 
-// dispatch waits for the time that a delivery is on its way.
+// dispatch waits for the time that a delivery needs to reach its process.
 func (c *cloud) dispatch() { c.wait(c.way) }
 
 func (c *cloud) wait(usual time.Duration) {
@@ -79,11 +80,12 @@ func (c *cloud) wait(usual time.Duration) {
 	time.Sleep(time.Duration(factor * float64(usual)))
 }
 
-// mean returns the mean time of a call or dispatch whose usual time is given.
+// mean returns the mean time of a call or dispatch whose usual time is the argument.
 func (l latencies) mean(usual time.Duration) time.Duration {
 	factor := l.scale
 	if v, ok := l.vary.(emulator.LogNormal); ok {
-		sigma := math.Log(float64(v.P99)/float64(v.Median)) / 2.3263 // standard deviations up to the 99th percentile
+		// 2.3263 is the distance from the median to the 99th percentile, in standard deviations
+		sigma := math.Log(float64(v.P99)/float64(v.Median)) / 2.3263
 		factor *= math.Exp(sigma * sigma / 2)
 	}
 	if l.slow {

@@ -17,11 +17,11 @@ import (
 
 const (
 	contended      = 30_000
-	contendedCost  = time.Millisecond // of the function, for an entity
-	contendedHands = 8                // workers
+	contendedCost  = time.Millisecond // how long the function takes for an entity
+	contendedHands = 8                // number of workers
 )
 
-// slowRaise raises each account, and takes a while.
+// slowRaise adds to each account's balance, and takes the time contendedCost for it.
 var slowRaise = mapper.Update("slow-raise",
 	func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
 		time.Sleep(contendedCost)
@@ -29,9 +29,9 @@ var slowRaise = mapper.Update("slow-raise",
 		return nil
 	})
 
-// BenchmarkContention compares a job and a loop that each change all entities of a kind, while
-// other clients write the kind. It runs in virtual time. It reports each one's time as a multiple
-// of its time without the clients: x-alone and loop-x-alone.
+// BenchmarkContention runs a job, and then a loop, over all entities of a kind while other clients
+// write these entities. It runs in virtual time. It reports the time of each as a multiple of its
+// time without other clients: x-alone for the job, and loop-x-alone.
 func BenchmarkContention(b *testing.B) {
 	for range b.N {
 		var alone, loopAlone time.Duration
@@ -62,7 +62,8 @@ func BenchmarkContention(b *testing.B) {
 	}
 }
 
-// TestContention checks that no write is lost while many clients write entities that a job changes.
+// TestContention checks that no write is lost while many clients write the entities that a job
+// changes.
 func TestContention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,21 +73,21 @@ func TestContention(t *testing.T) {
 	})
 }
 
-// A contention is the result of a job, or of a loop, beside other clients.
+// A contention is the result of a job or a loop that runs while other clients write its entities.
 type contention struct {
 	took time.Duration
 	err  error
 }
 
-// inBubble runs a part of a benchmark in a bubble of its own, and reports whether it succeeded. A
-// bubble needs a test, which a benchmark is not.
+// inBubble runs a part of a benchmark in virtual time, and reports whether it succeeded. Package
+// synctest offers virtual time only to tests, so inBubble runs a test.
 func inBubble(f func(t *testing.T)) bool {
 	return testing.RunTests(func(_, _ string) (bool, error) { return true, nil }, []testing.InternalTest{{
 		Name: "bubble", F: func(t *testing.T) { synctest.Test(t, f) },
 	}})
 }
 
-// runContended runs a job or a loop.
+// runContended runs the job, or the loop, while other clients make a number of writes a second.
 func runContended(writes int, job bool) (c contention) {
 	if !inBubble(func(t *testing.T) { c = contend(t, contended, writes, job) }) && c.err == nil {
 		c.err = fmt.Errorf("the run failed")
@@ -94,8 +95,8 @@ func runContended(writes int, job bool) (c contention) {
 	return c
 }
 
-// contend runs a job, or the loop, over n accounts. Other clients make writes, a number of them a
-// second, until it ends.
+// contend runs the job, or the loop, over n accounts. Until it ends, other clients make the given
+// number of writes a second.
 func contend(t *testing.T, n, writes int, job bool) (c contention) {
 	w := newWorldOn(t, contendedHands, emulator.Options{}, usualNetwork())
 	keys := make([]*datastore.Key, n)
@@ -165,7 +166,8 @@ func contend(t *testing.T, n, writes int, job bool) (c contention) {
 	return c
 }
 
-// raiseOne raises an account by loopRaise, as another client would. It repeats until it succeeds.
+// raiseOne adds loopRaise to an account in a transaction, like another client. It repeats the
+// transaction until it succeeds.
 func raiseOne(ctx context.Context, client *datastore.Client, key *datastore.Key) error {
 	_, err := client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		var a account

@@ -11,10 +11,10 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// TestCost prints what Google would bill for a million entities, by strategy. It runs a job over a
-// number of entities, which -entities sets, and multiplies the operations that the emulators' meter
-// counts. Only the offset strategy grows faster than the number of entities: each page reads all
-// entities before it once more, on average half of all.
+// TestCost prints what Google would bill for a million entities, by strategy. It runs a job over
+// fewer entities (flag -entities), and multiplies the operations that the emulators have counted.
+// Only the offset strategy grows faster than the number of entities: each page reads all entities
+// before it once more, on average half of all.
 //
 //	go test ./bench -run TestCost -v -args -entities 200000
 func TestCost(t *testing.T) {
@@ -71,7 +71,7 @@ func TestCost(t *testing.T) {
 	}
 	adaptive, loop := billing.NAM5.Dollars(used["adaptive"]), billing.NAM5.Dollars(used["loop"])
 	most := 1.1
-	if n < 200_000 { // a start reads as many keys for its boundaries, which counts for more
+	if n < 200_000 { // in a small job, the keys that a start reads to find boundaries count for more
 		most = 1.25
 	}
 	if adaptive > most*loop {
@@ -88,8 +88,8 @@ func (w *world) used(do func()) billing.Usage {
 	return w.emulator.Usage().Sub(before)
 }
 
-// loop changes all entities as a program written by hand would, page after page and without tasks.
-// Each page starts after the page before, or at an offset.
+// loop changes all entities like a program written by hand, page after page and without tasks. Each
+// page's query starts after the last key of the page before, or, if offset is set, at an offset.
 func (w *world) loop(n int, offset bool) {
 	var last *datastore.Key
 	for first := 0; first < n; {

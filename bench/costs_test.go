@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// base is the function's time for most entities.
+// base is how long the function takes for most entities.
 const base = 2 * time.Millisecond
 
-// A cost is the function's time for each of n entities, in key order.
+// A cost is a distribution of work: how long the function takes for the i-th of n entities, in key
+// order.
 type cost struct {
 	name string
 	of   func(rng *rand.Rand, i, n int) time.Duration
@@ -38,8 +39,8 @@ var costs = []cost{
 	}},
 }
 
-// otherCosts are run if -costs names them. Each concentrates its work more than the others, in a
-// place that cannot be known before that work is done.
+// otherCosts are distributions that run only if -costs names them. In each, most of the work is in
+// a place that nobody can know before that work is done.
 var otherCosts = []cost{
 	lastTenth(2), lastTenth(3), lastTenth(5), lastTenth(10),
 	{"cheap", func(_ *rand.Rand, i, n int) time.Duration {
@@ -56,7 +57,8 @@ var otherCosts = []cost{
 	}},
 }
 
-// lastTenth makes the last tenth take a number of times as long as the others.
+// lastTenth is a distribution in which the function takes a number of times as long for the last
+// tenth of the entities.
 func lastTenth(times int) cost {
 	return cost{fmt.Sprintf("last-x%d", times), func(_ *rand.Rand, i, n int) time.Duration {
 		if i >= n-n/10 {
@@ -66,7 +68,7 @@ func lastTenth(times int) cost {
 	}}
 }
 
-// chosenCosts returns the costs that -costs names.
+// chosenCosts returns the distributions that the flag -costs names.
 func chosenCosts(t *testing.T) []cost {
 	if *costsFlag == "" {
 		return costs

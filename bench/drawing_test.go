@@ -12,19 +12,22 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A drawing draws a random shape.
+// A drawing draws a random shape, which is a random kind of job: see random.
 type drawing struct {
 	*rand.Rand
-	entity *rand.Rand // for single entities, so that a seed has the same shape with any number of them
+	// for numbers of single entities; separate, so that a seed has the same shape with any number
+	// of entities
+	entity *rand.Rand
 	random
 	workers int
 	tenants []int // number of entities of each tenant, in key order; nil: no tenants
 }
 
 // draw draws the shape of a seed over n entities. The number of workers and the latencies matter
-// only for times that are drawn in proportion to the shape's ideal.
+// only for numbers that are drawn in proportion to the shape's ideal time.
 func draw(seed uint64, n, workers int, l latencies) random {
-	const spread = 0x9e3779b97f4a7c15 // 2^64 over the golden ratio: the first draws of close seeds would be alike
+	// 2^64 divided by the golden ratio; without it, close seeds would have similar first numbers
+	const spread = 0x9e3779b97f4a7c15
 	d := drawing{Rand: rand.New(rand.NewPCG(seed*spread, seed)), entity: rand.New(rand.NewPCG(seed*spread, ^seed)),
 		random: random{n: n}, workers: workers}
 	d.drawKeys()
@@ -67,7 +70,7 @@ func (d *drawing) drawKeys() {
 	case 1:
 		d.say("allocated ids")
 		all := make([]int64, d.n)
-		for i := range all { // in one of 4,000 shapes two are equal, and count as neighbours
+		for i := range all { // in one of 4,000 shapes, two IDs are equal; the later one is then raised by 1
 			all[i] = 4_500_000_000_000_000 + d.entity.Int64N(2_000_000_000_000_000)
 		}
 		slices.Sort(all)
@@ -110,7 +113,7 @@ func number(digits string) int {
 	return n
 }
 
-// drawTenants returns the index of the first entity of each tenant.
+// drawTenants draws the size of each tenant, and returns the index of each tenant's first entity.
 func (d *drawing) drawTenants(how string) (first []int) {
 	count, s := d.among(10, 1000), 0.5+d.Float64()
 	sum := 0.0
@@ -129,8 +132,9 @@ func (d *drawing) drawTenants(how string) (first []int) {
 	return first
 }
 
-// drawFilter draws a filter for three in ten shapes. It matches 1% to 50% of the entities, in 1 to
-// 10 bands of equal size. Each band lies at random in a part of its own.
+// drawFilter draws a filter for three in ten shapes. The filter matches 1% to 50% of the entities,
+// in 1 to 10 intervals of equal size. The entities are divided into as many equal parts, and each
+// interval has a random place in one part.
 func (d *drawing) drawFilter() {
 	if !d.chance(0.3) {
 		return
@@ -155,10 +159,10 @@ func plural(n int, what string) string {
 	return what + "s"
 }
 
-// drawCosts draws the function's times. Their mean is in [leastCost, mostCost]. With a filter the
-// lower limit is raised, so that the ideal is no shorter than without a filter. The upper limit is
-// then at least ten times the lower one. No entity takes more than ten seconds, or a tenth of a
-// worker's share of all work. Longer times are cut to that before the mean is set.
+// drawCosts draws how long the function takes for each entity. The mean is in [leastCost,
+// mostCost]. With a filter, the lower limit is raised so that the ideal time is no shorter than
+// without one. The upper limit is at least ten times the lower one. No entity takes more than ten
+// seconds, or more than a tenth of a worker's share of all work.
 func (d *drawing) drawCosts(l latencies) {
 	weights := d.drawWeights()
 	if len(d.tenants) > 0 && d.chance(0.5) {
@@ -181,13 +185,14 @@ func (d *drawing) drawCosts(l latencies) {
 		}
 	}
 	matching := float64(d.matching())
-	page := (2*perQuery+perCommit).Seconds()/float64(*pageSize) + perEntity.Seconds() // the calls for an entity
+	// the time of calls for an entity, as its share of a page
+	page := (2*perQuery+perCommit).Seconds()/float64(*pageSize) + perEntity.Seconds()
 	least := (leastCost.Seconds()+page)*float64(d.n)/matching - page
 	mean := d.in(least, max(mostCost.Seconds(), 10*least))
 	if l.free {
 		return
 	}
-	dearest := min(1/float64(10*d.workers), 10/(mean*matching)) // as a share of all
+	dearest := min(1/float64(10*d.workers), 10/(mean*matching)) // the longest time of an entity, as a share of all work
 	sum := level(weights, dearest)
 	for i, w := range weights {
 		d.costs[i] = time.Duration(mean * matching * w / sum * float64(time.Second))
@@ -195,9 +200,9 @@ func (d *drawing) drawCosts(l latencies) {
 	d.say("%v in the mean, %v at most", short(time.Duration(mean*float64(time.Second))), short(slices.Max(d.costs)))
 }
 
-// level cuts each weight to at most a part of their sum, and returns the sum.
+// level cuts each weight to at most the given part of the sum of all weights. It returns the sum.
 func level(weights []float64, part float64) (sum float64) {
-	for range 100 { // each cut reduces the sum, and with it the limit
+	for range 100 { // each cut reduces the sum, and so also the limit
 		sum, most := 0.0, 0.0
 		for _, w := range weights {
 			sum += w
@@ -225,7 +230,7 @@ func short(d time.Duration) time.Duration {
 	return d.Round(10 * time.Microsecond)
 }
 
-// drawWeights draws the function's relative times for the entities.
+// drawWeights draws how long the function takes for each entity, in relation to the others.
 func (d *drawing) drawWeights() []float64 {
 	w := make([]float64, d.n)
 	each := func(weight func(i int) float64) []float64 {
@@ -239,7 +244,7 @@ func (d *drawing) drawWeights() []float64 {
 	case p < 0.15:
 		d.say("even cost")
 		return each(func(int) float64 { return 1 })
-	case p < 0.35: // 2 to 8 steps at random places, from 1 to 50
+	case p < 0.35: // 2 to 8 steps at random places, with weights from 1 to 50
 		steps := d.among(2, 8)
 		ends, factors := make([]float64, steps-1), make([]float64, steps)
 		for i := range ends {
@@ -259,7 +264,7 @@ func (d *drawing) drawWeights() []float64 {
 			s, _ := slices.BinarySearch(ends, x(i))
 			return factors[s]
 		})
-	case p < 0.45: // linear, from 1 to a factor of 2 to 50, or from there to 1
+	case p < 0.45: // linear from 1 to a factor of 2 to 50, or the reverse
 		factor, up := d.in(2, 50), d.chance(0.5)
 		d.say("a ramp %s %.1f times", map[bool]string{true: "up to", false: "down from"}[up], factor)
 		return each(func(i int) float64 {
@@ -277,7 +282,7 @@ func (d *drawing) drawWeights() []float64 {
 			}
 			return 1
 		})
-	case p < 0.75: // a heavy tail
+	case p < 0.75: // a distribution with a heavy tail
 		alpha := 1.1 + 1.4*d.Float64()
 		d.say("Pareto, alpha %.2f", alpha)
 		return each(func(int) float64 { return min(10_000, math.Pow(1-d.entity.Float64(), -1/alpha)) })
@@ -303,16 +308,18 @@ func (d *drawing) drawWeights() []float64 {
 	}
 }
 
-// drawTime draws the changes during the job, given the ideal time of the job.
+// drawTime draws what changes during the job: the function's speed and the processes. The argument
+// is the job's ideal time without changes.
 func (d *drawing) drawTime(ideal time.Duration) {
 	at := func(share float64) time.Duration { return time.Duration(share * float64(ideal)) }
 	d.change = []phase{{0, 1}}
-	switch p := d.Float64(); { // drawn even if the function takes no time, so that later draws stay the same
+	// drawn even if the function takes no time, so that the numbers drawn later stay the same
+	switch p := d.Float64(); {
 	case p < 0.1: // 2 to 10 times slower for 10% to 50% of the time
 		from, share, factor := 0.7*d.Float64(), d.in(0.1, 0.5), d.in(2, 10)
 		d.say("calls %.1f times as long from %.0f%% of the time, for %.0f%%", factor, 100*from, 100*share)
 		d.change = append(d.change, phase{at(from), factor}, phase{at(from + share), 1})
-	case p < 0.2: // slower and slower, up to 2 to 5 times
+	case p < 0.2: // more and more slowly, up to 2 to 5 times
 		factor := d.in(2, 5)
 		d.say("calls take longer and longer, up to %.1f times", factor)
 		for i := range 20 {
@@ -320,7 +327,7 @@ func (d *drawing) drawTime(ideal time.Duration) {
 		}
 	}
 	if d.chance(0.2) {
-		some := 1 + d.IntN(3) // of the five processes
+		some := 1 + d.IntN(3) // how many of the five processes
 		switch d.IntN(3) {
 		case 0:
 			from := d.in(0.05, 0.6)

@@ -14,10 +14,11 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// BenchmarkEnd runs a job of a number of ranges, each of one entity. It reports the work of adding
-// up their records: at the end of the job, by Verify, and by Verify with one record missing. The
-// time and this process's CPU time are given for 100,000 ranges. The memory is the largest growth
-// of the heap, measured in a second run. The emulators are another process on the same machine.
+// BenchmarkEnd runs jobs with many ranges, each of one entity. It measures the work of adding up
+// the ranges' records: at the end of the job, by Verify, and by Verify if one record is missing.
+// The time and this process's CPU time are given for 100,000 ranges. The memory is the largest
+// growth of the heap, measured in a second run. The emulators are another process on the same
+// machine.
 //
 //	go test ./bench -run '^$' -bench End -benchtime 1x -timeout 1h
 func BenchmarkEnd(b *testing.B) {
@@ -53,7 +54,7 @@ func BenchmarkEnd(b *testing.B) {
 				wait()
 				verify.time(prove(false))
 				end.weighs.Store(true)
-				if err := job.Retry(b.Context(), nil); err != nil { // ends the job once more
+				if err := job.Retry(b.Context(), nil); err != nil { // makes the job end once more
 					b.Fatal(err)
 				}
 				wait()
@@ -73,9 +74,9 @@ func BenchmarkEnd(b *testing.B) {
 	}
 }
 
-// A measured collects what calls take. One call is measured at a time.
+// A measured collects the time, CPU time and memory of calls. Only one call is measured at a time.
 type measured struct {
-	weighs atomic.Bool // measure the memory of the next call
+	weighs atomic.Bool // whether to measure the memory of the next call, instead of its time
 
 	took, cpu time.Duration
 	held      uint64
@@ -95,7 +96,7 @@ func (m *measured) weigh(f func()) {
 	m.held = max(m.held, heldMore(before.HeapAlloc, f))
 }
 
-// tasks measures the tasks of a path.
+// tasks returns a handler that measures the tasks which are delivered to a path.
 func (m *measured) tasks(h http.Handler, path string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, path) {
@@ -110,7 +111,7 @@ func (m *measured) tasks(h http.Handler, path string) http.Handler {
 	})
 }
 
-// loseRange deletes the record of a range.
+// loseRange deletes the record of one range.
 func (w *realWorld) loseRange() {
 	w.Helper()
 	keys, err := w.client.GetAll(w.Context(), datastore.NewQuery("ScattermapRange").KeysOnly().Limit(1), nil)

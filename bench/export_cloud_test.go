@@ -19,10 +19,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// BenchmarkExportCloud compares an export with the loop of BenchmarkExport in virtual time, with
-// the latencies of a cloud: of a Datastore, a queue and a bucket. Each has a number of workers.
-// Metric x-loop is how many times as fast as the loop the export is, from the call of Start until
-// the manifest exists.
+// BenchmarkExportCloud compares an export with a loop that writes the same files. It runs in
+// virtual time, with the latencies of Datastore, Cloud Tasks and a bucket. Export and loop have the
+// same number of workers. The metric x-loop is the loop's time divided by the export's, which is
+// from the call of Start until the manifest exists.
 //
 //	go test ./bench -run '^$' -bench ExportCloud -benchtime 1x -timeout 1h
 func BenchmarkExportCloud(b *testing.B) {
@@ -42,7 +42,7 @@ func BenchmarkExportCloud(b *testing.B) {
 	}
 }
 
-// exportInCloud returns the times of an export of n records, and of the loop.
+// exportInCloud returns the times of an export of n records and of the loop.
 func exportInCloud(t *testing.T, n, workers int) (job, loop time.Duration) {
 	s := newSlowBucket(func(name string) bool { return strings.HasSuffix(name, export.ManifestName) })
 	bucket := s.Open()
@@ -87,7 +87,7 @@ func exportInCloud(t *testing.T, n, workers int) (job, loop time.Duration) {
 	return s.written().Sub(begun), loop
 }
 
-// exportPartTo writes the records of keys to a blob, by hand.
+// exportPartTo is the part of the loop that writes the records of the given keys to one blob.
 func exportPartTo(
 	ctx context.Context, client *datastore.Client, part []*datastore.Key, bucket *blob.Bucket, name string,
 ) error {

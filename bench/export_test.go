@@ -21,7 +21,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// An exported is a line of an exported file.
+// An exported is a record of the export: a line of a file.
 type exported struct {
 	Key     string    `json:"key"`
 	Balance int64     `json:"balance"`
@@ -35,13 +35,13 @@ func exportedOf(key *datastore.Key, r record) exported {
 	return exported{key.Name, r.Balance, r.Owner, r.Email, r.Created, r.Tags}
 }
 
-// BenchmarkExport exports a kind to a folder, as JSON Lines compressed by gzip. It compares that
-// with a loop that a user would write by hand. The loop has the same number of goroutines. Each
-// reads its part of the keys and writes a file. The loop guarantees nothing. Metric x-loop is how
-// many times as fast as the loop the export is, from the call of Start until the manifest exists.
-// Metrics cpu-µs/entity are the CPU time of this process; the emulators are another one. Metric
-// heap-MiB is the largest growth of the live heap of its process. The loop runs before and after
-// the export.
+// BenchmarkExport exports a kind to a folder, as JSON Lines compressed by gzip. It compares the
+// export with a loop that a user would write by hand. The loop has the same number of goroutines.
+// Each reads its part of the keys and writes a file, without any guarantee. The loop runs before
+// and after the export. The metric x-loop is the loop's time divided by the export's, which is from
+// the call of Start until the manifest exists. The metrics cpu-µs/entity are the CPU time of this
+// process, which does not run the emulators. The metric heap-MiB is the largest growth of this
+// process's live heap.
 //
 //	go test ./bench -run '^$' -bench 'Export$' -benchtime 1x -timeout 1h
 func BenchmarkExport(b *testing.B) {
@@ -71,7 +71,7 @@ func BenchmarkExport(b *testing.B) {
 			}
 			for b.Loop() {
 				loop()
-				w.keys = nil // live data would make the collector keep garbage longer
+				w.keys = nil // live data would make the garbage collector run less often
 				most := watchHeap()
 				begun, spent := time.Now(), processTime()
 				run, err := x.Start(b.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.NoParams{}, nil)
@@ -100,8 +100,8 @@ func BenchmarkExport(b *testing.B) {
 	}
 }
 
-// watchHeap watches the live heap, as each garbage collection finds it. It returns a function that
-// ends that, and returns the largest growth since now.
+// watchHeap watches the size of the live heap after each garbage collection. It returns a function
+// that stops this, and returns the largest growth since the call of watchHeap.
 func watchHeap() func() uint64 {
 	live := func() uint64 {
 		sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
@@ -129,7 +129,7 @@ func watchHeap() func() uint64 {
 	}
 }
 
-// exportLoop writes all records to files, by hand.
+// exportLoop is the loop: it writes all records to files, without the package export.
 func (w *realWorld) exportLoop(dir string) time.Duration {
 	begun := time.Now()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -165,7 +165,7 @@ func (w *realWorld) exportPart(ctx context.Context, part []*datastore.Key, path 
 	return f.Close()
 }
 
-// exportLines writes the records of keys as lines, page by page.
+// exportLines writes the records of the given keys as lines of JSON, page by page.
 func exportLines(ctx context.Context, client *datastore.Client, part []*datastore.Key, lines *json.Encoder) error {
 	for len(part) > 0 {
 		var records []record

@@ -17,18 +17,18 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// fleetSize is the maximum number of processes of a fleet. Workers come and go with their
-// processes, as with the instances of a service.
+// fleetSize is the maximum number of processes in a fleet. Each process has the same number of
+// workers, and processes start and end during a job, as the instances of a service do.
 const fleetSize = 5
 
-// A bare entity has almost no content, so that calls stay small. Its key decides how long the
-// function takes.
+// A bare is an entity with almost no content, so that calls stay small. Its key determines how long
+// the function takes.
 type bare struct {
-	Match bool `datastore:",omitempty"` // matched by the filter
+	Match bool `datastore:",omitempty"` // whether the job's filter matches it
 }
 
-// A fleet is a database, a queue, and processes that come and go, in the bubble of a test. Each job
-// has fresh processes, which have learned nothing from the job before.
+// A fleet is a database, a queue, and processes that start and end during a job, in virtual time.
+// Each job has new processes, so that they know nothing from earlier jobs.
 type fleet struct {
 	*testing.T
 	cloud    *cloud
@@ -37,29 +37,29 @@ type fleet struct {
 	queue    *tasks.Queue
 	client   *datastore.Client
 	visit    *mapper.Mapper[mapper.NoParams]
-	each     int // workers of each process
+	each     int // number of workers of each process
 
-	function func(*datastore.Key) // waits for an entity's time
-	read     int64                // entities that the last job has read, with records
+	function func(*datastore.Key) // waits for as long as the function takes for an entity
+	read     int64                // number of entities that the last job has read, including its records
 
 	deliveries sync.WaitGroup
 
-	changing  chan struct{} // a lock, held while processes change
+	changing  chan struct{} // a lock, held while a process is started or ended
 	mu        sync.Mutex
-	processes []*process // of the job that runs
+	processes []*process // the processes of the current job
 	cold      time.Duration
 }
 
-// longestEntity is the longest that the function may take for an entity. Some random shapes have
-// entities that take 10 s, and phases in which all take ten times as long.
+// longestEntity is the EntityTimeout of the jobs. Some random shapes have entities that take 10 s,
+// and phases in which all take ten times as long.
 const longestEntity = 4 * time.Minute
 
 // A process handles the tasks of one job.
 type process struct {
-	engine func() *mapper.Engine // makes it at the first call
-	up     bool                  // deliveries are sent to it
-	ready  time.Time             // when it handles the first one; zero before a delivery came
-	busy   int                   // deliveries under way
+	engine func() *mapper.Engine // creates the engine at the first call
+	up     bool                  // whether deliveries are sent to it
+	ready  time.Time             // when it handles its first delivery; zero if none has come
+	busy   int                   // number of deliveries that it handles now
 }
 
 func newFleet(t *testing.T, workers int, c *cloud) *fleet {
@@ -82,7 +82,7 @@ func newFleet(t *testing.T, workers int, c *cloud) *fleet {
 		f.function(e.Key)
 		return nil
 	})
-	t.Cleanup(func() { // before the servers that deliveries need are closed
+	t.Cleanup(func() { // runs before the servers that deliveries need are closed
 		f.cloud.on.Store(false)
 		f.emulator.Reset()
 		f.deliveries.Wait()
@@ -97,7 +97,8 @@ func (f *fleet) must(err error) {
 	}
 }
 
-// resize makes the queue dispatch as many tasks at once as a number of processes can take.
+// resize sets the queue's limit of concurrent deliveries to the number of tasks that the given
+// number of processes can take.
 func (f *fleet) resize(up int) {
 	f.Helper()
 	_, err := f.tasks.UpdateQueue(f.Context(), &cloudtaskspb.UpdateQueueRequest{Queue: &cloudtaskspb.Queue{
@@ -122,7 +123,8 @@ func (f *fleet) newProcess() *process {
 	return p
 }
 
-// ServeHTTP passes a delivery, after its way, to the process with the fewest deliveries.
+// ServeHTTP passes a delivery to the process with the fewest deliveries, after the time that a
+// dispatch takes.
 func (f *fleet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	f.deliveries.Add(1)
 	defer f.deliveries.Done()
@@ -146,16 +148,16 @@ func (f *fleet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	f.mu.Unlock()
 }
 
-// A shift is the arrival or departure of a process, at a time after the start of a job.
+// A shift says that a process starts or ends at a time, counted from the start of a job.
 type shift struct {
 	at      time.Duration
 	process int
 	up      bool
 }
 
-// begin starts fresh processes for a job. Some are there at once, and others come and go at their
-// times until the job is over. A lower limit of the queue leaves the deliveries under way alone, in
-// the emulator as in production. So a process that goes is drained.
+// begin creates new processes for a job. Some exist from the start, and the shifts start and end
+// processes later, until the caller calls over. A process that ends is drained first: the
+// deliveries that it handles end normally, although the queue's limit is lowered.
 func (f *fleet) begin(shifts []shift, cold time.Duration) (over func()) {
 	f.Helper()
 	done := make(chan struct{})
@@ -191,9 +193,9 @@ func (f *fleet) begin(shifts []shift, cold time.Duration) (over func()) {
 	}
 }
 
-// change makes a process come or go.
+// change starts or ends a process.
 func (f *fleet) change(s shift) {
-	f.changing <- struct{}{} // a mutex would stop the bubble's time while the queue's limit changes
+	f.changing <- struct{}{} // a channel, because virtual time would not advance while goroutines wait for a mutex
 	var next, gone *process
 	if s.up {
 		next = f.newProcess()
@@ -219,8 +221,8 @@ func (f *fleet) change(s shift) {
 	}
 }
 
-// there reports whether a process is there at a time after the start. Its last shift before that
-// decides. Without one it is there.
+// there reports whether a process exists at a time after the job's start. The process's last shift
+// before that time decides. Without such a shift it exists.
 func there(shifts []shift, process int, at time.Duration) bool {
 	up := true
 	for _, s := range shifts {
@@ -248,17 +250,19 @@ func (f *fleet) run(
 	f.read = f.emulator.Usage().Reads - before.Reads
 	over()
 	f.cloud.on.Store(false)
-	took := status.Ended.Sub(begun) + f.cloud.mean(perCommit) // the record has the time at which the last commit starts
+	// the record has the time at which the last commit started
+	took := status.Ended.Sub(begun) + f.cloud.mean(perCommit)
 	proof, err := job.Verify(f.Context(), nil)
 	f.must(err)
 	if len(proof.Problems) > 0 {
 		f.Errorf("proof of %s: %v", id, proof.Problems)
 	}
-	time.Sleep(10 * time.Minute) // until the last sweeps have come
+	time.Sleep(10 * time.Minute) // until the last sweeps have run
 	return status, took
 }
 
-// await waits until a job has ended. It makes no call while deliveries are under way.
+// await waits until a job has ended. It makes no calls while deliveries are handled, so that it
+// does not slow them down.
 func (f *fleet) await(job *mapper.Job) *mapper.Status {
 	f.Helper()
 	for range 100_000 {
@@ -289,7 +293,7 @@ func (f *fleet) busy() bool {
 	return false
 }
 
-// seed writes a shape's entities.
+// seed writes the entities of a shape.
 func (f *fleet) seed(r random) {
 	f.Helper()
 	some, keys := make([]bare, 500), make([]*datastore.Key, 500)

@@ -19,23 +19,25 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// guestServers is the number of servers of the Datastore of BenchmarkGuest.
+// guestServers is the number of servers that the Datastore in BenchmarkGuest has.
 const guestServers = 50
 
-// perWrite is how long a server is busy with one entity of a commit. The pages of BenchmarkGuest
-// have 20 entities: their commits take as long as commits of 500 entities at 0.6 ms each.
+// perWrite is how long a server of the Datastore in BenchmarkGuest is busy with one entity of a
+// commit. The pages of BenchmarkGuest have 20 entities: their commits take as long as commits of
+// 500 entities at 0.6 ms each.
 const perWrite = 15 * time.Millisecond
 
-// A busy is a Datastore that becomes slow under load. It has a number of servers, each with one
-// call at a time, and a queue of calls, first come, first served. How long a server is busy with a
-// call is log-normal, as latencies of services are: the 99th percentile is five times the median.
+// A busy is a model of a Datastore that becomes slow under load. It has a number of servers. A
+// server handles one call at a time. Calls wait for a server, first come, first served. How long a
+// server is busy with a call is log-normal, as latencies of services are: the 99th percentile is
+// five times the median.
 type busy struct {
 	servers *semaphore.Weighted
 	vary    emulator.Latency
 
 	mu   sync.Mutex
 	rng  *rand.Rand
-	busy time.Duration // sum of all servers, with the calls of the job
+	busy time.Duration // the sum over all servers of the time that they handle calls, including the job's
 }
 
 func newBusy() *busy {
@@ -59,26 +61,29 @@ func (b *busy) network() network {
 	}}
 }
 
-// serve occupies a server for a call, and returns the time that this took.
+// serve occupies a server for a call whose usual time is given. It returns how long the call took,
+// with the wait.
 func (b *busy) serve(ctx context.Context, usual time.Duration) time.Duration {
 	b.mu.Lock()
 	takes := time.Duration(b.vary.Draw(b.rng).Seconds() * float64(usual))
 	b.mu.Unlock()
 	if b.servers.Acquire(ctx, 1) != nil {
-		return 0 // the caller has gone
+		return 0 // the caller has cancelled the call
 	}
 	time.Sleep(takes)
 	b.servers.Release(1)
 	return takes
 }
 
-// A foreground makes lookups at random times, at a constant mean rate.
+// A foreground is a client that makes lookups at random times, at a constant mean rate. It has the
+// latencies that it has measured.
 type foreground struct {
 	served time.Duration
 	took   []time.Duration
 }
 
-// run makes lookups for a time. Their load is a share of the servers' time.
+// run lets a foreground client make lookups for a time. They use the given share of the servers'
+// time.
 func (b *busy) run(load float64, seed uint64, lasts time.Duration) (f foreground) {
 	rng, l := rand.New(rand.NewPCG(seed, 3)), latencies{scale: 1, vary: b.vary}
 	gap := float64(l.mean(perQuery)) / load / guestServers
@@ -103,21 +108,23 @@ func (f foreground) quantile(q float64) float64 {
 	return f.took[int(q*float64(len(f.took)))].Seconds() * 1000
 }
 
-// A guestRow is a row of BenchmarkGuest, which runs a job beside a foreground client.
+// A guestRow is one measurement of BenchmarkGuest: a job that runs while a foreground client makes
+// lookups.
 type guestRow struct {
-	load       float64 // load of the foreground, as a share of the servers' time
+	load       float64 // the share of the servers' time that the foreground client uses
 	processes  int
 	background bool
-	long       time.Duration // of the measurement
+	long       time.Duration // how long the measurement takes
 }
 
-// guestFigures are the figures of a row. Latencies are in milliseconds.
+// guestFigures are the results of a measurement. Latencies are in milliseconds.
 type guestFigures struct {
 	alone50, alone99, beside50, beside99 float64
-	share                                float64 // of the servers' time that the foreground leaves
+	// the job's share of the servers' time that the foreground client does not use
+	share float64
 }
 
-// runGuest measures a foreground alone and beside a job.
+// runGuest measures the latencies of a foreground client, first alone and then while a job runs.
 func runGuest(t *testing.T, row guestRow) (got guestFigures) {
 	const pageEntities = 20
 	touch := mapper.Update("touch", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
@@ -127,7 +134,8 @@ func runGuest(t *testing.T, row guestRow) (got guestFigures) {
 	b := newBusy()
 	w := newWorldOn(t, 2*guestServers, emulator.Options{}, b.network(), touch)
 	w.handlers = w.handlers[:row.processes]
-	// a page occupies a server for more than 0.35 s
+	// A page occupies a server for more than 0.35 s. So the job does not end before the
+	// measurement.
 	all := int64((time.Minute+row.long).Seconds()*guestServers/0.35*pageEntities*(1-row.load)) + 1000
 	ids := make([]*datastore.Key, all)
 	for i := range ids {
@@ -154,17 +162,17 @@ func runGuest(t *testing.T, row guestRow) (got guestFigures) {
 	got.beside50, got.beside99 = beside.quantile(0.5), beside.quantile(0.99)
 	got.share = used.Seconds() / (guestServers*row.long.Seconds() - beside.served.Seconds())
 	w.must(job.Abort(t.Context()))
-	time.Sleep(time.Minute) // pages under way end
+	time.Sleep(time.Minute) // until the pages that still run have ended
 	w.network.on.Store(false)
 	return got
 }
 
-// BenchmarkGuest runs a job beside a foreground client, on a Datastore that becomes slow under
-// load, in virtual time. The foreground makes lookups at random times, which take 30% or 60% of the
-// servers' time. Its latencies are measured alone, and from the second minute of a job that never
-// waits or that is a background job. Its metrics are:
+// BenchmarkGuest runs a job while a foreground client makes lookups, on a Datastore that becomes
+// slow under load, in virtual time. The client's lookups use 30% or 60% of the servers' time. Its
+// latencies are measured without a job, and from the second minute of a job. The job is a
+// background job, or one that never waits for other clients. Its metrics are:
 //
-//   - alone-p99-ms and p99-ms are the 99th percentiles of the foreground's latency, alone and
+//   - alone-p99-ms and p99-ms are the 99th percentiles of the client's latency, alone and
 //     beside the job
 //   - rise-% is how much higher the 99th percentile is beside the job
 //   - spare-% is the job's share of the servers' time that the foreground does not use

@@ -12,25 +12,26 @@ import (
 
 const kind = "Item"
 
-// A shape is a way to choose the keys of entities.
+// A shape determines the keys of the entities in a benchmark.
 type shape struct {
 	name string
 
 	// keys returns n keys in the order in which a job processes them.
 	keys func(rng *rand.Rand, n int) []*datastore.Key
 
-	// value returns the value of the i-th of n entities that the job is sharded by; nil: by keys.
+	// value returns the value of the property by which the job is sharded, for the i-th of n
+	// entities. If value is nil, the job is sharded by keys.
 	value func(i, n int) int64
 
-	all bool // the job is over all namespaces
+	all bool // whether the job is over all namespaces
 }
 
-// shapes are compared by default. otherShapes have to be named by -keys.
+// shapes are used by default, and otherShapes only if the flag -keys names them.
 var shapes, otherShapes = []shape{
 	{"sequential", func(_ *rand.Rand, n int) []*datastore.Key {
 		return ids(n, func(i int) int64 { return int64(i + 1) })
 	}, nil, false},
-	// IDs as Datastore allocates them, spread over 16 decimal digits.
+	// IDs as Datastore allocates them, spread over numbers of 16 decimal digits.
 	{"allocated", func(rng *rand.Rand, n int) []*datastore.Key {
 		return ids(n, func(int) int64 { return 4_500_000_000_000_000 + rng.Int64N(2_000_000_000_000_000) })
 	}, nil, false},
@@ -54,8 +55,8 @@ var shapes, otherShapes = []shape{
 				b&0xffffffffffff)
 		})
 	}, nil, false},
-	// IDs of 41 bits of milliseconds, 10 bits for one of 1,024 shards, and a count of 12 bits. The
-	// days have peaks.
+	// IDs with 41 bits of milliseconds, 10 bits for one of 1,024 shards, and 12 bits of a counter.
+	// There are more IDs at some hours of the day.
 	{"time", func(rng *rand.Rand, n int) []*datastore.Key {
 		now := int64(200_000_000_000)
 		return ids(n, func(i int) int64 {
@@ -70,7 +71,7 @@ var shapes, otherShapes = []shape{
 	// Two regions have most of the customers, and two of them most of the items.
 	{"ancestors", func(rng *rand.Rand, n int) []*datastore.Key {
 		var keys []*datastore.Key
-		done := 0 // percent
+		done := 0 // in percent
 		for region, share := range []int{5, 50, 3, 40, 2} {
 			parent := datastore.NameKey("Region", fmt.Sprint("r", region), nil)
 			done += share
@@ -90,8 +91,8 @@ var shapes, otherShapes = []shape{
 		return keys
 	}, nil, false},
 }, []shape{
-	// Sharded by a property. Half of its values are in the first 8% of their range. Each value is
-	// shared by twenty entities.
+	// Entities to be sharded by a property. Half of its values are in the first 8% of their range.
+	// Twenty entities share each value.
 	{"values", func(rng *rand.Rand, n int) []*datastore.Key {
 		keys := make([]*datastore.Key, n)
 		for i := range keys {

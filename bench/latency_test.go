@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// The times of calls. Results of a query come in batches of 300, and each batch is a call. The
-// times of queries, commits and dispatches were given as requirements. A lookup takes as long as a
-// query, and every other call takes a round trip.
+// The times of calls in virtual time. The results of a query come in batches of 300, and each batch
+// is a call. The times of queries, commits and dispatches are requirements of this project. A
+// lookup takes as long as a query, and every other call takes a round trip.
 const (
 	perQuery    = 20 * time.Millisecond
 	perEntity   = 40 * time.Microsecond
@@ -22,12 +22,12 @@ const (
 	batch       = 300
 )
 
-// A network delays calls and deliveries while it is on.
+// A network delays calls and deliveries. It does so only while on is set.
 type network struct {
 	on       *atomic.Bool
 	dispatch time.Duration
 
-	// call makes a call of a service, and waits for its time.
+	// call carries out a call, and waits for as long as the call takes.
 	call func(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error)
 }
 
@@ -61,7 +61,7 @@ func latency(resp any) time.Duration {
 		return perQuery + time.Duration(len(b.GetEntityResults())+int(b.GetSkippedResults()))*each
 	case *datastorepb.LookupResponse:
 		return perQuery + time.Duration(len(r.GetFound()))*perEntity
-	case *datastorepb.RunAggregationQueryResponse: // it reads past every entity that it counts
+	case *datastorepb.RunAggregationQueryResponse: // the server reads the index entry of every entity that it counts
 		return perQuery + time.Duration(counted(r))*perKey
 	case *datastorepb.CommitResponse:
 		return perCommit
@@ -69,7 +69,7 @@ func latency(resp any) time.Duration {
 	return perCall
 }
 
-// counted returns the count in the answer of an aggregation.
+// counted returns the count in the answer to an aggregation query.
 func counted(resp *datastorepb.RunAggregationQueryResponse) (n int64) {
 	for _, r := range resp.GetBatch().GetAggregationResults() {
 		for _, v := range r.GetAggregateProperties() {

@@ -32,7 +32,7 @@ var (
 	callsFlag    = flag.Bool("calls", false, "print the calls of each job to the Datastore, by purpose")
 )
 
-// A row is the result of one job.
+// A row is the result of one job, and a line of the printed table.
 type row struct {
 	Mode      string  `json:"mode"`
 	Keys      string  `json:"keys"`
@@ -104,8 +104,8 @@ func pick[T namer](t *testing.T, all []T, name string) T {
 	return all[i]
 }
 
-// TestMakespan compares the times of jobs with the ideal. Without flags it runs a few rows. Flags
-// choose others:
+// TestMakespan compares the times of jobs with the ideal time. Without flags it runs a few jobs.
+// Flags choose others:
 //
 //	go test ./bench -run TestMakespan -v -timeout 24h -args -entities 1000000 -workers 100
 //	go test ./bench -run TestMakespan -v -timeout 24h -args -entities 200000 \
@@ -155,13 +155,14 @@ func TestMakespan(t *testing.T) {
 	}
 }
 
-// compareStrategies runs the chosen strategies, and compares them with the adaptive one.
+// compareStrategies runs a job with each of the chosen strategies, and compares them with the
+// adaptive one.
 func compareStrategies(t *testing.T, s shape, c cost, f filter, workers int) {
 	t.Helper()
 	rows := make(map[string]row)
 	for _, st := range chosen(t, *strategyFlag, strategies) {
 		if s.all && st.name != "adaptive" {
-			continue // the other strategies can only do one kind in one namespace
+			continue // the other strategies support only one kind in one namespace
 		}
 		rows[st.name] = run(t, *modeFlag, s, c, f, st, workers, cmp.Or(*entities, checked))
 	}
@@ -172,7 +173,7 @@ func compareStrategies(t *testing.T, s shape, c cost, f filter, workers int) {
 	}
 }
 
-// chosenShapes returns the shapes that -keys names.
+// chosenShapes returns the shapes that the flag -keys names.
 func chosenShapes(t *testing.T) []shape {
 	if *keysFlag == "" {
 		return shapes
@@ -180,7 +181,7 @@ func chosenShapes(t *testing.T) []shape {
 	return chosen(t, *keysFlag, slices.Concat(shapes, otherShapes))
 }
 
-// A filter chooses the entities of a job from n entities.
+// A filter selects the entities of a job among n entities.
 type filter struct {
 	name    string
 	matches func(i, n int) bool // nil: all match
@@ -205,11 +206,12 @@ func run(t *testing.T, mode string, s shape, c cost, f filter, st strategy, work
 	return r
 }
 
-// checked is the least number of entities of a row that is checked. A smaller job is mostly its
-// start.
+// checked is the minimum number of entities from which on a job's times are checked. The time of a
+// smaller job is mostly its start.
 const checked = 200_000
 
-// check checks the times and costs of an adaptive job.
+// check checks that an adaptive job was fast enough, and made few enough tasks, calls, pages and
+// reads.
 func (r row) check(t *testing.T) {
 	t.Helper()
 	if most := r.limit(); r.Ratio > most {
@@ -225,15 +227,15 @@ func (r row) check(t *testing.T) {
 		t.Errorf("%d tasks for %d pages", r.Tasks, r.Pages)
 	}
 	mostCalls, mostPages, reads := 5.0, 1.10, 1.02
-	if r.Entities < 1_000_000 { // the start counts for more, and workers share many of the few pages
+	if r.Entities < 1_000_000 { // the start counts for more in small jobs, where workers also share a few pages
 		mostCalls, mostPages, reads = 6.5, 5, 1.06
-		if r.Costs != "uniform" { // entities that were read ahead are given away, and read once more
+		if r.Costs != "uniform" { // entities that a task has read ahead are read once more by the worker that gets them
 			reads = 1.15
 		}
 	}
 	pages, n, written := float64(r.Pages), float64(r.Entities), 0.0
 	if r.Mode == "update" {
-		if written = n; r.Costs != "uniform" { // where calls take long, more pages are cut while they run
+		if written = n; r.Costs != "uniform" { // if calls of the function take long, more pages are cut while they run
 			reads = math.Inf(1)
 		}
 	}
@@ -252,7 +254,8 @@ func (r row) check(t *testing.T) {
 	}
 }
 
-// compare compares an adaptive job with another strategy.
+// compare checks that an adaptive job is fast enough in comparison with the same job under another
+// strategy.
 func (r row) compare(t *testing.T, other row) {
 	t.Helper()
 	least := 1 / 1.03
@@ -267,7 +270,7 @@ func (r row) compare(t *testing.T, other row) {
 	}
 }
 
-// limit returns the highest ratio to the ideal that is allowed for the adaptive strategy.
+// limit returns the highest allowed ratio of an adaptive job's time to the ideal time.
 func (r row) limit() float64 {
 	const free = 1e9
 	limits := map[int]map[string]float64{
@@ -286,12 +289,12 @@ func (r row) limit() float64 {
 	return free
 }
 
-// makespan runs one job.
+// makespan runs one job, and returns its result.
 func makespan(t *testing.T, mode string, s shape, c cost, f filter, st strategy, workers, n int) row {
 	rng := rand.New(rand.NewPCG(1, 0))
 	keys := s.keys(rng, n)
 	items := make([]item, n)
-	var times []time.Duration // of matching entities
+	var times []time.Duration // how long the function takes for each matching entity
 	query := mapper.Query{Kind: kind, AllNamespaces: s.all}
 	if f.matches != nil {
 		query.Filters = []mapper.Filter{mapper.Where("Match", "=", true)}
@@ -331,7 +334,7 @@ func makespan(t *testing.T, mode string, s shape, c cost, f filter, st strategy,
 	}
 	w.check(job, status, keys, items, f.matches != nil, updates)
 	best := ideal(times, *pageSize, workers)
-	took := status.Ended.Sub(begun) + perCommit // the record has the time at which the last commit starts
+	took := status.Ended.Sub(begun) + perCommit // the record has the time at which the last commit started
 	var rpcs int64
 	for _, method := range []string{"Lookup", "RunQuery", "RunAggregationQuery", "BeginTransaction", "Commit",
 		"Rollback"} {

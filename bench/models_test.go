@@ -15,25 +15,26 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// A model is a Datastore on a machine with two processors, in virtual time. Its calls take about
-// the times that were measured, and two of them at most run at once.
+// A model simulates, in virtual time, a Datastore emulator on a machine with two processors. Its
+// calls take about as long as measured, and at most two run at once.
 type model struct {
 	name    string
 	options emulator.Options
 
-	uncounted bool // it has no aggregations
-	unsampled bool // no entity has __scatter__
+	uncounted bool // whether it has no aggregation queries
+	unsampled bool // whether no entity has __scatter__, the property for samples of keys
 
-	call     time.Duration // any call
-	query    time.Duration // a query of accounts, for each 1,000 that exist, no matter how many it asks for
+	call     time.Duration // the time of any call
+	query    time.Duration // a query of accounts: for each 1,000 accounts that exist, not only those that it returns
 	key      time.Duration // for each key that a query returns
-	passed   time.Duration // for each key before a query's offset, or that is counted
+	passed   time.Duration // for each key that is skipped by a query's offset, or counted
 	read     time.Duration // for each entity that is looked up
 	write    time.Duration // for each mutation
 	dispatch time.Duration
 }
 
-// models are the Datastores that a machine can run, and the embedded one without counts.
+// models are the emulators of Datastore that a machine can run. One is the embedded emulator
+// without aggregation queries.
 var models = []model{{
 	name: "embedded",
 	call: 200 * time.Microsecond, key: 1500 * time.Nanosecond, passed: 80 * time.Nanosecond,
@@ -52,7 +53,7 @@ var models = []model{{
 	read: 60 * time.Microsecond, write: 100 * time.Microsecond, dispatch: time.Millisecond,
 }}
 
-// network returns the network of a model with a number of entities.
+// network returns the delays of calls for a model whose database has the given number of entities.
 func (m model) network(entities int) network {
 	processors := semaphore.NewWeighted(2)
 	return network{new(atomic.Bool), m.dispatch,

@@ -27,8 +27,8 @@ import (
 
 const serverEnv = "SCATTERMAP_BENCH_SERVER"
 
-// TestMain also runs as the emulators' process. So the measured process has only the library's own
-// work.
+// TestMain runs the tests, or the emulators if this process was started for that. So the measured
+// process does only the library's own work.
 func TestMain(m *testing.M) {
 	if os.Getenv(serverEnv) == "" {
 		os.Exit(m.Run())
@@ -40,11 +40,11 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	fmt.Println(e.DatastoreAddr(), e.TasksAddr())
-	_, _ = io.Copy(io.Discard, os.Stdin) // until the benchmark ends
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the process of the benchmark ends
 	e.Close()
 }
 
-// A record is an entity of a usual size.
+// A record is an entity of a typical size.
 type record struct {
 	Balance int64
 	Owner   string
@@ -66,10 +66,10 @@ var (
 	})
 )
 
-// concurrent is the number of pages under way at once, in the job and in the loop.
+// concurrent is the number of pages that the job and the loop each process at once.
 const concurrent = 4
 
-// A realWorld runs in real time, with the emulators in another process.
+// A realWorld runs jobs and loops in real time, with the emulators in another process.
 type realWorld struct {
 	*testing.B
 	client *datastore.Client
@@ -77,10 +77,10 @@ type realWorld struct {
 	front  *http.Server
 	keys   []*datastore.Key
 	jobs   int
-	atOnce int // concurrency of the jobs; 0: the mapper's
+	atOnce int // the jobs' StartOptions.Concurrency; 0: the mapper's default
 }
 
-// addrs are the addresses of a benchmark's servers.
+// addrs are the addresses of a Datastore and a Cloud Tasks emulator.
 type addrs struct{ datastore, tasks string }
 
 // startServer starts the emulators in a process of their own, until the benchmark ends.
@@ -182,7 +182,7 @@ func recordKeys(n int) (keys []*datastore.Key) {
 	return keys
 }
 
-// job runs a job over all records.
+// job runs a job over all records, and returns its duration.
 func (w *realWorld) job(m *mapper.Mapper[mapper.NoParams]) time.Duration {
 	return w.jobOver(m, len(w.keys))
 }
@@ -198,11 +198,11 @@ func (w *realWorld) jobOver(m *mapper.Mapper[mapper.NoParams], n int) time.Durat
 	if err != nil || s.State != mapper.StateSucceeded || s.Processed != int64(n) {
 		w.Fatalf("%+v, %v", s, err)
 	}
-	return s.Ended.Sub(s.Created) // Wait may notice the end late
+	return s.Ended.Sub(s.Created) // the record's times, because Wait may notice the end late
 }
 
-// loop does the work of the job as a program written by hand would. Each of several goroutines has
-// a part of the keys; it reads a page, changes it and puts it.
+// loop does the same work as the job, like a program written by hand. Each of several goroutines
+// has a part of the keys. It reads a page, changes it, and puts it if put is set.
 func (w *realWorld) loop(put bool) time.Duration {
 	begun := time.Now()
 	group, ctx := errgroup.WithContext(w.Context())
@@ -238,10 +238,10 @@ func (w *realWorld) loop(put bool) time.Duration {
 	return time.Since(begun)
 }
 
-// A usage is what a run has used of this process.
+// A usage is the time, CPU time and memory that a run has taken in this process.
 type usage struct {
 	took, cpu    time.Duration
-	bytes, times uint64 // of allocations
+	bytes, times uint64 // the bytes and the number of allocations
 }
 
 func (u *usage) add(o usage) {
@@ -264,9 +264,9 @@ func measure(run func() time.Duration) usage {
 }
 
 // BenchmarkOverhead runs a job over 1,000,000 entities, and then a loop written by hand. Both use
-// the same client, and the same number of pages of the same size under way. It reports the entities
-// a second of both and their ratio, and this process's CPU time and allocations for each entity.
-// The emulators are another process on the same machine.
+// the same client, the same page size, and the same number of concurrent pages. It reports the
+// entities a second of both and their ratio, and this process's CPU time and allocations for each
+// entity. The emulators are another process on the same machine.
 //
 //	go test ./bench -run '^$' -bench Overhead -benchtime 3x
 func BenchmarkOverhead(b *testing.B) {
@@ -277,7 +277,7 @@ func BenchmarkOverhead(b *testing.B) {
 	}{"update": {addOne, true}, "visit": {look, false}} {
 		b.Run(name, func(b *testing.B) {
 			w := newRealWorld(b, n)
-			w.job(run.job) // to open all connections
+			w.job(run.job) // opens all connections before the measurement
 			w.loop(run.put)
 			var job, loop usage
 			for b.Loop() {
@@ -297,9 +297,10 @@ func BenchmarkOverhead(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory runs ten jobs over 100,000 entities and one over 1,000,000. So both sizes are
-// measured equally often. It reports the largest heap after a garbage collection, including memory
-// allocated while the collection ran. The heap does not grow with the number of entities.
+// BenchmarkMemory runs ten jobs over 100,000 entities, and one over 1,000,000, so that both sizes
+// have equally many measurements. It reports the largest heap after a garbage collection, including
+// memory that was allocated while the collection ran. The result shows that the heap does not grow
+// with the number of entities.
 //
 //	go test ./bench -run '^$' -bench Memory -benchtime 1x -timeout 1h
 func BenchmarkMemory(b *testing.B) {
@@ -307,8 +308,8 @@ func BenchmarkMemory(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			w := newRealWorld(b, n)
 			most := uint64(0)
-			// The keys are not part of the job, and prolong collections. Memory that is allocated
-			// during a collection counts as held.
+			// Release the keys: they are not part of the job, and make garbage collections longer.
+			// Memory that is allocated during a collection counts as held.
 			w.keys = nil
 			var held runtime.MemStats
 			runtime.GC()
@@ -326,8 +327,8 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-// heldMore returns the largest growth of the heap while something runs. The heap is measured after
-// each garbage collection, including memory allocated while that ran.
+// heldMore returns how much the heap grows beyond than bytes while run runs. It measures the heap
+// after each garbage collection, including memory that was allocated meanwhile.
 func heldMore(than uint64, run func()) (most uint64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var watch errgroup.Group

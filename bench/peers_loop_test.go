@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A peer is a loop that changes every account of a kind, as a Go engineer would write it by hand.
-// Jobs are compared with it. It splits the kind at keys sampled by __scatter__, one part for each
-// worker. Each worker reads the keys of its part page by page, and changes each page in a
-// transaction.
+// A peer is the program with which BenchmarkPeers compares jobs. It changes every account of a kind
+// in a loop that a Go engineer would write by hand. It splits the kind at sampled keys
+// (__scatter__), into one part for each worker. Each worker reads the keys of its part page by
+// page, and changes each page in a transaction.
 type peer struct {
 	client        *datastore.Client
 	workers, page int
@@ -38,7 +38,7 @@ func (p peer) run(ctx context.Context, change func(*account)) error {
 	return group.Wait()
 }
 
-// runPart changes the accounts of a part, after a key.
+// runPart changes the accounts of a part whose keys are after from.
 func (p peer) runPart(ctx context.Context, part *datastore.Query, from *datastore.Key, change func(*account)) error {
 	next := part
 	if from != nil {
@@ -67,8 +67,8 @@ func (p peer) runPart(ctx context.Context, part *datastore.Query, from *datastor
 	}
 }
 
-// splits returns the keys at which the kind is split. They are some of 32 sampled keys for each
-// part. If no entity has __scatter__, as in Google's Firestore emulator, the numeric IDs are split
+// splits returns the keys at which the kind is split, chosen from 32 sampled keys for each part. If
+// no entity has __scatter__, as in Google's Firestore emulator, it splits the range of numeric IDs
 // evenly.
 func (p peer) splits(ctx context.Context) (splits []*datastore.Key, err error) {
 	sample, err := p.client.GetAll(ctx,

@@ -13,10 +13,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestQueriesAPage runs jobs of one page to two hundred on models of the Datastores that a machine
-// can run. It checks their calls besides reading pages: at most 1.5 queries and counts for each
-// full page. Where queries are slow, a job of many pages must be at least as fast as the loop of
-// BenchmarkPeers. With -v it prints the time of each on its model.
+// TestQueriesAPage runs jobs of one to two hundred pages on models of Datastore emulators. Besides
+// reading pages, a job may make at most 1.5 queries and counts for each full page. On models with
+// slow queries, a job of many pages must be at least as fast as the loop of BenchmarkPeers. With -v
+// it prints the time of each on its model.
 func TestQueriesAPage(t *testing.T) {
 	for i, m := range models {
 		for _, n := range []int{500, 2_000, 20_000, 100_000} {
@@ -59,7 +59,7 @@ func queriesAPage(t *testing.T, m model, n, workers int) {
 	w.network.on.Store(false)
 	calls := float64(w.calls.total()) / float64(status.Pages)
 	full := float64((n + 499) / 500)
-	// Each boundary of the first ranges may take a query.
+	// Finding the boundary of each of the first ranges may take a query.
 	if most := max(1.5*full, float64(min(workers, n/50))+6); float64(w.calls.cutting) > most {
 		t.Errorf("%d queries and counts to decide where to cut, want at most %.1f; the job's calls were\n%v",
 			w.calls.cutting, most, &w.calls)

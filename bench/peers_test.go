@@ -22,11 +22,11 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// accounts is the kind that a job and its peer change.
+// accounts is the kind that a job and the compared loop change.
 const accounts = "Account"
 
-// An account is raised by 1 by every job, and by loopRaise by every loop of its peer. So one read
-// tells whether each run has raised it once.
+// An account is the entity that jobs and loops change. Every job adds 1 to it, and every loop adds
+// loopRaise. So one read shows whether each run has changed it once.
 type account struct {
 	Balance int64
 	Owner   string
@@ -42,14 +42,14 @@ var raise = mapper.Update("raise", func(_ context.Context, a *mapper.Entity[acco
 })
 
 // BenchmarkPeers compares a job with the loop that its user would write by hand instead (see peer),
-// on each Datastore that a machine can run. Its metrics are:
+// on each Datastore emulator that a machine can run. Its metrics are:
 //
 //   - x-loop is the job's speed divided by the loop's
 //   - job-s and loop-s are their times in seconds; the job's is from the call of Start to its end
 //   - the others are the job's calls to the Datastore for each page
 //
-// The loop runs before and after each job, so that a Datastore whose speed changes favours neither.
-// Every run has to raise every account once. A Datastore that is not installed is skipped, with a
+// The loop runs before and after each job, so that changes of the emulator's speed favour neither.
+// Every run must change every account once. An emulator that is not installed is skipped, with a
 // line on the standard error.
 //
 //	go test ./bench -run '^$' -bench Peers -benchtime 1x -timeout 4h
@@ -76,16 +76,16 @@ func BenchmarkPeers(b *testing.B) {
 	}
 }
 
-// peerServers are the servers of a Datastore and of Cloud Tasks.
+// peerServers are the processes of a Datastore emulator and of a Cloud Tasks emulator.
 type peerServers struct {
 	name   string
-	google google.Product // empty: the embedded Datastore
-	at     addrs          // set once they run
+	google google.Product // Google's emulator; empty: this module's own
+	at     addrs          // the addresses; set when the processes run
 	warm   bool
-	err    error // why they do not run
+	err    error // why the processes do not run
 }
 
-// start starts the servers for all rows of a benchmark. It skips a row whose Datastore is not
+// start starts the processes once for all rows of a benchmark. It skips a row whose emulator is not
 // installed.
 func (p *peerServers) start(all, row *testing.B) {
 	row.Helper()
@@ -112,16 +112,16 @@ func (p *peerServers) start(all, row *testing.B) {
 	}
 }
 
-// peers are the accounts of one Datastore that a job and a loop change.
+// peers is a database with accounts that jobs and loops change in turn.
 type peers struct {
 	servers     *peerServers
 	project     string
 	n           int
-	jobs, loops int64 // number of runs that have changed them
+	jobs, loops int64 // how many jobs and loops have changed the accounts so far
 	ended       chan time.Time
 }
 
-// newPeers fills a database with accounts.
+// newPeers fills a database with n accounts.
 func newPeers(b *testing.B, servers *peerServers, n int) *peers {
 	b.Helper()
 	p := &peers{servers: servers, project: fmt.Sprintf("peers-%d", n), n: n, ended: make(chan time.Time, 1)}
@@ -167,7 +167,7 @@ func (p *peers) client(b *testing.B, opts ...grpc.DialOption) *datastore.Client 
 	return client
 }
 
-// engine returns an engine whose queue has a number of workers.
+// engine returns an engine whose queue delivers up to workers tasks at once.
 func (p *peers) engine(b *testing.B, client *datastore.Client, workers int) *mapper.Engine {
 	b.Helper()
 	must := func(err error) {
@@ -194,7 +194,7 @@ func (p *peers) engine(b *testing.B, client *datastore.Client, workers int) *map
 	must(err)
 	ended := func(_ context.Context, c mapper.StateChange) {
 		if c.To.Ended() {
-			p.ended <- c.Time // after the commit
+			p.ended <- c.Time // this time is after the job's last commit
 		}
 	}
 	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{raise},
@@ -204,7 +204,7 @@ func (p *peers) engine(b *testing.B, client *datastore.Client, workers int) *map
 	return engine
 }
 
-// compare runs jobs and loops with a number of workers.
+// compare measures jobs and loops with a number of workers.
 func (p *peers) compare(b *testing.B, workers int) {
 	var seen calls
 	engine := p.engine(b, p.client(b, grpc.WithChainUnaryInterceptor(seen.intercept, mapper.ClientInterceptor())),
@@ -222,7 +222,7 @@ func (p *peers) compare(b *testing.B, workers int) {
 		}
 		p.jobs++
 		seen.pages += s.Pages
-		return (<-p.ended).Sub(begun) // Wait may notice the end late
+		return (<-p.ended).Sub(begun) // not the time when Wait returns, because Wait may notice the end late
 	}
 	loop := func() time.Duration {
 		begun := time.Now()
@@ -254,7 +254,7 @@ func (p *peers) compare(b *testing.B, workers int) {
 	b.Logf("of %d pages in %v\n%v", seen.pages, jobs, &seen)
 }
 
-// check checks that every job and every loop so far has raised each account once.
+// check checks that every job and every loop so far has changed each account once.
 func (p *peers) check(b *testing.B, client *datastore.Client) {
 	b.Helper()
 	want := p.jobs + p.loops*loopRaise

@@ -9,30 +9,32 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A random shape is drawn from a seed: a kind, the function's times for its entities, and the
-// processes that run the job. Numbers are log-uniform in their ranges unless stated otherwise.
+// A random is a shape: a random job that is drawn from a seed. It has the keys of the kind, how
+// long the function takes for each entity, and when processes start and end. Numbers are drawn
+// log-uniformly from their ranges unless stated otherwise.
 type random struct {
 	says []string // a description for readers
 
-	n       int // entities of the kind
+	n       int // number of entities of the kind
 	key     func(i int) *datastore.Key
-	index   func(*datastore.Key) int // of a key's entity
-	matches []bool                   // nil: all match
+	index   func(*datastore.Key) int // the index of the entity with a key
+	matches []bool                   // whether the filter matches each entity; nil: all match
 
-	costs  []time.Duration // of matching entities
+	costs  []time.Duration // how long the function takes for each matching entity
 	change []phase         // changes of the function's time during the job
-	shifts []shift         // in order of time
-	cold   time.Duration   // from a process's start to its first delivery
-	jitter bool            // calls vary by half of their time, and one in a hundred takes ten times as long
+	shifts []shift         // starts and ends of processes, in the order of time
+	cold   time.Duration   // the time from a process's start to its first delivery
+	jitter bool            // whether calls vary by half of their time, and one in a hundred takes ten times as long
 }
 
-// A phase is a time from which on the function takes a number of times as long.
+// A phase says that from a time on, the function takes a number of times as long as usual.
 type phase struct {
 	from   time.Duration
 	factor float64
 }
 
-// with returns the latencies for a shape: the usual ones get jitter if the shape has it.
+// with returns the latencies for a shape. If the shape has jitter, it replaces the latencies
+// "usual" by ones with jitter.
 func (l latencies) with(r random) latencies {
 	if r.jitter && l.name == "usual" {
 		l.vary, l.slow = jitter, true
@@ -42,7 +44,7 @@ func (l latencies) with(r random) latencies {
 
 func (r random) String() string { return strings.Join(r.says, "; ") }
 
-// matching returns how many entities the job is over.
+// matching returns the number of entities that the job processes.
 func (r random) matching() int {
 	if r.matches == nil {
 		return r.n
@@ -56,14 +58,15 @@ func (r random) matching() int {
 	return n
 }
 
-// With leastCost a million entities have an ideal of some three seconds on 100 workers. Shorter
-// jobs are mostly their start.
+// Bounds of the function's mean time. With leastCost, the ideal time of a job of a million entities
+// with 100 workers is about three seconds. The time of a shorter job is mostly its start.
 const (
 	leastCost = 100 * time.Microsecond
 	mostCost  = 20 * time.Millisecond
 )
 
-// factor returns how many times as long the function takes at a time after the start.
+// factor returns how many times as long the function takes as usual, at a time after the job's
+// start.
 func (r random) factor(since time.Duration) float64 {
 	f := 1.0
 	for _, p := range r.change {
@@ -75,14 +78,14 @@ func (r random) factor(since time.Duration) float64 {
 }
 
 // ideal returns the shortest possible time of the job. Only the function's calls take time, and one
-// query and one commit for each full page. Each worker that is there is busy until the end, and the
-// job starts after one dispatch. The ideal is at least the time of the slowest entity, at the
+// query and one commit for each full page. All existing workers are busy until the end, and the job
+// starts after one dispatch. The ideal is at least the time of the slowest entity, at the
 // function's usual speed.
 //
-// Where the function's time changes, each moment is assumed to have the same shares of function
-// calls and of pages' calls. A worker that comes late counts from its process's first delivery. The
-// first process is up one cold start after the first dispatch. Other processes start after that
-// dispatch at the earliest.
+// If the function's speed changes during the job, the work at each moment is assumed to have the
+// same proportion of function calls to queries and commits. A worker counts from its process's
+// first delivery. The first process handles deliveries one cold start after the first dispatch.
+// Other processes start after that dispatch at the earliest.
 func (r random) ideal(l latencies, workers int) time.Duration {
 	var sum, dearest time.Duration
 	for _, c := range r.costs {
@@ -93,7 +96,7 @@ func (r random) ideal(l latencies, workers int) time.Duration {
 	function := sum.Seconds()
 	calls := float64(r.matching()) * l.mean(page).Seconds() / float64(*pageSize)
 
-	// Nothing changes between two of these times.
+	// Between two of these times, nothing changes.
 	first := l.mean(l.way)
 	_, begins := r.starter()
 	times := []time.Duration{0, begins, begins + r.cold}
@@ -113,7 +116,7 @@ func (r random) ideal(l latencies, workers int) time.Duration {
 				there += float64(workers) / fleetSize
 			}
 		}
-		rate := there / (r.factor(t)*function + calls) // the share of the job done in a second
+		rate := there / (r.factor(t)*function + calls) // the share of the job that is done in a second
 		if i+1 < len(times) {
 			if more := rate * (times[i+1] - t).Seconds(); done+more < 1 {
 				done += more
@@ -127,8 +130,8 @@ func (r random) ideal(l latencies, workers int) time.Duration {
 }
 
 // starter returns the process that handles the first delivery, and when it does. It is the first
-// process that is there at the start and does not go before it is up. If the process of the first
-// delivery goes, the next process gets the delivery, and starts at that time.
+// process that exists at the start and does not end before its cold start is over. If a process
+// ends before that, the next process gets the delivery, and starts at that time.
 func (r random) starter() (process int, at time.Duration) {
 	for p := range fleetSize {
 		if !there(r.shifts, p, 0) {
@@ -141,7 +144,7 @@ func (r random) starter() (process int, at time.Duration) {
 	panic("all processes go before they are up")
 }
 
-// handles reports whether a process handles deliveries at a time after the first dispatch.
+// handles reports whether a process handles deliveries at a time, counted from the first dispatch.
 func (r random) handles(process int, at time.Duration) bool {
 	if !there(r.shifts, process, at) {
 		return false
@@ -156,11 +159,11 @@ func (r random) handles(process int, at time.Duration) bool {
 	if process == starter && came == 0 {
 		return at >= begins
 	}
-	return at >= max(came, begins)+r.cold // it has no reason to start earlier
+	return at >= max(came, begins)+r.cold // a process does not start before the first delivery needs it
 }
 
-// function returns a function that takes an entity's time, for a job that started at a time, and
-// notes the visit.
+// function returns the job's function, which waits for as long as an entity takes, and counts the
+// calls for each entity. The second argument is the time when the job started.
 func (r random) function(visited []atomic.Int32, begun time.Time) func(*datastore.Key) {
 	return func(k *datastore.Key) {
 		i := r.index(k)

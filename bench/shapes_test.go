@@ -27,7 +27,7 @@ var (
 		"what calls take: usual, triple, dispatch, jitter, production or free")
 )
 
-// rivals are the strategies that adaptive splitting is compared with on random shapes.
+// rivals are the strategies that TestShapes compares with adaptive splitting.
 var rivals = []strategy{
 	{"adaptive", fixed(mapper.Splitting{})},
 	{"process-first", fixed(mapper.Splitting{First: 1, FanOut: 10})},
@@ -35,8 +35,9 @@ var rivals = []strategy{
 	{"static-8W", func(workers int) mapper.Splitting { return mapper.Splitting{First: 8 * workers, FanOut: 1} }},
 }
 
-// The aims of adaptive splitting over 300 shapes. The first three limit its ratios to the ideals.
-// The fourth limits the share of shapes in which another strategy is faster by more than beaten.
+// Aims of adaptive splitting over 300 random shapes. The first three limit the ratios of its times
+// to the ideal times. The fourth limits the share of shapes in which another strategy is faster by
+// more than the factor beaten.
 const (
 	aimMedian, aimP95, aimWorst = 1.10, 1.25, 1.5
 	aimBeaten                   = 0.02
@@ -44,9 +45,9 @@ const (
 )
 
 // TestShapes compares strategies on random shapes: kinds, functions and processes that nobody has
-// chosen. It judges the distribution of the jobs' times relative to each shape's ideal, and not
-// single shapes. Each seed makes one shape. docs/shapes.md says what a shape consists of, and what
-// its ideal is.
+// chosen. It checks the distribution of the ratios of the jobs' times to the shapes' ideal times,
+// and not single shapes. Each seed gives one shape. docs/shapes.md says what a shape consists of,
+// and what its ideal is.
 //
 //	go test ./bench -run TestShapes -v -timeout 24h -args -seeds 300
 //	go test ./bench -run TestShapes -v -args -seeds 1 -seed 7 -strategies adaptive
@@ -74,11 +75,12 @@ func TestShapes(t *testing.T) {
 	}
 	l := pick(t, allLatencies, *latenciesFlag)
 	some := chosen(t, *strategyFlag, rivals)
-	defer debug.SetGCPercent(debug.SetGCPercent(200)) // two worlds of a million entities take 4 GB with it
+	// with a higher value, two databases of a million entities would take more than 4 GB
+	defer debug.SetGCPercent(debug.SetGCPercent(200))
 
 	var mu sync.Mutex
 	ran := make(map[string][]shapeRun)
-	t.Run("seeds", func(t *testing.T) { // returns when all of them have ended
+	t.Run("seeds", func(t *testing.T) { // this Run returns when all its parallel subtests have ended
 		for i := range seeds {
 			seed := *seedFlag + uint64(i)
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -111,9 +113,10 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestOneTaskAProcess runs shapes in processes that handle one task at a time, so that each sees
-// only its own pace. An engine that takes that for the job's pace misses their ideals. Before open
-// ranges recorded their pace, the three took 2.2, 2.3 and 1.5 times their ideals.
+// TestOneTaskAProcess runs three shapes in processes that handle one task at a time, so that a
+// process sees the speed of only one task. If an engine takes this for the speed of the whole job,
+// it splits badly. In an earlier version, whose ranges did not record their speed, the shapes took
+// 2.2, 2.3 and 1.5 times their ideal times.
 func TestOneTaskAProcess(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out makespans")
@@ -139,14 +142,15 @@ func replay(seed uint64, n, workers int, l latencies) string {
 		"-latencies %s", seed, n, workers, l.name)
 }
 
-// A shapeRun is one job over a shape.
+// A shapeRun is the result of one job over a shape.
 type shapeRun struct {
 	seed     uint64
 	strategy string
-	ratio    float64 // to the ideal
+	ratio    float64 // the job's time divided by the ideal time
 }
 
-// runShape runs a job for each strategy over one kind, one after the other.
+// runShape creates the shape of a seed, and runs a job over it for each strategy, one after the
+// other.
 func runShape(t *testing.T, seed uint64, n, workers int, l latencies, some []strategy) (runs []shapeRun) {
 	r := draw(seed, n, workers, l)
 	c := newCloud(l.with(r), seed)
@@ -192,7 +196,7 @@ func runShape(t *testing.T, seed uint64, n, workers int, l latencies, some []str
 	return runs
 }
 
-// figures summarize a strategy's ratios.
+// figures summarize the ratios of a strategy's times to the ideal times.
 type figures struct {
 	Strategy string  `json:"strategy"`
 	Shapes   int     `json:"shapes"`
@@ -200,7 +204,7 @@ type figures struct {
 	P95      float64 `json:"p95"`
 	Worst    float64 `json:"worst"`
 
-	worst uint64 // its seed
+	worst uint64 // the seed of the worst ratio
 }
 
 func figuresOf(name string, runs []shapeRun) figures {
@@ -209,17 +213,17 @@ func figuresOf(name string, runs []shapeRun) figures {
 		return f
 	}
 	slices.SortFunc(runs, func(a, b shapeRun) int { return cmp.Compare(a.ratio, b.ratio) })
-	at := func(share float64) float64 { // the ratio that a share of all does not exceed
+	at := func(share float64) float64 { // the ratio that the given share of all ratios does not exceed
 		return math.Round(1000*runs[int(math.Ceil(share*float64(len(runs))))-1].ratio) / 1000
 	}
 	f.Median, f.P95, f.Worst, f.worst = at(0.5), at(0.95), at(1), runs[len(runs)-1].seed
 	return f
 }
 
-// check checks the aims of adaptive splitting.
+// check checks that adaptive splitting reaches its aims.
 func (f figures) check(t *testing.T, small bool, n, workers int, l latencies, ran map[string][]shapeRun) {
 	t.Helper()
-	best := make(map[uint64]shapeRun) // of the other strategies
+	best := make(map[uint64]shapeRun) // the fastest of the other strategies, by seed
 	for name, runs := range ran {
 		for _, r := range runs {
 			if b, ok := best[r.seed]; name != "adaptive" && (!ok || r.ratio < b.ratio) {

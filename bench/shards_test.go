@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A shards is a program over accounts that knows all keys, and promises nothing. Each worker has a
-// fixed part of the keys. Jobs are compared with two forms of it: a loop as one would write it by
-// hand, and the limit, the fastest possible program.
+// A shards is a program that processes accounts without any guarantee. It knows all keys in
+// advance, and each worker has a fixed part of them. Jobs are compared with two forms of it: a loop
+// as an engineer would write it by hand, and the limit, the fastest possible program.
 type shards struct {
 	client          *datastore.Client
-	workers, atOnce int  // calls of the function at once, in each worker
-	put             bool // write each page, in one commit
-	ahead           bool // read the next page while the function runs
+	workers, atOnce int  // number of workers, and of concurrent calls of the function in each
+	put             bool // whether to write each page, in one commit
+	ahead           bool // whether to read the next page while the function runs
 }
 
 const shardPage = 500
@@ -26,7 +26,7 @@ type aPage struct {
 	err  error
 }
 
-// run calls the function for the accounts of keys.
+// run calls f for the accounts with the given keys.
 func (s shards) run(ctx context.Context, keys []*datastore.Key, f func(*datastore.Key, *account) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range s.workers {
@@ -70,7 +70,7 @@ func (s shards) runPart(
 	return nil
 }
 
-// read returns a function that reads the first page of a part.
+// read starts to read the first page of a part. It returns a function that waits for the page.
 func (s shards) read(ctx context.Context, part []*datastore.Key) func() aPage {
 	return func() (p aPage) {
 		if len(part) == 0 {

@@ -12,16 +12,16 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A small job may take a number of page times after its first dispatch, and a constant time. A page
-// time is the time of the first page, if it has all entities that fit. These are up to a full page,
-// or as many as the function can do in a page's time.
+// Limits of the time of a small job after its first dispatch: a constant, and a multiple of the
+// page time. The page time is how long a page of that job takes: a full page, or as many entities
+// as the function can process in StartOptions.PageTime.
 const (
 	smallPages = 2
 	smallStart = 200 * time.Millisecond
 )
 
-// TestSmallJobs runs jobs over few entities, which mostly consist of their start, on 100 workers.
-// They are over a whole kind, and over one in ten entities of a kind.
+// TestSmallJobs runs jobs over few entities with 100 workers. The time of such a job is mostly its
+// start. They are over a whole kind, and over one in ten entities of a kind.
 //
 //	go test ./bench -run TestSmallJobs -v
 func TestSmallJobs(t *testing.T) {
@@ -77,7 +77,7 @@ func TestSmallJobs(t *testing.T) {
 	}
 }
 
-// pageTime returns the time of a page of up to n entities.
+// pageTime returns how long a page takes if the job has n entities.
 func pageTime(l latencies, n int, cost time.Duration) time.Duration {
 	const longest = 3 * time.Second // the default of StartOptions.PageTime
 	n = min(n, *pageSize)

@@ -13,8 +13,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestSplittingExample prints where and when the ranges of a job are cut, for docs/splitting.md.
-// The function takes 2 ms for the first 15,000 of 20,000 entities, and 20 ms for the others.
+// TestSplittingExample prints where and when the ranges of a job are cut, for the example in
+// docs/splitting.md. The function takes 2 ms for the first 15,000 of 20,000 entities, and 20 ms for
+// the others.
 func TestSplittingExample(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out makespans")
@@ -48,15 +49,16 @@ func TestSplittingExample(t *testing.T) {
 	}
 }
 
-// A storedRange is a range by its record, with its start as a rank among the keys.
+// A storedRange is a range, read from its record. Its start is the index of the range's first key
+// among all keys.
 type storedRange struct {
 	start     int
 	created   time.Time
 	continued bool
 }
 
-// cuts returns a line for each commit that has cut a range. It has the time, the number of entities
-// that the task keeps, the place where they start, and the number in each new range.
+// cuts returns a line for each commit that has cut a range. The line has the time, the number of
+// entities that the task keeps and where they start, and the number of entities in each new range.
 func (w *world) cuts(keys []*datastore.Key, begun time.Time) string {
 	var records []datastore.PropertyList
 	_, err := w.client.GetAll(w.Context(), datastore.NewQuery("ScattermapRange"), &records)
@@ -96,16 +98,16 @@ func (w *world) cuts(keys []*datastore.Key, begun time.Time) string {
 	return text.String()
 }
 
-// cutsAt returns the lines of the ranges that were recorded at one time, and adds their starts to
-// the bounds of earlier ranges.
+// cutsAt returns the lines for the ranges that were recorded at one time. It adds the starts of
+// these ranges to bounds.
 func cutsAt(ranges []storedRange, bounds *[]int, begun time.Time) string {
 	next := func(bounds []int, start int) int {
 		i, _ := slices.BinarySearch(bounds, start+1)
 		return bounds[i]
 	}
 	before := slices.Clone(*bounds)
-	rest := make(map[int]int)      // where the task continues, by the end of the range that it has cut
-	started := make(map[int][]int) // where new ranges start, by the same end
+	rest := make(map[int]int)      // by the end of the range that was cut: where its task continues
+	started := make(map[int][]int) // by the same end: where the new ranges start
 	for _, r := range ranges {
 		end := next(before, r.start)
 		switch {

@@ -13,14 +13,15 @@ import (
 var timelineFlag = flag.Bool("timeline", false,
 	"print how busy the workers are in each twentieth of a job over a random shape")
 
-// A timeline has the times at which the function ran.
+// A timeline has the times at which a job's function ran.
 type timeline struct {
 	mu    sync.Mutex
 	begun time.Time
 	runs  []call
 }
 
-// A call is a call of the function, from one time after the job's start to another.
+// A call is a call of the function. It has the times of its start and end, counted from the job's
+// start.
 type call struct{ from, to time.Duration }
 
 // watch returns a function that records its calls in the timeline.
@@ -35,8 +36,8 @@ func (tl *timeline) watch(f func(*datastore.Key)) func(*datastore.Key) {
 	}
 }
 
-// busy returns the percentage of workers that were busy with the function, in each part of a
-// duration.
+// busy divides a job's duration into parts. For each part it returns the percentage of the workers'
+// time in which the function ran.
 func (tl *timeline) busy(parts int, took time.Duration, workers int) string {
 	each := took / time.Duration(parts)
 	sums := make([]time.Duration, parts)

@@ -9,7 +9,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// addBatch adds one to each record of a batch.
+// addBatch is a mapper that adds one to each record of a batch.
 var addBatch = mapper.UpdateBatches("add-batch", 100,
 	func(_ context.Context, batch []*mapper.Entity[record], _ mapper.NoParams) error {
 		for _, r := range batch {
@@ -18,10 +18,11 @@ var addBatch = mapper.UpdateBatches("add-batch", 100,
 		return nil
 	})
 
-// BenchmarkTogether runs an Update over 200,000 entities whose function takes no time: with one
-// call of a page at a time, with 50 at once, and with batches of 100. It reports this process's CPU
-// time and allocations for each entity, and the largest heap of a further run with pages of 500,
-// after a garbage collection. The emulators are another process on the same machine.
+// BenchmarkTogether runs jobs of an Update over 200,000 entities whose function takes no time. In a
+// page, one call runs at a time, 50 calls run concurrently, or a call gets a batch of 100 entities.
+// It reports this process's CPU time and allocations for each entity, and the largest heap of a
+// further run with pages of 500, after a garbage collection. The emulators are another process on
+// the same machine.
 //
 //	go test ./bench -run '^$' -bench Together -benchtime 3x
 func BenchmarkTogether(b *testing.B) {
@@ -34,7 +35,7 @@ func BenchmarkTogether(b *testing.B) {
 		b.Run(way.name, func(b *testing.B) {
 			w := newRealWorld(b, n, addBatch)
 			w.atOnce, w.keys = way.atOnce, nil
-			w.jobOver(way.m, n) // to open all connections
+			w.jobOver(way.m, n) // opens all connections before the measurement
 			var used usage
 			for b.Loop() {
 				used.add(measure(func() time.Duration { return w.jobOver(way.m, n) }))

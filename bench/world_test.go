@@ -24,17 +24,17 @@ const (
 	location  = "projects/bench/locations/here"
 	queueName = location + "/queues/bench"
 
-	// perProcess is the number of tasks that a process runs at once.
+	// perProcess is the number of tasks that a process runs concurrently.
 	perProcess = 20
 )
 
-// An item is an entity for which the function takes a given time.
+// An item is an entity that says how long the function takes for it.
 type item struct {
-	Cost int64 `datastore:",noindex"` // nanoseconds
-	Done int64 `datastore:",noindex"` // how often it was processed
+	Cost int64 `datastore:",noindex"` // how long the function takes, in nanoseconds
+	Done int64 `datastore:",noindex"` // how many times the function has processed it
 
-	Match bool  `datastore:",omitempty"` // matched by the filter
-	Value int64 `datastore:",omitempty"` // the job may be sharded by it
+	Match bool  `datastore:",omitempty"` // whether the job's filter matches it
+	Value int64 `datastore:",omitempty"` // the property by which the job may be sharded
 }
 
 var (
@@ -49,11 +49,11 @@ var (
 	})
 )
 
-// A world is a database, a queue and processes that run its tasks, in the bubble of a test.
+// A world is a database, a queue, and processes that run its tasks, in virtual time.
 type world struct {
 	*testing.T
 	network   network
-	calls     calls // to the Datastore
+	calls     calls // counts the calls to Datastore
 	emulator  *emulator.Emulator
 	client    *datastore.Client
 	processes []*mapper.Engine
@@ -69,8 +69,8 @@ func newWorld(t *testing.T, workers int) *world {
 	return newWorldOn(t, workers, emulator.Options{}, usualNetwork())
 }
 
-// newWorldOn returns a world whose Datastore has some options, and is reached over a network. Its
-// processes know more mappers.
+// newWorldOn returns a world with options for the emulator, and with a network that delays calls.
+// Its processes know further mappers.
 func newWorldOn(t *testing.T, workers int, o emulator.Options, n network, more ...mapper.AnyMapper) *world {
 	t.Helper()
 	w := &world{T: t, network: n}
@@ -104,7 +104,7 @@ func newWorldOn(t *testing.T, workers int, o emulator.Options, n network, more .
 		w.processes = append(w.processes, engine)
 		w.handlers = append(w.handlers, engine.Handler())
 	}
-	t.Cleanup(func() { // before the servers that deliveries need are closed
+	t.Cleanup(func() { // runs before the servers that deliveries need are closed
 		w.network.on.Store(false)
 		w.emulator.Reset()
 		w.deliveries.Wait()
@@ -119,7 +119,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// ServeHTTP passes deliveries to the processes in turn, after their way.
+// ServeHTTP passes deliveries to the processes in turn, after the time that a dispatch takes.
 func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.deliveries.Add(1)
 	defer w.deliveries.Done()
@@ -132,7 +132,7 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.handlers[n%int64(len(w.handlers))].ServeHTTP(rw, r)
 }
 
-// seed writes the items of keys.
+// seed writes the items with the given keys.
 func (w *world) seed(keys []*datastore.Key, items []item) {
 	w.Helper()
 	first := 0
@@ -144,8 +144,9 @@ func (w *world) seed(keys []*datastore.Key, items []item) {
 	}
 }
 
-// await waits until the job has ended, and returns the usage until then. It makes no call while
-// deliveries are under way.
+// await waits until the job has ended. It returns the job's status, and the operations that were
+// counted until then. It makes no calls while deliveries are handled, so that it does not slow them
+// down.
 func (w *world) await(job *mapper.Job) (*mapper.Status, emulator.Usage) {
 	w.Helper()
 	for range 1_000_000 {
@@ -161,13 +162,14 @@ func (w *world) await(job *mapper.Job) (*mapper.Status, emulator.Usage) {
 		if status.State.Ended() {
 			return status, used
 		}
-		time.Sleep(time.Minute) // a task waits for its time
+		time.Sleep(time.Minute) // a task waits until it is due
 	}
 	w.Fatal("the job does not end")
 	return nil, emulator.Usage{}
 }
 
-// check checks that every matching item was processed exactly once, and no other was.
+// check checks that every matching item was processed exactly once, and that no other item was
+// processed.
 func (w *world) check(
 	job *mapper.Job, status *mapper.Status, keys []*datastore.Key, items []item, filtered, updated bool,
 ) {

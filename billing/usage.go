@@ -2,7 +2,8 @@ package billing
 
 import "maps"
 
-// A Usage has the numbers of operations for which Google sends a bill.
+// A Usage counts the operations of Datastore and Cloud Tasks by the categories in which Google
+// bills them.
 //
 // Sources: the price pages of Firestore in Datastore mode and of Cloud Tasks.
 type Usage struct {

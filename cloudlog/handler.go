@@ -33,8 +33,8 @@ const (
 // labels are the attributes that become labels of a line, if they are in no group.
 var labels = []string{"job", "mapper", "range"}
 
-// A handler is a slog.Handler. It keeps attributes and groups and adds them to each line, because
-// labels and traces must be outside all groups.
+// A handler is a slog.Handler. It keeps attributes and groups until a line is written, because the
+// line's labels and trace must be outside all groups.
 type handler struct {
 	lines   slog.Handler
 	project string
@@ -54,8 +54,8 @@ func NewHandler(w io.Writer, o *Options) slog.Handler {
 	return &handler{lines: lines, project: opts.Project, attrs: make([][]slog.Attr, 1)}
 }
 
-// rename gives an attribute of slog the name that Cloud Logging reads. It adds the unit to a
-// duration.
+// rename is a slog.HandlerOptions.ReplaceAttr. It gives the message and the level the names that
+// Cloud Logging reads, and writes durations with their unit.
 func rename(groups []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		return slog.String(a.Key, a.Value.Duration().String())
@@ -110,17 +110,18 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &c
 }
 
-// add adds an attribute to the inmost group, or to the labels.
+// add adds an attribute to the inmost group. Outside of groups, it makes job, mapper and range
+// labels of the line.
 func (h *handler) add(a slog.Attr) {
 	if len(h.groups) == 0 && slices.Contains(labels, a.Key) {
-		h.labels = append(h.labels, slog.String(a.Key, a.Value.String())) // a label is a text
+		h.labels = append(h.labels, slog.String(a.Key, a.Value.String())) // the value of a label must be a string
 		return
 	}
 	h.attrs[len(h.attrs)-1] = append(h.attrs[len(h.attrs)-1], a)
 }
 
-// about returns the text that is added to a message: the job that the line is about, and its
-// mapper.
+// about returns the text that Handle appends to a message, such as ": spring (add-credit)": the
+// line's job and its mapper.
 func (h *handler) about() string {
 	of := make(map[string]string)
 	for _, label := range h.labels {

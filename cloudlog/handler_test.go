@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/cloudlog"
 )
 
-// lines decodes what was written.
+// lines decodes the JSON lines of a log.
 func lines(t *testing.T, b []byte) (all []map[string]any) {
 	t.Helper()
 	for d := json.NewDecoder(bytes.NewReader(b)); d.More(); {
@@ -28,7 +28,7 @@ func lines(t *testing.T, b []byte) (all []map[string]any) {
 	return all
 }
 
-// TestFields compares lines with the names of Cloud Logging's page on structured logging.
+// TestFields checks that lines have the field names of Cloud Logging's page on structured logging.
 func TestFields(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(cloudlog.NewHandler(&out, &cloudlog.Options{Project: "p", Level: slog.LevelDebug}))
@@ -76,7 +76,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestHandler holds the handler to what slog asks of one.
+// TestHandler runs slog's own tests of handlers, testing/slogtest.
 func TestHandler(t *testing.T) {
 	var out bytes.Buffer
 	err := slogtest.TestHandler(cloudlog.NewHandler(&out, nil), func() []map[string]any {
@@ -91,7 +91,8 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// TestWithoutProject has a line belong to no trace, as nobody could say to which.
+// TestWithoutProject checks that lines have no trace without Options.Project, because a trace's
+// name starts with the project.
 func TestWithoutProject(t *testing.T) {
 	var out bytes.Buffer
 	ctx := trace.ContextWithSpanContext(context.Background(),

@@ -25,12 +25,14 @@ type verb struct {
 	Warns   string // the question before the action, if it costs money or can't be undone; empty: none
 	Many    bool   // whether the list offers the action for several jobs at once
 	Settles string // the fields of the action's form: rate, budget, clean-up or undo; empty: none
-	Past    string // the state of a job after the action, in words
+	Past    string // what the action makes of a job, such as "paused"
 
-	// whether a page offers the action; the methods of mapper.Job decide whether it is possible
-	when   func(*mapper.Status) bool
-	do     func(context.Context, *mapper.Job, url.Values) error
-	starts func(context.Context, *mapper.Job, url.Values) (*mapper.Job, error) // starts another job, in place of do
+	// whether pages offer the action for a job; the methods of mapper.Job decide whether it is
+	// possible
+	when func(*mapper.Status) bool
+	do   func(context.Context, *mapper.Job, url.Values) error
+	// in place of do, for an action that starts another job
+	starts func(context.Context, *mapper.Job, url.Values) (*mapper.Job, error)
 }
 
 func in(states ...mapper.State) func(*mapper.Status) bool {
@@ -176,7 +178,7 @@ func cleanUp(ctx context.Context, j *mapper.Job, q url.Values) error {
 		IncludeJob: q.Get("record") != ""})
 }
 
-// undoes starts the undo of a job, or a rehearsal of the undo.
+// undoes starts the undo of a job, or a rehearsal of the undo if the form asks for it.
 func undoes(ctx context.Context, j *mapper.Job, q url.Values) (*mapper.Job, error) {
 	if q.Get("rehearsal") == "" {
 		return j.Undo(ctx, nil)
@@ -188,17 +190,17 @@ func undoes(ctx context.Context, j *mapper.Job, q url.Values) (*mapper.Job, erro
 type question struct {
 	Do      string    `json:"do"`
 	Jobs    []string  `json:"jobs"`
-	LeftOut []refusal `json:"left_out,omitempty"` // jobs that do not allow the action now, each with the reason
+	LeftOut []refusal `json:"left_out,omitempty"` // jobs that do not allow the action now, with the reasons
 	Warns   string    `json:"warns,omitempty"`
 
 	Verb    verb       `json:"-"`
-	In      url.Values `json:"-"` // the inputs of the viewer
+	In      url.Values `json:"-"` // the values of the form's inputs
 	Bad     string     `json:"-"` // what is wrong with the inputs, or why the action has failed
 	Written int64      `json:"-"` // number of entities that the job to undo has written
 	Back    string     `json:"-"` // the address of the page from which the viewer came
 }
 
-// order reads the action, and the IDs of the jobs, from a request's parameters.
+// order returns the action and the IDs of the jobs in a request's parameters.
 func order(q url.Values) (v verb, ids []string, err error) {
 	i := slices.IndexFunc(verbs, func(v verb) bool { return v.Name == q.Get("do") })
 	for _, id := range q["id"] {
@@ -219,7 +221,7 @@ func order(q url.Values) (v verb, ids []string, err error) {
 	return verbs[i], ids, nil
 }
 
-// ask returns the page that asks for a confirmation before an action.
+// ask handles a request for the page that asks for a confirmation before an action.
 func (s *server) ask(r *http.Request, q url.Values) (*answer, error) {
 	v, ids, err := order(q)
 	if err != nil {
@@ -228,8 +230,8 @@ func (s *server) ask(r *http.Request, q url.Values) (*answer, error) {
 	return s.question(r.Context(), v, ids, q)
 }
 
-// question returns the page that asks before an action. It leaves out jobs that do not allow the
-// action, if there are several jobs.
+// question returns the page that asks for a confirmation before an action. If there are several
+// jobs, it leaves out those that do not allow the action.
 func (s *server) question(ctx context.Context, v verb, ids []string, q url.Values) (*answer, error) {
 	ask := question{Do: v.Name, Jobs: ids, Warns: v.Warns, Verb: v, In: q, Back: backTo(ids)}
 	if len(ids) > 1 || v.Settles == "undo" {
@@ -254,7 +256,8 @@ func (s *server) question(ctx context.Context, v verb, ids []string, q url.Value
 	return &answer{template: "act", title: v.Label, body: ask}, nil
 }
 
-// choose removes the jobs that do not allow the action, according to their statuses.
+// choose removes the jobs that do not allow the action from the question, and lists them with
+// reasons. The argument found has the status of each job, or nil if it does not exist.
 func (ask *question) choose(found []*mapper.Status) {
 	var can []string
 	for i, id := range ask.Jobs {
@@ -277,7 +280,7 @@ func backTo(ids []string) string {
 	return "./"
 }
 
-// A refusal is the reason why an action had no effect on a job.
+// A refusal is a job on which an action had no effect, and the reason.
 type refusal struct {
 	ID    string `json:"id"`
 	Error string `json:"error"`

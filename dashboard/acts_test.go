@@ -17,7 +17,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestLegal checks in each state that a job's page offers exactly the actions that the job accepts.
+// TestLegal brings a job into each state. In each state the job's page must offer exactly the
+// actions that the job accepts.
 func TestLegal(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -80,8 +81,8 @@ func TestLegal(t *testing.T) {
 	}
 }
 
-// harmless are actions that a job accepts, but that get no button. They have no effect, or only
-// revive tasks.
+// harmless are actions that a job accepts in some states, although its page does not offer them.
+// They have no effect then, or only enqueue lost tasks again.
 var harmless = map[string]bool{
 	"running resume": true, "running retry": true, "paused retry": true, "paused pause": true, "succeeded retry": true,
 	"aborted abort": true, "aborted undo": true,
@@ -132,7 +133,8 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestForeign views a job of another queue. The page offers only actions that are possible.
+// TestForeign shows the page of a job whose queue is not the engine's. The page must offer only
+// actions that are possible.
 func TestForeign(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 200)
@@ -170,7 +172,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestRate sets a job's rate in its form. Values in the form that the viewer does not change stay.
+// TestRate sets a job's rate in the form on its page. The values that the viewer does not change in
+// the form must stay.
 func TestRate(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 500)

@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// orders are all requests that can be posted.
+// orders are all requests that can be posted, as the last part of the path and the form's fields.
 var orders = []string{
 	"act do=pause&id=j", "act do=resume&id=j", "act do=abort&id=j&confirmed=yes", "act do=retry&id=j",
 	"act do=undo&id=j&confirmed=yes", "act do=clean-up&id=j&confirmed=yes",
@@ -24,8 +24,9 @@ var orders = []string{
 	"start do=plan&mapper=credit&kind=Account&id=k", "start do=start&mapper=credit&kind=Account&id=k",
 }
 
-// TestForged posts each action as a browser does for a page of another site. Each is refused and
-// changes nothing. The same holds for each action on a read-only dashboard.
+// TestForged posts each action with the headers that a browser sends if a page of another site
+// makes the request. Each request must be refused and change nothing. A read-only dashboard must
+// refuse all actions, too.
 func TestForged(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 100)
@@ -71,7 +72,7 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// TestAllowed checks who may see the pages, and who is recorded for an action.
+// TestAllowed checks who may see the pages, and whose name the history has after an action.
 func TestAllowed(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 10)
@@ -115,7 +116,7 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// TestLoopback checks which addresses are this machine.
+// TestLoopback checks which addresses auth.Loopback accepts as this machine.
 func TestLoopback(t *testing.T) {
 	for _, test := range []struct {
 		remote, host string

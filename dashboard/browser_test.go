@@ -25,10 +25,10 @@ type browser struct {
 	ctx    context.Context
 	noJS   bool
 	width  int64
-	screen string // part of the names of screenshots
+	screen string // a part of the names of the screenshots
 }
 
-// chromium returns the path of Chromium.
+// chromium returns the path of Chromium, or skips the test if it is not installed.
 func chromium(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -57,7 +57,7 @@ func axe(t *testing.T) string {
 	return string(source)
 }
 
-// newBrowser opens a page of a size.
+// newBrowser opens a page of the given size, in dark colours if dark is set.
 func newBrowser(t *testing.T, width, height int64, dark bool) *browser {
 	t.Helper()
 	at := chromium(t)
@@ -71,7 +71,7 @@ func newBrowser(t *testing.T, width, height int64, dark bool) *browser {
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
 	b := &browser{T: t, ctx: ctx, width: width}
-	if err := chromedp.Do(ctx); err != nil { // the browser lives as long as this context
+	if err := chromedp.Do(ctx); err != nil { // opens the browser, which lives as long as this context
 		t.Fatal(err)
 	}
 	b.do(chromedp.EmulateViewport(width, height,
@@ -87,13 +87,13 @@ func newBrowser(t *testing.T, width, height int64, dark bool) *browser {
 	return b
 }
 
-// do carries out steps in the browser.
+// do carries out steps in the browser. The test fails if a step does.
 func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
 	of(b, chromedp.Steps(steps...))
 }
 
-// of returns the result of an action in the browser.
+// of returns the result of a step in the browser.
 func of[T any](b *browser, a chromedp.Action[T]) T {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, testflag.Patience)
@@ -108,8 +108,8 @@ func of[T any](b *browser, a chromedp.Action[T]) T {
 	return v
 }
 
-// steadily calls do up to five times. It may fail if the page renews itself, and replaces an
-// element just after do has found it.
+// steadily calls do until it succeeds, up to five times. A call may fail if the page refreshes
+// itself, and replaces an element just after do has found it.
 func steadily[T any](ctx context.Context, do func() (T, error)) (v T, err error) {
 	for range 5 {
 		if v, err = do(); err == nil || ctx.Err() != nil {
@@ -125,13 +125,14 @@ func (b *browser) open(url string) {
 	b.do(chromedp.Navigate(url), chromedp.WaitReady(chromedp.CSS("main")))
 }
 
-// click clicks the element of a selector, and waits for the next page.
+// click clicks the element with a CSS selector, and waits for the next page.
 func (b *browser) click(selector string) {
 	b.Helper()
 	b.turn("click "+selector, chromedp.ScrollIntoView(chromedp.CSS(selector)), chromedp.Click(chromedp.CSS(selector)))
 }
 
-// turn carries out steps that lead to the next page, and waits for that page.
+// turn carries out steps that lead to another page, and waits until that page is loaded. Errors
+// call the steps what.
 func (b *browser) turn(what string, steps ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, testflag.Patience)
@@ -148,8 +149,8 @@ func (b *browser) text(selector string) string {
 	return of(b, chromedp.Text(chromedp.CSS(selector)))
 }
 
-// await waits until the element of a selector has a text. With JavaScript the page renews itself;
-// otherwise await loads it again.
+// await waits until the text of the element with a CSS selector contains want. With JavaScript the
+// page refreshes itself; otherwise await reloads it.
 func (b *browser) await(selector, want string) {
 	b.Helper()
 	for begun := time.Now(); ; {
@@ -167,7 +168,8 @@ func (b *browser) await(selector, want string) {
 	}
 }
 
-// attribute returns an attribute of the element of a selector, or "" if there is none now.
+// attribute returns an attribute of the element with a CSS selector, or "" if there is no such
+// element now.
 func (b *browser) attribute(selector, name string) (value string) {
 	b.Helper()
 	all := of(b, chromedp.AttributesAll(chromedp.CSSAll(selector), chromedp.AtLeast(0)))
@@ -193,8 +195,8 @@ func (b *browser) shoot(name string) {
 	}
 }
 
-// TestBrowser operates jobs from start to end by the pages alone, on a desktop and on a phone, with
-// JavaScript and without.
+// TestBrowser controls jobs in a browser from the start to the end, on a large screen and on a
+// phone's, with JavaScript and without.
 func TestBrowser(t *testing.T) {
 	for _, test := range []struct {
 		name          string
@@ -241,19 +243,19 @@ func (b *browser) live(w *world) {
 	b.await("main", `"ten" is no whole number`)
 	b.shoot("start-wrong")
 	b.do(chromedp.SetValue(chromedp.CSS(`input[name="p.Amount"]`), "10"))
-	for range 2 { // Enter plans, and starts nothing
+	for range 2 { // pressing Enter plans the job, and does not start it
 		b.turn("enter", chromedp.SendKeys(chromedp.CSS(`input[name=id]`), "\r"))
 		b.await(".plan", "6,000")
 	}
 	b.shoot("start-planned")
 	b.click(`button[value=start]`)
 
-	// The job's bar grows.
+	// Wait until the job's progress bar grows.
 	b.await("h1", "spring")
 	b.grows()
 	b.shoot("job-running")
 
-	// Pause and resume the job. Enter in the reason does nothing.
+	// Pause and resume the job. Enter in the field for the reason does nothing.
 	b.do(chromedp.SendKeys(chromedp.CSS(`#acts input[name=reason]`), "lunch\r"), chromedp.Sleep(500*time.Millisecond))
 	if s, err := w.engine.Job("spring").Status(b.Context()); err != nil || s.State != mapper.StateRunning {
 		b.Errorf("Enter made the job %v, %v", s, err)
@@ -280,7 +282,7 @@ func (b *browser) live(w *world) {
 	b.await("main", "is closed")
 	b.shoot("range")
 
-	// Mend the cause, and retry its failures.
+	// Repair the cause of the failures, and retry them.
 	w.fails.Store(false)
 	b.open(w.url + "failures?id=spring")
 	b.click(`form button[value=retry]`)
@@ -311,7 +313,7 @@ func (b *browser) live(w *world) {
 		}
 	}
 
-	// Abort another job. The page asks first.
+	// Abort another job, after a confirmation.
 	w.slow.Store(int64(20 * time.Millisecond))
 	w.start(b, "autumn", `{"Amount": 1}`, mapper.StartOptions{PageSize: 50})
 	b.open(w.url + "?state=running")
@@ -330,7 +332,7 @@ func (b *browser) live(w *world) {
 	b.shoot("error")
 }
 
-// grows waits until the bar of a job has grown twice.
+// grows waits until a job's progress bar has grown twice.
 func (b *browser) grows() {
 	b.Helper()
 	var widths []float64
@@ -349,8 +351,8 @@ func (b *browser) grows() {
 	}
 }
 
-// runAxe checks the page with axe-core. It returns the number of rules that passed, and the
-// elements that broke one.
+// runAxe is JavaScript that checks a page with axe-core. It returns the number of rules that
+// passed, and the elements that violate a rule.
 const runAxe = `axe.run(document, {
 	resultTypes: ["violations"],
 	runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
@@ -363,7 +365,8 @@ const runAxe = `axe.run(document, {
 	})),
 }))`
 
-// TestAccessible checks each page with axe-core, light and dark, and on a phone.
+// TestAccessible checks each page with axe-core, in light and dark colours, and on a phone's
+// screen.
 func TestAccessible(t *testing.T) {
 	chromium(t)
 	source := axe(t)
@@ -420,7 +423,8 @@ func TestAccessible(t *testing.T) {
 	}
 }
 
-// TestWidths opens the list and a job on screens of all sizes: no page has to be moved sideways.
+// TestWidths opens the list and a job's page on screens of many widths. No page may need horizontal
+// scrolling.
 func TestWidths(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -449,9 +453,9 @@ func TestWidths(t *testing.T) {
 	}
 }
 
-// TestLivePage watches a job while somebody writes into its page: that is not disturbed, and what
-// has changed meanwhile is shown afterwards. A list that was empty has all it needs when it fills
-// up.
+// TestLivePage opens pages that refresh themselves. A refresh must not disturb what the viewer
+// types; the page shows the changes afterwards. A list that was empty must be complete after a
+// refresh that adds the first job.
 func TestLivePage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -459,7 +463,7 @@ func TestLivePage(t *testing.T) {
 	b.open(w.url)
 	b.await("#list", "No jobs yet.")
 	w.putAccounts(t, 600)
-	w.slow.Store(int64(500 * time.Millisecond)) // slow, so that the job does not end yet
+	w.slow.Store(int64(500 * time.Millisecond)) // so slow that the job does not end during the test
 	w.start(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 5})
 	b.await("#list", "Chosen jobs")
 	b.open(w.url + "job?id=j&did=start")

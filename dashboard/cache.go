@@ -9,21 +9,22 @@ import (
 )
 
 // freshness is how long data stays in the cache, at most. The cache drops data when the clock
-// reaches the next multiple of freshness. So data is read once in this time, for any number of
-// viewers. Pages refresh at the same interval.
+// reaches the next multiple of freshness. So each piece of data is read at most once in this time,
+// for any number of viewers. Pages refresh at the same interval.
 const freshness = 2 * time.Second
 
-// loadTime is how long one load may take.
+// loadTime limits the time of one load of data into the cache.
 const loadTime = 20 * time.Second
 
-// A cache has data that was read recently. So any number of viewers costs no more than one.
+// A cache keeps data for a short time after it was read. So the number of reads does not grow with
+// the number of viewers.
 type cache struct {
 	mu   sync.Mutex
 	all  map[string]*cached
 	when time.Time // when expired entries were last removed
 }
 
-// A cached is an entry of the cache: data that was read, or that is being read.
+// A cached is an entry of the cache: data that was read, or that is being read now.
 type cached struct {
 	ready chan struct{} // closed when the other fields are set
 	until time.Time
@@ -69,7 +70,7 @@ func kept[T any](
 	return e.value.(T), nil
 }
 
-// guarded calls load, and turns a panic into an error. It is for other goroutines than a request's,
+// guarded calls load, and converts a panic into an error. Loads run in goroutines of their own,
 // where a panic would end the process.
 func guarded[T any](ctx context.Context, load func(context.Context) (T, error)) (v T, err error) {
 	defer func() {
@@ -113,7 +114,7 @@ func (c *cache) entry(key string) (e *cached, first bool) {
 	return e, true
 }
 
-// forget empties the cache, because a job was changed.
+// forget empties the cache. It is called after a job was changed, so that pages show the change.
 func (c *cache) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

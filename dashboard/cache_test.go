@@ -15,8 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestWatchersCostOne lets fifty people watch a job for a minute, on pages that refresh every two
-// seconds. Together they cause no more calls than one.
+// TestWatchersCostOne lets fifty viewers watch a job for a minute, on pages that refresh every two
+// seconds. Together they must cause no more calls of the database than one viewer.
 func TestWatchersCostOne(t *testing.T) {
 	testflag.Sequential(t)
 	one, fifty := watched(t, 1), watched(t, 50)
@@ -26,8 +26,8 @@ func TestWatchersCostOne(t *testing.T) {
 	}
 }
 
-// BenchmarkWatchers measures how long many people wait for a job's page that is not in the cache,
-// and counts the calls.
+// BenchmarkWatchers measures how long many concurrent viewers wait for a job's page that is not in
+// the cache, and counts the calls of the database.
 func BenchmarkWatchers(b *testing.B) {
 	w, _ := crowded(b, 20_000)
 	for _, n := range []int{1, 50} {
@@ -52,7 +52,7 @@ func BenchmarkWatchers(b *testing.B) {
 	}
 }
 
-// watched returns how many calls are made while a number of people watch a job for a minute.
+// watched returns the number of calls of the database while n viewers watch a job for a minute.
 func watched(t *testing.T, n int) (calls int64) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newEngine(t)
@@ -66,7 +66,8 @@ func watched(t *testing.T, n int) (calls int64) {
 		time.Sleep(time.Minute)
 		h := dashboard.NewHandler(w.engine, everybody)
 		const every = 2 * time.Second
-		time.Sleep(time.Until(time.Now().Truncate(every).Add(every))) // the cache drops data at such times
+		// the cache drops its data at multiples of this time
+		time.Sleep(time.Until(time.Now().Truncate(every).Add(every)))
 		before, end := w.calls(), time.Now().Add(time.Minute)
 		var group sync.WaitGroup
 		for i := range n {
@@ -91,8 +92,8 @@ func watched(t *testing.T, n int) (calls int64) {
 	return calls
 }
 
-// TestListCostsTheSame watches lists of running jobs for a minute. All jobs are asked how they
-// stand, and a hundred cost about as much as twenty.
+// TestListCostsTheSame watches lists of running jobs for a minute. The dashboard reads the status
+// of each job, but a list of a hundred jobs must cause about as many calls as one of twenty.
 func TestListCostsTheSame(t *testing.T) {
 	testflag.Sequential(t)
 	twenty, hundred := listed(t, 20), listed(t, 100)
@@ -102,8 +103,8 @@ func TestListCostsTheSame(t *testing.T) {
 	}
 }
 
-// listed returns how many calls are made while somebody watches a list of n paused jobs for a
-// minute.
+// listed returns the number of calls of the database while a viewer watches a list of n paused jobs
+// for a minute.
 func listed(t *testing.T, n int) (calls int64) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newEngine(t)

@@ -18,7 +18,7 @@ import (
 const (
 	stripWidth  = 1000
 	stripHeight = 56
-	laneHeight  = 8 // height of the lane below the strip, for single entities
+	laneHeight  = 8 // the height of the area below the strip that has the ranges of single entities
 	markWidth   = 3
 )
 
@@ -39,10 +39,10 @@ type slot struct {
 	Range      int    // the index of the range in the picture
 	To         string // the address of the range's page
 	Text       string
-	// frames of a replay, from 0: the one in which the range was cut off, and the one in which it
-	// was done
+	// frames of a replay, from 0: the first one in which the range exists, and the first one in
+	// which it is done
 	Born, Done int
-	Began      int    // the frame in which the range's page started
+	Began      int    // the first frame in which the range's page has started
 	Final      string // the slot's class in the last frame
 }
 
@@ -69,8 +69,8 @@ func class(by picture.Colour, n int) string {
 	return fmt.Sprint("step", n)
 }
 
-// draw returns the strip of a job's ranges. The same ranges with redacted texts are seen. The
-// shares in the legend agree with the job's progress.
+// draw returns the strip of a job's ranges. The argument seen has the same ranges as p, with
+// redacted texts. The shares in the legend fit the job's progress bar.
 func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour, progress mapper.Progress) strip {
 	classes, names := p.Classes(by)
 	s := strip{Width: stripWidth, Height: stripHeight + laneHeight + 2}
@@ -81,7 +81,7 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour, prog
 			Class: class(by, classes[at.Range])}
 		if r.Alone {
 			if !r.Done.IsZero() && r.State != picture.Failed {
-				continue // it is also in the page that it was in
+				continue // the entity is also in the page in which it first failed, and that page has a rectangle
 			}
 			v.X, v.Y, v.W, v.H = unit(min(at.X, stripWidth-markWidth)), fmt.Sprint(stripHeight+2),
 				fmt.Sprint(markWidth), fmt.Sprint(laneHeight)
@@ -110,7 +110,7 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour, prog
 	}
 	s.Legend = append(s.Legend, key{"failed", "failed", marks})
 	s.First, s.Last = "the first key", "the last key"
-	if len(seen) > 0 && !p.Estimated { // a sample has other ends than the job
+	if len(seen) > 0 && !p.Estimated { // in a sample, the first and last range are not at the ends of the key space
 		s.First = cmp.Or(seen[0].Start, s.First)
 		for i := range seen {
 			if !seen[i].Alone {
@@ -127,12 +127,13 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour, prog
 	return s
 }
 
-// failures is the class of all failed ranges, besides the classes of a colouring.
+// failures is the key of sharesOf's result for failed ranges. It is none of the classes of a
+// colouring.
 const failures = picture.None - 1
 
-// sharesOf returns the percentage of the job's entities in each of n classes, in [picture.None] and
-// in failures. The sum of all percentages is 100. Done and failed ranges together have the
-// percentage that the job's progress bar shows.
+// sharesOf returns which percentage of the job's entities is in each class. The classes are 0 to
+// n-1, [picture.None] and failures. The sum of all percentages is 100. Done and failed ranges
+// together have the percentage that the job's progress bar shows.
 func sharesOf(p *picture.Picture, classes []int, n int, progress mapper.Progress) map[int]int {
 	done, open := make(map[int]float64), make(map[int]float64)
 	sumDone, sumOpen := 0.0, 0.0
@@ -191,13 +192,16 @@ const (
 type chart struct {
 	Width, Height int
 	Path          string
-	Partial       string // the path for the latest moments, whose pages are still under way
-	Top           string // the number at the top of the vertical axis
-	To            string // the length of time that the chart shows
-	Says          string
+	// the SVG path for the latest moments, which may still change because pages of them are
+	// unfinished
+	Partial string
+	Top     string // the number at the top of the vertical axis
+	To      string // the length of time that the chart shows
+	Says    string
 }
 
-// chartOf draws a chart with a step for each moment. The function of returns a moment's number.
+// chartOf draws a chart with one step for each moment. The function of returns the number to draw
+// for a moment.
 func chartOf(all []picture.Moment, of func(picture.Moment) float64) chart {
 	c := chart{Width: chartWidth, Height: chartHeight}
 	most, sum, whole := 0.0, 0.0, 0
@@ -221,7 +225,8 @@ func chartOf(all []picture.Moment, of func(picture.Moment) float64) chart {
 	return c
 }
 
-// steps returns the SVG path of the moments from:to, or "" if there are none.
+// steps returns the SVG path for the moments with the indexes from to to-1, or "" if there are
+// none. The number top is at the top of the chart.
 func steps(all []picture.Moment, from, to int, top float64, of func(picture.Moment) float64) string {
 	if from >= to {
 		return ""
@@ -236,7 +241,8 @@ func steps(all []picture.Moment, from, to int, top float64, of func(picture.Mome
 	return b.String()
 }
 
-// roundUp returns the next greater number with only one digit other than 0, at least 1.
+// roundUp rounds up to a number with only one digit other than 0, such as 300. The result is at
+// least 1.
 func roundUp(f float64) float64 {
 	if f <= 1 {
 		return 1
@@ -245,7 +251,7 @@ func roundUp(f float64) float64 {
 	return digit * math.Ceil(f/digit)
 }
 
-// A branch is a bar for the ranges of one depth.
+// A branch is a bar that shows how many ranges have one depth in the tree of ranges.
 type branch struct {
 	picture.Level
 	X, Width, OpenWidth string // position and widths in percent; the bar is centred

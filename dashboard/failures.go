@@ -20,7 +20,7 @@ type failing struct {
 
 	Job   string `json:"-"`
 	More  string `json:"-"`
-	Retry bool   `json:"-"` // whether the job allows a retry
+	Retry bool   `json:"-"` // whether the job's failures can be retried now
 }
 
 // failures returns the page that lists a job's failures.

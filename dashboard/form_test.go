@@ -25,7 +25,8 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// form returns the body of a post that starts a job of the mapper credit.
+// form returns the body of a POST that starts a job of the mapper credit. The pairs are names and
+// values of inputs that it changes or adds.
 func form(pairs ...string) string {
 	q := url.Values{"mapper": {"credit"}, "kind": {"Account"}, "how": {"all"}, "do": {"start"}, "p.Amount": {"1"}}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -73,8 +74,8 @@ func TestFormParams(t *testing.T) {
 	}
 }
 
-// TestFormRefused posts wrong forms. The page shows the error with the field's name and the inputs,
-// and no job starts.
+// TestFormRefused posts forms with a mistake. The page must show an error with the field's name,
+// keep the inputs, and start no job.
 func TestFormRefused(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -111,12 +112,12 @@ func TestFormRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			code, text := post(t, w.url+"start", q.Encode())
-			if do == "start" { // the form was planned, and has not changed
+			if do == "start" { // the viewer has seen a plan, and has not changed the form since
 				q.Set("planned", "x")
 				code, text = post(t, w.url+"start", q.Encode())
 			}
 			if code == http.StatusOK && do == "plan" || strings.Contains(text, "this is the new plan") {
-				continue // only a start notices this error
+				continue // only a start detects this error, and a plan does not
 			}
 			_, said, _ := strings.Cut(text, `role="alert"`)
 			said, _, _ = strings.Cut(said, "</div>")
@@ -139,8 +140,8 @@ func TestFormRefused(t *testing.T) {
 	}
 }
 
-// planned posts a form to plan its job. It returns the field that proves the plan to the start, and
-// the page.
+// planned posts a form, so that the dashboard plans its job. It returns the field by which a start
+// proves that the viewer has seen the plan, and the page.
 func planned(t *testing.T, url string, entered ...string) (planned, text string) {
 	t.Helper()
 	code, text := post(t, url+"start", form(append([]string{"id", "p", "do", "plan"}, entered...)...))
@@ -155,8 +156,8 @@ func planned(t *testing.T, url string, entered ...string) (planned, text string)
 	return planned, text
 }
 
-// TestPrebuiltForms starts a job of every prebuilt mapper by its form, after the plan. If the job
-// destroys entities, their number is entered, too.
+// TestPrebuiltForms plans and starts a job of every prebuilt mapper by its form. If the job
+// destroys entities, it also enters their number.
 func TestPrebuiltForms(t *testing.T) {
 	testflag.Sequential(t)
 	entered := map[string][]string{
@@ -213,14 +214,14 @@ func TestPrebuiltForms(t *testing.T) {
 		if s, err := job.Status(t.Context()); err != nil || s.Mapper != m || s.State != mapper.StateRunning {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}
-		if err := job.Abort(t.Context()); err != nil { // an erasure needs that no other job is unfinished
+		if err := job.Abort(t.Context()); err != nil { // an erasure requires that all other jobs have ended
 			t.Error(err)
 		}
 	}
 }
 
-// TestPlanBeforeStart checks that a form starts only a job that was planned. If the inputs have
-// changed since, it plans again.
+// TestPlanBeforeStart checks that the form starts a job only after it has shown the plan. If the
+// inputs have changed since the plan, the form plans the job again.
 func TestPlanBeforeStart(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -248,7 +249,8 @@ func TestPlanBeforeStart(t *testing.T) {
 	}
 }
 
-// TestPlanOfEachWay plans and starts a rehearsal, a canary, and the rest.
+// TestPlanOfEachWay plans and starts a rehearsal, a canary (a part of the job that is tried first),
+// and the rest.
 func TestPlanOfEachWay(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -285,7 +287,7 @@ func TestPlanOfEachWay(t *testing.T) {
 }
 
 type (
-	// Odd are parameters of types without an input of their own.
+	// Odd is a struct of parameters whose types have no input of their own.
 	Odd struct {
 		Embedded
 		Map  map[string]int `json:"map,omitempty"`
@@ -302,19 +304,19 @@ type (
 		Dash   string  `json:"-,"` //nolint:staticcheck // the field's name is "-"
 		inner  int
 	}
-	// Pointed has a pointer to parameters.
+	// Pointed embeds parameters by a pointer.
 	Pointed struct {
 		Far string `json:"far,omitempty"`
 	}
-	// Embedded has fields with the names of fields of the outer struct.
+	// Embedded has fields with the same names as fields of the struct that embeds it.
 	Embedded struct {
 		Name Named `json:"name"`
 	}
-	// Named reads texts of its own.
+	// Named is a string type with its own text encoding.
 	Named string
 )
 
-// UnmarshalText reads it.
+// UnmarshalText implements encoding.TextUnmarshaler.
 func (n *Named) UnmarshalText(b []byte) error {
 	if strings.Contains(string(b), "bad") {
 		return fmt.Errorf("%q is a bad name", b)
@@ -323,7 +325,7 @@ func (n *Named) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// TestFormOddParams shows forms for types that are rarely parameters, and for the parameters of the
+// TestFormOddParams fills in forms for parameters of unusual types, and for the parameters of the
 // prebuilt mappers.
 func TestFormOddParams(t *testing.T) {
 	testflag.Sequential(t)
@@ -339,13 +341,13 @@ func TestFormOddParams(t *testing.T) {
 	w.refuses.Store(true)
 	w.putAccounts(t, 1)
 	w.url = w.serve(t, nil)
-	odds := func(pairs ...string) []string { // adds the required fields
+	odds := func(pairs ...string) []string { // returns a form with the required fields and the given ones
 		return append([]string{"p.quoted", "1", "p.small", "1", "p.ratio", "1"}, pairs...)
 	}
 	for _, test := range []struct {
 		mapper  string
 		entered []string
-		want    string // the parameters, or the error
+		want    string // the parameters that the job gets, or a part of the error
 	}{
 		{"odd", []string{"p.name", "ann", "p.map", `{"a": 1}`, "p.any", `[1, "x"]`, "p.deep",
 			`{"name": "b", "quoted": "2", "small": 3, "ratio": 0}`, "p.quoted", "12", "p.small", "-128", "p.bytes",
@@ -391,7 +393,7 @@ func TestFormOddParams(t *testing.T) {
 	_ = Odd{}.inner
 }
 
-// TestBodies posts bodies that no browser sends.
+// TestBodies posts bodies that no browser sends, such as too large or malformed ones.
 func TestBodies(t *testing.T) {
 	w := newEngine(t)
 	h := dashboard.NewHandler(w.engine, everybody)

@@ -27,7 +27,8 @@ func serveOperators(mux *http.ServeMux, engine *mapper.Engine, allow auth.Func) 
 	return nil
 }
 
-// TestServeOperators asks the handlers of the guide, from this machine and from another one.
+// TestServeOperators sends requests to the handlers that docs/guide.md shows, from this machine and
+// from another one.
 func TestServeOperators(t *testing.T) {
 	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		mux := http.NewServeMux()

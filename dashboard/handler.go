@@ -35,7 +35,7 @@ func parse() map[string]*template.Template {
 		"templates/parts.html"))
 	found, err := fs.Glob(files, "templates/*.html")
 	if err != nil {
-		panic(err) // the pattern is wrong
+		panic(err) // impossible: the pattern is a constant
 	}
 	all := make(map[string]*template.Template)
 	for _, file := range found {
@@ -90,14 +90,14 @@ func (s *server) refuse(r *http.Request) func(w http.ResponseWriter, code int, t
 	return func(w http.ResponseWriter, code int, text string) { s.fail(w, r, code, text) }
 }
 
-// An answer is the content of a page, which write sends as HTML or as JSON.
+// An answer is the content of a page. The method write sends it as HTML or as JSON.
 type answer struct {
 	code     int // the HTTP status; 0: 200
 	template string
 	title    string
 	live     bool // whether the page refreshes itself
 	body     any
-	to       string // the address to which a browser is redirected; not used in JSON
+	to       string // the address to which the browser is redirected; ignored in JSON
 }
 
 // Limits of a request's body: the time in which it must arrive, and its size in bytes.
@@ -121,9 +121,10 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	if strings.HasSuffix(r.URL.Path, "/") {
 		name = ""
 	}
-	if r.URL.Path == "" { // http.StripPrefix has taken all of it
+	if r.URL.Path == "" { // http.StripPrefix has removed the whole path
 		name = ""
-		if to, _, _ := strings.Cut(r.RequestURI, "?"); !strings.HasSuffix(to, "/") { // the links need a slash
+		// the relative links in pages need a slash at the end of the address
+		if to, _, _ := strings.Cut(r.RequestURI, "?"); !strings.HasSuffix(to, "/") {
 			s.write(w, r, &answer{to: path.Base(to) + "/"})
 			return
 		}
@@ -163,8 +164,9 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	s.write(w, r, a)
 }
 
-// told returns the HTTP status of an error, and the text that a page shows. The text of an internal
-// error may have secrets. So told logs the error with a random ID, and the page shows only the ID.
+// told returns the HTTP status for an error, and the text that a page shows. The text of an
+// internal error may contain secrets, so told logs it with a random ID, and returns a text with
+// only the ID.
 func (s *server) told(r *http.Request, err error) (code int, text string) {
 	if code = codeOf(err); code != http.StatusInternalServerError {
 		return code, s.said(err)
@@ -183,8 +185,8 @@ func codeOf(err error) int {
 	return operator.Code(err)
 }
 
-// page returns the functions that answer GET (shows) and POST (does) requests for a page. If the
-// page has no such request, the function is nil.
+// page returns the functions that answer requests for the page with a name: shows for GET, and does
+// for POST. A function is nil if the page does not have the method.
 func (s *server) page(name string) (shows, does func(*http.Request, url.Values) (*answer, error)) {
 	switch name {
 	case "":
@@ -220,7 +222,8 @@ func (s *server) parameters(w http.ResponseWriter, r *http.Request) (url.Values,
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return q, nil
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // a test's has no connection
+	// the error is ignored: a test's request has no connection
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	if err := r.ParseMultipartForm(maxBody); err != nil && !errors.Is(err, http.ErrNotMultipart) {
 		return nil, operator.BadRequest("the form can't be read: " + err.Error())
@@ -258,12 +261,12 @@ type page struct {
 	At       string // the name of the page's template
 	Live     bool
 	ReadOnly bool
-	Did      string // a text about the action that was just done
+	Did      string // a message about the action that the viewer has just carried out
 	Body     any
 }
 
-// did returns the text to show after an action. For any other name it returns "", because anybody
-// can write the name into a URL.
+// did returns the message to show after an action. The action's name comes from the URL, where
+// anybody can write any text. If the name is unknown, did returns "".
 func did(name string) string {
 	if name == "start" {
 		return "The job is started."
@@ -274,8 +277,8 @@ func did(name string) string {
 	return ""
 }
 
-// write writes an answer. It fills a buffer first, so that an error does not come in the middle of
-// a page.
+// write sends an answer. It renders the page into a buffer first, so that an error can't occur in
+// the middle of the page.
 func (s *server) write(w http.ResponseWriter, r *http.Request, a *answer) {
 	var b bytes.Buffer
 	h := w.Header()
@@ -307,20 +310,20 @@ func (s *server) write(w http.ResponseWriter, r *http.Request, a *answer) {
 	if a.code != 0 {
 		w.WriteHeader(a.code)
 	}
-	_, _ = w.Write(b.Bytes()) // the client may have gone
+	_, _ = w.Write(b.Bytes()) // an error means that the client is gone
 }
 
-// A failure is the form of an error in an answer.
+// A failure is the JSON of an answer to a request that failed.
 type failure struct {
 	Error string `json:"error"`
 	Code  int    `json:"-"`
 }
 
-// fail answers with an error.
+// fail answers a request with an error, as a page or as JSON.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, code int, text string) {
 	s.write(w, r, &answer{code: code, template: "error", title: http.StatusText(code),
 		body: failure{Error: text, Code: code}})
 }
 
-// An svg is an SVG image.
+// An svg is an answer's body that is an SVG image.
 type svg []byte

@@ -12,7 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestMounted mounts the pages in all possible ways, and checks that each link leads to a page.
+// TestMounted mounts the dashboard at several paths, with and without http.StripPrefix, and checks
+// that each link leads to a page.
 func TestMounted(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)

@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// elements returns the elements of a page.
+// elements parses a page, and returns all its HTML elements.
 func elements(t *testing.T, page string) (all []*html.Node) {
 	t.Helper()
 	root, err := html.Parse(strings.NewReader(page))
@@ -49,7 +49,8 @@ func attribute(n *html.Node, name string) string {
 	return ""
 }
 
-// everyPage follows all links, and returns the texts of all pages by their addresses.
+// everyPage follows all links of the dashboard, and returns the texts of the pages by their
+// addresses.
 func everyPage(t *testing.T, w *world) map[string]string {
 	t.Helper()
 	texts, queue := make(map[string]string), []string{w.url}
@@ -112,7 +113,7 @@ func everything(t *testing.T, w *world) map[string]datastore.PropertyList {
 }
 
 // TestGetChangesNothing follows every link on the pages of a paused job, of a job with failures,
-// and of a succeeded job. The database is unchanged.
+// and of a succeeded job. The database must stay unchanged.
 func TestGetChangesNothing(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -126,7 +127,7 @@ func TestGetChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	settled := everything(t, w)
-	for begun := time.Now(); ; { // wait until pages under way have ended
+	for begun := time.Now(); ; { // wait until the pages that still run have committed
 		time.Sleep(500 * time.Millisecond)
 		now := everything(t, w)
 		if reflect.DeepEqual(now, settled) {
@@ -146,7 +147,7 @@ func TestGetChangesNothing(t *testing.T) {
 			t.Errorf("no link leads to %s", name)
 		}
 	}
-	// addresses that a viewer may type
+	// Also get addresses to which no link leads.
 	for _, verb := range []string{"pause", "resume", "abort", "retry", "undo", "clean-up", "move", "verify", "rate"} {
 		for _, id := range []string{"good", "bad", "waits"} {
 			get(t, w.url+"act?do="+verb+"&confirmed=yes&rate=1&id="+id, "")
@@ -169,7 +170,7 @@ func keysOf(m map[string]string) func(yield func(string) bool) {
 	}
 }
 
-// hostile are texts that would do harm if a page contained them unescaped.
+// hostile are texts that would execute a script or change the page if it contained them unescaped.
 var hostile = []string{
 	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `javascript:alert(1)`, "' onmouseover='alert(1)",
 	"</style><style>*{display:none}</style>",
@@ -177,9 +178,9 @@ var hostile = []string{
 	"]]><svg onload=alert(1)>",
 }
 
-// TestHostile uses hostile names, keys, errors, parameters, reasons, callers and counters. No page
-// has an element, an attribute or an address from them. Characters that change the direction of
-// text are shown, and have no effect.
+// TestHostile uses hostile texts as names, keys, errors, parameters, reasons, callers and counters.
+// No page may get an element, an attribute or an address from them. Characters that change the
+// direction of text must be shown, and have no effect.
 func TestHostile(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, &dashboard.Options{Allow: func(*http.Request) (string, error) {
@@ -196,7 +197,7 @@ func TestHostile(t *testing.T) {
 	w.fails.Store(true)
 	for i, text := range hostile {
 		w.error.Store(text)
-		params, err := json.Marshal(TextParams{Amount: 1, Note: mapperName(text), Extra: Extra{Tags: []string{text}}})
+		params, err := json.Marshal(TextParams{Amount: 1, Note: counterName(text), Extra: Extra{Tags: []string{text}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +214,7 @@ func TestHostile(t *testing.T) {
 		}
 	}
 	texts := everyPage(t, w)
-	for _, text := range hostile { // pages show parameters of requests, too
+	for _, text := range hostile { // pages also show parameters of requests
 		for _, at := range []string{"?name=", "?state=", "?mapper=", "?cursor=", "job?id=", "job?id=job0&colour=",
 			"range?job=job0&range=", "failures?id=job0&cursor=", "replay?id=job0&frame=", "start?mapper=",
 			"act?id=job0&do=", "act?do=abort&id=", "x/", "?did="} {
@@ -243,15 +244,17 @@ func TestHostile(t *testing.T) {
 	t.Logf("%d pages", len(texts))
 }
 
-// mapperName shortens a text to the limit of a counter's name.
-func mapperName(text string) string { return text[:min(len(text), 100)] }
+// counterName shortens a text to the maximum length of a counter's name.
+func counterName(text string) string { return text[:min(len(text), 100)] }
 
-// checkHarmless checks that a page contains no element, attribute or address from a hostile text.
+// checkHarmless checks that the page at an address contains no element, attribute or address from a
+// hostile text.
 func checkHarmless(t *testing.T, at, text string) {
 	t.Helper()
 	for _, n := range elements(t, text) {
 		said := attribute(n, "title") + attribute(n, "aria-label")
-		for c := n.FirstChild; c != nil && n.Data != "textarea"; c = c.NextSibling { // it shows what was typed
+		// skip a textarea, which shows what the viewer has typed
+		for c := n.FirstChild; c != nil && n.Data != "textarea"; c = c.NextSibling {
 			if c.Type == html.TextNode {
 				said += c.Data
 			}

@@ -32,17 +32,18 @@ type view struct {
 	Levels    []picture.Level       `json:"levels"`
 	Pages     picture.Pages         `json:"pages"`
 
-	Standing     standing         `json:"-"`
-	Undoes       string           `json:"-"` // the ID of the job that this undo undoes; empty: the job is no undo
-	Rehearsed    bool             `json:"-"`
-	Name         string           `json:"-"` // the name of the mapper; for a rehearsal, the rehearsed one's
+	Standing  standing `json:"-"`
+	Undoes    string   `json:"-"` // the ID of the job that this undo undoes; empty: the job is no undo
+	Rehearsed bool     `json:"-"`
+	// the name of the mapper; for a rehearsal, the name of the rehearsed mapper
+	Name         string           `json:"-"`
 	Strip        strip            `json:"-"`
 	Chosen       picture.Colour   `json:"-"`
 	Colours      []picture.Colour `json:"-"`
 	Rates        chart            `json:"-"`
 	Busy         chart            `json:"-"`
 	Tree         []branch         `json:"-"`
-	Alone        int64            `json:"-"` // number of ranges that are single entities, which Tree leaves out
+	Alone        int64            `json:"-"` // number of ranges of single entities, which Tree leaves out
 	Notable      []ranged         `json:"-"`
 	Verbs        []verb           `json:"-"`
 	Logs         string           `json:"-"`
@@ -63,10 +64,11 @@ type setting struct{ Name, Value string }
 const (
 	moments      = 60 // number of moments in a chart
 	manyNotable  = 12
-	manyCounters = 200 // largest number of counters that a page shows
+	manyCounters = 200 // largest number of counters on a page
 )
 
-// id returns the ID of a job or range in a parameter. It returns an error if the text can't be one.
+// id returns the ID of a job or range in the parameter name. It returns an error if the text can't
+// be an ID.
 func id(q url.Values, name string) (string, error) {
 	if id := q.Get(name); id != "" {
 		return id, nil
@@ -117,7 +119,8 @@ func (s *server) job(r *http.Request, q url.Values) (*answer, error) {
 		live: !l.status.State.Ended() || l.status.CleaningUp || undo != nil && !undo.State.Ended()}, nil
 }
 
-// view returns the data of a job's page. The status of the job that undoes it is undo, or nil.
+// view returns the data of a job's page. The argument undo is the status of the job that undoes it,
+// or nil.
 func (s *server) view(st, undo *mapper.Status, p *picture.Picture, chosen picture.Colour) (*view, error) {
 	shown, err := s.statusOf(st)
 	if err != nil {
@@ -162,7 +165,7 @@ func (s *server) view(st, undo *mapper.Status, p *picture.Picture, chosen pictur
 	return v, err
 }
 
-// settingsOf lists settings by their names in JSON.
+// settingsOf returns a job's settings with their names in JSON.
 func settingsOf(o mapper.StartOptions) (all []setting, err error) {
 	encoded, err := json.Marshal(o)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// TestKindsOfJobs shows a rehearsal, an undo, and jobs over several kinds and namespaces, sharded
-// by a property, without entities, and without records.
+// TestKindsOfJobs shows the pages of unusual jobs, such as a rehearsal, an undo, a job over several
+// kinds and namespaces, and one whose records are deleted.
 func TestKindsOfJobs(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -57,13 +57,13 @@ func TestKindsOfJobs(t *testing.T) {
 	}
 	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		if p, err := picture.Of(t.Context(), w.client, "gone"); err != nil || len(p.Ranges) == 0 {
-			break // until the next sweep, the status says that the clean-up runs
+			break // until the next sweep, the status says that the clean-up still runs
 		}
 		if time.Since(begun) > testflag.Patience {
 			t.Fatal("it is not cleaned up")
 		}
 	}
-	w.url = w.serve(t, nil) // a new dashboard has nothing in its cache
+	w.url = w.serve(t, nil) // a new dashboard, whose cache is empty
 	for at, want := range map[string][]string{
 		"job?id=undo-done": {"299 entities restored", "1 not restored", "left?id=undo-done", "the undo of <a",
 			"stand-held"},

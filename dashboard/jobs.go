@@ -24,21 +24,22 @@ import (
 // A row is the line of a job in the list of jobs.
 type row struct {
 	mapper.JobInfo
-	Phase    mapper.Phase     `json:"phase,omitempty"` // the job's phase; empty if the job has ended
-	Why      string           `json:"why,omitempty"`
-	Asked    bool             `json:"-"`                  // whether the numbers are known
-	Progress *mapper.Progress `json:"progress,omitempty"` // the job's progress; nil if the job has ended
-	Strip    *miniStrip       `json:"-"`                  // the job's strip; nil: nothing is known about it
+	Phase mapper.Phase `json:"phase,omitempty"` // empty if the job has ended
+	Why   string       `json:"why,omitempty"`
+	// whether the numbers of the job are known, from its record or its status
+	Asked    bool             `json:"-"`
+	Progress *mapper.Progress `json:"progress,omitempty"` // nil if the job has ended
+	Strip    *miniStrip       `json:"-"`                  // a small picture of the job; nil: unknown
 }
 
 // A list is the data of the page that lists jobs.
 type list struct {
 	Jobs     []row  `json:"jobs"`
 	Next     string `json:"next,omitempty"`
-	Searched int    `json:"searched,omitempty"` // number of jobs whose IDs were compared with the filter's name
+	Searched int    `json:"searched,omitempty"` // number of jobs that were compared with the name in the filter
 
-	// Counts has the number of jobs in each state. They satisfy all filters, except those by state
-	// and name. It is empty if the database can't count.
+	// Counts has the number of jobs in each state. It ignores the filter's state and name. It is
+	// empty if the database can't count.
 	Counts map[mapper.State]int64 `json:"counts,omitempty"`
 
 	Filter  filter   `json:"-"`
@@ -46,8 +47,8 @@ type list struct {
 	States  []tab    `json:"-"`
 	Columns []column `json:"-"`
 	Legend  []key    `json:"-"` // the legend of the rows' strips
-	More    string   `json:"-"` // the address of the next page
-	Verbs   []verb   `json:"-"` // actions for several jobs
+	More    string   `json:"-"` // the address of the next page of the list
+	Verbs   []verb   `json:"-"` // the actions that can be applied to several jobs at once
 }
 
 // A tab is a link to the list of jobs in one state.
@@ -59,7 +60,7 @@ type tab struct {
 	Here    bool
 }
 
-// A column is the heading of a column of the list, with a link that sorts by it.
+// A column is the heading of a column of the list, with a link that sorts the list by this column.
 type column struct {
 	Name, To, Class string
 	Here            bool
@@ -68,14 +69,14 @@ type column struct {
 // A filter says which jobs the list has, and in which order.
 type filter struct {
 	State, Mapper, Name string
-	From, Before        string // the texts that were entered
-	Sort                string // a key of orders; empty: the newest job first
+	From, Before        string // as the viewer has entered them
+	Sort                string // the name of an order in the map orders; empty: the newest job first
 	All                 bool
 
 	from, before time.Time
 }
 
-// Set reports whether the filter may leave out jobs.
+// Set reports whether the filter has any condition.
 func (f filter) Set() bool {
 	return f.State != "" || f.Mapper != "" || f.Name != "" || f.From != "" || f.Before != ""
 }
@@ -85,7 +86,7 @@ func (s *server) filterOf(q url.Values) (f filter, err error) {
 	f = filter{State: q.Get("state"), Mapper: q.Get("mapper"), Name: strings.TrimSpace(q.Get("name")),
 		From: strings.TrimSpace(q.Get("from")), Before: strings.TrimSpace(q.Get("before")), Sort: q.Get("sort"),
 		All: s.AllQueues}
-	if said := q["all"]; len(said) > 0 { // the form says false, and then true if its box is checked
+	if said := q["all"]; len(said) > 0 { // the form sends false, and then also true if its box is checked
 		f.All = said[len(said)-1] == "true"
 	}
 	if f.from, err = moment(f.From); err == nil {
@@ -113,7 +114,8 @@ func moment(text string) (t time.Time, err error) {
 		text))
 }
 
-// to returns the address of the list with one parameter of the filter replaced.
+// to returns the address of the list whose filter differs in one parameter: the parameter name has
+// the given value.
 func (f filter) to(name, value string) string {
 	q := make(url.Values)
 	for n, v := range map[string]string{"state": f.State, "mapper": f.Mapper, "name": f.Name, "from": f.From,
@@ -126,8 +128,8 @@ func (f filter) to(name, value string) string {
 	return "./?" + q.Encode()
 }
 
-// options returns the part of the filter that [mapper.Engine.JobsPage] can apply: without name and
-// order.
+// options returns the conditions of the filter that [mapper.Engine.JobsPage] applies. The dashboard
+// applies the name and the order.
 func (f filter) options() *mapper.JobsOptions {
 	return &mapper.JobsOptions{State: mapper.State(f.State), Mapper: f.Mapper, AllQueues: f.All, StartedFrom: f.from,
 		StartedBefore: f.before}
@@ -138,7 +140,7 @@ func (f filter) key() string {
 	return fmt.Sprintf("%q", []string{f.State, f.Mapper, f.From, f.Before, strconv.FormatBool(f.All)})
 }
 
-// orders are the orders of the list other than by start time.
+// orders has a comparison of rows for each order of the list, except the order by start time.
 var orders = map[string]func(a, b row) int{
 	"id":       func(a, b row) int { return cmp.Compare(a.ID, b.ID) },
 	"state":    func(a, b row) int { return cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)) },
@@ -147,16 +149,16 @@ var orders = map[string]func(a, b row) int{
 	"cost":     func(a, b row) int { return cmp.Compare(b.Dollars, a.Dollars) },
 }
 
-// Limits of the list. If a page has many running jobs, up to manyStatuses statuses are read in each
-// time of freshness, and manyAtOnce at the same time.
+// Limits of the list. On a page with many running jobs, up to manyStatuses statuses are read in
+// each interval of length freshness, and up to manyAtOnce of them concurrently.
 const (
 	manyStatuses = 20
 	manyAtOnce   = 8
-	manyRows     = 100 // number of jobs on a page
-	manyPages    = 5   // number of pages that are searched for a name
+	manyRows     = 100 // number of jobs on a page of the list
+	manyPages    = 5   // number of pages of jobs that are searched for a name
 )
 
-// How long the cache keeps the status of an ended job, and numbers of jobs.
+// How long the cache keeps the status of an ended job, and the numbers of jobs in each state.
 const (
 	endedFresh  = time.Minute
 	countsFresh = 10 * time.Second
@@ -200,7 +202,7 @@ func (s *server) jobs(r *http.Request, q url.Values) (*answer, error) {
 	return &answer{template: "jobs", title: "Jobs", live: live, body: l}, nil
 }
 
-// tabs returns a link for each state.
+// tabs returns a link to the list of jobs in each state.
 func (l *list) tabs() (all []tab) {
 	sum := int64(0)
 	for _, n := range l.Counts {
@@ -230,8 +232,8 @@ func (f filter) columns() (all []column) {
 	return all
 }
 
-// counts returns the number of jobs in each state, from the cache or from the database. The jobs
-// satisfy the filter, except its state and name.
+// counts returns the number of jobs in each state, from the cache or from the database. It ignores
+// the filter's state and name.
 func (s *server) counts(ctx context.Context, f filter) (map[mapper.State]int64, error) {
 	f.State, f.Name = "", ""
 	return kept(ctx, &s.cache, "counts\x00"+f.key(), countsFresh,
@@ -257,7 +259,7 @@ func (s *server) counts(ctx context.Context, f filter) (map[mapper.State]int64, 
 
 // list reads a page of the jobs that a filter selects.
 func (s *server) list(ctx context.Context, f filter, cursor string) (*list, error) {
-	l := &list{Jobs: []row{}} // an empty list is no null
+	l := &list{Jobs: []row{}} // not nil, so that an empty list is [] in JSON
 	for range manyPages {
 		p, err := shared(ctx, &s.cache, "jobs\x00"+f.key()+cursor, func(ctx context.Context) (p struct {
 			jobs []mapper.JobInfo
@@ -289,8 +291,8 @@ func (s *server) list(ctx context.Context, f filter, cursor string) (*list, erro
 }
 
 // statuses reads the statuses of jobs whose records do not have all numbers, and adds them to the
-// rows. If there are many running jobs, their statuses stay longer in the cache, so that they do
-// not cost more. If a job was just cleaned up, its row stays unchanged.
+// rows. If there are many running jobs, their statuses stay longer in the cache, so that a longer
+// list causes no more reads. The row of a job that was just deleted stays unchanged.
 func (s *server) statuses(ctx context.Context, rows []row) error {
 	live := 0
 	for i := range rows {
@@ -331,14 +333,14 @@ func (s *server) statuses(ctx context.Context, rows []row) error {
 	return group.Wait()
 }
 
-// status returns the status of a job, which may come from the cache.
+// status returns the status of a job, from the cache or from the database.
 func (s *server) status(ctx context.Context, id string) (*mapper.Status, error) {
 	return shared(ctx, &s.cache, "status\x00"+id,
 		func(ctx context.Context) (*mapper.Status, error) { return s.engine.Job(id).Status(ctx) })
 }
 
-// glance returns the status of a job and its strip, both from the same reads. They may come from
-// the cache, for the time fresh.
+// glance returns the status of a job and its strip, made from the same reads. They may come from
+// the cache, which keeps them for the time fresh.
 func (s *server) glance(ctx context.Context, id string, fresh time.Duration) (*mapper.Status, *miniStrip, error) {
 	type glance struct {
 		status *mapper.Status
@@ -358,7 +360,7 @@ func (s *server) glance(ctx context.Context, id string, fresh time.Duration) (*m
 	return g.status, g.strip, err
 }
 
-// Done returns about which share of the job's entities is done.
+// Done returns the job's progress: the estimated share of entities that are done.
 func (r row) Done() mapper.Progress {
 	if r.Progress != nil {
 		return *r.Progress
@@ -369,17 +371,18 @@ func (r row) Done() mapper.Progress {
 // Runs reports whether the job is running and its progress is known.
 func (r row) Runs() bool { return r.Progress != nil && r.State == mapper.StateRunning }
 
-// Succeeded reports whether the job has ended with all entities processed or recorded as failures.
+// Succeeded reports whether the job has ended, and has processed all entities or recorded them as
+// failures.
 func (r row) Succeeded() bool { return succeeded(r.State) }
 
 // Undoes reports whether the job is an undo, which processes the pages of another job.
 func (r row) Undoes() bool { return operator.Undoes(&mapper.Status{Mapper: r.Mapper}) }
 
-// Took returns how long a job took that has ended.
+// Took returns how long a job took. The job must have ended.
 func (r row) Took() time.Duration { return r.Ended.Sub(r.Created) }
 
-// Says returns a text: the job's error, or why it is not faster. It leaves out names that the row
-// shows already.
+// Says returns the job's error, or the reason why it is not faster. It removes names from the text
+// that the row already shows.
 func (r row) Says() string {
 	text := strings.ReplaceAll(cmp.Or(r.Why, r.Error), "job "+r.ID+": ", "")
 	if r.UndoneBy != "" {

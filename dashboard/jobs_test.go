@@ -20,8 +20,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// TestList lists more jobs than those whose statuses are read. For the others the list shows only
-// known facts. The test finds jobs by state, mapper and name.
+// TestList lists so many jobs that the dashboard does not read the statuses of all. For the others
+// the list must show only facts from the jobs' records. The test also finds jobs by state, mapper
+// and name.
 func TestList(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 50)
@@ -62,8 +63,9 @@ func TestList(t *testing.T) {
 	}
 }
 
-// cells returns the strip of a job in a list. Each cell is the first letter of its state, in upper
-// case if an entity of the cell has failed. Says is the text for a screen reader.
+// cells returns a letter for each cell of a job's strip in the list. The letter is the first one of
+// the cell's state, in upper case if an entity of the cell has failed. The result says is the
+// strip's text for screen readers.
 func cells(t *testing.T, page, job string) (cells, says string) {
 	t.Helper()
 	_, row, found := strings.Cut(page, `href="job?id=`+job+`"`)
@@ -83,7 +85,7 @@ func cells(t *testing.T, page, job string) (cells, says string) {
 					t.Errorf("cell %d of %s is %c, and %s", i, job, drawn[i], path[1])
 				case whole:
 					drawn[i] = path[1][0]
-				default: // a mark at the bottom
+				default: // the mark of failed entities, at the bottom
 					drawn[i] &^= 'a' - 'A'
 				}
 			}
@@ -92,8 +94,8 @@ func cells(t *testing.T, page, job string) (cells, says string) {
 	return string(drawn), html.UnescapeString(svg[1])
 }
 
-// TestStrips lists jobs in several states. The strip of each shows where it is done, and where
-// entities have failed.
+// TestStrips lists jobs in several states. Each job's strip must show which parts of its key space
+// are done, and where entities have failed.
 func TestStrips(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 2000)
@@ -119,7 +121,7 @@ func TestStrips(t *testing.T) {
 	_, page := get(t, w.url, "")
 	for _, test := range []struct{ job, cells, says string }{
 		{"good", "^d{100}$", "^2,000 done, 0 failed$"},
-		{"closed", "^d{99}f$", "^1,980 done, 20 failed$"}, // its record does not say where
+		{"closed", "^d{99}f$", "^1,980 done, 20 failed$"}, // the record does not say where entities have failed
 		{"half", "^[dpsDPS]*$", "^[3-9][0-9]% done, ([0-9]+% slow, )?[1-5][0-9]% pending, [0-9]+ failed$"},
 		{"waits", "^p{100}$", "^0% done, 100% pending, 0 failed$"},
 	} {
@@ -154,8 +156,8 @@ func TestStrips(t *testing.T) {
 	}
 }
 
-// TestStripsCostNothing compares what a strip costs with what the status of its job costs, which a
-// list reads anyway.
+// TestStripsCostNothing checks that a strip in the list needs no calls of the database beyond the
+// ones for the job's status, which the list reads anyway.
 func TestStripsCostNothing(t *testing.T) {
 	testflag.Sequential(t)
 	cost := func(w *world, read func() error) billing.Usage {
@@ -186,8 +188,8 @@ func TestStripsCostNothing(t *testing.T) {
 	}
 }
 
-// TestTampered shows a job one of whose records is not as it should be: that is an error of the
-// request, and not the end of the process.
+// TestTampered shows a job with a damaged record. The request must fail with an error, and not end
+// the process.
 func TestTampered(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 200)

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// names returns the names of the members of JSON, with dots for inner ones. For an array it returns
-// the names in its first element.
+// names returns the names of all members in JSON, with dots between nested names. For an array it
+// returns the names in its first element.
 func names(v any, prefix string) (all []string) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -31,7 +31,8 @@ func names(v any, prefix string) (all []string) {
 	return all
 }
 
-// TestJSON checks the names on which programs rely, in answers to both ways to request JSON.
+// TestJSON checks the names in JSON that package documentation promises to keep. It requests JSON
+// by a header and by a parameter.
 func TestJSON(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)

@@ -14,7 +14,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// tree returns the roles and names of the page's nodes, as a screen reader gets them.
+// tree returns the roles and names in the page's accessibility tree, as a screen reader gets them.
 func (b *browser) tree() (all []string) {
 	b.Helper()
 	found, err := chromedp.Call(b.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
@@ -47,8 +47,8 @@ func (b *browser) tree() (all []string) {
 	return all
 }
 
-// TestScreenReader reads the list and a job as a screen reader does. The state, the reason and the
-// progress come before the numbers, and each control has a name of its own.
+// TestScreenReader reads the list and a job's page as a screen reader does. The state, the reason
+// and the progress must come before the numbers, and each control must have a unique name.
 func TestScreenReader(t *testing.T) {
 	chromium(t)
 	t.Parallel()
@@ -77,7 +77,7 @@ func TestScreenReader(t *testing.T) {
 	} {
 		b.open(w.url + page)
 		all := b.tree()
-		for _, one := range want { // the page has them in this order
+		for _, one := range want { // the page must have them in this order
 			i := slices.IndexFunc(all, func(s string) bool { return matches(one, s) })
 			if i < 0 {
 				t.Errorf("%q: there is no %s, or not in its order, in:\n%s", page, one, strings.Join(all, "\n"))
@@ -92,7 +92,7 @@ func TestScreenReader(t *testing.T) {
 	}
 }
 
-// matches reports whether a text has the parts of a pattern between its stars.
+// matches reports whether a text contains the parts of a pattern between its stars, in order.
 func matches(pattern, text string) bool {
 	for i, part := range strings.Split(pattern, "*") {
 		at := strings.Index(text, part)
@@ -104,8 +104,8 @@ func matches(pattern, text string) bool {
 	return true
 }
 
-// TestKeyboard controls a job by the keyboard alone. Each stop of the tab key shows where it is,
-// and a range of the strip is one arrow away from the next.
+// TestKeyboard controls a job by the keyboard alone. The page must show which element has the
+// focus. The arrow keys must move from one range of the strip to the next.
 func TestKeyboard(t *testing.T) {
 	chromium(t)
 	t.Parallel()

@@ -21,8 +21,8 @@ var labels = map[string]string{
 	"move": "Move to this service", "retry": "Retry failures", "failures": "Failures",
 }
 
-// inputs has the name of a form's input for each setting, by the setting's name in JSON. It has
-// only settings for which the two names differ.
+// inputs has the name of the form's input for each setting whose input is not called like the
+// setting. The keys are the settings' names in JSON.
 var inputs = map[string]string{
 	"rate.entities": "rate", "entities": "rate", "rate.writes": "writes", "rate.calls": "calls",
 	"rate.ramp": "ramp", "for_ns": "for",
@@ -31,8 +31,8 @@ var inputs = map[string]string{
 	"end": "filters", "ancestor": "filters",
 }
 
-// where lists the texts with which errors start that name a package or an action. Pages remove
-// them, because they show the action themselves.
+// where lists prefixes of errors that name a package or an action. Pages remove them, because they
+// already show which action has failed.
 var where = []string{"mapper: ", "picture: ", "status: ", "history: ", "jobs: ", "causes: ", "pause: ", "resume: ",
 	"abort: ", "retry: ", "undo: ", "start: ", "plan: ", "bad arguments: "}
 

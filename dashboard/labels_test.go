@@ -9,7 +9,7 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestLabels checks that errors name inputs by their labels.
+// TestLabels checks that errors call the form's inputs by their labels.
 func TestLabels(t *testing.T) {
 	t.Parallel()
 	var all strings.Builder

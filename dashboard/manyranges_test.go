@@ -17,8 +17,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// manyRanges adds n ranges to a running job. A tenth of them are open, and some are failures. They
-// are copies of the root's record with other IDs, spread over the key space. It returns the IDs.
+// manyRanges adds n records of ranges to a running job, and returns their IDs. They are copies of
+// the first range's record with other IDs, spread over the key space. A tenth of them are open, and
+// some are failures.
 func manyRanges(t testing.TB, w *world, job string, n int) (ids []string) {
 	t.Helper()
 	var found []datastore.PropertyList
@@ -75,10 +76,10 @@ func manyRanges(t testing.TB, w *world, job string, n int) (ids []string) {
 	return ids
 }
 
-// everybody are the options of a dashboard that allows all requests.
+// everybody are options that allow all requests.
 var everybody = &dashboard.Options{Allow: func(*http.Request) (string, error) { return "", nil }}
 
-// crowded returns a world with a running job that has n ranges, and their IDs.
+// crowded returns a world with a running job that has n ranges, and the IDs of the ranges.
 func crowded(t testing.TB, n int) (w *world, ids []string) {
 	t.Helper()
 	w = newEngine(t)
@@ -89,7 +90,7 @@ func crowded(t testing.TB, n int) (w *world, ids []string) {
 	return w, ids
 }
 
-// crowdedPages are the pages of a job with many ranges.
+// crowdedPages returns the addresses of the pages about the job with many ranges.
 func crowdedPages(ids []string) []string {
 	return []string{"/", "/?name=many", "/job?id=many", "/job?id=many&colour=pace", "/job?id=many&format=json",
 		"/failures?id=many", "/replay?id=many", "/replay.svg?id=many", "/range?job=many&range=" + ids[0],
@@ -111,19 +112,19 @@ func TestManyRanges(t *testing.T) {
 	w, ids := crowded(t, n)
 	for _, at := range crowdedPages(ids) {
 		for _, first := range []bool{true, false} {
-			h := dashboard.NewHandler(w.engine, everybody) // its cache is empty
+			h := dashboard.NewHandler(w.engine, everybody) // a new dashboard, whose cache is empty
 			before, begun := w.calls(), time.Now()
 			rec := httptest.NewRecorder()
 			h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, at, nil))
 			took, made := time.Since(begun), w.calls()-before
 			most := int64(12)
 			if at == "/" || strings.HasPrefix(at, "/?") {
-				most += 6 // the counts of the states
+				most += 6 // for counting the jobs in each state
 			}
 			if rec.Code != http.StatusOK || made > most {
 				t.Errorf("%s: %d, %d calls", at, rec.Code, made)
 			}
-			if !first { // the embedded Datastore has built its indexes
+			if !first { // the first time, the emulated Datastore builds its indexes
 				t.Logf("%-28s %3d calls, %7.1f ms, %6.1f kB", at[:min(len(at), 28)], made,
 					float64(took.Microseconds())/1000, float64(rec.Body.Len())/1000)
 			}
@@ -149,7 +150,7 @@ func BenchmarkPages(b *testing.B) {
 					b.Fatal(rec.Code)
 				}
 			}
-			look() // the embedded Datastore builds an index when it is first used
+			look() // the emulated Datastore builds an index when it is first used
 			for b.Loop() {
 				look()
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// Sizes of the strip of a job in the list, in units of its SVG image.
+// Sizes of a miniStrip, in units of its SVG image.
 const (
 	miniCells  = 100 // number of cells, each one unit wide
 	miniHeight = 16
@@ -23,13 +23,13 @@ const (
 type miniStrip struct {
 	Width, Height int
 	Paths         []miniPath
-	Says          string // a description in words
+	Says          string // a description of the picture in words
 }
 
-// A miniPath is the drawing of all cells with the same colour.
+// A miniPath draws all cells with the same colour.
 type miniPath struct{ Class, D string }
 
-// miniStates are the states that a cell may have, in the order in which the description has them.
+// miniStates are the states that a cell may have, in their order in the description.
 var miniStates = []picture.State{picture.Done, picture.Slow, picture.Running, picture.Pending, picture.Failed}
 
 // miniOf returns the strip of a job from its picture and its status. It returns nil if the picture
@@ -85,10 +85,10 @@ func cellsOf(p *picture.Picture) (states []picture.State, failed []bool) {
 	failed = make([]bool, miniCells)
 	for _, at := range p.Slots(miniCells) {
 		r := &p.Ranges[at.Range]
-		entities := max(1e-3, float64(r.Entities)*r.Weight) // pages without entities have a place, too
+		entities := max(1e-3, float64(r.Entities)*r.Weight) // give a page without entities a width, too
 		first := min(miniCells-1, int(at.X))
 		switch {
-		case r.Alone && r.State == picture.Failed: // its place is at the end of its page
+		case r.Alone && r.State == picture.Failed: // its mark is at the end of the page in which it failed
 			last := max(0, min(miniCells, int(math.Ceil(at.X)))-1)
 			failed[last] = true
 			shares[last][picture.Failed] += entities
@@ -123,8 +123,8 @@ func newMini(states []picture.State, failed []bool, says string) *miniStrip {
 	return m
 }
 
-// add draws the cells for which the function is returns true. They reach from top down to the
-// bottom.
+// add draws the cells for which is returns true, in the colour of a CSS class. The cells reach from
+// the height top down to the bottom.
 func (m *miniStrip) add(class string, top int, is func(cell int) bool) {
 	var d strings.Builder
 	for i := 0; i < miniCells; i++ {

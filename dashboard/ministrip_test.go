@@ -10,8 +10,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// TestCells draws the strips of random pictures. Every cell has the state of a range, every failure
-// has a mark, and a strip of a single state has only that.
+// TestCells draws the strips of random pictures. Every cell must have the state of a range in its
+// place. Every failure must have a mark. If all ranges have one state, all cells must have it.
 func TestCells(t *testing.T) {
 	rng := testflag.Rand(t)
 	for range 500 {
@@ -54,7 +54,8 @@ func TestCells(t *testing.T) {
 }
 
 // TestMiniWithoutPlaces checks the strips of jobs whose ranges are not known. A job without ranges
-// has none, nor has a failed one. A strip of counts shows one failure among 100,000 entities.
+// and a failed job have no strip. A strip that is made from numbers alone must show even one
+// failure among 100,000 entities.
 func TestMiniWithoutPlaces(t *testing.T) {
 	if m := miniOf(new(picture.Picture), new(mapper.Status)); m != nil {
 		t.Errorf("a picture without ranges: %+v", m)
@@ -67,7 +68,7 @@ func TestMiniWithoutPlaces(t *testing.T) {
 	}
 }
 
-// TestReasons checks what a list says of a job, beside its name and state.
+// TestReasons checks the text that the list shows about a job in addition to its ID and state.
 func TestReasons(t *testing.T) {
 	const id = "0123456789abcdef0123456789abcdef"
 	for _, test := range []struct {

@@ -16,7 +16,8 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// TestFailedRange follows the link from the error of a failed job to the range that it names.
+// TestFailedRange follows the link in the error of a failed job to the page of the range that the
+// error names.
 func TestFailedRange(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 500)
@@ -39,8 +40,8 @@ func TestFailedRange(t *testing.T) {
 	}
 }
 
-// TestKept checks that a refused form keeps its inputs, and shows the error in the words of the
-// form.
+// TestKept checks that a form with a mistake keeps the viewer's inputs, and that its error calls
+// them by their labels.
 func TestKept(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 100)
@@ -67,8 +68,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestEnterDoesNothing checks that Enter in the reason of a form does not act on a job. Enter
-// presses a form's first button.
+// TestEnterDoesNothing checks that Enter in the field for the reason does not act on a job,
+// although Enter normally presses a form's first button.
 func TestEnterDoesNothing(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 100)
@@ -98,7 +99,8 @@ func TestEnterDoesNothing(t *testing.T) {
 	}
 }
 
-// TestLeftOut asks before several jobs are aborted, and leaves out those that have ended.
+// TestLeftOut aborts several jobs. The page that asks for the confirmation leaves out the jobs that
+// have ended.
 func TestLeftOut(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 100)
@@ -124,8 +126,8 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// TestBudgetIsRaised raises the budget of a job that its budget has paused, as its page says, and
-// resumes it.
+// TestBudgetIsRaised raises the budget of a job that was paused because it has used up its budget.
+// It follows the advice on the job's page, and then resumes the job.
 func TestBudgetIsRaised(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 3000)
@@ -155,8 +157,8 @@ func TestBudgetIsRaised(t *testing.T) {
 	}
 }
 
-// TestUndoIsRehearsed rehearses an undo before it runs. The rehearsal shows the entities that the
-// undo would restore, and changes nothing.
+// TestUndoIsRehearsed rehearses an undo before it starts the undo. The rehearsal must show the
+// entities that the undo would restore, and change nothing.
 func TestUndoIsRehearsed(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -202,7 +204,7 @@ func TestUndoIsRehearsed(t *testing.T) {
 }
 
 // TestListStates counts jobs by state, sorts them and selects them by time. The links between these
-// pages keep the other filters.
+// lists must keep the other filters.
 func TestListStates(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 200)
@@ -262,7 +264,8 @@ func TestListStates(t *testing.T) {
 	}
 }
 
-// TestDestroyed starts a job that deletes. Its form requires the number of entities in the plan.
+// TestDestroyed starts a job that deletes entities. The form must require that the viewer enters
+// the planned number of entities.
 func TestDestroyed(t *testing.T) {
 	testflag.Sequential(t)
 	w := newEngine(t)
@@ -312,8 +315,8 @@ func TestDestroyed(t *testing.T) {
 	}
 }
 
-// TestUnexpected causes an error that pages do not show. The page has only an ID, the log has the
-// error with this ID, and the form keeps its inputs.
+// TestUnexpected causes an internal error. The page must show only an ID, the log must have the
+// error with this ID, and the form must keep the inputs.
 func TestUnexpected(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 10)

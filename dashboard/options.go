@@ -66,7 +66,8 @@ func CloudLoggingURL(project string) func(job, rangeID string) string {
 	}
 }
 
-// redact returns the replacement for a text by [Options.Redact], or the text itself.
+// redact returns the replacement for a text by [Options.Redact]. Without that option it returns the
+// text unchanged.
 func (o *Options) redact(what TextKind, text string) string {
 	if o.Redact == nil || text == "" {
 		return text
@@ -74,8 +75,8 @@ func (o *Options) redact(what TextKind, text string) string {
 	return o.Redact(what, text)
 }
 
-// redactJSON returns the replacement for the JSON of v. If the replacement is not JSON, it returns
-// it as a JSON string.
+// redactJSON redacts the JSON of v. If the result is not JSON, redactJSON returns it as a JSON
+// string.
 func (o *Options) redactJSON(what TextKind, v any) (json.RawMessage, error) {
 	encoded, err := json.Marshal(v)
 	if err != nil || o.Redact == nil {

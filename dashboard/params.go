@@ -17,18 +17,18 @@ import (
 	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
-// A field is an input of the form for one of a mapper's parameters.
+// A field is the input in a form for one parameter of a mapper.
 type field struct {
 	Name     string `json:"name"`     // the parameter's name in JSON, with dots between nested names
 	Kind     string `json:"kind"`     // bool, int, float, text, lines, duration, time or json
 	Optional bool   `json:"optional"` // whether an empty input leaves the parameter out
 	Required bool   `json:"required"` // whether an empty input is an error
 
-	Value string       `json:"-"` // the text that was entered
-	Bad   string       `json:"-"` // what is wrong with the text; empty: nothing
+	Value string       `json:"-"` // the text that the viewer has entered
+	Bad   string       `json:"-"` // the error about the text; empty: none
 	typ   reflect.Type // the Go type of the value
 	path  []string
-	quote bool // whether the value is a number that JSON has as a string
+	quote bool // whether the value is a number that is encoded as a JSON string
 }
 
 // ID returns the ID of the input in the page.
@@ -66,11 +66,12 @@ func fieldsOf(t reflect.Type) []field {
 	return inside(t, nil, 0)
 }
 
-// deepest is the depth up to which fields of nested structs have inputs of their own. Deeper values
-// are entered as JSON.
+// deepest is the maximum depth of nested structs whose fields have inputs of their own. A deeper
+// struct has one input for its JSON.
 const deepest = 4
 
-// inside returns the inputs for the fields of a struct. The names that lead to the struct are path.
+// inside returns the inputs for the fields of a struct. The path has the names of the fields that
+// contain the struct.
 func inside(t reflect.Type, path []string, depth int) (all []field) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -114,8 +115,9 @@ func inside(t reflect.Type, path []string, depth int) (all []field) {
 	return all
 }
 
-// required reports whether an empty input is an error. It is for numbers and times, because their
-// zero value is seldom meant, unless the tag's options have omitempty or omitzero.
+// required reports whether an empty input is an error. This is so for numbers and times, because
+// their zero value is seldom intended. The exceptions are fields with omitempty or omitzero in the
+// options of their JSON tag.
 func required(kind, options string) bool {
 	all := strings.Split(options, ",")
 	return slices.Contains([]string{"int", "float", "duration", "time"}, kind) &&
@@ -229,7 +231,7 @@ func (f *field) encode() (value json.RawMessage, err error) {
 func (f *field) parse(text string) (any, error) {
 	switch f.Kind {
 	case "bool":
-		return text == "on" || text == "true", nil // false otherwise
+		return text == "on" || text == "true", nil // any other text is false
 	case "int":
 		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
 			if _, err := strconv.ParseUint(text, 10, 64); err != nil {
@@ -279,7 +281,7 @@ func (f *field) parse(text string) (any, error) {
 // type's range.
 func (f *field) try(value json.RawMessage) error {
 	if f.quote || f.typ == nil {
-		return nil // only the struct can decode it
+		return nil // only the struct that contains the value can decode it
 	}
 	if err := json.Unmarshal(value, reflect.New(f.typ).Interface()); err != nil {
 		return fmt.Errorf("%.100q does not fit: %w", f.Value, err)

@@ -20,7 +20,8 @@ type detail struct {
 // A oneRange has all details of a range. Its texts are redacted.
 type oneRange struct {
 	*picture.Detail
-	Start string `json:"start,omitempty"` // the start of the range as text, in place of the field of picture.Detail
+	// the start of the range as redacted text; replaces the field of picture.Detail
+	Start string `json:"start,omitempty"`
 	End   string `json:"end,omitempty"`
 	Error string `json:"error,omitempty"`
 

@@ -42,7 +42,7 @@ func TestReadmeScreens(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	w.slow.Store(int64(40 * time.Millisecond)) // slow, so that the job runs while the pictures are made
+	w.slow.Store(int64(40 * time.Millisecond)) // so slow that the job still runs while the pictures are made
 	save := func(name string, data []byte) {
 		t.Helper()
 		if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -63,7 +63,7 @@ func TestReadmeScreens(t *testing.T) {
 	if _, err := job.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * time.Second) // wait until the cache is empty
+	time.Sleep(2 * time.Second) // wait until the cache has dropped its data
 	_, text := get(t, w.url+"replay.svg?id=spring-credit", "")
 	save("replay.svg", []byte(text))
 }

@@ -19,7 +19,8 @@ import (
 // frames is the number of pictures that a replay shows.
 const frames = 30
 
-// A replayed is the data of the page with a job's replay: pictures of its ranges at several times.
+// A replayed is the data of the page with a job's replay: the states of its ranges at several
+// times.
 type replayed struct {
 	Times  []time.Time `json:"times"`
 	Frames []string    `json:"frames"` // a string for each frame, with a letter for each range
@@ -33,7 +34,7 @@ type replayed struct {
 	Strip      strip         `json:"-"`
 	Prev, Next string        `json:"-"` // addresses of the pages with the neighbouring frames
 	Estimated  bool          `json:"-"`
-	Spans      string        `json:"-"` // the time of each frame, for the script
+	Spans      string        `json:"-"` // the durations of the frames, for the page's JavaScript
 }
 
 // letters has the letter that stands for each state in a frame.
@@ -83,7 +84,7 @@ func (s *server) replay(r *http.Request, q url.Values) (*answer, error) {
 	v.Strip = draw(id, p, v.Ranges, picture.ByState, mapper.Progress{})
 	v.Strip.Legend = append([]key{{Class: "uncut", Name: "not cut off yet"}}, v.Strip.Legend...)
 	for i := range v.Strip.Legend {
-		v.Strip.Legend[i].Share = "" // it holds only for the end
+		v.Strip.Legend[i].Share = "" // the shares are known only for the end of the job
 	}
 	v.Strip.play(v.Frames, frame)
 	v.Strip.Says = fmt.Sprintf("The key space of the job %s after its start.", span(v.At))
@@ -111,8 +112,8 @@ func (s *strip) play(all []string, frame int) {
 	}
 }
 
-// since returns the first frame, from 0 on, in which a range is in none of the given states. If
-// there is none, it returns the number of frames.
+// since returns the index of the first frame in which the range with the index at has none of the
+// given states. If there is none, it returns the number of frames.
 func since(all []string, at int, states ...byte) int {
 	for i, frame := range all {
 		if !slices.Contains(states, frame[at]) {
@@ -137,14 +138,14 @@ func className(letter byte) string {
 var colours = map[byte]string{'u': "#e2e8f0", 'p': "#94a3b8", 'r': "#2563eb", 'd': "#15803d", 's': "#d97706",
 	'f': "#dc2626"}
 
-// playTime is how long one of an animation's three rounds takes. At the end of a round, the last
-// frame stays for the time of holdFrames frames.
+// playTime is the duration of one of the animation's three rounds. At the end of a round, the last
+// frame stays for the duration of holdFrames frames.
 const (
 	playTime   = 6 * time.Second
 	holdFrames = 8
 )
 
-// animation answers with a job's replay as an image that plays itself.
+// animation returns a job's replay as an animated SVG image.
 func (s *server) animation(r *http.Request, q url.Values) (*answer, error) {
 	id, err := id(q, "id")
 	if err != nil {
@@ -157,14 +158,14 @@ func (s *server) animation(r *http.Request, q url.Values) (*answer, error) {
 	st, p := l.status, l.picture
 	seen := make([]ranged, len(p.Ranges))
 	for i, r := range p.Ranges {
-		seen[i] = ranged{Range: r} // without texts
+		seen[i] = ranged{Range: r} // without keys and errors, which the image does not show
 	}
 	strip := draw(id, p, seen, picture.ByState, mapper.Progress{})
 	return &answer{body: animate(st, p, strip, unfold(p, p.Frames(frames)))}, nil
 }
 
-// animate returns an image that shows a job's frames one after the other, and then holds the last
-// one.
+// animate returns an SVG image that shows the frames of a replay one after the other, and then
+// keeps showing the last one.
 func animate(st *mapper.Status, p *picture.Picture, d strip, all []string) svg {
 	const top, foot = 30, 24
 	var b bytes.Buffer
@@ -211,8 +212,8 @@ func animate(st *mapper.Status, p *picture.Picture, d strip, all []string) svg {
 	return b.Bytes()
 }
 
-// turns returns the colours of the range with index at, in the order in which it has them, and the
-// times of the changes.
+// turns returns the colours that the range with the index at has during an animation, in their
+// order, and the times of the changes.
 func turns(all []string, at int) (values, times []string) {
 	last := byte(0)
 	for i, frame := range all {
@@ -224,5 +225,5 @@ func turns(all []string, at int) (values, times []string) {
 	return values, times
 }
 
-// unit3 formats a share with four decimals.
+// unit3 formats a share of an animation's duration with four decimals.
 func unit3(f float64) string { return strconv.FormatFloat(f, 'f', 4, 64) }

@@ -14,12 +14,12 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A scene is a job in a state that an operator has to recognise.
+// A scene brings a job into a state that an operator has to recognise on its page.
 type scene struct {
 	name string
 	job  string
 	set  func(t *testing.T, w *world)
-	also map[string]string // addresses of other pages, by the names of their pictures
+	also map[string]string // the addresses of further pages, by the names of their pictures
 }
 
 // scenes are the states that an operator meets.
@@ -84,7 +84,7 @@ var scenes = []scene{
 	{"many", "run-2", many, map[string]string{"running": "?state=running", "sorted": "?sort=failures"}},
 }
 
-// many has seventy jobs in all states.
+// many creates about seventy jobs in all states.
 func many(t *testing.T, w *world) {
 	w.putAccounts(t, 1500)
 	quick := mapper.StartOptions{PageSize: 50, AllowOverlap: true, FailureLimit: mapper.Unlimited}
@@ -113,7 +113,8 @@ func many(t *testing.T, w *world) {
 	}
 }
 
-// undone undoes a job. Some of its entities were changed since.
+// undone runs and undoes a job. Before the undo, it changes some of the job's entities, which the
+// undo then can't restore.
 func undone(t *testing.T, w *world) {
 	w.putAccounts(t, 6_000)
 	w.run(t, "spring-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40})
@@ -134,7 +135,7 @@ func undone(t *testing.T, w *world) {
 	}
 }
 
-// upload runs a job that fails.
+// upload runs a job of the mapper upload, which fails.
 func (w *world) upload(t *testing.T, id string) {
 	t.Helper()
 	job, err := w.engine.StartByName(mapper.WithCaller(t.Context(), "ann@example.com"), "upload",
@@ -149,7 +150,7 @@ func (w *world) upload(t *testing.T, id string) {
 
 var errBusy = errors.New("mail service: 429 Too Many Requests")
 
-// until waits until a part of a job is done, or until it has stopped.
+// until waits until the fraction part of a job is done, or until the job has stopped.
 func (w *world) until(t *testing.T, id string, part float64) {
 	t.Helper()
 	for {

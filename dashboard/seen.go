@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// A status is a job's status for a page. Its texts are redacted.
+// A status is a job's status with redacted texts, for pages and JSON.
 type status struct {
 	*mapper.Status
 	// The following fields replace fields of mapper.Status with the same names, also in JSON.
@@ -30,7 +30,7 @@ type status struct {
 	Counters map[string]int64    `json:"counters"`
 
 	Over string `json:"-"` // the query in words
-	// the status of the job that undoes this one; nil: there is none, or it is unknown
+	// the status of the job that undoes this one; nil: none or unknown
 	Undo *mapper.Status `json:"-"`
 }
 
@@ -46,7 +46,7 @@ func (s *status) Undone() string {
 	return "being undone"
 }
 
-// statusOf returns a job's status with redacted texts.
+// statusOf converts a job's status for pages: it redacts texts.
 func (s *server) statusOf(from *mapper.Status) (v status, err error) {
 	v = status{Status: from, Error: s.redact(TextError, from.Error), Bottleneck: s.redact(TextError, from.Bottleneck),
 		Over: s.redact(TextParams, operator.Over(from.Query)), Counters: make(map[string]int64)}
@@ -55,7 +55,7 @@ func (s *server) statusOf(from *mapper.Status) (v status, err error) {
 		v.ByKind = append(v.ByKind, space)
 	}
 	for name, n := range from.Counters {
-		v.Counters[s.redact(TextCounter, name)] += n // counters with the same redacted name are added up
+		v.Counters[s.redact(TextCounter, name)] += n // adds up counters whose redacted names are equal
 	}
 	if v.Query, err = s.redactJSON(TextParams, from.Query); err == nil {
 		v.Params, err = s.redactJSON(TextParams, from.Params)
@@ -83,7 +83,7 @@ func (s *server) keyOf(k *datastore.Key) string { return s.redact(TextKey, names
 // A cause is a cause of failures. Its texts are redacted.
 type cause struct {
 	Cause     string  `json:"cause"`
-	Digest    string  `json:"digest"` // the text by which the log names the cause
+	Digest    string  `json:"digest"` // a short form of the cause, by which log lines name it
 	Count     int64   `json:"count"`
 	Estimated bool    `json:"estimated"`
 	Example   failed  `json:"example"`
@@ -91,13 +91,13 @@ type cause struct {
 	Share     float64 `json:"-"`
 }
 
-// hashOf returns a hash that identifies a text without showing it.
+// hashOf returns a hash that identifies a text without revealing it.
 func hashOf(text string) string {
 	h := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(h[:8])
 }
 
-// A failed is an entity that has failed. Its texts are redacted.
+// A failed is a failed entity. Its texts are redacted.
 type failed struct {
 	Key      string    `json:"key"`
 	Error    string    `json:"error"`
@@ -123,10 +123,11 @@ func (s *server) causesOf(from []mapper.FailureCause) []cause {
 	return all
 }
 
-// A ranged is a range of a picture. Its texts are redacted.
+// A ranged is a range of a job's picture. Its texts are redacted.
 type ranged struct {
 	picture.Range
-	Start string `json:"start,omitempty"` // the start of the range as text, in place of the field of picture.Range
+	// the start of the range as redacted text; replaces the field of picture.Range
+	Start string `json:"start,omitempty"`
 	End   string `json:"end,omitempty"`
 	Error string `json:"error,omitempty"`
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestRedact hides keys, parameters and errors. No page shows any of them, and a cause can still be
-// retried.
+// TestRedact uses a Redact function that hides keys, parameters and errors. No page may show any of
+// them. It must still be possible to retry one cause of failures.
 func TestRedact(t *testing.T) {
 	testflag.Sequential(t)
 	var mu sync.Mutex
@@ -54,7 +54,7 @@ func TestRedact(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.uploads.Store(60) // the next one fails
+	w.uploads.Store(60) // makes the next run of the mapper upload fail
 	w.upload(t, "broken")
 	_, failed := get(t, w.url+"job?id=broken&format=json", "")
 	if !strings.Contains(failed, `"action":"failed","reason":"hidden-error"`) {

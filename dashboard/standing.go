@@ -12,23 +12,23 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Tones of a standing, which decide its colour.
+// Values of standing.Tone. They decide the colour of the text about a job's state.
 const (
-	good  = "good"  // nobody has to act
+	good  = "good"  // the operator need not act
 	held  = "held"  // the job makes less progress than it could make
-	trial = "trial" // somebody has to act
+	trial = "trial" // the operator has to act
 )
 
-// A standing tells the operator how a job is. Text has the state and its reason, and Next says what
-// to do.
+// A standing tells the operator how a job is doing. Text has the state and its reason, and Next
+// says what to do.
 type standing struct {
 	Tone string
 	Text []piece
 	Next string
 }
 
-// A piece is a part of a text about a job. If Range is set, the page shows the part as a link to
-// the page of that range.
+// A piece is a part of a text about a job. If Range, the ID of a range, is set, the part is a link
+// to that range's page.
 type piece struct{ Text, Range string }
 
 var (
@@ -36,7 +36,8 @@ var (
 	rangePrefix = regexp.MustCompile(`\brange [0-9a-f]{32}: `)
 )
 
-// pieces splits a text about a job into pieces. It removes the job's name at the start.
+// pieces splits a text about a job at the IDs of ranges, so that they become links. It removes the
+// prefix with the job's ID.
 func pieces(job, text string) (all []piece) {
 	text = strings.ReplaceAll(text, "job "+job+": ", "")
 	for {
@@ -50,8 +51,7 @@ func pieces(job, text string) (all []piece) {
 }
 
 // standingOf returns the standing of a job, from its redacted status. The text starts with the
-// job's phase or state: see [operator.PhaseOf]. The last entry of the history tells who stopped the
-// job.
+// job's phase or state: see [operator.PhaseOf]. The history tells who stopped the job.
 func standingOf(s *status, history []mapper.HistoryEntry, now time.Time) standing {
 	tone, text, next := ended(s)
 	switch s.State {
@@ -97,7 +97,7 @@ func undoing(s *status) (tone, text, next string) {
 	return tone, "Undone by the job " + s.UndoneBy + ": " + operator.Undone(undo), next
 }
 
-// paused returns the standing of a paused job.
+// paused returns the standing of a paused job: the tone, the text, and what to do next.
 func paused(s *status, history []mapper.HistoryEntry) (tone, text, next string) {
 	switch s.Phase {
 	case mapper.PhaseOverBudget:
@@ -122,7 +122,7 @@ func paused(s *status, history []mapper.HistoryEntry) (tone, text, next string) 
 func sentence(p mapper.Phase) string { return strings.ToUpper(string(p[:1])) + string(p[1:]) }
 
 // actor returns a text that says who brought a job into a state, and why. It returns "" if the
-// history does not have that.
+// history does not say so.
 func actor(history []mapper.HistoryEntry, state mapper.State) (text string) {
 	if len(history) == 0 || history[len(history)-1].State != state {
 		return ""
@@ -137,7 +137,7 @@ func actor(history []mapper.HistoryEntry, state mapper.State) (text string) {
 	return text
 }
 
-// running returns the standing of a running job.
+// running returns the standing of a running job: the tone, the text, and what to do next.
 func running(s *status, now time.Time) (tone, text, next string) {
 	rate := operator.Grouped(int64(math.Round(s.Progress.EntitiesPerSecond))) + " entities/s"
 	tone, text, next = phaseOf(s, rate, now)
@@ -246,8 +246,8 @@ func afterFailures(s *status) string {
 	return next
 }
 
-// undone returns the standing of an undo that has ended. It does not call an undo that restored
-// nothing a success.
+// undone returns the standing of an undo that has ended. If the undo has restored no entity, the
+// text does not call it a success.
 func undone(s *status) (tone, text, next string) {
 	text = sentence(mapper.Phase(s.State)) + ": " + operator.Undone(s.Status)
 	left, back := s.Counters["left"], s.Counters["restored"]+s.Counters["removed"]

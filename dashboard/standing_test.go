@@ -24,8 +24,8 @@ func (s standing) said() string {
 	return b.String()
 }
 
-// TestStanding checks the standings of jobs and the advice. The badge and the text agree: the text
-// starts with the last words of the badge.
+// TestStanding checks the standings of jobs and the advice in them. The text must start with the
+// last words of the badge, the short label of the job's state.
 func TestStanding(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
@@ -131,7 +131,7 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// TestUndone checks what is said of a job that another one undoes.
+// TestUndone checks the text about a job that another job undoes.
 func TestUndone(t *testing.T) {
 	t.Parallel()
 	ended := mapper.Status{State: mapper.StateSucceeded, Phase: mapper.PhaseEnded, Mapper: "undo:m",
@@ -164,7 +164,8 @@ func TestUndone(t *testing.T) {
 	}
 }
 
-// TestBar checks that a bar whose bounds say nothing is not drawn as if it were full.
+// TestBar checks that a progress bar is not drawn as full if the bounds of the progress are
+// unknown.
 func TestBar(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -183,7 +184,8 @@ func TestBar(t *testing.T) {
 	}
 }
 
-// TestDrawnEnds checks that a strip has the ends of its job, also if its ranges are a sample.
+// TestDrawnEnds checks the texts at the ends of a strip: they are the ends of the job's key space,
+// even if the ranges are only a sample.
 func TestDrawnEnds(t *testing.T) {
 	t.Parallel()
 	seen := []ranged{{Range: picture.Range{ID: "a", Entities: 5}, Start: "/A,5", End: "/A,9"}}
@@ -195,15 +197,15 @@ func TestDrawnEnds(t *testing.T) {
 	}
 }
 
-// TestSharesAgree checks that the shares of a strip's legend add up to 100. Done and failed ranges
-// together have the percentage of the job's bar, even if they are very thin.
+// TestSharesAgree checks that the percentages of a strip's legend add up to 100. Done and failed
+// ranges together must have the percentage of the job's progress bar, even if they are very small.
 func TestSharesAgree(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
 	states := []picture.State{picture.Pending, picture.Running, picture.Done, picture.Slow, picture.Failed}
 	for range 200 {
 		p := &picture.Picture{}
-		have := make(map[bool]bool) // done ranges, and open ones
+		have := make(map[bool]bool) // whether there are done ranges, and open ones
 		for range 2 + rng.IntN(400) {
 			r := picture.Range{State: states[rng.IntN(5)], Entities: 1 + rng.Int64N(500), Weight: 1}
 			if r.State == picture.Failed {
@@ -229,8 +231,8 @@ func TestSharesAgree(t *testing.T) {
 	}
 }
 
-// TestChart checks that a chart has a separate path for the moments with pages under way, and a
-// rounded axis.
+// TestChart checks that a chart has a separate path for the moments whose pages are unfinished, and
+// a rounded number at the top of its axis.
 func TestChart(t *testing.T) {
 	t.Parallel()
 	var all []picture.Moment

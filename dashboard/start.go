@@ -22,37 +22,39 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// A startable is a mapper whose jobs the form can start.
+// A startable is a mapper whose jobs the form can start, as the form shows it.
 type startable struct {
 	Name   string  `json:"name"`
-	Visit  bool    `json:"visit"` // whether the mapper is a Visit
+	Visit  bool    `json:"visit"` // whether mapper.Visit made the mapper, so that it writes no entities
 	Fields []field `json:"fields"`
 
 	Description string `json:"description,omitempty"`
 
 	Destroys bool `json:"-"`
-	Kindless bool `json:"-"` // whether the mapper's jobs need no kind
+	Kindless bool `json:"-"` // whether a job of the mapper can be started without a kind
 }
 
-// A form is the page that starts a job.
+// A form is the data of the page that starts a job.
 type form struct {
 	Mappers []startable      `json:"mappers,omitempty"`
 	Plan    *mapper.Estimate `json:"plan,omitempty"`
 	ID      string           `json:"id,omitempty"` // the ID of the job that was started
 
 	Chosen *startable        `json:"-"`
-	In     map[string]string `json:"-"` // the texts that were entered, by the names of the inputs
-	Bad    string            `json:"-"` // what is wrong with the inputs
-	// a hash of the inputs that were planned, with the planned number of entities
+	In     map[string]string `json:"-"` // the texts that the viewer has entered, by the names of the inputs
+	Bad    string            `json:"-"` // the error about the inputs
+	// proves that the viewer has seen the plan: a hash of the planned inputs, and the planned
+	// number of entities
 	Planned string `json:"-"`
-	Changed bool   `json:"-"` // whether the inputs have changed since the plan
+	Changed bool   `json:"-"` // whether the inputs have changed since the job was planned
 	Exists  bool   `json:"-"` // whether a job with this ID exists
-	Counted string `json:"-"` // what is wrong with the number of entities that the viewer has entered
+	Counted string `json:"-"` // the error about the number of entities that the viewer has entered
 
 	Kinds, Namespaces []string `json:"-"` // suggestions from the database; empty: unknown
 }
 
-// Values of the form's field "how", which says what part of a job is tried first.
+// Values of the form's field "how": the whole job, a rehearsal, only a part of the entities (a
+// canary), or the rest.
 const (
 	asRehearsal = "rehearsal"
 	asCanary    = "canary"
@@ -65,7 +67,7 @@ func (s *server) startables() (all []startable) {
 	for _, m := range s.engine.Mappers() {
 		fields := append([]field{}, fieldsOf(m.ParamsType)...)
 		erases := m.Name == prebuilt.EraseName
-		if erases { // its start sets this one
+		if erases { // the mapper's starter sets this parameter
 			fields = slices.DeleteFunc(fields, func(f field) bool { return f.Name == "all_kinds" })
 		}
 		all = append(all, startable{m.Name, m.Visit, fields, m.Description, prebuilt.Destroys(m.Name), erases})
@@ -73,7 +75,7 @@ func (s *server) startables() (all []startable) {
 	return all
 }
 
-// form answers with the empty form that starts a job.
+// form returns the page with the empty form that starts a job.
 func (s *server) form(r *http.Request, q url.Values) (*answer, error) {
 	f := &form{Mappers: s.startables(), In: make(map[string]string)}
 	if name := q.Get("mapper"); name != "" {
@@ -91,7 +93,7 @@ func (s *server) form(r *http.Request, q url.Values) (*answer, error) {
 	return &answer{template: "start", title: "Start a job", body: f}, nil
 }
 
-// choose sets the mapper that the form is for.
+// choose sets the mapper whose parameters the form shows.
 func (f *form) choose(name string) error {
 	i := slices.IndexFunc(f.Mappers, func(m startable) bool { return m.Name == name })
 	if i < 0 {
@@ -101,7 +103,8 @@ func (f *form) choose(name string) error {
 	return nil
 }
 
-// stands returns a hash of the inputs on which a job and its plan depend.
+// stands returns a hash of the inputs on which the job and its plan depend. A start compares it
+// with the hash of the planned inputs.
 func stands(q url.Values) string {
 	h := sha256.New()
 	var names []string
@@ -118,17 +121,17 @@ func stands(q url.Values) string {
 	return hex.EncodeToString(h.Sum(nil)[:12])
 }
 
-// An entered has the values of the form's inputs.
+// An entered has the parsed values of the form's inputs.
 type entered struct {
 	mapper  string
 	query   mapper.Query
 	params  []byte
 	options mapper.StartOptions
-	each    time.Duration // how long the function takes for an entity
+	each    time.Duration // how long the function takes for one entity, as the viewer expects
 }
 
-// whole returns the number in an input, or 0 if the input is empty. The number can't be 0, which
-// would mean the default.
+// whole parses an integer in an input. It returns 0 if the input is empty. An entered 0 is an
+// error, because in StartOptions 0 means the default.
 func whole(q url.Values, name string) (int, error) {
 	n, err := number(q, name)
 	switch {
@@ -209,15 +212,15 @@ func (s *server) plan(ctx context.Context, in entered) (_ *mapper.Estimate, err 
 		if in.query, err = prebuilt.EraseQuery(ctx, s.engine, in.query, in.params); err != nil {
 			return nil, err
 		}
-		in.params = nil // EraseQuery has checked them, and the job's parameters have more fields
+		in.params = nil // EraseQuery has validated them; the plan itself would refuse parameters of the mapper "erase"
 	}
 	return s.engine.PlanByName(ctx, in.mapper, in.query, &mapper.PlanOptions{
 		StartOptions: in.options, TimePerEntity: in.each, Params: in.params,
 	})
 }
 
-// start plans a job. After the plan was shown, it starts the job. Errors are shown beside the
-// inputs.
+// start answers a posted form. It plans the job, or starts it if the viewer has already seen the
+// plan. The page shows errors beside the inputs.
 func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 	f := &form{Mappers: s.startables(), In: make(map[string]string)}
 	if err := f.choose(q.Get("mapper")); err != nil {
@@ -253,9 +256,10 @@ func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 // because the job destroys something.
 func (f *form) Guarded() bool { return f.Chosen.Destroys && f.In["how"] != asRehearsal }
 
-// mayStart reports whether the form may start the job: its plan was shown, and the inputs have not
-// changed since. If the job destroys something, the viewer must also have entered the planned
-// number of entities. If the answer is no, mayStart stores the reason in the form.
+// mayStart reports whether the form may start the job. The viewer must have seen the plan, and now,
+// the hash of the inputs, must not have changed since. If the job destroys something, the viewer
+// must also have entered the planned number of entities. If the job may not start, mayStart stores
+// the reason in the form.
 func (f *form) mayStart(q url.Values, now string) bool {
 	planned, number, _ := strings.Cut(q.Get("planned"), " ")
 	switch {
@@ -279,7 +283,7 @@ const (
 )
 
 // suggest sets the form's suggestions: the kinds of the database, and the namespaces that Redact
-// leaves unchanged. If reading them takes longer than suggestTime, it sets none.
+// leaves unchanged. If reading them takes longer than suggestTime, suggest sets none.
 func (s *server) suggest(ctx context.Context, f *form) {
 	ctx, cancel := context.WithTimeout(ctx, suggestTime)
 	defer cancel()
@@ -309,7 +313,7 @@ func (s *server) suggest(ctx context.Context, f *form) {
 	}
 }
 
-// again answers with the form, with the inputs and with err, which says what is wrong.
+// again returns the page with the form and its inputs, and the error err about them.
 func (s *server) again(r *http.Request, f *form, err error) (*answer, error) {
 	if asJSON(r) {
 		return nil, err

@@ -67,10 +67,10 @@ func query(pairs ...string) template.URL {
 	return template.URL(q.Encode()) //nolint:gosec // it is encoded
 }
 
-// A bar is the progress bar of a job. Its lengths are percentages.
+// A bar is the progress bar of a job. Its lengths are percentages of its width.
 type bar struct {
 	Least, About, Most string
-	Unknown            bool // whether the bounds are too far apart to be drawn
+	Unknown            bool // whether the bounds of the progress are too far apart to draw them
 	Says               string
 }
 
@@ -138,14 +138,14 @@ func span(d time.Duration) string {
 	return "0 s"
 }
 
-// colourNames has the name of each way to colour a strip, for people.
+// colourNames has the text that pages show for each way to colour a strip.
 var colourNames = map[picture.Colour]string{
 	picture.ByState: "state", picture.ByPace: "time per entity", picture.ByAttempts: "failed attempts",
 	picture.ByTime: "time of commit",
 }
 
-// dict returns a map from alternating names and values. A template gets it in place of several
-// arguments.
+// dict returns a map from alternating names and values. Templates use it to pass several arguments
+// to another template.
 func dict(pairs ...any) (map[string]any, error) {
 	m := make(map[string]any)
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -159,7 +159,8 @@ func dict(pairs ...any) (map[string]any, error) {
 }
 
 // visible returns a text from an unknown author in a form that is safe to show, shortened to most
-// characters. It escapes characters that a browser would hide or obey, as in \u{202e}.
+// characters. It escapes characters that a browser would hide or interpret, such as \u{202e}, which
+// reverses the direction of text.
 func visible(s string, most int) string {
 	var b strings.Builder
 	n := 0

@@ -30,10 +30,10 @@ const (
 	queueName = location + "/queues/mapper"
 )
 
-// An account is an entity.
+// An account is the entity of the kind Account.
 type account struct{ Balance int64 }
 
-// Extra are parameters of all sorts.
+// Extra is a struct of parameters of many types, nested in TextParams.
 type Extra struct {
 	Dry   bool          `json:"dry,omitempty"`
 	Tags  []string      `json:"tags,omitempty"`
@@ -42,33 +42,34 @@ type Extra struct {
 	Top   *int          `json:"top,omitempty"`
 }
 
-// TextParams are the parameters of the mapper.
+// TextParams are the parameters of the mapper credit.
 type TextParams struct {
 	Amount int64
 	Note   string `json:"note,omitempty"`
 	Extra  Extra  `json:"extra,omitzero"`
 }
 
-// A world is an engine on the embedded emulators, with a dashboard.
+// A world is an engine with an emulated database and queue, and a dashboard. Its mappers add to
+// accounts; the fields below slow them down or make them fail.
 type world struct {
 	emulator *emulator.Emulator
 	client   *datastore.Client
 	queues   *cloudtasks.Client
 	mappers  []mapper.AnyMapper
 	engine   *mapper.Engine
-	url      string // of the dashboard
+	url      string // the dashboard's URL
 
-	refuses atomic.Bool  // refuse all deliveries
-	slow    atomic.Int64 // nanoseconds that the function takes for an entity
-	hot     atomic.Int64 // the first of 80 entities for which it takes longer
-	all     atomic.Bool  // it fails for all, if it does for some
-	busy    atomic.Bool  // a service that it calls refuses calls
-	fails   atomic.Bool  // it fails for some
-	error   atomic.Value // with this text
-	uploads atomic.Int64 // pages of the mapper upload, which fails after 60
+	refuses atomic.Bool  // whether the service refuses all deliveries
+	slow    atomic.Int64 // how long the function takes for an entity, in nanoseconds
+	hot     atomic.Int64 // the ID of the first of 80 accounts for which the function takes eight times as long
+	all     atomic.Bool  // whether the function, if it fails, fails for all accounts
+	busy    atomic.Bool  // whether the function fails because a service that it calls refuses calls
+	fails   atomic.Bool  // whether the function fails for some accounts
+	error   atomic.Value // the text of the function's error
+	uploads atomic.Int64 // number of pages that the mapper upload has processed; it fails after 60
 }
 
-// newWorld returns a world with a dashboard at /some/where/.
+// newWorld returns a world with a dashboard that is mounted at /some/where/.
 func newWorld(t testing.TB, o *dashboard.Options) *world {
 	t.Helper()
 	w := newEngine(t)
@@ -157,7 +158,7 @@ func newEngine(t testing.TB) *world {
 	return w
 }
 
-// serve serves a dashboard with options, at another address.
+// serve serves another dashboard of the world's engine, with the given options.
 func (w *world) serve(t testing.TB, o *dashboard.Options) (url string) {
 	if o == nil {
 		o = new(dashboard.Options)
@@ -213,7 +214,7 @@ func (w *world) run(t testing.TB, id string, params string, o mapper.StartOption
 	return s
 }
 
-// get gets a page, and returns its code and its text.
+// get gets a page. It returns the code and the body of the answer.
 func get(t testing.TB, url, accept string) (code int, text string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -226,7 +227,8 @@ func get(t testing.TB, url, accept string) (code int, text string) {
 	return send(t, r)
 }
 
-// post posts a form, with headers, and returns the answer's code and text.
+// post posts a form, with further headers as names and values. It returns the code and the body of
+// the answer.
 func post(t testing.TB, url, form string, headers ...string) (code int, text string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(form))
@@ -258,7 +260,7 @@ func send(t testing.TB, r *http.Request) (code int, text string) {
 // accountKey returns the key of an account.
 func accountKey(id int64) *datastore.Key { return datastore.IDKey("Account", id, nil) }
 
-// rangeOf returns the ID of a failed range of a job, or of any range if none has failed.
+// rangeOf returns the ID of a range of a job: a failed one, if there is one.
 func (w *world) rangeOf(t testing.TB, job string) string {
 	t.Helper()
 	_, text := get(t, w.url+"job?id="+job+"&format=json", "")

@@ -25,14 +25,15 @@ var writeTree = flag.Bool("gcloud", false, "write what the installed gcloud says
 // tools are the commands whose lines are checked.
 var tools = []string{"gcloud", "terraform", "tofu", "curl", "scattermap"}
 
-// A commandLine is a command line in a page.
+// A commandLine is a command line in a page, split into words.
 type commandLine struct {
 	at       string
 	words    []string
-	sentence bool // it is inside a sentence
+	sentence bool // whether it is inside a sentence, and not in a code block
 }
 
-// names are texts that look like command lines, and are names.
+// names are texts in the pages that look like command lines and are not: they are names of spans of
+// traces.
 var names = map[string]string{
 	"scattermap range": "a span", "scattermap finalize": "a span", "scattermap sweep": "a span", "scattermap " +
 		"start": "a span, and a command",
@@ -64,7 +65,7 @@ func commandLines(t *testing.T) (all []commandLine) {
 			case "sh":
 				add(b.String(), b.text, false)
 			case "":
-				// A block without a language may also be a program's output.
+				// A block without a language may also be the output of a program.
 				if script, is := sessionOf(b.text); is {
 					add(b.String(), script, false)
 				}
@@ -82,8 +83,9 @@ func commandLines(t *testing.T) (all []commandLine) {
 	return all
 }
 
-// sessionOf returns the commands in a block without a language. These are the lines after "$ ", if
-// there are any. Otherwise it is the whole block, if it starts with one of the tools.
+// sessionOf returns the commands in a block without a language. If some lines start with "$ ", the
+// commands are these lines. Otherwise the commands are the whole block, if it starts with one of
+// the tools. The result is tells whether there are any commands.
 func sessionOf(text string) (script string, is bool) {
 	for line := range strings.Lines(text) {
 		if typed, ok := strings.CutPrefix(line, "$ "); ok {
@@ -103,7 +105,7 @@ func sessionOf(text string) (script string, is bool) {
 }
 
 // TestCommandLines checks every line of the pages that runs gcloud, Terraform, curl or scattermap.
-// The command has to exist, with the flags, and with the arguments that it requires.
+// The command and its flags must exist, and the line must have all required arguments.
 func TestCommandLines(t *testing.T) {
 	lines := commandLines(t)
 	count := make(map[string]int)
@@ -130,8 +132,8 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
-// checkGcloud checks a line of gcloud, and also requires the flags that gcloud would ask a person
-// for.
+// checkGcloud checks a command line of gcloud. It also requires the flags without which gcloud
+// would ask the user a question.
 func checkGcloud(args []string) error {
 	call, err := cloudstandin.Gcloud().Parse(args)
 	if err != nil {
@@ -155,7 +157,7 @@ func checkGcloud(args []string) error {
 	return nil
 }
 
-// TestCommandLinesAreChecked checks that mistakes in lines are found.
+// TestCommandLinesAreChecked checks that the checks find mistakes in command lines.
 func TestCommandLinesAreChecked(t *testing.T) {
 	help := newScattermapHelp(t)
 	for line, want := range map[string]string{
@@ -207,7 +209,8 @@ func TestCommandLinesAreChecked(t *testing.T) {
 	}
 }
 
-// installedGcloud returns the folder of an installed gcloud and its Python, or "".
+// installedGcloud returns the folder of an installed gcloud, and the path of its Python. It returns
+// "" if gcloud is not installed.
 func installedGcloud(t *testing.T) (sdk, python string) {
 	t.Helper()
 	path, err := exec.LookPath("gcloud")
@@ -230,7 +233,7 @@ func installedGcloud(t *testing.T) (sdk, python string) {
 	return sdk, python
 }
 
-// askGcloud runs tree.py with the installed gcloud.
+// askGcloud runs the script tree.py with the Python of the installed gcloud.
 func askGcloud(t *testing.T, sdk, python, mode string, question, answer any) {
 	t.Helper()
 	input, err := json.Marshal(question)
@@ -243,7 +246,7 @@ func askGcloud(t *testing.T, sdk, python, mode string, question, answer any) {
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), python, "-S", script, sdk, mode)
 	cmd.Dir = t.TempDir()
-	// gcloud reads these files while it parses.
+	// The command lines name these files, and gcloud reads them when it parses its arguments.
 	if err := os.WriteFile(filepath.Join(cmd.Dir, "alarm.json"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -259,10 +262,11 @@ func askGcloud(t *testing.T, sdk, python, mode string, question, answer any) {
 	}
 }
 
-// placeholder matches what a reader has to replace in a line: $NAME, and words such as PROJECT.
+// placeholder matches a text in a command line that the reader has to replace: $NAME, and words
+// such as PROJECT.
 var placeholder = regexp.MustCompile(`\$\{?\w+\}?|\b[A-Z][A-Z_]{3,}\b`)
 
-// plausible returns a value that gcloud accepts in place of a placeholder.
+// plausible returns a value that gcloud accepts for a placeholder with the given name.
 func plausible(name string) string {
 	switch name = strings.Trim(name, "${}"); {
 	case strings.HasSuffix(name, "ACCOUNT"):
@@ -290,8 +294,8 @@ var wrongForGcloud = []string{
 		"repositories create r",
 }
 
-// TestInstalledGcloud compares this repository's list of gcloud commands with the installed gcloud,
-// whose parser also reads every line of the pages.
+// TestInstalledGcloud compares this repository's list of gcloud's commands with an installed
+// gcloud. It also parses every line of the pages with gcloud's own parser.
 func TestInstalledGcloud(t *testing.T) {
 	sdk, python := installedGcloud(t)
 	if sdk == "" {
@@ -345,7 +349,8 @@ func TestInstalledGcloud(t *testing.T) {
 	}
 }
 
-// writeCommands writes tree.json, with the commands of the pages and of the file before.
+// writeCommands writes tree.json, the list of gcloud's commands. It has the commands in the pages,
+// and the commands that the file already has.
 func writeCommands(t *testing.T, sdk, python string, lines []commandLine) {
 	t.Helper()
 	paths := make(map[string]bool)
@@ -357,7 +362,7 @@ func writeCommands(t *testing.T, sdk, python string, lines []commandLine) {
 		for _, w := range l.words[1:] {
 			if !strings.HasPrefix(w, "-") {
 				path = append(path, w)
-				paths[strings.Join(path, " ")] = true // words that are not commands are missing from the answer
+				paths[strings.Join(path, " ")] = true // gcloud's answer leaves out words that are not commands
 			}
 		}
 	}
@@ -384,14 +389,14 @@ func writeCommands(t *testing.T, sdk, python string, lines []commandLine) {
 	}
 }
 
-// A scattermapHelp is the commands of scattermap by its help.
+// A scattermapHelp has the commands of scattermap with their flags, read from its help texts.
 type scattermapHelp struct {
 	commands map[string]scattermapCommand
 }
 
 type scattermapCommand struct {
 	usage string
-	flags map[string]bool // whether each has a value
+	flags map[string]bool // by flag: whether it takes a value
 }
 
 // newScattermapHelp builds the command, and reads its help.
@@ -426,7 +431,7 @@ func newScattermapHelp(t *testing.T) *scattermapHelp {
 	return h
 }
 
-// check checks a line. A sentence may name a command without its arguments.
+// check checks a command line of scattermap. In a sentence, a command may lack its arguments.
 func (h *scattermapHelp) check(args []string, sentence bool) error {
 	c, ok := h.commands[args[0]]
 	if !ok {
@@ -452,7 +457,8 @@ func (h *scattermapHelp) check(args []string, sentence bool) error {
 	}
 	least, most := 0, 0
 	var names []string
-	usage := regexp.MustCompile(` --\S+ \S+`).ReplaceAllString(c.usage, "") // flags that some mappers need
+	// leave out the flags that only some mappers need
+	usage := regexp.MustCompile(` --\S+ \S+`).ReplaceAllString(c.usage, "")
 	for word := range strings.FieldsSeq(usage) {
 		switch {
 		case word == "[flags]" || word == "[command]":

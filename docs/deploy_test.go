@@ -19,14 +19,15 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	cloudstandin.Main() // this binary also runs as the stand-in's programs
+	cloudstandin.Main() // this binary also replaces the programs that the page calls, such as gcloud
 	os.Exit(m.Run())
 }
 
-// ways are the ways of deployment in the page.
+// ways are the ways of deployment that the page describes, by the letters in its headings.
 var ways = map[string]string{"A": "Terraform", "B": "gcloud", "C": "Own"}
 
-// waysOf returns the ways that the section below a heading is for; "ABC" for all.
+// waysOf returns the letters of the ways to which the section with a heading applies. A heading
+// without letters applies to all.
 func waysOf(heading string) string {
 	m := regexp.MustCompile(`^([ABC](?: and [ABC])*): `).FindStringSubmatch(heading)
 	if m == nil {
@@ -41,7 +42,8 @@ type step struct {
 	prints string
 }
 
-// stepsOf returns the steps of a reader who follows one way.
+// stepsOf returns the steps in the page for a reader who chooses one way. A step is a script in the
+// page, with the output that the page shows for it.
 func stepsOf(t *testing.T, way string) (all []step) {
 	t.Helper()
 	blocks, _ := readPage(t, "deploy.md")
@@ -61,10 +63,10 @@ func stepsOf(t *testing.T, way string) (all []step) {
 	return all
 }
 
-// An outcome is the result of the steps.
+// An outcome is the result of running the steps.
 type outcome struct {
 	printed []string // output of each step
-	failed  int      // index of the step that failed, or -1
+	failed  int      // index of the step that failed; -1: none
 	cloud   *cloudstandin.Cloud
 }
 
@@ -86,7 +88,7 @@ func follow(t *testing.T, steps []step) outcome {
 		fmt.Fprintf(&script, "echo %q\n%s\n", fmt.Sprint(mark, i), s.text)
 	}
 	fmt.Fprintf(&script, "echo %q\n", mark+"end")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // a job without its tasks would never end
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // without its tasks, a job would never end
 	defer cancel()
 	shell := exec.CommandContext(ctx, "bash", "-c", script.String())
 	shell.WaitDelay = time.Second
@@ -108,8 +110,8 @@ func follow(t *testing.T, steps []step) outcome {
 	return o
 }
 
-// missing returns the first line of want that got lacks. The order does not matter, as failures are
-// listed in any order. "..." stands for any text.
+// missing returns the first line of want that is not in got, or "". The order of lines does not
+// matter, because commands list failures in any order. "..." stands for any text.
 func missing(want, got string) string {
 	lines := strings.Split(got, "\n")
 	for line := range strings.Lines(want) {
@@ -170,15 +172,18 @@ func TestDeployPage(t *testing.T) {
 type mistake struct {
 	way      string
 	old, new string
-	until    string // the last step to follow contains this; empty: follow all
-	want     string // in the output of the step that fails, or of the first one that differs from the page
+	until    string // follow the page up to the step that contains this text; empty: follow all
+	// a text in the output of the step that fails, or of the first step whose output differs from
+	// the page
+	want string
 }
 
-// notAllowed is what a command prints if the service's account lacks a role. The log has the cause.
+// notAllowed is what a command prints if the service's account lacks a role. Only the log has the
+// cause.
 const notAllowed = "has failed: the request failed: the service's account may not do this (PermissionDenied); " +
 	"the service's log says more, in the line of request "
 
-// mistakes are of all kinds that the stand-in has to find.
+// mistakes are mistakes of all kinds that the test must find, by their descriptions.
 var mistakes = map[string]mistake{
 	"nobody is signed in": {"B", `gcloud auth login "$OPERATOR"`, "true", "",
 		"do not currently have an active account"},
@@ -241,8 +246,8 @@ var mistakes = map[string]mistake{
 	"something is left":          {"B", `gcloud run services delete "$SERVICE"`, "true", "", "Deleted queue"},
 }
 
-// TestDeployPageIsChecked makes mistakes in the page, and checks that each is found. It makes a
-// third of them, and all in .ci/nightly.
+// TestDeployPageIsChecked makes mistakes in the page, and checks that TestDeployPage would find
+// each. It makes a third of them, and all in .ci/nightly.
 func TestDeployPageIsChecked(t *testing.T) {
 	needShell(t)
 	if testing.Short() {
@@ -269,7 +274,7 @@ func TestDeployPageIsChecked(t *testing.T) {
 				t.Fatalf("the page has no %q", m.old)
 			}
 			o := follow(t, steps)
-			said := strings.Join(o.cloud.Refused(), "\n") // used if nothing else has failed
+			said := strings.Join(o.cloud.Refused(), "\n") // used if no step has failed
 			for i, s := range steps[:len(o.printed)] {
 				if i == o.failed || o.failed < 0 && missing(s.prints, o.printed[i]) != "" {
 					said = o.printed[i]
@@ -283,7 +288,7 @@ func TestDeployPageIsChecked(t *testing.T) {
 	}
 }
 
-// needShell skips a test on systems without bash.
+// needShell skips a test on a system without bash.
 func needShell(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("bash"); err != nil || !cloudstandin.Runs() {
@@ -291,10 +296,11 @@ func needShell(t *testing.T) {
 	}
 }
 
-// typed is a script with the commands of a reader of the page: -args -typed FILE.
+// typed is the flag -typed FILE, after -args: a script of the commands in the page, for TestTyped.
 var typed = flag.String("typed", "", "a script that TestTyped follows")
 
-// TestTyped runs a script of commands that a reader of the page would type, and prints the result.
+// TestTyped runs the script in the flag -typed as a reader of the page would, and prints the
+// result.
 func TestTyped(t *testing.T) {
 	if *typed == "" {
 		t.Skip("left out: no script is given, by -args -typed FILE")

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestNamesOfFiles checks that every Go file named in a page exists. A changelog may name removed
-// files.
+// TestNamesOfFiles checks that every Go file named in a page exists. The changelog may also name
+// removed files.
 func TestNamesOfFiles(t *testing.T) {
 	files := make(map[string]bool)
 	var pages []string

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestKindsOfRecords checks the page about personal data against the code. It has to list all kinds
-// of scattermap's records, and no other. Each kind needs the prefix by which an erasure finds
-// records.
+// TestKindsOfRecords checks the page about personal data against the code. The page must list
+// exactly the kinds of scattermap's records. The name of each kind must have the prefix by which an
+// erasure finds records.
 func TestKindsOfRecords(t *testing.T) {
 	page, err := os.ReadFile("retention.md")
 	if err != nil {
@@ -31,7 +31,7 @@ func TestKindsOfRecords(t *testing.T) {
 		for _, m := range constant.FindAllStringSubmatch(string(source), -1) {
 			kind := m[1]
 			if !strings.HasPrefix(kind, "Scattermap") {
-				continue // a kind of the emulator, for example
+				continue // the kind is not one of scattermap's records, but for example one of the emulator's
 			}
 			if _, ok := listed[kind]; !ok {
 				t.Errorf("%s has records of the kind %s, which retention.md does not name", path, kind)

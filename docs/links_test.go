@@ -16,20 +16,20 @@ var (
 	pageLink = regexp.MustCompile(`\]\(<?([^)\s>]+)>?(?: "[^"]*")?\)`)
 	fenced   = regexp.MustCompile("(?ms)^ *```.*?^ *```")
 	inline   = regexp.MustCompile("`[^`\n]*`")
-	// mention matches a page that code, a command or another file names.
+	// mention matches the path of a page, as code, commands and other files name it.
 	mention = regexp.MustCompile(`\bdocs/[\w-]+\.md(?:#[\w-]+)?`)
 	// address matches the address of a file in this repository.
 	address   = regexp.MustCompile(`github\.com/scattermap/scattermap/(?:blob|tree)/main/([\w./-]*\w(?:#[\w-]+)?)`)
 	anchorTag = regexp.MustCompile(`<a (?:name|id)="([^"]+)"`)
 )
 
-// A linkChecker checks where links lead.
+// A linkChecker checks whether the targets of links exist.
 type linkChecker struct {
-	anchors map[string]map[string]bool // of each page
+	anchors map[string]map[string]bool // the anchors of each page, by its path
 }
 
-// check checks a link of a page: to a file or folder, an anchor of a page or a line of a file.
-// Paths start at the repository's root.
+// check returns an error if the target of a link in a page does not exist. The target is a file or
+// folder, an anchor in a page, or a line of a file. Paths start at the repository's root.
 func (c linkChecker) check(page, link string) error {
 	target, anchor, _ := strings.Cut(link, "#")
 	if target == "" {
@@ -65,7 +65,7 @@ func (c linkChecker) check(page, link string) error {
 	return nil
 }
 
-// anchorsOf returns the anchors that GitHub gives to the headings of a page.
+// anchorsOf returns the anchors that GitHub makes for the headings of a page.
 func anchorsOf(content string) map[string]bool {
 	anchors := make(map[string]bool)
 	for _, m := range anchorTag.FindAllStringSubmatch(content, -1) {
@@ -96,8 +96,8 @@ func anchorsOf(content string) map[string]bool {
 	return anchors
 }
 
-// TestLinks checks that each link of a page leads to an existing file, heading or line. Links with
-// a colon lead elsewhere and are not checked.
+// TestLinks checks that each link in a page leads to an existing file, heading or line. It does not
+// check links with a colon, which lead to other sites.
 func TestLinks(t *testing.T) {
 	c := linkChecker{make(map[string]map[string]bool)}
 	links := 0
@@ -125,8 +125,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestMentions checks pages and headings that are named without a link: in code, commands,
-// configuration and pages. A changelog may name removed pages.
+// TestMentions checks that the pages and headings which are named without a link exist. They are
+// named in code, commands, configuration and pages. The changelog may also name removed pages.
 func TestMentions(t *testing.T) {
 	c := linkChecker{make(map[string]map[string]bool)}
 	mentions := 0
@@ -162,7 +162,7 @@ func TestMentions(t *testing.T) {
 	}
 }
 
-// TestAnchors checks the anchors of headings, and that wrong links are found.
+// TestAnchors checks the anchors that anchorsOf returns, and that wrong links are found.
 func TestAnchors(t *testing.T) {
 	got := anchorsOf("# A b\n## `x.Y`: what it's for?\n## A b\n```\n# no\n```\n#no\n### [T](u#v) - é_1\n<a " +
 		"name=\"here\">")

@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// A suite has, for each package, the names that commands may use. Packages are named by folder,
-// such as ./mapper.
+// A suite has the names of tests and programs that commands in the Makefile may use. Packages are
+// named by folder, such as ./mapper.
 type suite struct {
-	tests    map[string][]string // with benchmarks and fuzz targets; empty: none
+	tests    map[string][]string // by package: its tests, benchmarks and fuzz targets
 	programs map[string]bool
 }
 
@@ -47,7 +47,7 @@ func readSuite(t *testing.T) suite {
 	return s
 }
 
-// in returns the packages for a pattern such as ./mapper/....
+// in returns the folders of the packages that match a pattern such as ./mapper/....
 func (s suite) in(pattern string) (folders []string) {
 	above, all := strings.CutSuffix(pattern, "/...")
 	for folder := range s.tests {
@@ -58,7 +58,7 @@ func (s suite) in(pattern string) (folders []string) {
 	return folders
 }
 
-// has reports whether the name of a test in some packages matches a pattern.
+// has reports whether a test in one of the folders has a name that matches the pattern.
 func (s suite) has(folders []string, pattern string) bool {
 	name := regexp.MustCompile(pattern)
 	return slices.ContainsFunc(folders, func(folder string) bool {
@@ -66,7 +66,7 @@ func (s suite) has(folders []string, pattern string) bool {
 	})
 }
 
-// lacks describes the names in a command that do not exist; "" if all exist.
+// lacks describes the names in a command that do not exist. It returns "" if all exist.
 func (s suite) lacks(command []string) string {
 	if i := slices.Index(command, "-args"); i >= 0 {
 		command = command[:i]
@@ -102,8 +102,8 @@ func (s suite) lacks(command []string) string {
 	return ""
 }
 
-// wantFuzzed checks that commands run every fuzz target. It returns the commands without the lines
-// that announce them.
+// wantFuzzed checks that the output of "make -n fuzz" runs every fuzz target. It returns the lines
+// of the output that are commands.
 func (s suite) wantFuzzed(t *testing.T, said string) (script string) {
 	t.Helper()
 	for line := range strings.Lines(said) {
@@ -121,18 +121,20 @@ func (s suite) wantFuzzed(t *testing.T, said string) (script string) {
 	return script
 }
 
-// runMake runs make at the root.
+// runMake runs make in the repository's root.
 func runMake(t *testing.T, args ...string) (output string, err error) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "make", args...)
 	c.Dir = ".."
-	c.Env = append(os.Environ(), "MAKEFLAGS=", "MAKELEVEL=") // without the settings of a make that runs the tests
+	// without the settings of a make that may have started this test
+	c.Env = append(os.Environ(), "MAKEFLAGS=", "MAKELEVEL=")
 	out, err := c.CombinedOutput()
 	return string(out), err
 }
 
-// TestMakefile checks what each target of the Makefile would run. The packages, tests and programs
-// in it have to exist, and every fuzz target has to be fuzzed. It runs targets that take seconds.
+// TestMakefile checks the commands of each target of the Makefile. The packages, tests and programs
+// in them must exist, and every fuzz target must be run. The test also runs the targets that take
+// only seconds.
 func TestMakefile(t *testing.T) {
 	if _, err := exec.LookPath("make"); err != nil {
 		t.Skip("left out: the targets of the Makefile, because make is not installed")
@@ -157,7 +159,7 @@ func TestMakefile(t *testing.T) {
 			t.Errorf("make help does not say what %s is for, or it is not .PHONY", target)
 		}
 		script, err := runMake(t, "-n", target)
-		if target == "fuzz" { // its commands are in a loop
+		if target == "fuzz" { // the commands of this target are in a loop
 			script, err = runMake(t, target, "GO=echo go")
 			script = s.wantFuzzed(t, script)
 		}
@@ -180,7 +182,7 @@ func TestMakefile(t *testing.T) {
 	}
 }
 
-// TestLacks checks that missing names are found.
+// TestLacks checks that suite.lacks finds names that do not exist.
 func TestLacks(t *testing.T) {
 	s := suite{map[string][]string{"./mapper": {"TestOne", "FuzzOne"}, "./cmd/tool": nil},
 		map[string]bool{"./cmd/tool": true}}
@@ -198,7 +200,7 @@ func TestLacks(t *testing.T) {
 }
 
 // TestNamesInCI checks .ci/run and .ci/nightly. Each test and package that .ci/run leaves out of
-// its race step has to exist. .ci/nightly needs seeds for every simulation.
+// its race step must exist. .ci/nightly must set the number of seeds of every simulation.
 func TestNamesInCI(t *testing.T) {
 	s := readSuite(t)
 	read := func(name string) string {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// forTests are packages that only tests use. They are not in the picture.
+// forTests are packages that only tests import. They are not in the picture.
 var forTests = map[string]bool{"bridge": true, "testworld": true}
 
 // TestPackagePicture checks that design.md's picture and table have every package of
@@ -54,8 +54,8 @@ func TestPackagePicture(t *testing.T) {
 	}
 }
 
-// packagesOfDesign returns the line of each package in design.md's picture, from 1, and the
-// packages in its table.
+// packagesOfDesign reads design.md. It returns the line of each package in the picture, from 1, and
+// the packages in the table.
 func packagesOfDesign(t *testing.T) (line map[string]int, described map[string]bool) {
 	t.Helper()
 	content, err := os.ReadFile("design.md")
@@ -67,7 +67,8 @@ func packagesOfDesign(t *testing.T) (line map[string]int, described map[string]b
 	picture, rest, _ := strings.Cut(rest, "\n```\n")
 	table, _, _ := strings.Cut(rest, "\n## ")
 	line, described = make(map[string]int), make(map[string]bool)
-	names := regexp.MustCompile(`(?m)^ (?:act|decide|) +((?:[a-z]+ ?)+)`) // the names before their explanation
+	// matches the names of packages in a line, without the explanation after them
+	names := regexp.MustCompile(`(?m)^ (?:act|decide|) +((?:[a-z]+ ?)+)`)
 	for i, m := range names.FindAllStringSubmatch(picture, -1) {
 		for name := range strings.FieldsSeq(m[1]) {
 			line[name] = i + 1

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A block is a fenced block of a page.
+// A block is a fenced code block of a page.
 type block struct {
 	page     string
 	line     int    // number of its first line of text
@@ -21,7 +21,8 @@ type block struct {
 
 func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 
-// readPage returns the blocks of a page, and the code in its sentences with its line.
+// readPage returns the code blocks of a page. The result spans has the texts in backquotes in its
+// sentences, by line number.
 func readPage(t testing.TB, page string) (blocks []block, spans map[int][]string) {
 	t.Helper()
 	content, err := os.ReadFile(page)
@@ -56,8 +57,8 @@ func readPage(t testing.TB, page string) (blocks []block, spans map[int][]string
 	return blocks, spans
 }
 
-// A shell splits a script into commands, and these into words without quotes. Variables are left
-// unchanged.
+// A shell is a parser that splits a shell script into commands, and commands into words without
+// quotes. It does not replace variables.
 type shell struct {
 	text     string
 	at       int
@@ -65,7 +66,7 @@ type shell struct {
 	problem  error
 }
 
-// commandsOf returns the simple commands of a script, including those inside $(...).
+// commandsOf returns the words of each simple command of a script, also of commands inside $(...).
 func commandsOf(script string) ([][]string, error) {
 	s := &shell{text: script}
 	s.list(false)
@@ -77,10 +78,11 @@ func commandsOf(script string) ([][]string, error) {
 
 var assignment = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
 
-// list reads commands to the end, or to the closing parenthesis.
+// list parses commands up to the end. If inside is set, it parses up to the parenthesis that closes
+// a $(.
 func (s *shell) list(inside bool) {
 	var words []string
-	var delimiters []string // of here documents that start on the next line
+	var delimiters []string // the delimiters of here documents that start on the next line
 	end := func() {
 		for len(words) > 0 && (assignment.MatchString(words[0]) || words[0] == "export" || words[0] == "!" ||
 			words[0] == "then" || words[0] == "do") {
@@ -135,18 +137,18 @@ func (s *shell) list(inside bool) {
 		default:
 			word := s.word()
 			if s.at < len(s.text) && (s.text[s.at] == '>' || s.text[s.at] == '<') && (word == "1" || word == "2") {
-				continue // the redirection's file descriptor
+				continue // the number is the file descriptor of a redirection
 			}
 			words = append(words, word)
 		}
 	}
-	if inside && s.problem == nil { // the script has ended too early
+	if inside && s.problem == nil { // the script ends before the closing parenthesis
 		s.problem = errors.New("a ( without its )")
 	}
 	end()
 }
 
-// word reads a word.
+// word parses one word.
 func (s *shell) word() string {
 	var word strings.Builder
 	quoted := false
@@ -188,7 +190,7 @@ func (s *shell) word() string {
 	return word.String()
 }
 
-// TestCommandsOf checks the commands that are read from scripts.
+// TestCommandsOf checks the commands that commandsOf finds in scripts.
 func TestCommandsOf(t *testing.T) {
 	for script, want := range map[string][][]string{
 		"a b  c\n\nd":                {{"a", "b", "c"}, {"d"}},

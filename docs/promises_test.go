@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// leastPromises is the least number of promises in robustness.md.
+// leastPromises is the minimum number of promises in robustness.md.
 const leastPromises = 20
 
 // TestPromises checks that every promise of robustness.md names existing tests. It runs the tests
-// of a row if -run names the row's number, as in TestPromises/^3$.
+// of a row only if -run has the row's number, as in TestPromises/^3$.
 func TestPromises(t *testing.T) {
 	page, err := os.ReadFile("robustness.md")
 	if err != nil {
@@ -35,7 +35,8 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-// checkPromise checks that tests exist in a folder or below it, and runs them there.
+// checkPromise checks that the named tests exist in a folder or below it. If run is set, it also
+// runs them there.
 func checkPromise(t *testing.T, folder string, tests []string, run bool) {
 	t.Helper()
 	missing := make(map[string]bool)
@@ -73,7 +74,8 @@ func checkPromise(t *testing.T, folder string, tests []string, run bool) {
 	}
 }
 
-// promiseRows returns the tests of each promise by folder, and the mistakes in the page.
+// promiseRows reads the table of promises. For each promise it returns the names of its tests, by
+// folder. It also returns the mistakes in the table.
 func promiseRows(page string) (rows []map[string][]string, problems []error) {
 	_, section, _ := strings.Cut(page, "\n## Promises\n")
 	section, _, _ = strings.Cut(section, "\n## ")
@@ -98,7 +100,7 @@ func promiseRows(page string) (rows []map[string][]string, problems []error) {
 	return rows, problems
 }
 
-// TestPromiseRows checks that mistakes in a table of promises are found.
+// TestPromiseRows checks that promiseRows finds mistakes in a table.
 func TestPromiseRows(t *testing.T) {
 	table := "\n## Promises\n\n| row | promise | conditions | tests |\n|---|---|---|---|\n"
 	for i := range leastPromises {

@@ -39,8 +39,8 @@ func goBlocks(t *testing.T, page string) (all []string) {
 	return all
 }
 
-// TestRecipes checks that the tests of package mapper run the code of the recipes, and that each
-// recipe has its own test.
+// TestRecipes checks that the code of each recipe in recipes.md is also in a test of package
+// mapper, and in only one.
 func TestRecipes(t *testing.T) {
 	tested, err := os.ReadFile("../mapper/recipes_test.go")
 	if err != nil {
@@ -62,7 +62,7 @@ func TestRecipes(t *testing.T) {
 	}
 }
 
-// TestGuide checks that tests run the code of the guide.
+// TestGuide checks that the code in guide.md is also in the guide_test.go of a package.
 func TestGuide(t *testing.T) {
 	var tested string
 	for _, path := range []string{"../mapper/mappertest/guide_test.go", "../dashboard/guide_test.go"} {
@@ -83,8 +83,7 @@ func TestGuide(t *testing.T) {
 	}
 }
 
-// TestNightlyExport checks that an example of package export runs the handler of the page of
-// exports.
+// TestNightlyExport checks that an example in package export runs the handler in export.md.
 func TestNightlyExport(t *testing.T) {
 	tested, err := os.ReadFile("../export/nightly_test.go")
 	if err != nil {
@@ -105,7 +104,7 @@ func TestNightlyExport(t *testing.T) {
 // TestReadmeProgram builds the README's program, and runs it against the emulators, as a user
 // would.
 func TestReadmeProgram(t *testing.T) {
-	// The README shows the mapper of this program.
+	// The README shows the mapper of this program, and not the whole program.
 	const source = "../examples/first/main.go"
 	whole, err := os.ReadFile(source)
 	if err != nil {
@@ -165,14 +164,15 @@ func TestReadmeProgram(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	askUntilSucceeded(ctx, t, url+"/spring-credit")
-	var a struct{ Balance int64 } // of the account that the program writes
+	var a struct{ Balance int64 } // the account that the program writes
 	if err := client.Get(t.Context(), datastore.NameKey("Account", "ann", nil), &a); err != nil || a.Balance != 15 ||
 		ctx.Err() != nil {
 		t.Errorf("%+v, %v, %v", a, err, ctx.Err())
 	}
 }
 
-// askUntilSucceeded starts a program's job, and repeats the request until the job has succeeded.
+// askUntilSucceeded sends the request that starts a program's job. It repeats the request until the
+// answer says that the job has succeeded.
 func askUntilSucceeded(ctx context.Context, t *testing.T, url string) {
 	t.Helper()
 	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {

@@ -25,14 +25,16 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// The least that seeds.md may have: a section for each document, and rows in each.
+// Minimum sizes of seeds.md: the number of sections, one for each document, and the number of rows
+// in each.
 const (
 	leastSections = 5
 	leastRows     = 10
 )
 
-// TestSeeds runs the tests that seeds.md names, and fails if one is missing, is skipped or fails.
-// If other tests run, too, it only checks that they exist, as they then run in their own packages.
+// TestSeeds runs the tests that seeds.md names, and fails if one does not exist, is skipped or
+// fails. If -run does not name TestSeeds, it only checks that they exist, because a run of all
+// packages includes them.
 func TestSeeds(t *testing.T) {
 	page, err := os.ReadFile("seeds.md")
 	if err != nil {
@@ -71,11 +73,11 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// byName reports whether a value of -run names TestSeeds.
+// byName reports whether the value of the flag -run names TestSeeds.
 func byName(run string) bool { return strings.Contains(run, "TestSeeds") }
 
-// TestSeedRows checks that these mistakes are found: a row without a test, a test without a
-// package, and a table that lacks rows.
+// TestSeedRows checks that seedPage finds these mistakes: a row without a test, a test without a
+// package, and a table with too few rows.
 func TestSeedRows(t *testing.T) {
 	for _, cell := range []string{"", "none", "`TestA`", "`examples/feed`", "`examples/feed` `TestA` `examples/cron`"} {
 		if _, err := seedTests(cell); err == nil {
@@ -93,7 +95,7 @@ func TestSeedRows(t *testing.T) {
 	whole := "# A page\n" + strings.Repeat(section(leastRows), leastSections)
 	for what, test := range map[string]struct {
 		page string
-		want string // empty: no mistake
+		want string // a part of the mistake; empty: there is none
 	}{
 		"all rows":        {whole, ""},
 		"no rows":         {strings.ReplaceAll(whole, row, ""), "0 rows"},
@@ -114,10 +116,10 @@ func TestSeedRows(t *testing.T) {
 	}
 }
 
-// TestSeedResults checks which results of a test prove its row.
+// TestSeedResults checks which results of a test prove that the row's statement holds.
 func TestSeedResults(t *testing.T) {
 	for what, test := range map[string]struct {
-		events string // of TestA: action and name of a subtest
+		events string // the events of TestA: an action, and perhaps the name of a subtest
 		shows  bool
 	}{
 		"it passed":                        {"pass", true},
@@ -149,7 +151,8 @@ func TestSeedResults(t *testing.T) {
 	}
 }
 
-// TestSeedNames checks how a package's tests are found, and which values of -run name TestSeeds.
+// TestSeedNames checks how testsOf finds a package's tests, and which values of -run byName
+// accepts.
 func TestSeedNames(t *testing.T) {
 	there, err := testsOf(".")
 	if err != nil || !slices.Contains(there, "TestSeedNames") || slices.Contains(there, "TestA") {
@@ -166,7 +169,8 @@ func TestSeedNames(t *testing.T) {
 	}
 }
 
-// TestScatterIsFree compares the bills for entities with __scatter__ and without.
+// TestScatterIsFree checks that entities with the property __scatter__, by which queries sample
+// keys, cost no more operations than entities without it.
 func TestScatterIsFree(t *testing.T) {
 	var billed []emulator.Usage
 	for _, oneIn := range []int{1, 65536} {
@@ -203,7 +207,7 @@ func TestScatterIsFree(t *testing.T) {
 	}
 }
 
-// seedPage returns the tests that a page names, by package folder, and the mistakes in the page.
+// seedPage returns the tests that seeds.md names, by package folder, and the mistakes in the page.
 func seedPage(page string) (named map[string][]string, problems []error) {
 	named = make(map[string][]string)
 	sections := strings.Split(page, "\n## ")[1:]
@@ -244,7 +248,8 @@ func seedPage(page string) (named map[string][]string, problems []error) {
 	return named, problems
 }
 
-// seedTests returns the tests in a cell: a package's folder with its tests, or several.
+// seedTests parses a cell of a table. The cell has a package's folder with its tests, or several of
+// these.
 func seedTests(cell string) (map[string][]string, error) {
 	tests := make(map[string][]string)
 	pkg := ""
@@ -267,7 +272,7 @@ func seedTests(cell string) (map[string][]string, error) {
 	return tests, nil
 }
 
-// testsOf returns the names of a package's tests that are built on this system.
+// testsOf returns the names of a package's tests, except those that are not built on this system.
 func testsOf(dir string) (names []string, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -293,11 +298,11 @@ func testsOf(dir string) (names []string, err error) {
 	return names, nil
 }
 
-// results are the results of tests and subtests, by name: "pass", "fail" or "skip". said has the
-// output of each; "" is output outside of tests.
+// results has the result of each test and subtest (pass, fail or skip) and its output, by name. The
+// name "" has the output outside of tests.
 type results struct{ of, said map[string]string }
 
-// readResults reads the output of go test -json.
+// readResults parses the output of go test -json.
 func readResults(out io.Reader) (results, error) {
 	r := results{make(map[string]string), make(map[string]string)}
 	for d := json.NewDecoder(out); ; {
@@ -318,9 +323,9 @@ func readResults(out io.Reader) (results, error) {
 	}
 }
 
-// check returns an error unless a test proves its row. It has to pass. If some subtests were
-// skipped, another one has to pass, as a subtest may need a program that is not installed. A
-// subtest with subtests does not count: it passes even if all of them are skipped.
+// check returns an error unless a test proves its row. The test must pass. If some of its subtests
+// were skipped, for example because a program is not installed, at least one other must pass. A
+// subtest that has subtests does not count, because it passes even if all of them are skipped.
 func (r results) check(name string) error {
 	if got := r.of[name]; got != "pass" {
 		return fmt.Errorf("its result is %q, want it to pass", got)
@@ -352,7 +357,7 @@ func (r results) hasSubtests(name string) bool {
 	return false
 }
 
-// runNamed runs tests of a package, and returns their results.
+// runNamed runs the named tests of a package, and returns their results.
 func runNamed(t *testing.T, pkg string, tests []string) results {
 	t.Helper()
 	var out, stderr bytes.Buffer

@@ -13,7 +13,8 @@ import (
 
 var writeTour = flag.Bool("tour", false, "write the files and lines of TestTour's links into docs/tour.md")
 
-// TestTour checks that each link of the tour leads to the line that declares the name in its text.
+// TestTour checks that each link in tour.md leads to the line that declares the name in the link's
+// text.
 func TestTour(t *testing.T) {
 	content, err := os.ReadFile("tour.md")
 	if err != nil {
@@ -54,8 +55,8 @@ func TestTour(t *testing.T) {
 	}
 }
 
-// find returns the file of the library, and the line, that declare a name. It returns "", 0 if none
-// does, or if several do.
+// find returns the file and the line that declare a name of the library. It returns "" and 0 if
+// there is none, or more than one.
 func find(t *testing.T, name string) (file string, line int) {
 	t.Helper()
 	err := filepath.WalkDir("../mapper", func(path string, _ fs.DirEntry, err error) error {
@@ -100,7 +101,7 @@ func declaration(source, name string) (line int) {
 	return 1 + strings.Count(source[:at[0]], "\n")
 }
 
-// TestDeclaration checks that a wrong qualifier is not accepted.
+// TestDeclaration checks that declaration does not find a name with a wrong qualifier.
 func TestDeclaration(t *testing.T) {
 	const source = `package page
 

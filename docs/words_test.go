@@ -23,8 +23,8 @@ var (
 		"what it finds, in place of the clean ones; . is everything")
 )
 
-// clean are the files and folders in which TestWords fails for its findings, from the repository's
-// root. "." is everything.
+// clean are the files and folders in which TestWords fails if it finds something, relative to the
+// repository's root. "." means all.
 var clean = []string{"."}
 
 // Limits of a sentence, and of a paragraph of a page, in words. Code in backquotes is one word.
@@ -35,15 +35,16 @@ const (
 	mostFindings   = 500
 )
 
-// A wordRule finds words that are hard to read.
+// A wordRule finds words that make a text hard to read.
 type wordRule struct {
-	hints []string // in lower case; a text that find matches contains at least one
+	hints []string // a text that find matches contains at least one of these, in lower case; searching them is fast
 	find  *regexp.Regexp
 	but   *regexp.Regexp // allowed uses: a match of find inside a match of but is not a finding
 	say   string         // what to write instead
 }
 
-// rule compiles a wordRule. Hints are separated by "|". An empty but allows nothing.
+// rule compiles a wordRule. Hints are separated by "|". If but is empty, the rule has no
+// exceptions.
 func rule(hints, find, but, say string) wordRule {
 	r := wordRule{hints: strings.Split(hints, "|"), find: regexp.MustCompile(find), say: say}
 	if but != "" {
@@ -52,7 +53,7 @@ func rule(hints, find, but, say string) wordRule {
 	return r
 }
 
-// wordRules apply to sentences in lower case, in which code is replaced by "`·`".
+// wordRules are applied to sentences in lower case. Code in a sentence is replaced by "`·`".
 var wordRules = []wordRule{
 	rule(`behind`, `\bbehind\b`,
 		`\b(?:fall|falls|fell|fallen|falling|lag|lags|lagged|lagging) (?:\S+ ){0,3}behind\b|`+
@@ -93,7 +94,7 @@ var wordRules = []wordRule{
 		`plain words`),
 }
 
-// startRules apply to the first words of sentences, in their original case.
+// startRules are applied to the start of sentences, in their original case.
 var startRules = []wordRule{
 	rule(`W`, `^(?:What|Who) [^?]*$`, `^What follows`,
 		`the subject first: "failed entities are retried", not "what fails is retried"`),
@@ -109,15 +110,15 @@ type prose struct {
 	cell    bool
 }
 
-// A sentence is one of a prose.
+// A sentence is a sentence of a prose.
 type sentence struct {
 	line  int
-	text  string // in its original form
-	plain string // with code replaced
+	text  string // the original text
+	plain string // the text with code replaced by "`·`"
 	words int
 }
 
-// A finding is a place that breaks a rule.
+// A finding is a place in a text that breaks a rule.
 type finding struct {
 	path string
 	line int
@@ -184,8 +185,8 @@ func (p prose) sentences() (all []sentence) {
 	return all
 }
 
-// wordOf returns the text's first word, including code in it, or "" if the text starts with white
-// space.
+// wordOf returns the first word of a text. Code with spaces in it is a part of the word. If the
+// text starts with white space, wordOf returns "".
 func wordOf(text string) string {
 	code := false
 	for i, r := range text {
@@ -199,7 +200,7 @@ func wordOf(text string) string {
 	return text
 }
 
-// findings returns the places of a text that break rules.
+// findings returns the places in a text that break rules.
 func findings(path string, all []prose, page bool) (found []finding) {
 	for _, p := range all {
 		words := 0
@@ -237,7 +238,7 @@ func (p prose) isName(s sentence) bool {
 		p.cell && !strings.HasSuffix(s.plain, ".")
 }
 
-// in returns the first words of a text that break the rule, or "".
+// in returns the first words in a text that break the rule, or "".
 func (r wordRule) in(text string) string {
 	if !slices.ContainsFunc(r.hints, func(hint string) bool { return strings.Contains(text, hint) }) {
 		return ""
@@ -259,7 +260,8 @@ func (r wordRule) in(text string) string {
 	return ""
 }
 
-// marker matches the marks before the text of a line in a page.
+// Patterns in the lines of Markdown pages. The marker is what stands before the text of a list's
+// item or a quotation.
 var (
 	marker    = regexp.MustCompile(`^\s*(?:[-*+]|\d+\.) +(?:\[[ x]\] +)?|^\s*(?:> ?)+`)
 	ruleLine  = regexp.MustCompile(`^[\s|:-]+$`)
@@ -267,7 +269,7 @@ var (
 	htmlTag   = regexp.MustCompile(`(?s)<!--.*?-->|</?[a-z][^>\n]*>`)
 )
 
-// proseOfPage returns the texts of a Markdown page.
+// proseOfPage returns the paragraphs, items and cells of a Markdown page.
 func proseOfPage(content string) (all []prose) {
 	content = htmlTag.ReplaceAllStringFunc(content, func(tag string) string {
 		return strings.Repeat("\n", strings.Count(tag, "\n"))
@@ -308,7 +310,8 @@ func proseOfPage(content string) (all []prose) {
 				}
 			}
 		case strings.HasPrefix(line, "    ") && open.text == "":
-			// It is code, or the second paragraph of an item. Reading code as prose does no harm.
+			// This line is code, or the second paragraph of an item. It is read as prose, which
+			// does no harm for code.
 			fallthrough
 		default:
 			mark := marker.FindString(line)
@@ -327,23 +330,23 @@ func proseOfPage(content string) (all []prose) {
 	return all
 }
 
-// A commentReader collects the lines of a comment.
+// A commentReader collects the lines of the comment that is being read, the open comment.
 type commentReader struct {
 	all    []prose
-	lines  []string // of the open comment
-	first  int      // the open comment's first line
-	last   int      // its last line
-	output bool     // the open comment is the output of an example
+	lines  []string // lines of the open comment
+	first  int      // number of the open comment's first line
+	last   int      // number of its last line
+	output bool     // whether the open comment is the expected output of an example
 }
 
-// proseOfComments returns the texts of a Go file's comments.
+// proseOfComments returns the paragraphs and items in the comments of a Go file.
 func proseOfComments(source []byte) []prose {
 	files := token.NewFileSet()
 	file := files.AddFile("", files.Base(), len(source))
 	var s scanner.Scanner
 	s.Init(file, source, nil, scanner.ScanComments)
 	var r commentReader
-	code := 0 // the last line with code
+	code := 0 // number of the last line with code
 	for {
 		pos, tok, text := s.Scan()
 		line := file.Line(pos)
@@ -351,7 +354,7 @@ func proseOfComments(source []byte) []prose {
 		case tok == token.EOF:
 			r.end()
 			return r.all
-		case tok == token.SEMICOLON && text == "\n": // the end of a line, or of code before a comment
+		case tok == token.SEMICOLON && text == "\n": // end of a line, or of the code before a comment
 		case tok != token.COMMENT:
 			code = line + strings.Count(text, "\n")
 		case strings.HasPrefix(text, "// Code generated"):
@@ -362,7 +365,8 @@ func proseOfComments(source []byte) []prose {
 	}
 }
 
-// add adds a comment. The source starts with its text. A trailing comment has code on its left.
+// add adds a comment to the open comment, or starts another one. The source starts with the
+// comment's text. A trailing comment has code on its left.
 func (r *commentReader) add(line int, text string, source []byte, trailing bool) {
 	for _, directive := range []string{"//go:", "//nolint", "//line"} {
 		if strings.HasPrefix(text, directive) {
@@ -392,7 +396,7 @@ func (r *commentReader) add(line int, text string, source []byte, trailing bool)
 	}
 }
 
-// end ends the open comment.
+// end ends the open comment, and splits it into paragraphs and items.
 func (r *commentReader) end() {
 	if !r.output {
 		r.all = append(r.all, proseOfComment(r.first, r.lines)...)
@@ -402,7 +406,8 @@ func (r *commentReader) end() {
 
 var declared = regexp.MustCompile(`^(?:\s*//[^\n]*\n)+\s*(?:func (?:\([^)\n]*\) )?|type |var |const )?(\w+)`)
 
-// quoteName puts the first word of a comment in backquotes if it is the name declared below.
+// quoteName puts the first word of a comment in backquotes if it is the name that the next line
+// declares.
 func quoteName(line string, source []byte) string {
 	name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 	if m := declared.FindSubmatch(source); name == "" || m == nil || string(m[1]) != name {
@@ -411,7 +416,7 @@ func quoteName(line string, source []byte) string {
 	return " `" + name + "` " + rest
 }
 
-// proseOfComment returns the paragraphs and items of a comment, without its code.
+// proseOfComment returns the paragraphs and items of a comment, without code blocks.
 func proseOfComment(first int, lines []string) (all []prose) {
 	var open prose
 	end := func() {
@@ -432,7 +437,7 @@ func proseOfComment(first int, lines []string) (all []prose) {
 			end()
 			list = true
 		case strings.HasPrefix(line, "\t"), strings.HasPrefix(line, "   ") && !list:
-			end() // code
+			end() // a code block ends the paragraph
 			continue
 		case strings.HasPrefix(line, " # "):
 			end()
@@ -449,7 +454,8 @@ func proseOfComment(first int, lines []string) (all []prose) {
 	return all
 }
 
-// filesWith returns the paths of the repository's files with certain endings, from its root.
+// filesWith returns the paths of the repository's files whose names have one of the endings,
+// relative to its root.
 func filesWith(t *testing.T, endings ...string) (paths []string) {
 	t.Helper()
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
@@ -472,7 +478,7 @@ func filesWith(t *testing.T, endings ...string) (paths []string) {
 	return paths
 }
 
-// within reports whether a path is one of some files, or in one of some folders.
+// within reports whether a path is one of the given files, or in one of the given folders.
 func within(path string, some []string) bool {
 	return slices.ContainsFunc(some, func(s string) bool {
 		s = strings.TrimSuffix(s, "/")
@@ -480,7 +486,7 @@ func within(path string, some []string) bool {
 	})
 }
 
-// An exception is a sentence that may break a rule.
+// An exception is a sentence that is allowed to break a rule.
 type exception struct {
 	path, text, reason string
 	used               bool
@@ -513,7 +519,8 @@ func exceptions(t *testing.T) (all []*exception) {
 	return all
 }
 
-// checkWords reports the findings in files.
+// checkWords checks the texts of files, and fails the test for each finding. The function read
+// returns the paragraphs and items in a file.
 func checkWords(t *testing.T, paths []string, read func(content []byte) []prose, page bool) {
 	t.Helper()
 	strict := clean
@@ -584,20 +591,20 @@ func printCounts(found []finding, files int) {
 //	go test ./docs -run TestWords -args -count               # the number of findings by file
 //	go test ./docs -run TestWords -args -in README.md,mapper # all findings in these
 //
-// A sentence that has to stay goes into testdata/words.txt, with its reason.
+// If a sentence can't be changed, add it to testdata/words.txt, with the reason.
 func TestWordsOfPages(t *testing.T) {
 	checkWords(t, filesWith(t, ".md"), func(content []byte) []prose { return proseOfPage(string(content)) }, true)
 }
 
-// TestWordsOfComments checks the comments of Go files in the same way.
+// TestWordsOfComments checks the comments of Go files by the same rules as TestWordsOfPages.
 func TestWordsOfComments(t *testing.T) {
 	checkWords(t, filesWith(t, ".go"), proseOfComments, false)
 }
 
-// TestWordRules checks what the rules find, and what they allow.
+// TestWordRules checks which sentences the rules find, and which they allow.
 func TestWordRules(t *testing.T) {
 	long := strings.Repeat("word ", sentenceWords)
-	for text, want := range map[string]string{ // the wanted line and rule; "": no finding
+	for text, want := range map[string]string{ // by text: the line and the rule of the finding; "": no finding
 		"The range behind the page.":                                         `1: "behind"`,
 		"A service behind a proxy falls some minutes behind.":                "",
 		"An attempt in\nvain.":                                               `1: "in vain"`,
@@ -644,7 +651,7 @@ func TestWordRules(t *testing.T) {
 	}
 }
 
-// TestWordsOfGo checks which comments of Go files are read.
+// TestWordsOfGo checks which comments of a Go file are read, and as which paragraphs.
 func TestWordsOfGo(t *testing.T) {
 	const source = `// Package p is behind.
 //

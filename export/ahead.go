@@ -11,20 +11,20 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Limits of the parts that a task reads ahead: their number and their bytes. Reading a part from a
-// bucket takes about 30 ms, mostly waiting.
+// Limits of reading ahead: the number of parts that a task holds in memory, and their total size in
+// bytes. Reading a part from a bucket takes about 30 ms, mostly waiting.
 const (
 	aheadParts = 64
 	aheadBytes = 4 << 20
 )
 
-// A readAhead reads blobs in parallel, and returns them in the order of the calls of read. In
-// memory it has up to aheadParts blobs, with up to aheadBytes in total. A larger blob is read while
-// it is used.
+// A readAhead reads blobs in parallel, before they are needed. The method next returns them in the
+// order of the calls of read. Up to aheadParts blobs, with up to aheadBytes in total, are in
+// memory. A larger blob is streamed instead.
 type readAhead struct {
 	ctx    context.Context
 	bucket *blob.Bucket
-	free   *semaphore.Weighted // the bytes that may still be read ahead
+	free   *semaphore.Weighted // limits the bytes that may be read ahead
 	reads  chan *aheadRead     // the reads in the order of the calls of read; the caller of read closes it
 	group  sync.WaitGroup
 }
@@ -41,8 +41,8 @@ func newReadAhead(ctx context.Context, bucket *blob.Bucket) *readAhead {
 		reads: make(chan *aheadRead, aheadParts)}
 }
 
-// read starts to read a blob that has size bytes. While the blobs in memory reach the limits, it
-// waits.
+// read starts to read a blob that has size bytes. It waits if the blobs in memory have reached the
+// limits.
 func (a *readAhead) read(key string, size int64) error {
 	held := min(max(size, aheadBytes/aheadParts), aheadBytes)
 	if err := a.free.Acquire(a.ctx, held); err != nil {
@@ -85,7 +85,7 @@ func (a *readAhead) next() (io.ReadCloser, error) {
 	return r.body, nil
 }
 
-// wait waits until all reads have ended. The context must have ended.
+// wait waits until all reads have ended. Before the call, the context must have ended.
 func (a *readAhead) wait() {
 	for r := range a.reads {
 		<-r.done
@@ -94,11 +94,11 @@ func (a *readAhead) wait() {
 	a.group.Wait()
 }
 
-// A heldBlob is the reader of a blob that a readAhead has started to read. Until it is closed, it
-// takes up a part of aheadBytes, the bytes that may be read ahead.
+// A heldBlob is the reader of a blob from a readAhead. Until it is closed, it holds its part of the
+// limit aheadBytes.
 type heldBlob struct {
 	io.Reader
-	body io.Closer // closes the blob, if it is not in memory
+	body io.Closer // closes the blob, if it is streamed
 	free func()
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestReadAhead reads blobs of random sizes ahead. They come in order, and no more are held than
-// the limits allow. An error comes in its turn.
+// TestReadAhead reads blobs of random sizes ahead. They must come in order, and the limits of blobs
+// in memory must hold. If a read fails, next must return the error in place of that blob.
 func TestReadAhead(t *testing.T) {
 	rng := testflag.Rand(t)
 	for _, most := range []int{100, aheadBytes / 10, 2 * aheadBytes} {
@@ -82,7 +82,8 @@ func TestReadAhead(t *testing.T) {
 	}
 }
 
-// TestReadAheadEnds reads nothing ahead after the context has ended.
+// TestReadAheadEnds asks for parts after the context was canceled. Each call returns an error, and
+// nothing is read ahead.
 func TestReadAheadEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := newReadAhead(ctx, memblob.OpenBucket(nil))

@@ -11,16 +11,16 @@ import (
 	"github.com/twmb/avro/ocf"
 )
 
-// avroFormat writes Avro's object container files. A part is one block of such a file. A file is a
-// header, followed by the blocks of its parts.
+// avroFormat writes Avro's object container files. A part is one block of such a file. A file
+// consists of a header and the blocks of its parts.
 type avroFormat struct {
 	frames
 	codec ocf.Codec
 }
 
-// avroSync is the marker after each block of a file. The Avro specification wants a random value
-// for each file, so that readers can find blocks in the middle of it. Here it is constant, because
-// parts are written before their file is known.
+// avroSync is the marker after each block of a file. The Avro specification asks for a random value
+// for each file, so that readers can find the start of a block anywhere in it. Here it is constant,
+// because parts are written before their file is known.
 var avroSync = [16]byte{0x5c, 0xa7, 0x7e, 0x12, 0x9b, 0x31, 0xd8, 0x44, 0xe6, 0x0f, 0xb3, 0x2a, 0x71, 0xc5, 0x98, 0xed}
 
 func avroEncoding[R any](c Compression) (coder, error) {

@@ -17,11 +17,12 @@ import (
 )
 
 // An avroWriter is a function that appends a value to b in Avro's binary form. Package avro derives
-// the schema. Its own writer is not used, because it drops precision below the unit, and writes any
-// duration as a time of day.
+// the schema, but its own encoder is not used. That one silently drops precision below the unit of
+// a time, and writes any duration as a time of day.
 type avroWriter func(b []byte, v reflect.Value, depth int) ([]byte, error)
 
-// avroWriters makes the avroWriters for the values of a schema.
+// avroWriters makes avroWriters for pairs of an Avro type and a Go type. It caches them, because
+// types may be recursive.
 type avroWriters struct {
 	named map[string]*avro.SchemaNode
 	made  map[avroPlace]*avroWriter
@@ -44,7 +45,7 @@ func (w *avroWriters) of(n *avro.SchemaNode, t reflect.Type) (avroWriter, error)
 	if known := w.named[n.Type]; known != nil {
 		n = known
 	} else if n.Name != "" {
-		w.named[n.Name] = n // an inferred schema has no namespaces
+		w.named[n.Name] = n // the schemas that package avro derives have no namespaces
 	}
 	kind := t.Kind()
 	if leaf := avroLeaf(n, t); leaf != nil {
@@ -72,8 +73,8 @@ func (w *avroWriters) of(n *avro.SchemaNode, t reflect.Type) (avroWriter, error)
 		t, strings.TrimSpace(n.Type+" "+n.LogicalType))
 }
 
-// avroLeaf returns the writer for a Go type without inner types. It returns nil if the type does
-// not fit the schema.
+// avroLeaf returns the writer for a type that contains no other types. It returns nil if n is not
+// such a type, or if the Go type t does not fit it.
 func avroLeaf(n *avro.SchemaNode, t reflect.Type) avroWriter {
 	kind := t.Kind()
 	switch {
@@ -131,8 +132,8 @@ func avroFixed(n *avro.SchemaNode, t reflect.Type) avroWriter {
 	return nil
 }
 
-// avroNumber returns the function that converts a value of the Go type to an integer. It returns
-// nil if there is none.
+// avroNumber returns the function that converts a Go value to the integer of an Avro type. It
+// returns nil if the Go type does not fit the logical type.
 func avroNumber(logical string, t reflect.Type) func(v reflect.Value) (int64, error) {
 	what, unitName, _ := strings.Cut(strings.TrimPrefix(logical, "local-"), "-")
 	unit := avroUnits[unitName]
@@ -236,7 +237,8 @@ func isUUID(s string) bool {
 	return true
 }
 
-// decimalBytes returns a number as a big-endian two's complement, in units of 10^-scale.
+// decimalBytes encodes a big.Rat as Avro's decimal: a number of units of 10^-scale, as a big-endian
+// two's complement.
 func decimalBytes(v reflect.Value, precision, scale int) ([]byte, error) {
 	r := v.Addr().Interface().(*big.Rat)
 	units := new(big.Rat).Mul(r, new(big.Rat).SetInt(new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(scale)), nil)))
@@ -259,7 +261,8 @@ func hasDigits(n *big.Int, precision int) bool {
 	return n.CmpAbs(new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(precision)), nil)) < 0
 }
 
-// union returns the writer for a pointer: it writes null, or the value that the pointer points to.
+// union returns the writer for a pointer. Nil is written as null, and otherwise the value that the
+// pointer points to.
 func (w *avroWriters) union(n *avro.SchemaNode, t reflect.Type) (avroWriter, error) {
 	if len(n.Branches) != 2 || n.Branches[0].Type != "null" || t.Kind() != reflect.Pointer {
 		return nil, fmt.Errorf("%v can't be written as a union of other types than null and its own", t)
@@ -320,7 +323,7 @@ func (w *avroWriters) ofMap(n *avro.SchemaNode, t reflect.Type) (avroWriter, err
 	}, err
 }
 
-// sortedKeys returns the keys of a map, which are texts or integers, in their order.
+// sortedKeys returns the keys of a map, which are strings or integers, in ascending order.
 func sortedKeys(v reflect.Value) []reflect.Value {
 	keys := v.MapKeys()
 	slices.SortFunc(keys, func(a, b reflect.Value) int {
@@ -336,7 +339,7 @@ func sortedKeys(v reflect.Value) []reflect.Value {
 }
 
 func (w *avroWriters) record(n *avro.SchemaNode, t reflect.Type) (avroWriter, error) {
-	if known := w.made[avroPlace{n.Name, t}]; known != nil { // a recursive type
+	if known := w.made[avroPlace{n.Name, t}]; known != nil { // the type is recursive
 		return func(b []byte, v reflect.Value, depth int) ([]byte, error) { return (*known)(b, v, depth) }, nil
 	}
 	writer := new(avroWriter)

@@ -28,8 +28,8 @@ func define(t *testing.T, o Options) *Export[mapper.NoParams] {
 	return x
 }
 
-// TestPlannedFiles plans files from the records of parts, up to the limits of their size and
-// number. More than 100,000 parts are not read.
+// TestPlannedFiles assigns parts to files, with sizes and numbers of parts up to their limits. If
+// there are more than 100,000 parts, their records must not be read.
 func TestPlannedFiles(t *testing.T) {
 	none := define(t, Options{})
 	mappertest.Run(t, none.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
@@ -57,7 +57,7 @@ func TestPlannedFiles(t *testing.T) {
 			o        Options
 			files    int
 			counters map[string]int64
-			want     string // number of files, or the error
+			want     string // number of files, or a part of the error
 		}{
 			"one of the largest size": {Options{FileBytes: 400}, 1, counted(4, 400), "1"},
 			"one byte too large":      {Options{FileBytes: 399}, 1, counted(4, 400), "would have 400 bytes"},
@@ -102,7 +102,8 @@ func TestPlannedFiles(t *testing.T) {
 	})
 }
 
-// TestMostFiles plans as many files as the options allow, and not more.
+// TestMostFiles checks that an export plans up to as many files as its options allow, and otherwise
+// fails.
 func TestMostFiles(t *testing.T) {
 	x := define(t, Options{MaxFiles: 3})
 	if err := x.checkFiles(3); err != nil {
@@ -113,7 +114,8 @@ func TestMostFiles(t *testing.T) {
 	}
 }
 
-// TestPutFiles records more files than a transaction takes, and none after the next stage has started.
+// TestPutFiles records so many files that one transaction can't take them. After the next stage has
+// started, no further files may be recorded.
 func TestPutFiles(t *testing.T) {
 	x := define(t, Options{})
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
@@ -149,7 +151,8 @@ func TestPutFiles(t *testing.T) {
 	})
 }
 
-// TestEstimate checks that an estimate has the operations and the cost for parts.
+// TestEstimate checks that the estimate of an export includes the operations for its parts, and
+// their cost.
 func TestEstimate(t *testing.T) {
 	x := define(t, Options{})
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
@@ -185,7 +188,7 @@ func TestEstimate(t *testing.T) {
 	})
 }
 
-// TestEstimatedPages checks that an estimate counts the pages that an export has by default.
+// TestEstimatedPages checks that an estimate uses the export's default page size.
 func TestEstimatedPages(t *testing.T) {
 	for _, c := range []struct{ fileBytes, pages int64 }{{0, 3}, {largePages, 3}, {largePages - 1, 6}} {
 		x := define(t, Options{FileBytes: c.fileBytes})

@@ -13,7 +13,8 @@ import (
 	"github.com/scattermap/scattermap/export"
 )
 
-// bounded has columns of fixed bytes, whose bounds let readers skip rows.
+// bounded is a record with columns of fixed-length bytes. Parquet readers use the bounds (minimum
+// and maximum) of such columns to skip rows.
 type bounded struct {
 	ID   int64
 	Dec  [9]byte   `parquet:",decimal(2:20)"`
@@ -26,8 +27,8 @@ type bounded struct {
 	Left *[5]byte
 }
 
-// TestBounds compares the bounds of a Parquet file's columns with their values, also of signed
-// decimals and pages of nulls. Queries find the same with and without bounds.
+// TestBounds compares the bounds in a Parquet file with the values, also for signed decimals and
+// for pages of nulls. It checks that queries give the same results with and without bounds.
 func TestBounds(t *testing.T) {
 	values := []int64{0, -5, 7, -300, 12, 1 << 40, -1 << 40}
 	records := make([]bounded, len(values))
@@ -74,7 +75,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// wantBounds checks which columns have bounds: pages that are not null, but no decimals.
+// wantBounds checks the bounds in a file. Each page has bounds, unless it has only nulls. In groups
+// of rows, decimals have no bounds.
 func wantBounds(t *testing.T, f *parquet.File) {
 	t.Helper()
 	for i, index := range f.ColumnIndexes() {

@@ -13,8 +13,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestSlowBucket runs exports to a bucket whose reads and deletions take a second. A file's parts
-// are read and deleted side by side. An export of few parts lists the bucket once.
+// TestSlowBucket runs exports to a bucket whose reads and deletions take a second. The parts of a
+// file must be read in parallel, and deleted in parallel. An export of few parts must list the
+// bucket only once.
 func TestSlowBucket(t *testing.T) {
 	for _, c := range []struct{ page, lists int }{{50, 1}, {2, 257}} {
 		t.Run(fmt.Sprint("pages of ", c.page), func(t *testing.T) {
@@ -52,7 +53,7 @@ func TestSlowBucket(t *testing.T) {
 					t.Fatal(err)
 				}
 				status, err := run.Jobs()[0].Status(t.Context())
-				if err != nil || status.Counters["export/bytes"] != m.Bytes { // lines, not compressed
+				if err != nil || status.Counters["export/bytes"] != m.Bytes { // the counter counts bytes before compression
 					t.Errorf("%d bytes are counted in parts, %v, want those of the files, %d",
 						status.Counters["export/bytes"], err, m.Bytes)
 				}
@@ -62,7 +63,7 @@ func TestSlowBucket(t *testing.T) {
 					t.Errorf("the calls are %v, want %d listings, and %d reads and deletions", calls, c.lists, parts)
 				}
 				for op, limit := range map[string]int{"read": 64, "delete": 64, "list": 16} {
-					if most[op] > 2*limit { // of two files
+					if most[op] > 2*limit { // two files may be processed at once
 						t.Errorf("%d calls of %s were made at once, want at most %d", most[op], op, 2*limit)
 					}
 				}

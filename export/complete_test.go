@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// refusedIn checks that some formats refuse records of a type, and no others.
+// refusedIn checks that the given formats refuse the type R of records, with errors that contain
+// all texts in want. The other formats must accept the type.
 func refusedIn[R any](t *testing.T, formats []Format, want ...string) {
 	t.Helper()
 	for _, format := range []Format{JSONLines, JSON, CSV, Avro, Parquet} {
@@ -26,7 +27,7 @@ func refusedIn[R any](t *testing.T, formats []Format, want ...string) {
 	}
 }
 
-// wantFile checks the text of a file with one record.
+// wantFile checks the content of a file with one record.
 func wantFile[R any](t *testing.T, format Format, record R, want string) {
 	t.Helper()
 	if got, err := fileOf(Options{Format: format}, record); err != nil || got != want {
@@ -34,8 +35,8 @@ func wantFile[R any](t *testing.T, format Format, record R, want string) {
 	}
 }
 
-// TestColumnNames writes columns under the names of their tags, and leaves out only fields whose
-// tag says so.
+// TestColumnNames checks the names of columns, which come from tags. A field is left out only if
+// its tag says so.
 func TestColumnNames(t *testing.T) {
 	type dashes struct {
 		A int `json:"-" csv:"-" avro:"-" parquet:"-"`
@@ -58,7 +59,8 @@ func TestColumnNames(t *testing.T) {
 	refusedIn[int](t, []Format{CSV, Avro, Parquet}, "int")
 	wantFile(t, JSONLines, 7, "7\n")
 
-	// The text of a time leaves out the other fields, unless their tags say so.
+	// For a struct that embeds a time.Time, MarshalText writes only the time. So the struct's other
+	// fields are lost, unless their tags leave them out.
 	type dashed struct {
 		time.Time
 		X int `csv:"-," json:"-" avro:"-" parquet:"-"`
@@ -79,7 +81,7 @@ type (
 	deep2     struct{ deep1 }
 	shallow   struct{ n int } //nolint:unused // only its type matters
 
-	selfish struct { // embeds itself
+	selfish struct { // a struct that embeds itself
 		*selfish //nolint:unused // only its type matters
 		time.Time
 	}
@@ -137,8 +139,9 @@ func errorOf(text string) error {
 	return errors.New(text)
 }
 
-// TestFieldsBesideMethods refuses a type that has the text or JSON of an embedded field if that
-// would leave out other values. It finds the field whose method Go calls.
+// TestFieldsBesideMethods checks structs that get their MarshalText or MarshalJSON from an embedded
+// field. If other fields would be lost, the type is refused. The error names the field whose method
+// Go calls.
 func TestFieldsBesideMethods(t *testing.T) {
 	const jsonl, jsons, csv, avro = JSONLines, JSON, CSV, Avro
 	texts, js := []Format{jsonl, jsons, csv, avro}, []Format{jsonl, jsons}
@@ -183,7 +186,7 @@ func TestFieldsBesideMethods(t *testing.T) {
 		N int
 	}
 	refusedIn[r5](t, texts, "from its embedded field shallow, so its field deep2 would be left out")
-	type ambiguous struct { // has no method IsZero
+	type ambiguous struct { // has no method IsZero, because two embedded fields have one
 		zero1
 		zero2
 	}
@@ -215,8 +218,8 @@ func TestFieldsBesideMethods(t *testing.T) {
 	wantFile(t, jsonl, r9{A: shallow{}, N: 1}, `{"A":"shallow","N":1}`+"\n")
 }
 
-// TestEmbeddedFields refuses embedded and unexported fields that a format would leave out or could
-// not write, and writes the others.
+// TestEmbeddedFields checks embedded and unexported fields. A format must refuse those that it
+// would leave out or can't write, and write all others.
 func TestEmbeddedFields(t *testing.T) {
 	all := []Format{JSONLines, JSON, CSV, Avro, Parquet}
 	refusedIn[me](t, all, "embedded")
@@ -228,7 +231,7 @@ func TestEmbeddedFields(t *testing.T) {
 	refusedIn[holdsMe](t, []Format{JSONLines, JSON, Avro, Parquet}, "field A of export.holdsMe")
 	refusedIn[forest](t, []Format{CSV, Parquet}, "L")
 	refusedIn[struct{ A hiddenTree }](t, []Format{CSV, Avro, Parquet}, "")
-	type jsonly struct { // its fields would be written, and not its JSON
+	type jsonly struct { // without the refusal, its fields would be written, and not its JSON
 		jsonOnly
 		N int
 	}
@@ -249,24 +252,24 @@ func TestEmbeddedFields(t *testing.T) {
 	}
 	type outer struct{ within }
 	refusedIn[outer](t, []Format{CSV, Avro, Parquet}, "field n of export.within", "not exported")
-	type tagged struct { // encoding/json calls the MarshalJSON of its field, and panics
+	type tagged struct { // encoding/json panics when it calls the MarshalJSON of an unexported embedded field
 		jsonOnly  `json:"in" csv:"-" avro:"-" parquet:"-"` //nolint:unused // that is what is refused
 		jsonOther `json:"-" csv:"-" avro:"-" parquet:"-"`  //nolint:unused // so that tagged has no MarshalJSON
 		N         int
 	}
 	refusedIn[tagged](t, []Format{JSONLines, JSON}, "field jsonOnly of export.tagged", "can't be called")
-	type zeroes struct { // encoding/json calls its IsZero, and panics
+	type zeroes struct { // encoding/json panics when it calls the IsZero of an unexported embedded field
 		zero1 `json:"in,omitzero" csv:"-" avro:"in" parquet:"-"`
 		N     int
 	}
 	refusedIn[zeroes](t, []Format{JSONLines, JSON}, "field zero1 of export.zeroes", "can't be called")
-	type fits struct { // without omitzero, nothing calls it
+	type fits struct { // accepted: without omitzero, encoding/json does not call IsZero
 		zero1 `json:"in" csv:"-" avro:"in" parquet:"-"`
 		N     int
 	}
 	refusedIn[fits](t, nil)
 	wantFile(t, JSONLines, fits{zero1{1}, 2}, `{"in":{"A":1},"N":2}`+"\n")
-	type small struct { // Parquet has no column for it
+	type small struct { // Parquet has no column for an embedded type that is not a struct
 		basic //nolint:unused // that is what is refused
 		N     int
 	}
@@ -297,8 +300,8 @@ type (
 
 func (k textKind) MarshalText() ([]byte, error) { return []byte("k" + k), nil }
 
-// TestOwnJSON checks values that write their own JSON or text. If it fails, or is not valid, the
-// error names the field.
+// TestOwnJSON checks values that encode themselves as JSON or text. If such a method fails, or
+// returns invalid JSON, the error must name the field.
 func TestOwnJSON(t *testing.T) {
 	type owns struct {
 		A broken
@@ -346,7 +349,7 @@ func TestOwnJSON(t *testing.T) {
 	wantFile[any](t, JSONLines, nil, "null\n")
 }
 
-// TestCompressions checks that files have the compression that the options say.
+// TestCompressions checks that files are compressed by the algorithm in the options.
 func TestCompressions(t *testing.T) {
 	type record struct{ A string }
 	text := strings.Repeat("abc", 1000)
@@ -369,14 +372,15 @@ func TestCompressions(t *testing.T) {
 			case format == Parquet:
 				magic = "PAR1"
 			}
-			if !strings.Contains(file, magic) || len(file) > 1000 && format != Parquet { // it has bounds, too
+			// a Parquet file also has bounds, so its size is not checked
+			if !strings.Contains(file, magic) || len(file) > 1000 && format != Parquet {
 				t.Errorf("%s %s: a text of %d bytes takes %d", format, compression, len(text), len(file))
 			}
 		}
 	}
 }
 
-// TestFrames checks what is around and between records.
+// TestFrames checks the texts around and between the records of a file.
 func TestFrames(t *testing.T) {
 	if file, err := fileOf(Options{Format: JSON}, 1, 2, 3); err != nil || file != "[\n1,\n2,\n3\n]\n" {
 		t.Errorf("%q, %v", file, err)
@@ -388,7 +392,8 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// TestQuotedCells quotes a cell of CSV if a reader would take it for another one.
+// TestQuotedCells checks which cells of CSV are quoted: those that a reader would otherwise
+// misread.
 func TestQuotedCells(t *testing.T) {
 	type cells struct{ A, B string }
 	for text, want := range map[string]string{

@@ -23,14 +23,14 @@ const (
 	Zstd Compression = "zstd"
 )
 
-// A squeezer compresses texts. Two compressed texts in a row are decompressed to the two texts in a
-// row.
+// A squeezer compresses texts. If compressed texts are concatenated, they decompress to the
+// concatenation of the texts.
 type squeezer struct {
 	how  Compression
 	zstd *zstd.Encoder
 }
 
-// gzips are gzip writers that are not in use. Each takes a megabyte of memory.
+// gzips is a pool of gzip writers, because each takes a megabyte of memory.
 var gzips = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 
 func squeezerOf(c Compression) (squeezer, error) {
@@ -52,9 +52,9 @@ func (s squeezer) extension() string {
 func (s squeezer) squeeze(text []byte) []byte {
 	switch s.how {
 	case Zstd:
-		return s.zstd.EncodeAll(text, nil) // can be called concurrently
+		return s.zstd.EncodeAll(text, nil) // EncodeAll can be called concurrently
 	case Gzip:
-		var b bytes.Buffer // its writes do not fail
+		var b bytes.Buffer // writes to it never fail
 		w := gzips.Get().(*gzip.Writer)
 		defer gzips.Put(w)
 		w.Reset(&b)

@@ -48,7 +48,7 @@ func csvEncoding[R any](s squeezer) (*frames, error) {
 			for i := range fields {
 				f := &fields[i]
 				value, there := f.value(v)
-				if !there { // the embedded struct is nil
+				if !there { // the field is in an embedded struct whose pointer is nil
 					continue
 				}
 				var err error
@@ -67,7 +67,8 @@ type cell struct {
 	there bool
 }
 
-// csvLine returns a line of CSV according to RFC 4180. Line ends inside values stay unchanged.
+// csvLine encodes cells as a line of CSV, as RFC 4180 says. It does not change line ends inside
+// values.
 func csvLine(cells []cell) []byte {
 	var b []byte
 	for i, c := range cells {
@@ -90,7 +91,7 @@ func csvLine(cells []cell) []byte {
 	return append(b, "\r\n"...)
 }
 
-// writable reports whether CSV can hold the values of a Go type.
+// writable reports whether a cell of CSV can hold a value of a Go type.
 func writable(t reflect.Type) bool {
 	if t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler) || t == bytesType {
 		return true
@@ -106,8 +107,8 @@ func writable(t reflect.Type) bool {
 	return false
 }
 
-// cellOf converts a value into a cell. Nil becomes null, a time is written in RFC 3339 with
-// nanoseconds, and bytes in base64.
+// cellOf converts a value into a cell. Nil becomes null. A time is written as in RFC 3339 with
+// nanoseconds, and bytes as base64.
 func cellOf(v reflect.Value) (cell, error) {
 	switch t := v.Type(); {
 	case v.Kind() == reflect.Pointer && v.IsNil():

@@ -64,7 +64,7 @@ func (e Entity) MarshalJSON() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var b bytes.Buffer // protojson's spaces vary on purpose: compact them
+	var b bytes.Buffer // compact the JSON, because protojson varies its spaces on purpose
 	err = json.Compact(&b, text)
 	return b.Bytes(), err
 }
@@ -79,8 +79,8 @@ func (e *Entity) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// exported returns an entity without its project and database. References to entities in the same
-// database lose theirs, too. References to other databases keep theirs.
+// exported returns a copy of an entity without the project and the database in its key. It also
+// removes them from keys in its properties, except from keys of other databases.
 func exported(e *pb.Entity) *pb.Entity {
 	e = pbvalue.Clone(e)
 	home := e.GetKey().GetPartitionId()

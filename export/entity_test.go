@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// everything has values of all types of Datastore.
+// everything returns an entity with values of all types of Datastore.
 func everything(n int64) (*datastore.Key, datastore.PropertyList) {
 	parent := datastore.IDKey("Team", n+1, nil)
 	parent.Namespace = "north"
@@ -50,8 +50,8 @@ func everything(n int64) (*datastore.Key, datastore.PropertyList) {
 	}
 }
 
-// TestEntities writes whole entities in each format, and reads them back unchanged from the
-// database, through files and their readers.
+// TestEntities exports whole entities in each format, reads the files with a reader of the format,
+// and puts the entities. They must equal the original ones.
 func TestEntities(t *testing.T) {
 	for _, format := range []export.Format{export.JSONLines, export.CSV, export.Parquet} {
 		t.Run(string(format), func(t *testing.T) {
@@ -139,7 +139,8 @@ func checkEntities(t *testing.T, all []export.Entity, n int64) {
 	}
 }
 
-// TestEntityText pins the text of an entity. Files may be older than the program that reads them.
+// TestEntityText compares the JSON of an entity with a fixed text, because files may be read by a
+// newer program.
 func TestEntityText(t *testing.T) {
 	e := export.Entity{Key: datastore.IDKey("A", 7, datastore.NameKey("B", "b", nil)),
 		Properties: datastore.PropertyList{{Name: "n", Value: int64(1), NoIndex: true}}}
@@ -155,7 +156,8 @@ func TestEntityText(t *testing.T) {
 	}
 }
 
-// TestEntityMinusZero checks that an entity's text distinguishes -0 from 0, also in a point.
+// TestEntityMinusZero checks that the JSON of an entity distinguishes -0 from 0, also in a
+// geographical point.
 func TestEntityMinusZero(t *testing.T) {
 	minus := math.Copysign(0, -1)
 	list := datastore.PropertyList{{Name: "f", Value: minus},
@@ -177,8 +179,8 @@ func TestEntityMinusZero(t *testing.T) {
 	}
 }
 
-// TestEntityAsTheClient reads an entity that the client can't write. Its Properties equal the
-// result of the client's Get.
+// TestEntityAsTheClient reads an entity that Google's Go client can't write. Entity.Properties must
+// equal what the client's Get returns.
 func TestEntityAsTheClient(t *testing.T) {
 	text := `{"key":{"path":[{"kind":"K","id":"1"}]},"properties":{"nothing":{},` +
 		`"in":{"entityValue":{"properties":{"q":{"arrayValue":{"values":[` +

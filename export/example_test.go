@@ -12,13 +12,13 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Team is an entity,
+// A Team is an entity of the kind Team.
 type Team struct {
 	Name  string
 	Seats int
 }
 
-// and a TeamLine is a line of a file.
+// A TeamLine is the record of a team, which is a line of a file.
 type TeamLine struct {
 	ID    int64  `json:"id"`
 	Name  string `json:"name"`

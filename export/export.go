@@ -92,7 +92,7 @@ type Export[P any] struct {
 	deletes *mapper.Mapper[stage]
 }
 
-// startParams are the parameters of an export's first stage.
+// startParams are the parameters of the job of an export's first stage.
 type startParams[P any] struct {
 	Export string `json:"export"` // the ID of the export
 	Run    string `json:"run"`    // distinguishes this run from other exports with the same ID
@@ -104,8 +104,8 @@ type startParams[P any] struct {
 	Hold   bool   `json:"hold,omitempty"` // the value of StartOptions.Hold
 }
 
-// layoutRuns is the number of the layout in which each run has a folder of its own. Older builds do
-// not know it, and refuse the parameters of a job that has it. Their deliveries fail until a newer
+// layoutRuns is the value of startParams.Layout if each run has a folder of its own. Older builds
+// do not know the parameter, and refuse a job that has it. Their deliveries fail until a newer
 // build gets one.
 const layoutRuns = 2
 
@@ -163,7 +163,7 @@ func New[T, R, P any](
 		return x.writePart(ctx, p, params)
 	}).WithFinalizer(func(ctx context.Context, d *mapper.Completion, params startParams[P]) error {
 		if params.Hold {
-			return nil // Write continues
+			return nil // Export.Write starts the next stage
 		}
 		given, err := json.Marshal(params.Params)
 		if err != nil {
@@ -179,7 +179,7 @@ func New[T, R, P any](
 	return x, nil
 }
 
-// Suffixes of the second and third stage, in the names of their mappers and the IDs of their jobs.
+// Suffixes of the names of the mappers, and of the IDs of the jobs, of the second and third stage.
 const (
 	joinSuffix   = "-join"
 	deleteSuffix = "-delete"
@@ -200,14 +200,15 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// coding returns a text that identifies the format, the compression and the way to write values. It
+// coding returns a text that identifies the format, the compression and the encoding of values. It
 // must be the same for all parts and files of a run.
 func (o *Options) coding() string {
 	return strings.TrimSuffix(string(o.Format)+o.revision+" "+string(o.Compression), " ")
 }
 
-// checkCoding returns an error if the build that has started the run writes other files than this
-// build. The argument is the coding of that build. Runs of older builds have none.
+// checkCoding returns an error if the build that has started the run encodes files in another way
+// than this build. The argument is the result of coding in that build. It is empty for runs of
+// builds that did not record it.
 func (o *Options) checkCoding(begun string) error {
 	if begun == "" || begun == o.coding() {
 		return nil
@@ -256,8 +257,8 @@ type StartOptions struct {
 	Folder string
 }
 
-// largePages is the size of files, in bytes, from which on pages have 1,000 entities by default. A
-// page's entities have up to about 4 MiB, and its part is never split.
+// largePages is the value of FileBytes from which on the default PageSize is 1,000. A page has up
+// to about 4 MiB of entities, and its part is never split.
 const largePages = 64 << 20
 
 // pageSize returns the number of entities in a page: wanted, or the default if wanted is 0.
@@ -302,7 +303,7 @@ func (x *Export[P]) Start(
 			x.opts.MaxFiles))
 	}
 	given, err := json.Marshal(params)
-	place := place{folder: folder, run: newRun()} // no run has a longer name
+	place := place{folder: folder, run: newRun()} // the names of runs have one length, so the final place is not longer
 	if err == nil {
 		err = place.checkLength()
 	}
@@ -314,7 +315,7 @@ func (x *Export[P]) Start(
 		return fail(fmt.Errorf("%w: %w", mapper.ErrInvalidArgument, err))
 	}
 	run := &Run{ID: opts.ID, Folder: folder, engine: e, bucket: x.bucket, allow: x.opts.AllowFailures}
-	for range 2 { // a concurrent start of the ID may be first, with a run of its own
+	for range 2 { // another start of this ID may be first, with a run of its own: find that run in the second round
 		if err = run.find(ctx, x.name); err != nil {
 			break
 		}
@@ -351,7 +352,7 @@ func (x *Export[P]) startByName(
 		return nil, fmt.Errorf("export: start %q: %w: %s: %w", x.name, mapper.ErrInvalidArgument, what, err)
 	}
 	var recorded startParams[json.RawMessage]
-	// parameters of an earlier start, which a caller repeats
+	// the parameters of an earlier start: a caller who repeats it may send these
 	if strictly(given, &recorded) == nil && recorded.Run != "" {
 		return fail("params",
 			fmt.Errorf(`those of a job that has begun can't be used again: give the folder, such as {"folder": %q}`,
@@ -391,8 +392,8 @@ func (x *Export[P]) checkByName(given json.RawMessage) error {
 	return err
 }
 
-// strictly decodes JSON into v. It returns an error for anything that the type of v does not hold
-// exactly.
+// strictly decodes JSON into v. It returns an error if v can't hold all of the JSON exactly, such
+// as an unknown field.
 func strictly(text json.RawMessage, v any) error {
 	return strictjson.Decode(text, v)
 }
@@ -413,7 +414,8 @@ func (x *Export[P]) Plan(
 		return nil, fmt.Errorf("export: plan %q: %w", x.name, err)
 	}
 	est.Usage.Writes += est.Pages
-	est.Usage.Reads += 3 * est.Pages // the plan, the join and the deletion each read all parts
+	// each of the three stages reads the records of all parts: to plan, join and delete
+	est.Usage.Reads += 3 * est.Pages
 	est.Usage.Deletes += est.Pages
 	est.Dollars = e.Prices().Dollars(est.Usage)
 	return est, nil

@@ -40,7 +40,7 @@ func lineOf(n int64) line {
 	return line{n, fmt.Sprintf("order %d, \"quoted\"", n), begun.Add(time.Duration(n) * time.Microsecond)}
 }
 
-// must returns a value, or panics if there is an error.
+// must returns v, or panics if err is not nil.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -72,7 +72,7 @@ func putOrders(t *testing.T, client *datastore.Client) {
 		for n := from; n < min(from+500, orders); n++ {
 			l := lineOf(int64(n))
 			if n%100 == 7 {
-				l.N = -1 // skipped
+				l.N = -1 // the entity is left out
 			}
 			keys, all = append(keys, datastore.NameKey("Order", fmt.Sprint(n*7919%10007, "-", n), nil)),
 				append(all, order(l))
@@ -85,7 +85,7 @@ func putOrders(t *testing.T, client *datastore.Client) {
 
 const folder = "of/today"
 
-// runExport runs an export to its end.
+// runExport runs an export to its end, and returns its manifest.
 func runExport(t *testing.T, w *mappertest.Env, x *export.Export[mapper.NoParams]) *export.Manifest {
 	t.Helper()
 	start := func() (*export.Run, error) {
@@ -111,7 +111,8 @@ func runExport(t *testing.T, w *mappertest.Env, x *export.Export[mapper.NoParams
 	return m
 }
 
-// checkTidy checks that nothing remains except the blobs that the manifest names.
+// checkTidy checks that the bucket has only blobs that the manifest names, and that the database
+// has no records of parts and files.
 func checkTidy(t *testing.T, client *datastore.Client, bucket *blob.Bucket, m *export.Manifest) {
 	t.Helper()
 	run := folder + "/" + path.Dir(m.Files[0].Name)
@@ -131,7 +132,7 @@ func checkTidy(t *testing.T, client *datastore.Client, bucket *blob.Bucket, m *e
 	}
 }
 
-// list returns the names in a bucket, in order.
+// list returns the names of all blobs in a bucket, in order.
 func list(t *testing.T, bucket *blob.Bucket) (names []string) {
 	t.Helper()
 	for it := bucket.List(nil); ; {
@@ -146,8 +147,8 @@ func list(t *testing.T, bucket *blob.Bucket) (names []string) {
 	}
 }
 
-// TestFaults runs exports with failing calls, and with deliveries that come twice, late, and to
-// processes that crash. The files have each record once, and nothing else remains.
+// TestFaults runs exports while calls fail, and while deliveries come twice, late, and to processes
+// that crash. The files must have each record once. No other blobs or records may remain.
 func TestFaults(t *testing.T) {
 	const most = 10_000
 	first := testflag.Seed(t)
@@ -175,7 +176,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestEmpty exports no entities: there is one file, without records.
+// TestEmpty exports a query without entities: there must be one file, without records.
 func TestEmpty(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -247,7 +248,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestNames refuses names of files that would overwrite something, before anything is written.
+// TestNames checks that an export fails if Options.Name gives names that would overwrite another
+// blob. Nothing must be written before that.
 func TestNames(t *testing.T) {
 	for want, name := range map[string]func(export.File) string{
 		`for both file 0 and file 1`: func(export.File) string { return "same" },
@@ -269,7 +271,7 @@ func TestNames(t *testing.T) {
 }
 
 // TestBadDefinitions checks that New refuses wrong definitions, and says what is wrong. So the
-// service does not start, and no export has to fail.
+// mistake shows when the service starts, and not when an export runs.
 func TestBadDefinitions(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -325,7 +327,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestByName starts an export by its name, as an operator does.
+// TestByName starts an export by the name of its mapper, as an operator does.
 func TestByName(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	t.Cleanup(func() { bucket.Close() })

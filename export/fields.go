@@ -9,7 +9,7 @@ import (
 	"unicode"
 )
 
-// A field is a field of a struct, together with the name under which a format writes it.
+// A field is a field of a struct, and the name under which a format writes it.
 type field struct {
 	reflect.StructField // the field in Go; its Index may lead through embedded structs
 	column              string
@@ -94,8 +94,8 @@ func hasNoColumn(f reflect.StructField, tag string) bool {
 		whole == "" && !f.IsExported() && !f.Anonymous
 }
 
-// embeds reports whether a format writes the fields of an embedded struct as fields of the outer
-// struct.
+// embeds reports whether a format writes the fields of an embedded struct of type t as fields of
+// the outer struct. The column is the name in the field's tag.
 func embeds(tag, column string, t reflect.Type) bool {
 	switch tag {
 	case "parquet":
@@ -109,14 +109,14 @@ func embeds(tag, column string, t reflect.Type) bool {
 // nameable returns an error for an embedded or tagged field that a format would leave out, or could
 // not write.
 func nameable(f reflect.StructField, inner reflect.Type, tag, options string) error {
-	// these two formats write the fields of an embedded struct without a name, see embeds
+	// in JSON and Avro, an embedded struct is one field if its tag gives it a name: see embeds
 	named := f.Anonymous && inner.Kind() == reflect.Struct && (tag == "json" || tag == "avro")
 	switch {
 	case f.Anonymous && tag == "parquet":
 		return errors.New("a type that is embedded and is no struct has no column: give it a name")
 	case f.IsExported():
 		return nil
-	case !named: // these two formats write it, exported or not
+	case !named: // such a struct is written even if it is not exported
 		return fmt.Errorf("it is not exported, so %q would leave it out: export it, or give it the tag `%s:\"-\"`",
 			tag, tag)
 	case hasMethod(inner, "MarshalText") || hasMethod(inner, "MarshalJSON") ||
@@ -182,7 +182,8 @@ func (f *field) value(v reflect.Value) (reflect.Value, bool) {
 	return v, true
 }
 
-// A valueError is the reason why a value can't be written, with the path of its field.
+// A valueError says that the value of a field can't be written, and why. It has the path of the
+// field.
 type valueError struct {
 	path string
 	err  error
@@ -191,14 +192,14 @@ type valueError struct {
 func (e *valueError) Error() string { return "field " + e.path + ": " + e.err.Error() }
 func (e *valueError) Unwrap() error { return e.err }
 
-// inside returns an error to whose path a field, or an element of a list or map, is added. Keys of
+// inside adds a field, or an element of a list or map, to the front of an error's path. Keys of
 // maps are not in the path, because they may be private data.
 func inside(where string, err error) error {
 	inner, ok := err.(*valueError) //nolint:errorlint // only our own, unwrapped
 	switch {
 	case !ok:
 		return &valueError{where, err}
-	case errors.Is(inner.err, errDeep): // its path would be as deep
+	case errors.Is(inner.err, errDeep): // the path would have as many names as the value has levels
 		return &valueError{where, errDeep}
 	case strings.HasPrefix(inner.path, "["):
 		return &valueError{where + inner.path, inner.err}
@@ -206,11 +207,11 @@ func inside(where string, err error) error {
 	return &valueError{where + "." + inner.path, inner.err}
 }
 
-const someKey = "[…]" // someKey stands for the key of a map in a path.
+const someKey = "[…]" // someKey stands for the key of a map in an error's path
 
 func elementOf(i int) string { return fmt.Sprintf("[%d]", i) }
 
-// deepest is how deep values of recursive types may be nested before they are refused.
+// deepest is the maximum depth of a value of a recursive type. Deeper values are refused.
 const deepest = 1000
 
 var errDeep = fmt.Errorf("it is nested deeper than %d levels, or in itself", deepest)

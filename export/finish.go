@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// deleteParts deletes a file's share of the run's parts, including parts that no commit has
-// recorded.
+// deleteParts is the function of the third stage for one file. It deletes a share of the run's
+// parts: the file's parts, and some of the parts that no commit has recorded.
 func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFile], s stage) error {
 	client := mapper.EngineFromContext(ctx).Client()
 	var names []string
@@ -36,12 +36,12 @@ func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFil
 	return x.sweepParts(ctx, e.Value.Index, s)
 }
 
-// deleteNamed deletes parts, and then their records.
+// deleteNamed deletes the parts with the given names, and then their records.
 func (x *Export[P]) deleteNamed(ctx context.Context, client *datastore.Client, s stage, names []string) error {
 	group, within := errgroup.WithContext(ctx)
 	group.SetLimit(deletesAtOnce)
 	keys := make([]*datastore.Key, len(names))
-	for i, name := range names { // listings may not show them yet
+	for i, name := range names { // listings of the bucket may not show these parts yet
 		keys[i] = datastore.NameKey(partKind, entityName(s.Run, name), nil)
 		group.Go(func() error { return remove(within, x.bucket, s.place().part(name)) })
 	}
@@ -51,8 +51,9 @@ func (x *Export[P]) deleteNamed(ctx context.Context, client *datastore.Client, s
 	return client.DeleteMulti(ctx, keys)
 }
 
-// sweepParts deletes parts that no commit has recorded, in a file's share of the folders of parts.
-// In a small run it does nothing, because the finalizer does that with one listing.
+// sweepParts deletes parts that no commit has recorded. It searches only a share of the folders of
+// parts, which depends on the file's number. In a small run it does nothing, because the finalizer
+// does that with one listing.
 func (x *Export[P]) sweepParts(ctx context.Context, file int64, s stage) error {
 	if s.Parts <= listed {
 		return nil
@@ -78,8 +79,8 @@ const (
 
 func keepNone(string) bool { return false }
 
-// deleteAll deletes all blobs whose names have a prefix. It spares those for which keep returns
-// true; keep gets the name without the prefix.
+// deleteAll deletes all blobs whose names have a prefix, except those for which keep returns true.
+// The function keep gets the name without the prefix.
 func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(name string) bool) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(deletesAtOnce)
@@ -106,7 +107,7 @@ func (x *Export[P]) succeed(ctx context.Context, d *mapper.Completion, s stage) 
 	if err != nil {
 		return err
 	}
-	if decided == nil { // otherwise an earlier attempt has decided
+	if decided == nil { // otherwise an earlier attempt has written the outcome
 		if decided, err = x.decide(ctx, s); err != nil {
 			return err
 		}
@@ -130,8 +131,8 @@ func (x *Export[P]) succeed(ctx context.Context, d *mapper.Completion, s stage) 
 	return nil
 }
 
-// decide deletes all blobs that are no files of the export. Then it writes the manifest, which
-// decides that the export has succeeded, unless the export was discarded before.
+// decide deletes all blobs in the run's folder that are no files of the export. Then it writes the
+// manifest, which decides that the export has succeeded, unless the export was discarded before.
 func (x *Export[P]) decide(ctx context.Context, s stage) (*Manifest, error) {
 	if s.Layout == 0 {
 		return nil, mapper.Permanent(fmt.Errorf("the folder %q has no manifest of run %s: has somebody deleted it?",
@@ -141,8 +142,8 @@ func (x *Export[P]) decide(ctx context.Context, s stage) (*Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The run owns its folder. Other blobs in it are late parts, and fragments that killed
-	// processes have left.
+	// The run owns its folder, so all other blobs in it can be deleted: they are late parts, and
+	// fragments that killed processes have left.
 	keep := map[string]bool{ManifestName: true, SuccessName: true}
 	for _, f := range m.Files {
 		keep[strings.TrimPrefix(f.Name, s.place().name(""))] = true
@@ -153,8 +154,8 @@ func (x *Export[P]) decide(ctx context.Context, s stage) (*Manifest, error) {
 	return s.place().decide(ctx, x.bucket, m)
 }
 
-// announce writes the copies of the manifest, and other blobs that tell readers of the success. The
-// success is already decided, so this may happen late.
+// announce writes the copy of the manifest in the export's folder, and the blob that marks a
+// success. The manifest in the run's folder already decides the success, so this may happen late.
 func (x *Export[P]) announce(ctx context.Context, s stage, m *Manifest) error {
 	if err := x.bucket.WriteAll(ctx, s.place().path(SuccessName), nil, nil); err != nil {
 		return fmt.Errorf("write the mark of success: %w", err)
@@ -162,8 +163,8 @@ func (x *Export[P]) announce(ctx context.Context, s stage, m *Manifest) error {
 	return s.place().copyManifest(ctx, x.bucket, m)
 }
 
-// tidyDirectly deletes blobs that are no files, for an export of an older build, which has its
-// files directly in the export's folder.
+// tidyDirectly deletes the parts and the claim of an export of an older build. Such an export has
+// its files directly in the export's folder.
 func (x *Export[P]) tidyDirectly(ctx context.Context, s stage) error {
 	if err := deleteAll(ctx, x.bucket, s.place().parts(), keepNone); err != nil {
 		return err

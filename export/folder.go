@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A place is the folder to which one run of an export writes. No other run has it, even with the
-// same ID. So late writes and deletions of one run do not affect another.
+// A place is the folder to which one run of an export writes. No other run writes to it, even if it
+// has the same ID. So late writes and deletions of one run do not affect another.
 type place struct {
 	folder string // the export's folder
 	run    string
@@ -36,8 +36,8 @@ func newRun() string {
 	return strings.Repeat("0", 26-len(digits)) + digits
 }
 
-// name returns the name of a blob in the run's folder, relative to the export's folder, as in the
-// manifest.
+// name returns the name of a blob of the run relative to the export's folder, as the manifest has
+// it. The argument is the name relative to the run's folder.
 func (p place) name(of string) string {
 	if p.direct {
 		return of
@@ -47,14 +47,14 @@ func (p place) name(of string) string {
 
 func (p place) path(of string) string { return p.folder + "/" + p.name(of) }
 
-// parts returns the folder of the run's parts. They are in subfolders named by their first two
-// digits, so that several listings can share the names.
+// parts returns the folder of the run's parts. A part is in a subfolder that is named by the first
+// two digits of the part's name. So several tasks can share the work of listing them.
 func (p place) parts() string { return p.path("_parts/") }
 
 func (p place) part(name string) string { return p.parts() + name[:2] + "/" + name }
 
-// outcome returns the name of the blob whose creation decides whether the run has succeeded or was
-// discarded.
+// outcome returns the name of a run's manifest. The creation of this blob decides whether the run
+// has succeeded or was discarded.
 func (p place) outcome() string { return p.folder + "/" + runPrefix + p.run + "/" + ManifestName }
 
 // A claim is a blob which says that an export owns a folder. Only older builds write claims,
@@ -79,7 +79,7 @@ func readClaim(ctx context.Context, bucket *blob.Bucket, folder string) (c claim
 	return c, nil
 }
 
-// dropClaim deletes the claim of a run.
+// dropClaim deletes the claim on the folder if it is the given run's.
 func dropClaim(ctx context.Context, bucket *blob.Bucket, p place) error {
 	c, err := readClaim(ctx, bucket, p.folder)
 	if c.Run != p.run {
@@ -120,7 +120,7 @@ func (r *Run) checkOld(ctx context.Context, folder string) error {
 		case err != nil && !errors.Is(err, mapper.ErrNoSuchJob):
 			return err
 		}
-		// A refused start has left the claim, or the export belongs to another database.
+		// Either a refused start has left the claim, or the export belongs to another database.
 		switch _, err := r.bucket.List(&blob.ListOptions{Prefix: above + "/_parts/"}).Next(ctx); {
 		case err == nil:
 			return fmt.Errorf("%w: in the folder %q are parts of export %q of an older build, and there is no such "+
@@ -144,8 +144,8 @@ func checkFolder(folder string) error {
 	return checkPath("the folder", folder)
 }
 
-// checkPath returns an error unless a path consists of names separated by slashes. The error calls
-// the path what.
+// checkPath returns an error unless a path consists of names separated by slashes. Errors call the
+// path by the text in what.
 func checkPath(what, path string) error {
 	for element := range strings.SplitSeq(path, "/") {
 		if element == "" || element == "." || element == ".." || strings.HasPrefix(element, "_") ||

@@ -34,7 +34,7 @@ func startIn(
 		StartOptions: mapper.StartOptions{ID: id, PageSize: 50}, Folder: folder})
 }
 
-// wantRefused checks that a start was refused, with an error that says what to do.
+// wantRefused checks that a start has returned an error that contains want.
 func wantRefused(t *testing.T, err error, want string) {
 	t.Helper()
 	if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
@@ -42,8 +42,8 @@ func wantRefused(t *testing.T, err error, want string) {
 	}
 }
 
-// TestFoldersApart runs exports at once in one folder, and above and below it. None touches the
-// files of another.
+// TestFoldersApart runs several exports at the same time in one folder, and in folders above and
+// below it. None may touch the files of another.
 func TestFoldersApart(t *testing.T) {
 	store := testbucket.New()
 	bucket := store.Open()
@@ -70,14 +70,14 @@ func TestFoldersApart(t *testing.T) {
 			for _, f := range m.Files {
 				want = append(want, run.Folder+"/"+f.Name)
 			}
-			if id != "same" { // the folder's copy is of one of the two
+			if id != "same" { // two exports have this folder, and the copy of the manifest is of only one
 				want = append(want, run.Folder+"/manifest.json")
 			}
 			if run.Folder == "a/b" && (m.Ended.After(last.Ended) || m.Ended.Equal(last.Ended) && m.Run > last.Run) {
 				last = m
 			}
 		}
-		for _, run := range runs { // after all have ended
+		for _, run := range runs { // compare when all have ended
 			m, err := run.Wait(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -95,8 +95,8 @@ func TestFoldersApart(t *testing.T) {
 	})
 }
 
-// TestOldestDeleted deletes the oldest exports of a folder, as a lifecycle rule of the bucket
-// would. The other exports, and the next one, are read and waited for as before.
+// TestOldestDeleted deletes the oldest exports of a folder, as a lifecycle rule of a bucket does.
+// The other exports and a new one must be readable, and Wait must return them.
 func TestOldestDeleted(t *testing.T) {
 	s := testbucket.New()
 	bucket := s.Open()
@@ -115,7 +115,7 @@ func TestOldestDeleted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Millisecond) // the next run has a later time
+			time.Sleep(time.Millisecond) // so that the next run starts at a later time
 			runs, manifests = append(runs, run), append(manifests, m)
 			checkLast(t, s, run, m)
 		}
@@ -130,7 +130,7 @@ func TestOldestDeleted(t *testing.T) {
 		for range 4 {
 			next()
 		}
-		drop(manifests[0], false) // its copy remains, and names missing files
+		drop(manifests[0], false) // the copy of its manifest remains, and names files that no longer exist
 		checkLast(t, s, runs[3], manifests[3])
 		drop(manifests[1], true)
 		for _, i := range []int{2, 3} {
@@ -155,7 +155,7 @@ func TestOldestDeleted(t *testing.T) {
 	})
 }
 
-// checkFiles checks that the files of a manifest exist, with its contents.
+// checkFiles checks that the files of a manifest exist, with the sizes and hashes in it.
 func checkFiles(t *testing.T, s *testbucket.Bucket, folder string, m *export.Manifest) {
 	t.Helper()
 	records := int64(0)
@@ -174,8 +174,8 @@ func checkFiles(t *testing.T, s *testbucket.Bucket, folder string, m *export.Man
 	}
 }
 
-// TestStartsAtOnce makes many starts at once into a folder, and into one above it. Starts with one
-// ID are one export.
+// TestStartsAtOnce makes many concurrent starts into a folder, and into the folder above it. Starts
+// with the same ID must return the same export.
 func TestStartsAtOnce(t *testing.T) {
 	for _, id := range []string{"orders", ""} {
 		t.Run(fmt.Sprintf("ID %q", id), func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestStartsAtOnce(t *testing.T) {
 	}
 }
 
-// TestRefusedStart checks that a refused start leaves nothing in the bucket.
+// TestRefusedStart checks that a start that returns an error writes nothing to the bucket.
 func TestRefusedStart(t *testing.T) {
 	store := testbucket.New()
 	x := newExport(store.Open(), nil)
@@ -267,8 +267,8 @@ func TestRefusedStart(t *testing.T) {
 	})
 }
 
-// TestUsedID refuses an ID whose later stages still exist. The export would write nothing, because
-// these have succeeded.
+// TestUsedID checks that an ID is refused if the jobs of its later stages still exist. With these
+// jobs, which have succeeded, the export would write nothing.
 func TestUsedID(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -286,7 +286,7 @@ func TestUsedID(t *testing.T) {
 			if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(3 * time.Hour) // until its record is deleted
+			time.Sleep(3 * time.Hour) // until the record of the first job is deleted
 			if _, err := startIn(t, w, x, "daily", "2"); i < 2 {
 				wantRefused(t, err, "of an earlier export is there still")
 			} else if err != nil {
@@ -296,8 +296,8 @@ func TestUsedID(t *testing.T) {
 	})
 }
 
-// TestDiscard discards an aborted export. Only a mark remains, and another export succeeds in its
-// folder.
+// TestDiscard discards an export after it was aborted. Only the mark of a discarded run may remain,
+// and another export must succeed in the same folder.
 func TestDiscard(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -328,7 +328,7 @@ func TestDiscard(t *testing.T) {
 		if err := run.Jobs()[0].Abort(ctx); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute) // until pages under way are refused
+		time.Sleep(time.Minute) // after a minute, the commits of pages that still run are refused
 		if err := run.Discard(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -357,8 +357,8 @@ func TestDiscard(t *testing.T) {
 	})
 }
 
-// TestRetryTooLate retries failed entities after the export has continued without them. They are in
-// no file, and an error says so.
+// TestRetryTooLate retries failed entities after the export has continued without them. They must
+// be in no file, and an error must say so.
 func TestRetryTooLate(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -392,9 +392,9 @@ func TestRetryTooLate(t *testing.T) {
 }
 
 // TestRetryMeetsTheEnd retries an entity while the files are planned. If its part is recorded
-// before files are joined, it is in one. If its part is later, it is in none, and the manifest
-// counts it as a failure. If an attempt has written the file and has not recorded it, there is no
-// manifest, because the content of the file is unknown.
+// before the files are joined, the entity must be in a file. If it is recorded later, the entity
+// must be in no file, and the manifest must count it as a failure. If an attempt has written the
+// file but not recorded it, there must be no manifest, because the file's content is unknown.
 func TestRetryMeetsTheEnd(t *testing.T) {
 	for _, when := range []string{"before", "during", "after"} {
 		t.Run(when+" the join", func(t *testing.T) { testRetryMeetsTheEnd(t, when) })

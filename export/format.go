@@ -36,20 +36,20 @@ type coder interface {
 	// join writes a file from parts. The function next returns the parts in their order, and io.EOF
 	// after the last one.
 	join(w io.Writer, f File, next func() (io.ReadCloser, error)) error
-	// extra returns about how many bytes a file has besides its parts, and how many bytes each part
-	// adds to a file besides its own.
+	// extra returns how many bytes a file has beyond its parts, and how many bytes each part adds
+	// beyond its own size. Both are estimates.
 	extra(f File) (file, part int64)
 	// extension returns the extension of the files' names.
 	extension() string
-	// revision returns a text that changes when a build writes other values for the same records. A
-	// file never has parts of two revisions.
+	// revision returns a text that identifies how the coder encodes values. It changes if a newer
+	// build encodes the same records differently. A file never has parts of two revisions.
 	revision() string
 }
 
 const secondRevision = "/2"
 
-// A frames is a coder whose files consist of compressed frames: a head, the parts with separators
-// between them, and a tail. So parts are joined without decompressing them.
+// A frames is a coder for text formats. A file is a concatenation of compressed texts: a head, the
+// parts with separators between them, and a tail. So parts are joined without decompressing them.
 type frames struct {
 	squeezer
 	line  func(record any) ([]byte, error) // returns the text of one record
@@ -71,8 +71,8 @@ func (e *frames) extra(f File) (file, part int64) {
 
 func (e *frames) between(File) string { return e.apart }
 
-// frame returns a text of a file, which the function of returns, as a compressed frame. It returns
-// nothing if the text is empty.
+// frame compresses a text of a file, such as its head. The function of returns the text. The result
+// is nil if of is nil, or if the text is empty.
 func (e *frames) frame(of func(File) string, f File) []byte {
 	if of == nil {
 		return nil
@@ -88,7 +88,7 @@ func (e *frames) encode(record any) (any, error) { return e.line(record) }
 
 func (e *frames) part(encoded []any) ([]byte, error) { return e.squeeze(e.lines(encoded)), nil }
 
-// lines returns the texts of encoded records in a row, with separators between them.
+// lines concatenates the texts of encoded records, with separators between them.
 func (e *frames) lines(encoded []any) []byte {
 	size := len(encoded) * (len(e.apart) + len(e.ends))
 	for _, line := range encoded {
@@ -115,7 +115,7 @@ func (e *frames) join(w io.Writer, f File, next func() (io.ReadCloser, error)) e
 		if errors.Is(err, io.EOF) {
 			tail := e.frame(e.tail, f)
 			if empty && len(tail) == 0 {
-				tail = e.squeeze(nil) // an empty file is not valid gzip
+				tail = e.squeeze(nil) // an empty file is not valid gzip, so compress an empty text
 			}
 			_, err = w.Write(tail)
 			return err
@@ -134,7 +134,8 @@ func (e *frames) join(w io.Writer, f File, next func() (io.ReadCloser, error)) e
 	}
 }
 
-// coderOf returns the coder that writes records of type R as the options say.
+// coderOf returns the coder for records of type R, with the format and the compression of the
+// options.
 func coderOf[R any](o *Options) (coder, error) {
 	s, err := squeezerOf(o.Compression)
 	if err != nil {
@@ -164,7 +165,8 @@ func coderOf[R any](o *Options) (coder, error) {
 		Avro, Parquet)
 }
 
-// jsonEncoding returns the coder that writes one JSON value into each file.
+// jsonEncoding returns the coder whose files each have one JSON value: the records, with the text
+// from wrap around them.
 func jsonEncoding(s squeezer, line func(any) ([]byte, error), rev string, wrap func(File) (head, tail string)) coder {
 	if wrap == nil {
 		wrap = func(File) (head, tail string) { return "[\n", "\n]\n" }

@@ -11,8 +11,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestGoogleCloudStorage exports to Google Cloud Storage, with its real client and a server in this
-// process.
+// TestGoogleCloudStorage exports to a server in this process that emulates Google Cloud Storage,
+// with Google's real client.
 func TestGoogleCloudStorage(t *testing.T) {
 	server, err := fakestorage.NewServerWithOptions(fakestorage.Options{NoListener: true})
 	if err != nil {

@@ -12,8 +12,9 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// TestRowGroups ends a group of rows as soon as it has as many bytes as it may. So a task's memory
-// is limited. Until then, parts are joined into one group.
+// TestRowGroups checks the groups of rows in a Parquet file, which a task holds in memory. A group
+// must end when it has reached the maximum size. Until then, it must take the rows of several
+// parts.
 func TestRowGroups(t *testing.T) {
 	type record struct{ A string }
 	p, err := parquetEncoding[record](Uncompressed)
@@ -65,7 +66,8 @@ func TestRowGroups(t *testing.T) {
 	breakEachWrite(t, join)
 }
 
-// breakEachWrite checks that a join returns the error of each of its writes.
+// breakEachWrite lets each write of a join fail, one after the other. The join must return the
+// error.
 func breakEachWrite(t *testing.T, join func(io.Writer) error) {
 	t.Helper()
 	calls := &pipe{1 << 30}
@@ -79,8 +81,8 @@ func breakEachWrite(t *testing.T, join func(io.Writer) error) {
 	}
 }
 
-// TestFullRowGroups breaks the writing of a file whose parts have more rows than a group. The join
-// returns the error.
+// TestFullRowGroups lets writes fail in a file whose parts have more rows than a group may have.
+// The join must return the error.
 func TestFullRowGroups(t *testing.T) {
 	p, err := parquetEncoding[oneField](Uncompressed)
 	if err != nil {
@@ -116,7 +118,7 @@ func TestFullRowGroups(t *testing.T) {
 	breakEachWrite(t, join)
 }
 
-// TestNoParquetSchema refuses types for which package parquet has no schema.
+// TestNoParquetSchema checks that types for which package parquet has no schema are refused.
 func TestNoParquetSchema(t *testing.T) {
 	type tagged struct {
 		A int `parquet:",uuid"`

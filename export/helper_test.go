@@ -20,7 +20,7 @@ func check(err error) {
 	}
 }
 
-// newEngine returns an engine on emulators with three teams.
+// newEngine returns an engine with an emulated database and queue. The database has three teams.
 func newEngine(ctx context.Context, mappers []mapper.AnyMapper) (_ *mapper.Engine, stop func()) {
 	var handler http.Handler
 	e, err := emulator.Start(&emulator.Options{

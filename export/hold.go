@@ -68,7 +68,7 @@ func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) erro
 }
 
 // held waits until all records of an export with StartOptions.Hold are in parts. It returns the
-// parameters of the next stage.
+// parameters for the next stage, and the status of the first job.
 func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, error) {
 	status, err := r.Jobs()[0].Wait(ctx)
 	if err != nil {
@@ -97,7 +97,7 @@ func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, er
 	return s, status, err
 }
 
-// orDiscarded returns err, or a clearer error if the run was discarded.
+// orDiscarded returns err, or an error that says that the run was discarded, if it was.
 func (x *Export[P]) orDiscarded(ctx context.Context, s stage, err error) error {
 	if discarded := s.place().wasDiscarded(ctx, x.bucket); discarded != nil {
 		return discarded

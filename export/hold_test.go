@@ -22,10 +22,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// numbers are shared by exports that number their files as one set.
+// numbers are the parameters of exports whose files are numbered as one set: the number of this
+// export's first file, and of all files.
 type numbers struct{ First, Total int }
 
-// newNumbered returns an export whose files have numbers that are known only after a count.
+// newNumbered returns an export that names its files by their numbers in a set of several exports.
+// These numbers are known only after all exports were counted.
 func newNumbered(bucket *blob.Bucket, most int) *export.Export[numbers] {
 	of := func(f export.File) (n numbers) {
 		if err := json.Unmarshal(f.Params, &n); err != nil {
@@ -35,7 +37,7 @@ func newNumbered(bucket *blob.Bucket, most int) *export.Export[numbers] {
 		return n
 	}
 	return must(export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], n numbers) (line, error) {
-		if e.Value.N < 0 || n != (numbers{}) { // these must be the parameters of the start
+		if e.Value.N < 0 || n != (numbers{}) { // the function must get the parameters of the start, and not of Write
 			return line{}, mapper.Skip
 		}
 		return line(e.Value), nil
@@ -57,8 +59,8 @@ func startHeld(t *testing.T, e *mapper.Engine, x *export.Export[numbers], id str
 	return run
 }
 
-// TestHold counts the files of an export, and writes them with numbers that are known only then.
-// Calls fail in between.
+// TestHold counts the files of a held export, and then writes them with the numbers that follow
+// from the count. Some of the calls in between fail.
 func TestHold(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -84,7 +86,7 @@ func TestHold(t *testing.T) {
 			}
 			agreed := numbers{7, 7 + n}
 			w.ResumeFaults()
-			for range 5 { // calls and answers are lost
+			for range 5 { // calls and answers get lost, so repeat the call
 				if err = x.Write(t.Context(), run, 0, agreed); err == nil {
 					break
 				}
@@ -123,7 +125,8 @@ func TestHold(t *testing.T) {
 		})
 }
 
-// TestHoldRefused makes wrong calls of Count and Write. Each says why, and writes nothing.
+// TestHoldRefused makes wrong calls of Count and Write. Each must return an error with the reason,
+// and write nothing.
 func TestHoldRefused(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -150,7 +153,7 @@ func TestHoldRefused(t *testing.T) {
 			t.Errorf("the count of a run that was discarded: %v", err)
 		}
 		all := list(t, bucket)
-		if len(all) != 1 || path.Base(all[0]) != export.ManifestName { // the mark
+		if len(all) != 1 || path.Base(all[0]) != export.ManifestName { // only the mark of the discarded run remains
 			t.Errorf("in the bucket are %q, want the mark of Discard", all)
 		}
 		free := startHeld(t, w.Engine, x, "free", false)
@@ -166,9 +169,9 @@ func TestHoldRefused(t *testing.T) {
 	})
 }
 
-// TestHoldTwoPlans makes two calls of Write at once with different numbers. The second one records
-// its plan over the first one's, whose files are already written. The export fails, and says what
-// to do.
+// TestHoldTwoPlans makes two concurrent calls of Write with different numbers. The second call
+// records its plan when files of the first one's plan are already written. The export must fail,
+// and its error must say what to do.
 func TestHoldTwoPlans(t *testing.T) {
 	s := testbucket.New()
 	x := newNumbered(s.Open(), 10)
@@ -218,8 +221,8 @@ func TestHoldTwoPlans(t *testing.T) {
 	})
 }
 
-// TestHoldLateWrite stops a Write after it has seen that its run is not discarded, and discards the
-// run. The Write fails, and only the mark remains.
+// TestHoldLateWrite stops a call of Write just after it has checked that its run is not discarded.
+// Then it discards the run. The call must fail, and only the mark of the discarded run may remain.
 func TestHoldLateWrite(t *testing.T) {
 	s := testbucket.New()
 	x := newNumbered(s.Open(), 10)

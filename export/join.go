@@ -18,9 +18,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// join writes a file from its parts. If the file exists, an earlier attempt has written it, and
-// join leaves it. All attempts join the same parts, which exist until every file is recorded,
-// unless failures are retried at the same time. So the record says what the file really contains.
+// join writes a file from its parts, and returns the file's record with its size and hash. If the
+// file exists, an earlier attempt has written it, and join does not change it. All attempts join
+// the same parts, which exist until every file is recorded, unless failures are retried at the same
+// time. So the record says what the file really contains.
 func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s stage) (plannedFile, error) {
 	f := e.Value
 	if err := x.opts.checkCoding(s.Coding); err != nil {
@@ -31,7 +32,7 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 			"that has begun: discard the run, and start another export", f.Index, s.Run))
 	}
 	writing, cancel := context.WithCancel(ctx)
-	defer cancel() // before Close, it discards the write
+	defer cancel() // if the context ends before Close, the bucket discards the write
 	name := x.fileName(s, f)
 	path := s.Folder + "/" + name
 	w, err := x.bucket.NewWriter(writing, path, &blob.WriterOptions{IfNotExist: true,
@@ -43,7 +44,7 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	err = x.joinParts(ctx, mapper.EngineFromContext(ctx).Client(), written, &f, s)
 	if err != nil {
 		cancel()
-		_ = w.Close() // fails, because its context has ended
+		_ = w.Close() // Close fails, because the context of the write has ended
 		return f, err
 	}
 	err = w.Close()
@@ -61,21 +62,23 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	return f, nil
 }
 
-// otherFile returns the error of an existing file that has other bytes than its parts give, or nil
-// if it is right all the same.
+// otherFile returns an error about a file that exists with another number of records or bytes than
+// its parts have. It returns nil if the file is right despite that.
 func (s stage) otherFile(path string) error {
 	switch {
 	case s.Layout == 0: // the folder may have files of other runs
 		return mapper.Permanent(fmt.Errorf("there is another file %s already: an earlier run or an older build has "+
 			"written it; delete it if nobody reads it, and retry this job, or start another export", path))
-	case s.Failures > 0: // a retry may have recorded a part in between, so its number of records is not known
+	// a retry may have recorded a part since the file was written, so nobody knows its number of
+	// records
+	case s.Failures > 0:
 		return mapper.Permanent(fmt.Errorf("an attempt before has written %s of other parts, as failures were "+
 			"retried meanwhile: discard the run, and start another export", path))
 	}
 	return nil
 }
 
-// readBack reads a file, and returns the number of its bytes and their hash.
+// readBack reads a file that exists, to count and hash its bytes.
 func (x *Export[P]) readBack(ctx context.Context, path string) (*counter, error) {
 	r, err := x.bucket.NewReader(ctx, path, nil)
 	if err != nil {
@@ -102,7 +105,7 @@ func (x *Export[P]) joinParts(
 			return r.read(s.place().part(name), p.Bytes)
 		})
 	}()
-	defer r.wait() // after that no goroutine changes f
+	defer r.wait() // after this call, no goroutine writes to f
 	defer cancel()
 	return x.coder.join(w, x.file(s, f.Index), func() (io.ReadCloser, error) {
 		part, err := r.next()
@@ -127,7 +130,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// putJoined stores the records of files that were written.
+// putJoined stores the records of the files that a page of the second stage has written.
 func putJoined(_ context.Context, p *mapper.Page[plannedFile], s stage) error {
 	for _, f := range p.Records {
 		p.Put(fileKey(s.Run, f.Index), &f)

@@ -18,9 +18,9 @@ var (
 	numberType = reflect.TypeFor[json.Number]()
 )
 
-// jsonLine returns the function that encodes records as JSON. Where encoding/json would change a
-// value silently, it returns an error: for invalid UTF-8, for a zone's offset with seconds, and for
-// values without visible fields.
+// jsonLine returns a function that encodes a record as JSON. That function returns an error if
+// encoding/json would change a value silently. This concerns invalid UTF-8, time zones whose offset
+// has seconds, and values without exported fields.
 func jsonLine[R any]() (line func(record any) ([]byte, error), revision string, err error) {
 	t := reflect.TypeFor[R]()
 	c := &jsonChecks{known: make(map[jsonType]*jsonCheck)}
@@ -46,7 +46,7 @@ func jsonLine[R any]() (line func(record any) ([]byte, error), revision string, 
 			err = errors.New("the MarshalJSON of a value returns text that is not valid UTF-8")
 		}
 		if err != nil {
-			c.search = true // find the field
+			c.search = true // run the checks again, to find the field that has failed
 			if found := check.run(c, v); found != nil {
 				return nil, found
 			}
@@ -56,27 +56,27 @@ func jsonLine[R any]() (line func(record any) ([]byte, error), revision string, 
 	}, revision, nil
 }
 
-// A jsonType is a Go type in one of two cases: encoding/json can take the address of the value, or
-// it can't.
+// A jsonType is a Go type, and whether encoding/json can take the address of the value. That
+// decides whether it calls methods with pointer receivers.
 type jsonType struct {
 	t    reflect.Type
 	addr bool
 }
 
-// jsonChecks has the checks of types while they are made, and the state of a check while it runs.
+// jsonChecks makes the checks for the types in a record, and keeps them in known. It also holds the
+// state of a check while it runs.
 type jsonChecks struct {
 	known  map[jsonType]*jsonCheck
 	depth  int
-	search bool // whether to encode each value with its own method, to find the one that fails
+	search bool // whether to encode each value with its own MarshalJSON, to find the one that fails
 
-	byPointer bool // whether a pointer's method is called where older builds did not call it
+	byPointer bool // whether a method with a pointer receiver is called that older builds did not call
 }
 
-// dynamic caches the checks of types that were found in interfaces.
-var dynamic sync.Map // dynamic has the *jsonCheck of each reflect.Type.
+var dynamic sync.Map // the checks of dynamic types in interfaces: a *jsonCheck by reflect.Type
 
-// A jsonCheck is a function that returns an error for a value that encoding/json would change or
-// could not write. It is nil if every value of the type is safe.
+// A jsonCheck returns an error for a value of a type that encoding/json would change or can't
+// encode. Its function is nil if every value of the type is safe.
 type jsonCheck struct {
 	check func(c *jsonChecks, v reflect.Value) error
 }
@@ -97,7 +97,7 @@ func (c *jsonChecks) of(of jsonType) (*jsonCheck, error) {
 		return k, nil
 	}
 	k := new(jsonCheck)
-	c.known[of] = k // types may be recursive
+	c.known[of] = k // record it before it is made, because types may be recursive
 	var err error
 	k.check, err = c.make(of.t, of.addr)
 	return k, err
@@ -129,7 +129,8 @@ func (c *jsonChecks) make(t reflect.Type, addr bool) (func(c *jsonChecks, v refl
 	case reflect.String:
 		return checkString, nil
 	case reflect.Interface:
-		if t.Implements(textMarshaler) && !t.Implements(jsonMarshaler) { // any value in it
+		// the dynamic type of any value in it has MarshalText
+		if t.Implements(textMarshaler) && !t.Implements(jsonMarshaler) {
 			return checkOwnText, nil
 		}
 		return checkDynamic, nil
@@ -151,14 +152,15 @@ func (c *jsonChecks) make(t reflect.Type, addr bool) (func(c *jsonChecks, v refl
 	return nil, nil
 }
 
-// A marshaler is a method by which encoding/json encodes a value, with the method's interface.
+// A marshaler is a method by which encoding/json encodes a value, and the interface that has the
+// method.
 type marshaler struct {
 	method string
 	is     reflect.Type
 }
 
-// ownMethod returns the method that writes the JSON of a type. It returns a zero value if the type
-// has none, so that its kind decides.
+// ownMethod returns the method with which encoding/json encodes a type. It returns a zero value if
+// the type has no such method. In that case the type's kind decides.
 func ownMethod(t reflect.Type) marshaler {
 	if t.Kind() == reflect.Interface {
 		return marshaler{}
@@ -166,7 +168,7 @@ func ownMethod(t reflect.Type) marshaler {
 	for _, own := range []marshaler{{"MarshalJSON", jsonMarshaler}, {"MarshalText", textMarshaler}} {
 		switch {
 		case t.Kind() == reflect.Pointer && t.Elem().Implements(own.is):
-			return marshaler{} // encoding/json writes null for nil
+			return marshaler{} // a nil pointer needs no method: encoding/json writes null
 		case t.Implements(own.is), reflect.PointerTo(t).Implements(own.is): // pointers to pointers have no methods
 			return own
 		}
@@ -189,7 +191,7 @@ func checkString(_ *jsonChecks, v reflect.Value) error {
 	return nil
 }
 
-// checkOwnText checks the text of a value in an interface with the method MarshalText.
+// checkOwnText checks the text of a value in an interface type that has the method MarshalText.
 func checkOwnText(_ *jsonChecks, v reflect.Value) error {
 	if v.IsNil() {
 		return nil
@@ -215,11 +217,11 @@ func checkDynamic(c *jsonChecks, v reflect.Value) error {
 	return k.(*jsonCheck).run(c, v.Elem())
 }
 
-// ofList returns the check for a type of slices or arrays.
+// ofList returns the check for a slice or array type.
 func (c *jsonChecks) ofList(t reflect.Type, addr bool) (func(c *jsonChecks, v reflect.Value) error, error) {
 	if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
 		if p := reflect.PointerTo(t.Elem()); !p.Implements(jsonMarshaler) && !p.Implements(textMarshaler) {
-			return nil, nil // base64
+			return nil, nil // encoding/json writes bytes as base64
 		}
 	}
 	k, err := c.of(jsonType{t.Elem(), addr || t.Kind() == reflect.Slice})
@@ -288,7 +290,7 @@ func (c *jsonChecks) ofMap(t reflect.Type) (func(c *jsonChecks, v reflect.Value)
 			return nil, fmt.Errorf("%v has keys that JSON does not have: let them be texts, or numbers", t)
 		}
 	}
-	if _, err := routeOf(key, "MarshalText", "json"); err != nil { // only of a struct, which has the method
+	if _, err := routeOf(key, "MarshalText", "json"); err != nil { // returns an error only for a struct with the method
 		return nil, err
 	}
 	k, err := c.of(jsonType{t.Elem(), false})
@@ -298,7 +300,7 @@ func (c *jsonChecks) ofMap(t reflect.Type) (func(c *jsonChecks, v reflect.Value)
 	return func(c *jsonChecks, v reflect.Value) error {
 		seen := make(map[string]bool)
 		for each := v.MapRange(); each.Next(); {
-			name := each.Key().String() // a number's is a placeholder
+			name := each.Key().String() // the name of a numeric key in an error is a placeholder
 			if texts {
 				text, there, err := textOf(each.Key(), "json")
 				switch {
@@ -345,7 +347,8 @@ func (c *jsonChecks) ofStruct(t reflect.Type, addr bool) (func(c *jsonChecks, v 
 			}
 		}
 		in := addr
-		for j, at := 0, t; j < len(f.Index)-1; j++ { // through a pointer, there is an address
+		// encoding/json can take the address of a value that a pointer leads to
+		for j, at := 0, t; j < len(f.Index)-1; j++ {
 			if at = at.Field(f.Index[j]).Type; at.Kind() == reflect.Pointer {
 				at, in = at.Elem(), true
 			}
@@ -371,7 +374,7 @@ func (c *jsonChecks) ofStruct(t reflect.Type, addr bool) (func(c *jsonChecks, v 
 
 func checkRaw(_ *jsonChecks, v reflect.Value) error {
 	switch text := v.Bytes(); {
-	case v.IsNil(): // null
+	case v.IsNil(): // encoding/json writes null
 	case !utf8.Valid(text):
 		return errText
 	case !json.Valid(text):

@@ -40,7 +40,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// workerEnv makes the test's binary a worker: a process that handles tasks until it is killed.
+// workerEnv is an environment variable. If it is set, the test's binary runs as a worker: a process
+// that handles tasks until it is killed.
 const workerEnv = "SCATTERMAP_EXPORT_WORKER"
 
 func TestMain(m *testing.M) {
@@ -56,8 +57,8 @@ func TestMain(m *testing.M) {
 
 const queueName = "projects/test/locations/here/queues/export"
 
-// killedEngine returns the engine of a process, with an export that takes some time for each
-// entity.
+// killedEngine returns the engine of a worker or of the test, with an export that is slow enough to
+// be killed on the way.
 func killedEngine(
 	ctx context.Context, datastoreAddr, tasksAddr, dir, target string,
 ) (*mapper.Engine, *export.Export[mapper.NoParams], *blob.Bucket, error) {
@@ -96,7 +97,8 @@ func killedEngine(
 	return engine, x, bucket, err
 }
 
-// work runs the worker's process. It prints its address, and ends with its parent.
+// work is the main function of a worker. It prints the worker's address, and ends when its parent
+// process ends.
 func work(place []string) error {
 	engine, _, _, err := killedEngine(context.Background(), place[0], place[1], place[2], place[3])
 	if err != nil {
@@ -118,7 +120,9 @@ type crew struct {
 	place string
 	rng   *rand.Rand
 
-	joins chan *worker // workers that get a delivery of the job that joins files
+	// the workers that get a delivery of the job that joins files, so that the test can kill them
+	// then
+	joins chan *worker
 
 	mu    sync.Mutex
 	all   []*worker
@@ -207,8 +211,8 @@ func (c *crew) kill(old *worker) {
 	c.kills++
 }
 
-// TestKilled kills processes at random, also while files are joined. The files have each record
-// once, and nothing else remains.
+// TestKilled kills worker processes at random times, also while files are joined. The files must
+// have each record once. No other blobs or records may remain.
 func TestKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out what starts processes")
@@ -268,7 +272,7 @@ func TestKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			ended = true
-		case w := <-c.joins: // it has just started
+		case w := <-c.joins: // this worker has just started to join a file
 			if atJoins < 10 {
 				c.kill(w)
 				atJoins++

@@ -18,8 +18,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// A late is a hook of a store. It delays the effect of the first of some calls, and tells its
-// caller that the call was lost. Until it is released, the other such calls are lost.
+// A late is a hook of a test bucket. It holds back the first of the calls that match, and tells its
+// caller that the call was lost. Until letGo is called, further calls that match are lost.
 type late struct {
 	op    string
 	match func(key string) bool
@@ -43,7 +43,7 @@ func (l *late) hook(c *testbucket.Call) error {
 	return errLost
 }
 
-// held waits until a call is delayed.
+// held waits until a call is held back.
 func (l *late) held(t *testing.T) {
 	t.Helper()
 	for range 100_000 {
@@ -68,10 +68,10 @@ type lateCall struct {
 	op    string
 	match func(key string) bool
 	stage int
-	told  bool // it only announces that the run has succeeded
+	told  bool // whether the call is made after the run's success is decided
 }
 
-// lateCalls are the calls of an export, by kind and stage.
+// lateCalls are the kinds of bucket calls that an export makes, each with the stage that makes it.
 var lateCalls = map[string]lateCall{
 	"a part":            {"write", func(key string) bool { return strings.Contains(key, "/_parts/") }, 0, false},
 	"a file":            {"write", func(key string) bool { return strings.Contains(key, "/00001-of-") }, 1, false},
@@ -84,10 +84,10 @@ var lateCalls = map[string]lateCall{
 	"the copy":             {"write", func(key string) bool { return key == folder+"/manifest.json" }, 2, true},
 }
 
-// TestLateAfterDiscard delays a call of an export that is then aborted and discarded. Another
-// export succeeds in its folder. The other one's manifest stays true, and is the one that readers
-// get. If the call comes after the first export has succeeded, its manifest stays true, and it
-// can't be discarded.
+// TestLateAfterDiscard holds back a call of an export, and aborts and discards the export. Then
+// another export succeeds in the same folder, before or after the late call takes effect. The
+// second export's manifest must stay true, and readers must get it. If the call is one that follows
+// the first export's success, that export can't be discarded, and its manifest must stay true, too.
 func TestLateAfterDiscard(t *testing.T) {
 	for what, c := range lateCalls {
 		t.Run(what+" after the next", func(t *testing.T) { testLateAfterDiscard(t, c, false) })
@@ -110,7 +110,7 @@ func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
 		if err := first.Jobs()[c.stage].Abort(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute) // until calls under way are refused
+		time.Sleep(time.Minute) // until the commits of pages that still run are refused
 		l.letGo()
 		discard := func() {
 			t.Helper()
@@ -156,7 +156,7 @@ func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
 			takeEffect()
 		}
 		checkLast(t, s, second, m)
-		discard() // finds the late blob
+		discard() // now Discard finds the late blob
 		checkLast(t, s, second, m)
 		if c.told {
 			checkFiles(t, s, folder, earlier)
@@ -171,7 +171,8 @@ func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
 	})
 }
 
-// TestLateInRun delays a call of an export until it has succeeded. Its manifest stays true.
+// TestLateInRun holds back a call of an export until the export has succeeded. After the late call,
+// the manifest must still be true.
 func TestLateInRun(t *testing.T) {
 	for what, c := range lateCalls {
 		t.Run(what, func(t *testing.T) {
@@ -179,7 +180,7 @@ func TestLateInRun(t *testing.T) {
 			s.Hook = leaving(s, func(c *testbucket.Call) error {
 				err := l.hook(c)
 				if errors.Is(err, errLost) {
-					l.letGo() // delay only one
+					l.letGo() // so that only one call is held back
 				}
 				return err
 			})
@@ -210,8 +211,8 @@ func TestLateInRun(t *testing.T) {
 	}
 }
 
-// leaving returns a hook that leaves a fragment in the folder of each run when it writes a part, as
-// a killed process does.
+// leaving returns a hook that leaves an incomplete blob in the folder of a run when the run writes
+// a part, like a killed process.
 func leaving(s *testbucket.Bucket, hook func(*testbucket.Call) error) func(*testbucket.Call) error {
 	return func(c *testbucket.Call) error {
 		if run, _, part := strings.Cut(c.Key, "/_parts/"); part && c.Op == "write" {
@@ -221,7 +222,8 @@ func leaving(s *testbucket.Bucket, hook func(*testbucket.Call) error) func(*test
 	}
 }
 
-// checkLast checks that the manifest of a run is true, unchanged, and the last one of its folder.
+// checkLast checks that the manifest of a run is true and unchanged, and that readers of its folder
+// get it.
 func checkLast(t *testing.T, s *testbucket.Bucket, run *export.Run, m *export.Manifest) {
 	t.Helper()
 	checkFiles(t, s, run.Folder, m)
@@ -235,9 +237,9 @@ func checkLast(t *testing.T, s *testbucket.Bucket, run *export.Run, m *export.Ma
 	}
 }
 
-// TestLateListings makes listings an hour old. An export still deletes its parts. A later Discard
-// deletes the blobs that an earlier one has not seen. A listing that still shows deleted blobs does
-// no harm.
+// TestLateListings delays what listings of the bucket show by an hour. An export must still delete
+// its parts. A second Discard must delete the blobs that the first one has not seen. A listing that
+// still shows deleted blobs must do no harm.
 func TestLateListings(t *testing.T) {
 	s := testbucket.New()
 	s.Lag = func(string) time.Duration { return time.Hour }

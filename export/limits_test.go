@@ -17,7 +17,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// fileOf writes a file of one part with some records.
+// fileOf returns the content of a file that is joined from one part with the given records.
 func fileOf[R any](o Options, records ...R) (string, error) {
 	c, err := coderOf[R](&o)
 	if err != nil {
@@ -48,11 +48,11 @@ func fileOf[R any](o Options, records ...R) (string, error) {
 	return file.String(), err
 }
 
-// A limited is a value that a format holds, or the error that it gets.
+// A limited is a value at or beyond the limit of a format, and the error that it must get.
 type limited struct {
 	format Format
 	record func() error
-	want   string // part of the error; empty: it is written
+	want   string // a part of the error; empty: the value is written
 }
 
 func recordOf[R any](format Format, want string, record R) limited {
@@ -69,8 +69,8 @@ func (l limited) check(t *testing.T) {
 	}
 }
 
-// TestIntegerLimits writes the least and the greatest number of each column of integers, and
-// refuses the next ones.
+// TestIntegerLimits writes the minimum and maximum of each integer column. The next smaller and the
+// next greater number must be refused.
 func TestIntegerLimits(t *testing.T) {
 	try := func(n parquet.Node, v any, stored int64, in bool) {
 		t.Helper()
@@ -114,8 +114,8 @@ func TestIntegerLimits(t *testing.T) {
 	}
 }
 
-// TestTimeLimits writes the first and last times and times of day of each tag, and refuses the next
-// ones.
+// TestTimeLimits writes the first and last time, and time of day, for each tag. The times before
+// and after must be refused.
 func TestTimeLimits(t *testing.T) {
 	type days struct {
 		T time.Time `avro:",date" parquet:",date"`
@@ -167,7 +167,8 @@ func TestTimeLimits(t *testing.T) {
 	}
 }
 
-// TestLocalTimes checks that a local time is the time on the clock, and another timestamp the moment.
+// TestLocalTimes checks that a local timestamp has the date and hour in the time's own zone. Other
+// timestamps must have the moment.
 func TestLocalTimes(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.FixedZone("", 2*60*60))
 	for tag, want := range map[string]int{"local-timestamp-": 12, "timestamp-": 10} {
@@ -181,7 +182,7 @@ func TestLocalTimes(t *testing.T) {
 	}
 }
 
-// TestParquetMaps reads back maps, also in lists and in each other.
+// TestParquetMaps writes maps to Parquet, also in lists and in other maps, and reads them back.
 func TestParquetMaps(t *testing.T) {
 	type record struct {
 		N int64
@@ -210,19 +211,19 @@ func TestParquetMaps(t *testing.T) {
 	}
 }
 
-// A byPointer has its text by a method of its pointer.
+// A byPointer has a MarshalText with a pointer receiver.
 type byPointer struct{ N int }
 
 func (p *byPointer) MarshalText() ([]byte, error) { return fmt.Append(nil, p.N), nil }
 
-// TestRevisions checks which types have files that older builds would have written otherwise. An
-// export that such a build has started must not continue.
+// TestRevisions checks for which types the encoding has changed since older builds. A run that an
+// older build has started must not continue with such a type.
 func TestRevisions(t *testing.T) {
 	type pointer struct{ P *byPointer }
 	type plain struct{ N int64 }
 	type value struct {
 		P byPointer
-		A netip.Addr // and a method of its own after it
+		A netip.Addr // its MarshalText has no pointer receiver, unlike the method of the field before
 	}
 	type date struct {
 		T time.Time `parquet:",date"`
@@ -254,12 +255,12 @@ func TestRevisions(t *testing.T) {
 	try(coderOf[took](rows))(secondRevision)
 }
 
-// A counting value counts how often its JSON is made.
+// A counting value counts how often its MarshalJSON is called.
 type counting struct{ n *int }
 
 func (c counting) MarshalJSON() ([]byte, error) { *c.n++; return []byte("1"), nil }
 
-// TestOneCall makes the JSON of a value once, if it has no error.
+// TestOneCall checks that a value's MarshalJSON is called only once if it returns no error.
 func TestOneCall(t *testing.T) {
 	n := 0
 	recordOf(JSONLines, "", struct{ A counting }{counting{&n}}).check(t)
@@ -275,7 +276,8 @@ type (
 
 func (ownText) MarshalText() ([]byte, error) { return nil, nil }
 
-// TestEmbeddedMethods accepts and refuses values by the methods of what they embed or hold.
+// TestEmbeddedMethods checks values whose JSON or text comes from a type that they embed or
+// contain.
 func TestEmbeddedMethods(t *testing.T) {
 	type outer struct{ *inPointer }
 	type row struct {
@@ -287,7 +289,7 @@ func TestEmbeddedMethods(t *testing.T) {
 	recordOf(Parquet, "is embedded, so that its fields would be written", row{}).check(t)
 }
 
-// Types with methods, which are embedded or held.
+// Types with methods, for other types to embed or contain.
 type (
 	zeroed   struct{ N int }
 	noText   string
@@ -301,11 +303,11 @@ func (OwnText) MarshalText() ([]byte, error) { return nil, nil }
 func (noText) MarshalText() ([]byte, error)  { return nil, errPipe }
 func (*noJSON) MarshalJSON() ([]byte, error) { return nil, errPipe }
 
-// TestNamedEmbedded refuses embedded structs with a name if their methods could not be called, or the
-// format would not write the name.
+// TestNamedEmbedded checks embedded structs whose tag gives them a name. They must be refused if
+// their methods can't be called, or if the format ignores the name.
 func TestNamedEmbedded(t *testing.T) {
 	const methods = "its methods can't be called"
-	type text struct { // it has no MarshalText, as two embedded fields have one
+	type text struct { // has no MarshalText, because two embedded fields have one
 		ownText `json:"in"`
 		OwnText `json:"out"`
 	}
@@ -317,7 +319,7 @@ func TestNamedEmbedded(t *testing.T) {
 		zeroed `json:"in"`
 		M      int
 	}
-	type never struct { // without IsZero, nothing is called
+	type never struct { // accepted: without IsZero, encoding/json calls no method
 		inPointer `json:"in,omitzero"`
 		M         int
 	}
@@ -337,14 +339,15 @@ func TestNamedEmbedded(t *testing.T) {
 	recordOf(CSV, "have one name", twice{}).check(t)
 }
 
-// TestWhichMethod checks which method of a value the format calls.
+// TestWhichMethod checks which method of a value a format calls, if it has several.
 func TestWhichMethod(t *testing.T) {
-	recordOf(JSONLines, "", struct{ M map[noText]int }{map[noText]int{"a": 1}}).check(t) // a text is its own key
+	// accepted: a string is its own key
+	recordOf(JSONLines, "", struct{ M map[noText]int }{map[noText]int{"a": 1}}).check(t)
 	recordOf(JSONLines, "field A: ", struct{ A *noJSON }{new(noJSON)}).check(t)
 	recordOf(JSONLines, "", struct{ A *noJSON }{}).check(t)
 }
 
-// TestFixedBytes checks that a column of fixed bytes has the bytes of an array.
+// TestFixedBytes checks that a column of fixed-length bytes gets the bytes of a Go array.
 func TestFixedBytes(t *testing.T) {
 	type record struct{ A [4]byte }
 	file, err := fileOf(Options{Format: Parquet}, record{[4]byte{0xfe, 1, 2, 0xfd}})
@@ -353,7 +356,8 @@ func TestFixedBytes(t *testing.T) {
 	}
 }
 
-// TestNullLists checks that an optional list is null if it is nil, and else a list.
+// TestNullLists checks an optional list: nil is written as null, and an empty list as an empty
+// list.
 func TestNullLists(t *testing.T) {
 	type record struct {
 		L []string `parquet:",list,optional"`
@@ -373,7 +377,8 @@ func TestNullLists(t *testing.T) {
 	}
 }
 
-// TestLongLists writes lists that have more elements than values may be nested.
+// TestLongLists writes lists with more elements than the maximum depth of nested values, because
+// the depth must not count elements.
 func TestLongLists(t *testing.T) {
 	type record struct{ L []string }
 	for _, format := range []Format{JSONLines, Avro, Parquet} {
@@ -383,7 +388,7 @@ func TestLongLists(t *testing.T) {
 
 type straße struct{ A int64 }
 
-// TestSchemaErrors checks that the error for a type names what is wrong with it.
+// TestSchemaErrors checks that the error for a refused type names the problem.
 func TestSchemaErrors(t *testing.T) {
 	type named struct{ S straße }
 	type times struct {
@@ -393,7 +398,8 @@ func TestSchemaErrors(t *testing.T) {
 	recordOf(Parquet, "its tag has to say the precision of a time.Time", times{}).check(t)
 }
 
-// TestOtherFile checks the error of a file that an earlier attempt has written from other parts.
+// TestOtherFile checks the errors about a file that an earlier attempt has written from other
+// parts.
 func TestOtherFile(t *testing.T) {
 	for _, c := range []struct {
 		of   stage
@@ -408,7 +414,7 @@ func TestOtherFile(t *testing.T) {
 	}
 }
 
-// TestUUIDs accepts texts that are UUIDs, and refuses others.
+// TestUUIDs checks which texts are accepted for a column of UUIDs.
 func TestUUIDs(t *testing.T) {
 	type ids struct {
 		ID string `avro:",uuid" parquet:",uuid"`
@@ -432,7 +438,8 @@ func TestUUIDs(t *testing.T) {
 	}
 }
 
-// TestDecimalLimits writes numbers of as many digits as the tag says, and refuses more.
+// TestDecimalLimits writes numbers with as many digits as the tag allows. Numbers with more digits
+// must be refused.
 func TestDecimalLimits(t *testing.T) {
 	node := parquet.Decimal(1, 4, parquet.FixedLenByteArrayType(2))
 	write, err := new(parquetWriters).of(node, bytesType)
@@ -458,8 +465,8 @@ func TestDecimalLimits(t *testing.T) {
 	recordOf(Avro, "1 digits after the point", rats{big.NewRat(1, 100)}).check(t)
 }
 
-// TestJSONNumbers accepts a json.Number that is a number, and refuses others. encoding/json
-// writes 0 for an empty one.
+// TestJSONNumbers checks which values of json.Number are accepted. An empty one must be refused,
+// because encoding/json would write 0.
 func TestJSONNumbers(t *testing.T) {
 	type record struct{ N json.Number }
 	for _, text := range []string{"0", "9", "-1", "1.5e+10"} {
@@ -471,7 +478,7 @@ func TestJSONNumbers(t *testing.T) {
 	}
 }
 
-// TestInvalidText refuses text that is not valid UTF-8, wherever it is in a record.
+// TestInvalidText checks that text which is not valid UTF-8 is refused, wherever it is in a record.
 func TestInvalidText(t *testing.T) {
 	const bad = "\xff"
 	type raws struct {
@@ -511,7 +518,7 @@ func TestSortedKeys(t *testing.T) {
 			t.Errorf("%s, want %s", s, want)
 		}
 	}
-	for range 20 { // maps have a random order
+	for range 20 { // repeat it, because Go iterates over maps in a random order
 		check(sortedKeys(reflect.ValueOf(map[string]int{"b": 1, "a": 1, "10": 1, "9": 1})), "109ab")
 		check(sortedKeys(reflect.ValueOf(map[int8]int{10: 1, -3: 1, 9: 1, 0: 1})), "-3 0 9 10")
 		check(sortedKeys(reflect.ValueOf(map[uint64]int{math.MaxUint64: 1, 1 << 63: 1, 9: 1, 10: 1})),
@@ -519,7 +526,8 @@ func TestSortedKeys(t *testing.T) {
 	}
 }
 
-// TestMostColumns refuses a Parquet schema of more columns than package parquet can count.
+// TestMostColumns checks that a Parquet schema with more columns than package parquet can number is
+// refused.
 func TestMostColumns(t *testing.T) {
 	last := &parquetWriters{columns: parquet.MaxColumnIndex}
 	if _, err := last.of(parquet.Int(64), reflect.TypeFor[int64]()); err != nil {
@@ -531,7 +539,7 @@ func TestMostColumns(t *testing.T) {
 	}
 }
 
-// TestDeepTypes accepts types that are nested 100 levels deep, and refuses deeper ones.
+// TestDeepTypes checks that types nested 100 levels deep are accepted, and deeper ones refused.
 func TestDeepTypes(t *testing.T) {
 	deep := reflect.TypeFor[int]()
 	for range 100 {
@@ -546,7 +554,7 @@ func TestDeepTypes(t *testing.T) {
 	}
 }
 
-// A pipe fails after some calls of Write or Read.
+// A pipe is a reader and writer that fails after a number of calls.
 type pipe struct{ left int }
 
 var errPipe = errors.New("the pipe is broken")
@@ -558,7 +566,7 @@ func (p *pipe) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// brokenPart is a part that can't be read, or not closed.
+// brokenPart is a part whose Read or Close fails.
 type brokenPart struct {
 	io.Reader
 	err error
@@ -570,8 +578,8 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errPipe }
 
-// TestBrokenJoins breaks the writing and reading of a file at each call. The join returns the
-// error, so that no file lacks a part of its records.
+// TestBrokenJoins lets each call fail that a join makes to read parts and write the file. The join
+// must return the error. Otherwise a file would lack records.
 func TestBrokenJoins(t *testing.T) {
 	type record struct{ A string }
 	for _, format := range []Format{JSONLines, JSON, CSV, Avro, Parquet} {

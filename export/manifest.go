@@ -86,7 +86,9 @@ func lastManifest(ctx context.Context, bucket *blob.Bucket, folder string) (*Man
 	if err != nil {
 		return nil, err
 	}
-	if first != nil { // late listings may not show it, or it is an older build's run
+	// The listing may lack the run whose manifest was copied to the export's folder: the manifest
+	// is new, or an older build has written it only there.
+	if first != nil {
 		runs[first.Run] = true
 	}
 	var (
@@ -102,8 +104,8 @@ func lastManifest(ctx context.Context, bucket *blob.Bucket, folder string) (*Man
 			defer mu.Unlock()
 			switch notThere := gcerrors.Code(err) == gcerrors.NotFound; {
 			case notThere && first != nil && first.Run == run && first.Ended.IsZero():
-				m = first // the only manifest of an older build
-			case notThere: // the run has not ended, or its manifest was deleted
+				m = first // an older build writes no other manifest
+			case notThere: // the run has not ended, or somebody has deleted its manifest
 				missing = err
 				return nil
 			case err != nil:
@@ -166,7 +168,7 @@ func manifestAt(ctx context.Context, bucket *blob.Bucket, key string) (*Manifest
 	return m, nil
 }
 
-// readManifest is manifestAt, but returns nil if there is none.
+// readManifest does the same as manifestAt, but returns nil if there is no manifest.
 func readManifest(ctx context.Context, bucket *blob.Bucket, key string) (*Manifest, error) {
 	m, err := manifestAt(ctx, bucket, key)
 	if gcerrors.Code(err) == gcerrors.NotFound {
@@ -175,7 +177,8 @@ func readManifest(ctx context.Context, bucket *blob.Bucket, key string) (*Manife
 	return m, err
 }
 
-// writeOnce writes a manifest if its name is free, and reports whether it did.
+// writeOnce writes a manifest unless a blob with its name exists. It reports whether it has written
+// it.
 func writeOnce(ctx context.Context, bucket *blob.Bucket, key string, m *Manifest) (bool, error) {
 	text, err := json.MarshalIndent(m, "", "\t")
 	if err != nil {
@@ -189,8 +192,8 @@ func writeOnce(ctx context.Context, bucket *blob.Bucket, key string, m *Manifest
 	return err == nil, nil
 }
 
-// decide decides whether a run has succeeded or was discarded. It writes m, a manifest or a mark,
-// unless the run already has one of them. It returns the one that the run then has.
+// decide decides whether a run has succeeded or was discarded. The argument m is the manifest, or
+// the mark of a discarded run. Whichever is written first stays, and decide returns it.
 func (p place) decide(ctx context.Context, bucket *blob.Bucket, m *Manifest) (*Manifest, error) {
 	if decided, err := p.decided(ctx, bucket); decided != nil || err != nil {
 		return decided, err
@@ -218,20 +221,20 @@ func (p place) decided(ctx context.Context, bucket *blob.Bucket) (*Manifest, err
 	return m, err
 }
 
-// copyManifest copies the manifest of a run that has succeeded to the export's folder, unless that
-// has one. It may happen late, because the manifest stays true.
+// copyManifest copies the manifest of a run that has succeeded to the export's folder, unless the
+// folder already has one. The copy may be written late, because a run's manifest never changes.
 func (p place) copyManifest(ctx context.Context, bucket *blob.Bucket, m *Manifest) error {
 	_, err := writeOnce(ctx, bucket, p.folder+"/"+ManifestName, m)
 	return err
 }
 
-// discarded returns the mark of a discarded run. It names a file that does not exist, so that a
-// reader who takes it for a manifest fails.
+// discarded returns the mark of a discarded run. It lists a file that does not exist, so that a
+// reader who mistakes it for a manifest fails.
 func (p place) discarded(id string) *Manifest {
 	return &Manifest{Export: id, Run: p.run, Discarded: true, Files: []ManifestFile{{Name: p.name("_DISCARDED")}}}
 }
 
-// wasDiscarded returns an error if a run was discarded. So the run's tasks stop useless work.
+// wasDiscarded returns an error if a run was discarded. The run's tasks call it to stop early.
 func (p place) wasDiscarded(ctx context.Context, bucket *blob.Bucket) error {
 	m, err := readManifest(ctx, bucket, p.outcome())
 	if m != nil && m.Discarded {

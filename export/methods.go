@@ -19,15 +19,16 @@ var (
 	zeroMethod    = reflect.TypeFor[interface{ IsZero() bool }]()
 )
 
-// A route is the way from a value to the method that Go calls for it, through embedded fields of
-// structs. The method's result contains nothing of the fields beside the route. So a property of
-// the text for the value at the end of the route is a property of the text for the whole.
+// A route is the path through embedded fields from a value to the method that Go calls for it. The
+// method's result contains only the value at the end of the route, and no other fields on the way.
+// For example, if that value's text is not exact, neither is the text of the whole.
 type route struct {
 	index []int        // the indexes of the embedded fields; empty if the type itself declares the method
 	from  reflect.Type // the type that declares the method, which may be an interface
 }
 
-// routeTo returns the route from a type to one of its methods.
+// routeTo returns the route from a type to a method with the given name. The type must have the
+// method.
 func routeTo(t reflect.Type, method string) route { return routeBelow(t, method, nil) }
 
 func routeBelow(t reflect.Type, method string, above []reflect.Type) route {
@@ -45,8 +46,8 @@ func routeBelow(t reflect.Type, method string, above []reflect.Type) route {
 		if !f.Anonymous || !hasMethod(inner, method) || slices.Contains(above, inner) {
 			continue
 		}
-		// Go takes the shallowest method. There is no second one at its depth, because then the
-		// type would not have the method.
+		// Go calls the method at the smallest depth. There is only one at that depth, because
+		// otherwise the type would not have the method.
 		if r := routeBelow(inner, method, above); best.index == nil || len(r.index)+1 < len(best.index) {
 			best = route{append([]int{i}, r.index...), r.from}
 		}
@@ -54,8 +55,9 @@ func routeBelow(t reflect.Type, method string, above []reflect.Type) route {
 	return best
 }
 
-// declares reports whether a struct, which has a method, declares it. Otherwise the method comes
-// from an embedded field, and the compiler has generated it.
+// declares reports whether a struct type declares a method itself. The type must have the method.
+// If it does not declare it, an embedded field has it, and the compiler has generated the outer
+// method.
 func declares(t reflect.Type, method string) bool {
 	m, there := t.MethodByName(method)
 	if !there {
@@ -75,7 +77,7 @@ func hasMethod(t reflect.Type, method string) bool {
 }
 
 // routeOf returns the route to the method by which a format writes values of a type. It returns an
-// error if a field beside the route would silently be left out.
+// error if the format would silently leave out a field that is not on the route.
 func routeOf(t reflect.Type, method, tag string) (route, error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -120,7 +122,7 @@ func leftOut(f reflect.StructField, tag string) bool {
 	return !f.IsExported() && !f.Anonymous
 }
 
-// hasExported reports whether a struct, or a struct embedded in it, has exported fields.
+// hasExported reports whether a struct has exported fields, directly or in embedded structs.
 func hasExported(t reflect.Type) bool { return exportedBelow(t, nil) }
 
 func exportedBelow(t reflect.Type, above []reflect.Type) bool {
@@ -147,7 +149,7 @@ var errNilRoute = errors.New("it embeds a nil, whose method can't be called: giv
 
 // value returns the value at the end of a route that starts at v.
 func (r route) value(v reflect.Value) (reflect.Value, error) {
-	if !v.CanAddr() { // so that unexported embedded fields can be read
+	if !v.CanAddr() { // a copy is addressable, so that unexported embedded fields can be read
 		v = copyOf(v)
 	}
 	for _, i := range r.index {
@@ -164,7 +166,8 @@ func (r route) value(v reflect.Value) (reflect.Value, error) {
 	return v, nil
 }
 
-// visible returns an addressable value so that it can be read even if its field is not exported.
+// visible returns an addressable value in a form in which reflect can read it, even if its field is
+// not exported.
 func visible(v reflect.Value) reflect.Value {
 	return reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
 }
@@ -185,11 +188,11 @@ type textRoute struct {
 	err error
 }
 
-var textRoutes sync.Map // textRoutes has the textRoute of each textKey.
+var textRoutes sync.Map // the textRoute of each textKey
 
-// textOf returns the text of a value by its text method. It returns false if the type has none, and
-// for nil. If only pointers have the method, the value must have an address. If it is the method of
-// time.Time, textOf returns an error if the text would stand for another time.
+// textOf returns the result of a value's MarshalText. The result there is false for nil, and if the
+// type has no such method. If the method has a pointer receiver, the value must be addressable. If
+// the method is time.Time's, textOf returns an error if the text would be parsed as another time.
 func textOf(v reflect.Value, tag string) (text []byte, there bool, err error) {
 	for v.Kind() == reflect.Interface && !v.IsNil() {
 		v = v.Elem()

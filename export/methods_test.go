@@ -14,7 +14,7 @@ import (
 
 // Types whose methods come from embedded fields.
 type (
-	timeAnd struct { // has a time's JSON and text, which leave out its field
+	timeAnd struct { // gets its JSON and text from the time, so that its field X is lost
 		time.Time
 		X int
 	}
@@ -23,7 +23,7 @@ type (
 	pointerTo  struct{ *timeAnd }
 	sibling    struct {
 		timeIn
-		embedded // its field is exported
+		embedded // has an exported field
 	}
 	silent struct {
 		time.Time
@@ -34,7 +34,7 @@ type (
 		time.Time `json:"-" csv:"-" avro:"-"`
 	}
 	instant     = time.Time
-	aliased     struct{ instant } // unexported, and an alias
+	aliased     struct{ instant } // embeds an alias whose name is not exported
 	deepTime    struct{ timeIn }
 	timeBelow   struct{ *time.Time }
 	generic     struct{ pair[int] }
@@ -42,7 +42,7 @@ type (
 		time.Time
 		V T
 	}
-	own[T any] struct { // declares its own text, beside the time's
+	own[T any] struct { // declares MarshalText and MarshalJSON itself, although it embeds a time
 		time.Time
 		V T
 	}
@@ -65,14 +65,15 @@ func (o own[T]) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, `"%v"`, 
 func (o *own[T]) UnmarshalText([]byte) error  { return nil }
 func (s stale) IsZero() bool                  { return s.A == 0 }
 
-// An onlyJSON has a text that fails, and a JSON that does not. JSON has the latter.
+// An onlyJSON has a MarshalText that fails, and a MarshalJSON that succeeds. For JSON, the latter
+// must be called.
 type onlyJSON struct{}
 
 func (onlyJSON) MarshalText() ([]byte, error) { return nil, errors.New("no text") }
 func (onlyJSON) MarshalJSON() ([]byte, error) { return []byte(`"json"`), nil }
 
-// TestPromotedMethods refuses a type that has the JSON or text of an embedded field, at any depth,
-// and has other fields: they would be left out.
+// TestPromotedMethods checks types that get their JSON or text from an embedded field, at any
+// depth. They must be refused if they have other fields, which would be lost.
 func TestPromotedMethods(t *testing.T) {
 	const jsonl, jsons, csv, avro = export.JSONLines, export.JSON, export.CSV, export.Avro
 	texts, js := []export.Format{jsonl, jsons, csv, avro}, []export.Format{jsonl, jsons}
@@ -126,7 +127,7 @@ func TestPromotedMethods(t *testing.T) {
 		N int
 	}
 	refusedBy[r10](t, js, "field A of", "its field N would be left out")
-	type r11 struct { // omitzero calls its IsZero
+	type r11 struct { // omitzero calls its IsZero, which an embedded field has
 		A product `json:",omitzero" csv:"-" avro:"-" parquet:"-"`
 		N int
 	}
@@ -157,11 +158,13 @@ func TestPromotedMethods(t *testing.T) {
 	written(t, r, avro)
 }
 
-// TestPromotedValues checks that a value fails as the value does from which it has its JSON or
-// text: one that it embeds, at any depth, or holds in an interface.
+// TestPromotedValues checks values that get their JSON or text from another value, which they embed
+// or hold in an interface. If that value can't be written, the outer one must fail with the same
+// error.
 func TestPromotedValues(t *testing.T) {
 	const jsonl, csv, avro = export.JSONLines, export.CSV, export.Avro
-	off := time.Date(1890, 1, 1, 0, 0, 0, 0, time.FixedZone("LMT", 3208)) // RFC 3339 can't express it
+	// RFC 3339 can't express the seconds of this zone's offset
+	off := time.Date(1890, 1, 1, 0, 0, 0, 0, time.FixedZone("LMT", 3208))
 	type times struct {
 		A timeIn
 		B deepTime
@@ -205,8 +208,8 @@ func TestPromotedValues(t *testing.T) {
 	written(t, anything{[]any{timeIn{}, byJSON{timeIn{}}, map[timeIn]int{{}: 1}}}, jsonl)
 }
 
-// TestUnexported refuses an unexported field that is embedded or tagged if a format would leave it
-// out. If a format writes it, it is checked.
+// TestUnexported checks unexported fields that are embedded or have a tag. A format must refuse
+// those that it would leave out. It must check the values of those that it writes.
 func TestUnexported(t *testing.T) {
 	const jsonl, jsons, csv, avro, parquet = export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet
 	type formats = []export.Format
@@ -235,7 +238,7 @@ func TestUnexported(t *testing.T) {
 	refusedBy[pointed](t, nil)
 	failing(t, pointed{&embedded{"secret\xff"}, 1}, "embedded.Name", jsonl, avro)
 	written(t, pointed{}, jsonl, csv, avro, parquet)
-	type called struct { // encoding/json calls its methods and panics
+	type called struct { // encoding/json panics when it calls its methods
 		timeIn  `json:"in" csv:"in" avro:"in" parquet:"-"`
 		aliased `json:"deep" csv:"-" avro:"-" parquet:"-"` //nolint:unused // its methods are called
 		N       int

@@ -34,11 +34,11 @@ import (
 var writeOld = flag.String("old", "", "have TestOldRecords write testdata/old/`NAME`, with the records of this "+
 	"build, for all later ones to read")
 
-// oldOrders is how many entities the stored exports have.
+// oldOrders is the number of entities in the exports in testdata.
 const oldOrders = 60
 
-// newAged returns the export whose records are stored in testdata. A change of it makes them
-// unreadable.
+// newAged returns the export whose stored state is in testdata. If its definition changes, that
+// state can't be read any more.
 func newAged(bucket *blob.Bucket) *export.Export[mapper.NoParams] {
 	return must(export.New("aged", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (line,
 		error) {
@@ -46,11 +46,12 @@ func newAged(bucket *blob.Bucket) *export.Export[mapper.NoParams] {
 	}, &export.Options{Compression: export.Gzip, Files: 3}))
 }
 
-// oldKinds are the kinds of the stored records, and the kind of the entities.
+// oldKinds are the kinds of the records in testdata, and the kind of the entities.
 var oldKinds = []string{"ScattermapJob", "ScattermapRange", "ScattermapSlot", "ScattermapPart", "ScattermapFile",
 	"Order"}
 
-// A relic is a database and a bucket with the state of old exports, and an engine for them.
+// A relic is a database and a bucket with the stored state of exports by older builds, and an
+// engine that continues them.
 type relic struct {
 	*testing.T
 	store  *testbucket.Bucket
@@ -111,8 +112,8 @@ func (r *relic) start(id string) *export.Run {
 	return run
 }
 
-// write writes the state of three exports to a folder: one is paused in the middle, one has joined
-// two of three files, and one has succeeded.
+// write runs three exports, and writes their state to a folder. One is paused in the first stage,
+// one has joined two of three files, and one has succeeded.
 func (r *relic) write(folder string) {
 	r.Helper()
 	must := func(err error) {
@@ -189,7 +190,7 @@ func (r *relic) entities(kind string) (all []*datastorepb.Entity) {
 	return all
 }
 
-// load loads the database and the bucket from a folder.
+// load restores the database and the bucket from a folder.
 func (r *relic) load(folder string) {
 	r.Helper()
 	for _, kind := range oldKinds {
@@ -222,9 +223,9 @@ func (r *relic) load(folder string) {
 	}
 }
 
-// TestOldRecords continues the exports of older builds: one that was paused in the middle, and one
-// that was joining its files. It also reads one that has succeeded. After a change of the stored
-// form, -old NAME adds a folder and leaves the others.
+// TestOldRecords continues exports that older builds have started: one that was paused in the first
+// stage, and one that was joining its files. It also reads one that has succeeded. After a change
+// of the stored form, run the test with -old NAME to add a folder to testdata.
 func TestOldRecords(t *testing.T) {
 	if *writeOld != "" {
 		newRelic(t).write(filepath.Join("testdata", "old", *writeOld))
@@ -300,8 +301,8 @@ func TestOldRecords(t *testing.T) {
 	}
 }
 
-// TestOldDiscard discards exports of older builds. It deletes nothing of other exports, and
-// discards none with a manifest.
+// TestOldDiscard discards exports that older builds have started. It must delete nothing of other
+// exports. An export with a manifest must not be discarded.
 func TestOldDiscard(t *testing.T) {
 	folders, err := filepath.Glob("testdata/old/*")
 	if err != nil || len(folders) == 0 {
@@ -328,7 +329,7 @@ func TestOldDiscard(t *testing.T) {
 		!strings.Contains(err.Error(), `"out/paused"`) {
 		t.Errorf("%v, want an error that names the folder of the export which may delete what is there", err)
 	}
-	// Another run took the folder, as in an older build.
+	// Another run has written its claim on the folder, as only older builds do.
 	s := r.store
 	own := string(s.Get("out/joining/_STARTED"))
 	s.Put("out/joining/_STARTED", []byte(`{"export":"x","run":"another"}`))
@@ -369,9 +370,9 @@ func TestOldDiscard(t *testing.T) {
 	}
 }
 
-// TestOldForeignFile continues an export of an older build in whose folder another run has a file
-// of the same name. It does not overwrite the file, and says what to do. A file that a lost attempt
-// of its own has written is no hindrance.
+// TestOldForeignFile continues an export of an older build. In its folder, another run has a file
+// of the same name. The export must not overwrite it, and its error must say what to do. A file
+// that a lost attempt of the same run has written must not stop the export.
 func TestOldForeignFile(t *testing.T) {
 	folders, err := filepath.Glob("testdata/old/*")
 	if err != nil || len(folders) == 0 {

@@ -20,7 +20,8 @@ import (
 )
 
 // TestOlderEnds runs the last steps of an export that an older build has started, with its files
-// directly in the folder. It succeeds or is discarded, and no error is lost.
+// directly in the export's folder. The export must succeed or be discarded, and every error must be
+// returned.
 func TestOlderEnds(t *testing.T) {
 	s := stage{Export: "e", Run: runA, Folder: "f"}
 	lost := errors.New("the connection was lost")
@@ -98,8 +99,8 @@ func TestOlderEnds(t *testing.T) {
 	}
 }
 
-// TestOlderFolders starts exports in folders that older builds have claimed. A start is refused
-// only if the other export may still delete what is there.
+// TestOlderFolders starts exports in folders that older builds have claimed. A start must be
+// refused only if the older build's export may still delete blobs there.
 func TestOlderFolders(t *testing.T) {
 	b := testbucket.New()
 	x := define(t, Options{})
@@ -158,8 +159,8 @@ func TestOlderFolders(t *testing.T) {
 	})
 }
 
-// TestManyParts reads and deletes the records of more parts than one answer of the database has. If
-// a later answer is lost, that is an error, and nothing is left out.
+// TestManyParts reads and deletes more records of parts than one answer of the database has. If a
+// later call fails, that must be an error: no part may be missed silently.
 func TestManyParts(t *testing.T) {
 	x := define(t, Options{})
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {

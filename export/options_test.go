@@ -21,7 +21,7 @@ func (l letters) Validate() error {
 	return nil
 }
 
-// MarshalText fails for one letter.
+// MarshalText returns an error for one of the letters.
 func (l letters) MarshalText() ([]byte, error) {
 	if l.Letters == "y" {
 		return nil, errors.New("y has no text")
@@ -34,8 +34,8 @@ func (l *letters) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// TestOptionLimits accepts options at their limits, and refuses the next values, with an error that
-// names the option.
+// TestOptionLimits checks options at their limits, which must be accepted, and beyond them. The
+// error must name the option.
 func TestOptionLimits(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -63,7 +63,7 @@ func TestOptionLimits(t *testing.T) {
 	for _, c := range []struct {
 		o      export.StartOptions
 		params string
-		want   string // accepted ones get as far as the engine, which is nil
+		want   string // a part of the error; accepted options get as far as the engine, which is nil
 	}{
 		{export.StartOptions{}, "", "there is no engine"},
 		{export.StartOptions{StartOptions: mapper.StartOptions{ID: long}}, "", "there is no engine"},

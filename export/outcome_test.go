@@ -29,8 +29,8 @@ func manifestText(t *testing.T, m *Manifest) []byte {
 	return text
 }
 
-// TestOutcome decides about a run while others decide, too, and while calls fail. The first
-// decision counts, and each caller learns it or gets an error.
+// TestOutcome lets several callers decide at the same time whether a run has succeeded, while calls
+// fail. The first decision must stay, and each caller must learn it or get an error.
 func TestOutcome(t *testing.T) {
 	here := place{folder: "f", run: runA}
 	success, mark := &Manifest{Run: runA, Export: "e"}, here.discarded("e")
@@ -91,7 +91,8 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-// TestDiscardedRun checks that only the mark of a discarded run stops it.
+// TestDiscardedRun checks that wasDiscarded returns an error only if the run's folder has the mark
+// of a discarded run.
 func TestDiscardedRun(t *testing.T) {
 	here := place{folder: "f", run: runA}
 	b := testbucket.New()
@@ -111,7 +112,8 @@ func TestDiscardedRun(t *testing.T) {
 	stops("invalid character")
 }
 
-// TestDiscardedBlobs deletes everything that a run has written, whatever its name, but the mark.
+// TestDiscardedBlobs deletes the blobs of a discarded run: everything that the run has written,
+// whatever its name, except its mark. Blobs outside the run's folder stay.
 func TestDiscardedBlobs(t *testing.T) {
 	here, b := place{folder: "f", run: runA}, testbucket.New()
 	for _, name := range []string{"_STARTED", "run-" + runB + "/1", "1.jsonl", "_parts/00/x", ManifestName} {
@@ -124,8 +126,7 @@ func TestDiscardedBlobs(t *testing.T) {
 	}
 }
 
-// TestLastManifest reads the manifest of the last export in folders that others have written to,
-// too.
+// TestLastManifest reads the manifest of the last export, in folders that also have other blobs.
 func TestLastManifest(t *testing.T) {
 	at := func(run string, m Manifest) (string, []byte) {
 		return place{folder: "f", run: run}.outcome(), manifestText(t, &m)
@@ -133,7 +134,7 @@ func TestLastManifest(t *testing.T) {
 	of := func(run string, after time.Duration) Manifest { return Manifest{Run: run, Ended: ended.Add(after)} }
 	for name, c := range map[string]struct {
 		put  func(b *testbucket.Bucket)
-		want string // the run, or the error
+		want string // the run, or a part of the error
 	}{
 		"nothing":  {func(*testbucket.Bucket) {}, "there is no such blob"},
 		"one":      {func(b *testbucket.Bucket) { b.Put(at(runA, of(runA, 0))) }, runA},
@@ -198,7 +199,8 @@ func TestLastManifest(t *testing.T) {
 	}
 }
 
-// TestClaims drops only the claim of its own run, as an older build has written it.
+// TestClaims checks that dropClaim deletes only the claim of its own run, which an older build has
+// written.
 func TestClaims(t *testing.T) {
 	for text, left := range map[string]bool{
 		`{"export":"e","run":"` + runA + `"}`: false, `{"export":"e","run":"` + runB + `"}`: true, "": true,
@@ -222,7 +224,7 @@ func TestClaims(t *testing.T) {
 }
 
 // TestOutcomeOfOlderBuild reads the outcome of a run that an older build has started. The manifest
-// in the export's folder is its outcome only if it names this run, and if there is no other.
+// in the export's folder counts only if it names this run, and if the run was not discarded.
 func TestOutcomeOfOlderBuild(t *testing.T) {
 	p := place{folder: "f", run: runA, direct: true}
 	for run, want := range map[string]bool{runA: true, runB: false} {

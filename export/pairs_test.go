@@ -15,7 +15,7 @@ import (
 	"github.com/twmb/avro"
 )
 
-// Types beside the predeclared ones.
+// Types to test besides Go's predeclared types.
 type (
 	emptyStruct struct{}
 	oneField    struct{ A int64 }
@@ -30,7 +30,8 @@ func (k keyText) MarshalText() ([]byte, error) { return []byte("key " + k), nil 
 
 var pairMoment = time.Unix(86400, 0).UTC()
 
-// pairValues are values of all kinds of Go types. Schemas of both formats are tried with each.
+// pairValues are values of all kinds of Go types. The tests try to write each of them as each Avro
+// and Parquet type.
 var pairValues = []any{
 	true, int(1), int8(1), int16(1), int32(1), int64(1), uint(1), uint8(1), uint16(1), uint32(1), uint64(1), uintptr(1),
 	float32(1), float64(1), complex64(1), "ab", []byte("ab"), json.RawMessage("12"), [4]byte{1}, [5]byte{1},
@@ -40,7 +41,7 @@ var pairValues = []any{
 	avro.Duration{Months: 1}, make(chan int),
 }
 
-// pairNames returns the types of values, as text.
+// pairNames returns the names of the values' types.
 func pairNames(values ...any) (names []string) {
 	for _, v := range values {
 		names = append(names, fmt.Sprintf("%T", v))
@@ -58,7 +59,7 @@ var (
 	pairFixed = pairNames([4]byte{}, []byte{}, json.RawMessage{})
 )
 
-// avroPairs are Avro types, with the Go types that can be written as them.
+// avroPairs has the Go types that can be written as each Avro type.
 var avroPairs = map[string][]string{
 	`"null"`:                              nil,
 	`"boolean"`:                           {"bool"},
@@ -92,8 +93,8 @@ var avroPairs = map[string][]string{
 	`{"type":"enum","name":"e","symbols":["a"]}`: nil,
 }
 
-// TestAvroPairs tries each Avro type with each Go type. A Go type is either refused, or its values
-// are written so that they can be read.
+// TestAvroPairs tries to write each Go type as each Avro type. Either the type is refused, or its
+// values can be read back.
 func TestAvroPairs(t *testing.T) {
 	for text, want := range avroPairs {
 		schema := avro.MustParse(text)
@@ -115,7 +116,7 @@ func TestAvroPairs(t *testing.T) {
 			zero := reflect.Zero(reflect.TypeOf(v)).Interface()
 			for _, of := range []reflect.Value{addressable(v), addressable(zero)} {
 				if of.Interface() == (time.Time{}) {
-					continue // is before the range of nanoseconds
+					continue // this time is before the range of nanoseconds in 64 bits
 				}
 				b, err := write(nil, of, 0)
 				if err != nil {
@@ -138,7 +139,8 @@ func TestAvroPairs(t *testing.T) {
 	}
 }
 
-// avroReadsAs returns the type as which a value is read, if it is not the value's own.
+// avroReadsAs returns the Go type as which a value is read back, if that is not the value's own
+// type. Otherwise it returns nil.
 func avroReadsAs(name, schema string) reflect.Type {
 	if name == "json.RawMessage" && !strings.Contains(schema, "array") {
 		return reflect.TypeFor[[]byte]()
@@ -146,7 +148,7 @@ func avroReadsAs(name, schema string) reflect.Type {
 	return nil
 }
 
-// plainOf returns what a value is compared by.
+// plainOf converts a value to a form in which the test compares it.
 func plainOf(v reflect.Value) any {
 	for v.Kind() == reflect.Pointer && !v.IsNil() {
 		v = v.Elem()
@@ -162,7 +164,7 @@ func plainOf(v reflect.Value) any {
 	return v.Interface()
 }
 
-// parquetPairs are Parquet columns, with the Go types that can be written to them.
+// parquetPairs has the Go types that can be written to each type of Parquet column.
 var parquetPairs = map[string]struct {
 	node parquet.Node
 	want []string
@@ -200,7 +202,7 @@ var parquetPairs = map[string]struct {
 	"variant": {odd{parquet.Group{"A": parquet.Int(64)}}, nil},
 }
 
-// odd is a group with a logical type that no Go type has.
+// odd is a Parquet group whose logical type fits no Go type.
 type odd struct{ parquet.Node }
 
 func (odd) Type() parquet.Type { return oddType{parquet.Group{}.Type()} }
@@ -212,15 +214,16 @@ func (oddType) LogicalType() *format.LogicalType {
 }
 func (oddType) String() string { return "VARIANT" }
 
-// TestParquetPairs tries each type of a Parquet column with each Go type. A Go type is either
-// refused, with the column's type, or its values are written unchanged.
+// TestParquetPairs tries to write each Go type to each type of Parquet column. Either the type is
+// refused, with an error that names the column's type, or its values are written unchanged.
 func TestParquetPairs(t *testing.T) {
 	for text, column := range parquetPairs {
 		for _, v := range pairValues {
 			name := fmt.Sprintf("%T", v)
 			write, err := new(parquetWriters).of(column.node, reflect.TypeOf(v))
 			pointer := strings.HasPrefix(name, "*")
-			want := slices.Contains(column.want, strings.TrimLeft(name, "*")) // a pointer's target is written
+			// a pointer is written as the value that it points to
+			want := slices.Contains(column.want, strings.TrimLeft(name, "*"))
 			if accepted := err == nil; accepted != want {
 				t.Errorf("%s as %s: %v, want %v", name, text, err, column.want)
 				continue
@@ -239,7 +242,7 @@ func TestParquetPairs(t *testing.T) {
 			row := make([][]parquet.Value, 2)
 			if err := write(row, parquetLevels{}, addressable(v)); err != nil {
 				if pointer || v == time.Second || strings.HasPrefix(text, "fixed") || text == "uuid" {
-					continue // nil, out of range, or of another length
+					continue // the value is nil, out of range, or of another length
 				}
 				t.Errorf("%v of %s as %s: %v", v, name, text, err)
 				continue
@@ -251,7 +254,8 @@ func TestParquetPairs(t *testing.T) {
 	}
 }
 
-// samePlain reports whether a column has a value unchanged, as far as its kind says what that is.
+// samePlain reports whether the value in a column equals the Go value, as far as the Go value's
+// kind allows to compare them.
 func samePlain(got parquet.Value, v any, column string) bool {
 	of := reflect.ValueOf(v)
 	unit := map[string]time.Duration{"time ms": time.Millisecond, "time us": time.Microsecond,

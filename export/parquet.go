@@ -12,20 +12,20 @@ import (
 	"github.com/parquet-go/parquet-go/compress"
 )
 
-// parquetFormat writes Parquet files. A part is a Parquet file with one group of rows. A file is
-// written anew from the rows of all its parts, in larger groups, because small groups make readers
-// slow.
+// parquetFormat writes Parquet files. A part is a small Parquet file with one group of rows. A file
+// of the export is written anew from the rows of its parts, in larger groups, because small groups
+// make readers slow.
 type parquetFormat[R any] struct {
 	schema  *parquet.Schema
 	options []parquet.WriterOption
 	write   parquetWriter
 	codec   compress.Codec
 	rev     string
-	group   int64 // the size of a group of rows in bytes; usually rowGroupBytes
+	group   int64 // maximum size of a group of rows in bytes; rowGroupBytes except in tests
 }
 
-// Limits of a group of rows: their number, and about their bytes before compression. A group is in
-// memory until it is complete.
+// Limits of a group of rows: the number of rows, and about the bytes before compression. A group is
+// in memory until it is complete.
 const (
 	rowGroup      = 20_000
 	rowGroupBytes = 64 << 20
@@ -69,7 +69,8 @@ func (*parquetFormat[R]) extension() string { return ".parquet" }
 
 func (p *parquetFormat[R]) revision() string { return p.rev }
 
-// encode converts a record into a row. If it returns an error, the record's entity fails with it.
+// encode converts a record into a row. If it returns an error, the entity of the record becomes a
+// failure.
 func (p *parquetFormat[R]) encode(record any) (any, error) {
 	columns := make([][]parquet.Value, len(p.schema.Columns()))
 	if err := p.write(columns, parquetLevels{}, addressable(record)); err != nil {

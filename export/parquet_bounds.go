@@ -8,13 +8,15 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// Readers skip pages and groups of rows by their least and greatest values. For columns of fixed
-// bytes, package parquet gets these bounds wrong. It compares signed decimals as unsigned bytes. It
-// also leaves out pages of nulls, so that the bounds of later pages shift. So columns of fixed
-// bytes have an index of ours, and decimals have no bounds in groups.
+// A Parquet file has bounds, the minimum and maximum, for each page and each group of rows, so that
+// readers can skip them. For columns of fixed-length bytes, package parquet writes wrong bounds. It
+// compares signed decimals as unsigned bytes. It also leaves out pages of nulls, so that the bounds
+// of later pages shift. This file replaces its index of pages for such columns, and leaves out the
+// bounds of decimals in groups.
 
-// boundsOf returns a schema with this package's indexes of columns, and the writer's options that
-// leave out bounds which would be wrong.
+// boundsOf returns a schema that writes correct bounds of pages for columns of fixed-length bytes.
+// Package parquet would also write wrong bounds of row groups for some of these columns. The
+// returned options make its writer leave them out.
 func boundsOf(schema *parquet.Schema) (*parquet.Schema, []parquet.WriterOption) {
 	root := boundedNode{schema, boundedFields(schema)}
 	var options []parquet.WriterOption
@@ -28,12 +30,12 @@ func boundsOf(schema *parquet.Schema) (*parquet.Schema, []parquet.WriterOption) 
 
 func isFixed(n parquet.Node) bool { return n.Leaf() && n.Type().Kind() == parquet.FixedLenByteArray }
 
-// bytesInOrder reports whether the values in a column of fixed-length bytes are in the order of
-// unsigned bytes.
+// bytesInOrder reports whether the values in a column of fixed-length bytes sort like unsigned
+// bytes.
 func bytesInOrder(n parquet.Node) bool {
 	switch logicalOf(n).(type) {
 	case nil:
-		return n.Type().ConvertedType() == nil // intervals are not ordered
+		return n.Type().ConvertedType() == nil // Parquet defines no order for intervals
 	case *format.UUIDType:
 		return true
 	}
@@ -71,8 +73,8 @@ func (f boundedField) Type() parquet.Type {
 	return f.Field.Type()
 }
 
-// Encoding returns the encoding of the tag. Fixed bytes have no dictionary, because a dictionary
-// has an index of its own.
+// Encoding returns the encoding in the field's tag. Columns of fixed-length bytes must not use a
+// dictionary, because a dictionary has an index of its own.
 func (f boundedField) Encoding() encoding.Encoding {
 	e := f.Field.Encoding()
 	if e == nil || !isFixed(f.Field) {
@@ -95,8 +97,8 @@ func (t boundedType) NewColumnIndexer(int) parquet.ColumnIndexer {
 }
 
 // A fixedIndexer records the bounds of each page of a column of fixed-length bytes. The bytes of
-// decimals are not in the order of the numbers. For decimals it therefore records the least and the
-// greatest number of that length, so that readers skip no page.
+// decimals are not in the order of the numbers. For decimals it therefore records the smallest and
+// the greatest possible number, so that readers skip no page.
 type fixedIndexer struct {
 	size    int
 	ordered bool

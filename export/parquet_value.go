@@ -16,17 +16,17 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// parquetWriters makes the parquetWriters for the values of a schema. Package parquet makes the
-// schema. Its own writer is not used, because it takes nanoseconds for days and microseconds, and
-// wraps around numbers that are out of range. Each pair of a Go type and a column type is either
-// converted here or refused.
+// parquetWriters makes parquetWriters for the fields of a schema. Package parquet derives the
+// schema, but its own conversion of values is not used. That one writes nanoseconds to columns of
+// days and microseconds, and numbers that are out of range wrap around. Here each pair of a Go type
+// and a column type is either converted correctly or refused.
 type parquetWriters struct {
-	columns int  // number of columns so far
-	ofDay   bool // whether there are dates or times of day, which older builds write differently
+	columns int  // number of columns so far, which is the index of the next one
+	ofDay   bool // whether there are dates or times of day, which older builds wrote differently
 }
 
-// A parquetWriter is a function that appends a Go value to its columns in a row. An invalid
-// reflect.Value is null.
+// A parquetWriter appends a Go value to its columns in a row. An invalid reflect.Value stands for
+// null.
 type parquetWriter func(row [][]parquet.Value, l parquetLevels, v reflect.Value) error
 
 // parquetLevels are the numbers by which Parquet describes nested values: the repetition level
@@ -93,7 +93,7 @@ func cannot(n parquet.Node, t reflect.Type) error {
 	return fmt.Errorf("%v can't be written to Parquet%s: give it as a text, or as bytes", t, what)
 }
 
-// optional returns a writer for an optional field, which writes null for nil. In a pointer to a
+// optional returns a writer for an optional field. It writes null for nil. For a pointer to a
 // pointer, either may be nil.
 func (w *parquetWriters) optional(n parquet.Node, t reflect.Type) (parquetWriter, error) {
 	pointers := 0
@@ -121,8 +121,8 @@ func (w *parquetWriters) optional(n parquet.Node, t reflect.Type) (parquetWriter
 	}, err
 }
 
-// repeatedWriter returns the writer for a list. In Parquet a nil list equals an empty one, unless
-// the list is optional.
+// repeatedWriter returns a writer for a list. Parquet does not distinguish a nil list from an empty
+// one, unless the list is optional.
 func repeatedWriter(inner parquetWriter) parquetWriter {
 	return func(row [][]parquet.Value, l parquetLevels, v reflect.Value) error {
 		if !v.IsValid() || v.Len() == 0 {
@@ -298,8 +298,8 @@ func parquetUnit(u format.TimeUnit) time.Duration {
 	return time.Nanosecond
 }
 
-// parquetNumber returns the function that converts a value to an integer. Integers of 32 bits and
-// unsigned integers keep their bits in 64.
+// parquetNumber returns a function that converts a Go value to an integer column's value. It
+// returns 64 bits; unsigned integers and integers of 32 bits keep their bit patterns.
 func parquetNumber(n parquet.Node, t reflect.Type) (func(v reflect.Value) (int64, error), error) {
 	switch logical := logicalOf(n).(type) {
 	case *format.DateType:
@@ -378,7 +378,7 @@ func parquetInteger(n parquet.Node, t reflect.Type, bits int,
 	return nil, cannot(n, t)
 }
 
-// parquetText returns the function that converts a text or bytes to bytes.
+// parquetText returns a function that converts a string or bytes to the bytes of a column.
 func parquetText(logical format.LogicalTypeValue, t reflect.Type) func(v reflect.Value) ([]byte, error) {
 	bytes := func(v reflect.Value) []byte { return v.Bytes() }
 	switch {
@@ -412,7 +412,8 @@ func parquetText(logical format.LogicalTypeValue, t reflect.Type) func(v reflect
 	return nil
 }
 
-// parquetFixed returns the function that converts a value to bytes of a column's length.
+// parquetFixed returns a function that converts a Go value to the bytes of a column of fixed
+// length.
 func parquetFixed(n parquet.Node, t reflect.Type) func(v reflect.Value) ([]byte, error) {
 	size := n.Type().Length()
 	var bytes func(v reflect.Value) ([]byte, error)

@@ -17,21 +17,21 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Kinds of the entities that an export keeps until it has succeeded. There is one entity for each
-// part, and one for each file.
+// Kinds of the entities that an export stores until it has succeeded: one for each part, and one
+// for each file.
 const (
 	partKind = "ScattermapPart"
 	fileKind = "ScattermapFile"
 )
 
-// A part is the record of one part of an export, which is a blob with the records of a page. The
-// key has the page's unique name.
+// A part is the record of one part of an export. The part itself is a blob with the encoded records
+// of a page. The key of this entity has the page's unique name.
 type part struct {
 	Records int64 `datastore:",noindex"`
 	Bytes   int64 `datastore:",noindex"`
 }
 
-// OwnRecord implements [names.Record].
+// OwnRecord implements [names.Record]: this is a record of scattermap.
 func (*part) OwnRecord(names.Own) {}
 
 // Names of counters of the export's first job.
@@ -41,8 +41,8 @@ const (
 	partsCounter   = "export/parts"
 )
 
-// entityName returns the name of an entity of a run. It is a hash, because the plain name may
-// exceed the limit of a key's name.
+// entityName returns the name in the key of a run's entity. It starts with a hash of the run,
+// because the run's plain name may make the key too long.
 func entityName(run, name string) string {
 	h := sha256.Sum256([]byte(run))
 	return hex.EncodeToString(h[:12]) + "/" + name
@@ -51,7 +51,7 @@ func entityName(run, name string) string {
 // writePart writes the records of a page as a part. It is the page function of the first job.
 //
 // With AllowFailures, failures may be retried after the files are joined. A part that is written
-// then would be in no file.
+// then would be in no file, so writePart returns an error.
 func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startParams[P]) error {
 	if x.opts.AllowFailures {
 		begun, err := hasBegun(ctx, mapper.EngineFromContext(ctx).Client(), s.Export+joinSuffix)
@@ -74,7 +74,7 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 	p.OnRollback(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		_ = x.bucket.Delete(ctx, path) // if that fails, the last stage deletes it
+		_ = x.bucket.Delete(ctx, path) // if the deletion fails, the last stage deletes the part
 	})
 	if err := x.bucket.WriteAll(ctx, path, text, &blob.WriterOptions{IfNotExist: true,
 		DisableContentTypeDetection: true, BufferSize: max(partBuffer, len(text)+1)}); err != nil {
@@ -88,11 +88,11 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 	return nil
 }
 
-// partBuffer is the size of the buffer, in bytes, for writing a part that fits into it. S3 allows
-// no smaller one. The default for Google Cloud Storage is 16 MiB.
+// partBuffer is the minimum size of the buffer with which a part is written, in bytes. It is the
+// minimum of S3. The default for Google Cloud Storage would be 16 MiB.
 const partBuffer = 5 << 20
 
-// eachPart calls f for the recorded parts of a run whose names are in a stretch, in the order of
+// eachPart calls f for each recorded part of a run whose name is in the stretch, in the order of
 // names.
 func eachPart(
 	ctx context.Context, client *datastore.Client, run string, s stretch, f func(name string, p part) error,

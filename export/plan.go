@@ -7,17 +7,17 @@ import (
 	"slices"
 )
 
-// A stretch is the parts whose names are in the half-open interval [From, To), with the sums of
-// their records and bytes. The names are evenly distributed.
+// A stretch is an interval of names of parts, [From, To). It stands for the parts in the interval,
+// and has the sums of their records and bytes. Names are hashes, so they are evenly distributed.
 type stretch struct {
-	From, To       string // the interval of parts' names, [From, To); an empty To is no bound
+	From, To       string // an empty To is no bound
 	Records, Bytes int64
 }
 
 // holds reports whether the part with a name is in the stretch.
 func (s stretch) holds(name string) bool { return name >= s.From && (s.To == "" || name < s.To) }
 
-// A size is the size of a part, with its name.
+// A size has the name of a part, and how large the part is.
 type size struct {
 	name           string
 	records, bytes int64
@@ -40,8 +40,8 @@ func numberOf(total, largest, most int64, n int) int {
 	return int(max(1, (total+room-1)/room))
 }
 
-// even divides parts into n stretches of about the same size. A part belongs to the stretch in
-// which its middle lies.
+// even divides parts into n stretches of about the same number of bytes. A part belongs to the
+// stretch in which its middle byte lies.
 func even(parts []size, n int) []stretch {
 	total := int64(0)
 	for _, p := range parts {
@@ -65,12 +65,12 @@ func even(parts []size, n int) []stretch {
 	return closed(all)
 }
 
-// closed sets the end of each stretch to the start of the next one that has parts. A stretch
-// without parts becomes empty.
+// closed sets the end of each stretch to the start of the next stretch that has parts. A stretch
+// without parts gets an empty interval.
 func closed(all []stretch) []stretch {
 	next := ""
 	for i, s := range slices.Backward(all) {
-		if i > 0 && s.From == "" { // no parts
+		if i > 0 && s.From == "" { // the stretch has no parts
 			next = cmp.Or(next, lastName)
 			all[i].From, all[i].To = next, next
 			continue
@@ -81,11 +81,11 @@ func closed(all []stretch) []stretch {
 	return all
 }
 
-// lastName is greater than all names of parts.
+// lastName is greater than the names of all parts, which are hexadecimal.
 const lastName = "g"
 
 // equal divides all possible names into n stretches of equal length. Names are evenly distributed.
-// So with a thousand parts in each, the sizes of stretches have a standard deviation of 3%.
+// With a thousand parts in each stretch, the sizes of stretches have a standard deviation of 3%.
 func equal(n int) []stretch {
 	all := make([]stretch, n)
 	for i := range all {

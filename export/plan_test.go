@@ -10,14 +10,14 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestEven checks that every part is in exactly one stretch, and that stretches differ by at most a
-// part.
+// TestEven checks that every part is in exactly one stretch, and that the sizes of stretches differ
+// by at most one part.
 func TestEven(t *testing.T) {
 	rng := testflag.Rand(t)
 	for range 300 {
 		n, files := rng.IntN(300), 1+rng.IntN(20)
 		parts, total, largest := randomSizes(rng, n)
-		if rng.IntN(10) == 0 { // no entity has a record
+		if rng.IntN(10) == 0 { // no entity has a record, so all parts are empty
 			total, largest = 0, 0
 			for i := range parts {
 				parts[i].records, parts[i].bytes = 0, 0
@@ -62,7 +62,7 @@ func randomSizes(rng *rand.Rand, n int) (parts []size, total, largest int64) {
 	for i := range n {
 		p := size{fmt.Sprintf("%04x", i*7+1), 1 + rng.Int64N(500), 1 + rng.Int64N(10_000)}
 		switch rng.IntN(5) {
-		case 0: // all entities of the page were skipped: the part has at most a compressed nothing
+		case 0: // all entities of the page were skipped, so the part has at most an empty compressed text
 			p.records, p.bytes = 0, 20*rng.Int64N(2)
 		case 1:
 			p.records = 0
@@ -73,7 +73,7 @@ func randomSizes(rng *rand.Rand, n int) (parts []size, total, largest int64) {
 	return parts, total, largest
 }
 
-// TestEqual checks that stretches of equal length tile all names.
+// TestEqual checks that stretches of equal length cover all names, without gaps and overlaps.
 func TestEqual(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7, 1000, 4096} {
 		all := equal(n)
@@ -88,7 +88,8 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// TestTiles accepts files of one plan, and refuses files of two plans.
+// TestTiles checks that checkTiles accepts files of one plan, and returns an error for files of two
+// plans.
 func TestTiles(t *testing.T) {
 	rng := testflag.Rand(t)
 	planned := func(parts []size, n int) []plannedFile {
@@ -130,7 +131,7 @@ func TestTiles(t *testing.T) {
 		f = files[i]
 		f.Plan = "other"
 		broken("another plan", f)
-		old := slices.Clone(files) // of an older build, which records no names
+		old := slices.Clone(files) // records of an older build, which have no names of files
 		for j := range old {
 			old[j].Name = ""
 		}
@@ -144,7 +145,8 @@ func TestTiles(t *testing.T) {
 	}
 }
 
-// TestFileNames refuses names of files that an export can't have.
+// TestFileNames plans files whose names Options.Name returns. Names that an export can't use must be
+// refused.
 func TestFileNames(t *testing.T) {
 	for name, want := range map[string]string{
 		"a/b-%d.csv":                            "",

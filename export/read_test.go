@@ -26,7 +26,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestFormats reads exports in each format and compression with independent readers.
+// TestFormats exports in each format and compression, and reads the files with other libraries than
+// the ones that write them.
 func TestFormats(t *testing.T) {
 	for _, format := range []export.Format{export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet} {
 		for _, compression := range []export.Compression{export.Uncompressed, export.Gzip, export.Zstd} {
@@ -48,7 +49,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// checkRecords checks that the files of a manifest have each record once.
+// checkRecords checks that the files of a manifest together have each record once.
 func checkRecords(t *testing.T, bucket *blob.Bucket, m *export.Manifest) {
 	t.Helper()
 	seen := make(map[int64]int)
@@ -83,7 +84,7 @@ func checkRecords(t *testing.T, bucket *blob.Bucket, m *export.Manifest) {
 	}
 }
 
-// readLines reads a file of a manifest with a library for its format.
+// readLines reads a file of a manifest with a library for its format, and returns its records.
 func readLines(t *testing.T, m *export.Manifest, bucket *blob.Bucket, name string) (all []line) {
 	t.Helper()
 	return readLinesIn(t, folder, m, bucket, name)

@@ -32,17 +32,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// A reader is an independent library.
+// A reader is a program or library, independent of this package, that reads files of a format.
 type reader struct {
 	name   string
 	format export.Format
-	// drops are columns that the reader does not read, or changes.
+	// drops are columns that the reader can't read, or reads as other values.
 	drops []string
 }
 
 var readers = []reader{
 	{"duckdb-parquet", export.Parquet, nil},
-	{"hyparquet", export.Parquet, []string{"Raw", "Cents", "Dec"}}, // it converts them to floats
+	{"hyparquet", export.Parquet, []string{"Raw", "Cents", "Dec"}}, // hyparquet converts these columns to floats
 	{"avsc", export.Avro, nil},
 	{"duckdb-csv", export.CSV, nil},
 	{"python-csv", export.CSV, nil},
@@ -51,7 +51,8 @@ var readers = []reader{
 
 const nodeModules = "../.ci/node/node_modules"
 
-// read reads a file, or skips the test if the reader is not installed.
+// read reads a file with the reader, or skips the test if the reader is not installed. A row has
+// pairs of a column's name and its value.
 func (r reader) read(t *testing.T, file string) (rows [][][2]any) {
 	t.Helper()
 	c := nodeReader(t, r.name, file)
@@ -65,7 +66,8 @@ func (r reader) read(t *testing.T, file string) (rows [][][2]any) {
 	return rows
 }
 
-// nodeReader returns the command of a reader for Node.js, or skips the test if it is not installed.
+// nodeReader returns the command that runs a reader in Node.js, or skips the test if it is not
+// installed.
 func nodeReader(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	if _, err := os.Stat(nodeModules + "/@duckdb/node-api"); err != nil && !strings.HasPrefix(name, "python") {
@@ -101,8 +103,8 @@ type inner struct {
 
 type base struct{ Base string }
 
-// A sample has fields of all types that formats can hold, with the tags of the tables in
-// docs/export.md.
+// A sample is a record with fields of all types that formats can hold. Its tags are the ones in the
+// tables of docs/export.md.
 type sample struct {
 	base
 	ID       int64
@@ -116,7 +118,7 @@ type sample struct {
 	U16      uint16
 	U32      uint32
 	U64      uint64
-	Large    uint64 `avro:"-"` // above an int64
+	Large    uint64 `avro:"-"` // may exceed an int64
 	F32      float32
 	F64      float64
 	Text     string
@@ -206,8 +208,8 @@ func randomFloat(r *rand.Rand, format export.Format) float64 {
 	return r.NormFloat64() * math.Pow(10, float64(r.IntN(40)-20))
 }
 
-// randomTime returns a time in a unit and any zone: also Go's zero time, and the limits of RFC 3339
-// and nanoseconds.
+// randomTime returns a random time in a random zone, as a multiple of the unit. Sometimes it is
+// Go's zero time, or a limit of RFC 3339 or of nanoseconds in 64 bits.
 func randomTime(r *rand.Rand, unit time.Duration) time.Time {
 	all := []time.Time{{}, time.Unix(0, 0), time.Unix(-1, 999999999),
 		time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC),
@@ -218,7 +220,7 @@ func randomTime(r *rand.Rand, unit time.Duration) time.Time {
 	}
 	if unit == time.Nanosecond {
 		at = time.Unix(0, randomInt(r, 64))
-		if at.Year() < 1700 || at.Year() > 2200 { // DuckDB can't show the ends
+		if at.Year() < 1700 || at.Year() > 2200 { // DuckDB can't show these years
 			at = time.Unix(0, int64(r.Int32())*1e9+int64(r.IntN(1e9)))
 		}
 	}
@@ -247,7 +249,7 @@ func some[T any](r *rand.Rand, one func() T) []T {
 	return all
 }
 
-// decimalOf returns the number of a two's complement.
+// decimalOf encodes a number as a decimal of 9 bytes in two's complement.
 func decimalOf(n int64) (d [9]byte) {
 	if n < 0 {
 		d[0] = 0xff
@@ -314,8 +316,8 @@ func randomSample(r *rand.Rand, id int64, format export.Format) sample {
 	return s
 }
 
-// canonical returns a value as readers print it: [name, value] for each column of a struct, and
-// numbers as exact text.
+// canonical converts a value to the form in which readers print it. A struct is a list of pairs of
+// a name and a value, and a number is an exact text.
 func canonical(v reflect.Value, tag reflect.StructTag) any {
 	unit, _ := strconv.ParseInt(tag.Get("unit"), 10, 64)
 	switch x := v.Interface().(type) {
@@ -394,7 +396,7 @@ func columnsOf(v reflect.Value) []any {
 	return all
 }
 
-// utf16Compare compares texts as JavaScript does.
+// utf16Compare compares strings by their UTF-16 code units, as JavaScript does.
 func utf16Compare(a, b string) int { return slices.Compare(utf16Of(a), utf16Of(b)) }
 
 func utf16Of(s string) (all []uint16) {
@@ -421,7 +423,7 @@ func canonicalFloat(f float64) any {
 	return fmt.Sprintf("f:%016x", math.Float64bits(f))
 }
 
-// parsed returns the value of a CSV or JSON text for a field's type.
+// parsed converts a value that a reader has read from CSV or JSON to the type of the field.
 func parsed(t *testing.T, got any, of reflect.Type, tag reflect.StructTag, format export.Format) any {
 	t.Helper()
 	isPointer := of.Kind() == reflect.Pointer
@@ -443,10 +445,10 @@ func parsed(t *testing.T, got any, of reflect.Type, tag reflect.StructTag, forma
 		return number(time.Parse(time.RFC3339Nano, text))
 	case of.Kind() == reflect.Slice && of.Elem().Kind() == reflect.Uint8:
 		return number(base64.StdEncoding.DecodeString(text))
-	case of == reflect.TypeFor[time.Duration](): // nanoseconds
+	case of == reflect.TypeFor[time.Duration](): // durations are integers in nanoseconds
 		n, err := strconv.ParseInt(strings.TrimPrefix(strings.TrimPrefix(s, "t:"), "n:"), 10, 64)
 		return number(n, err)
-	case of == reflect.TypeFor[big.Int]() && !isText: // a number in JSON
+	case of == reflect.TypeFor[big.Int]() && !isText: // a big.Int is a number in JSON
 		return "t:" + strings.TrimPrefix(s, "n:")
 	case of.Kind() == reflect.Slice:
 		all := []any{}
@@ -464,7 +466,8 @@ func parsed(t *testing.T, got any, of reflect.Type, tag reflect.StructTag, forma
 	return parsedText(text, got, of, number)
 }
 
-// parsedMap reads pairs, and sorts them by key.
+// parsedMap converts the pairs of a key and a value that a reader returns for a map, and sorts them
+// by key.
 func parsedMap(t *testing.T, pairs []any, of reflect.Type, format export.Format) any {
 	t.Helper()
 	all := []any{}
@@ -476,7 +479,7 @@ func parsedMap(t *testing.T, pairs []any, of reflect.Type, format export.Format)
 	return all
 }
 
-// parsedText reads a text of CSV, which has no other types.
+// parsedText parses a cell of CSV, where all values are texts.
 func parsedText(text string, got any, of reflect.Type, number func(any, error) any) any {
 	switch {
 	case of.Kind() == reflect.Bool:
@@ -491,8 +494,8 @@ func parsedText(text string, got any, of reflect.Type, number func(any, error) a
 	return got
 }
 
-// TestReaders exports random records of all types in each format, and reads them with independent
-// libraries. Each record is equal to the original, with its columns in order.
+// TestReaders exports random records with fields of all types in each format, and reads them with
+// independent readers. Each record must equal the original, with its columns in the same order.
 func TestReaders(t *testing.T) {
 	seed := rand.Uint64()
 	if of, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {
@@ -526,7 +529,7 @@ func TestReaders(t *testing.T) {
 	}
 }
 
-// compare compares what a reader has read with what was written.
+// compare compares the rows that a reader has read with the records that were written.
 func compare(t *testing.T, r reader, rows [][][2]any, records []sample) {
 	t.Helper()
 	if len(rows) != len(records) {
@@ -580,7 +583,7 @@ func compare(t *testing.T, r reader, rows [][][2]any, records []sample) {
 	}
 }
 
-// floatOf returns a number of JSON as readers know it: the nearest float64.
+// floatOf converts a number in JSON as readers do: to the nearest float64.
 func floatOf(s string) (float64, error) {
 	if bits, ok := strings.CutPrefix(s, "f:"); ok {
 		n, err := strconv.ParseUint(bits, 16, 64)
@@ -600,14 +603,15 @@ func plainJSON(v any) (plain any) {
 	return plain
 }
 
-// lenient removes differences that a format or a reader can't express.
+// lenient changes values before they are compared, if a format or a reader can't express their
+// difference.
 func lenient(r reader, name string, want, have any, s sample) (any, any) {
 	switch {
 	case name == "Bytes" && s.Bytes == nil && r.format != export.Avro:
-		want = nil // except in Avro, whose bytes are never null
+		want = nil // in Avro, bytes are never null
 	case name == "Raw" && r.format == export.Parquet:
 		want = "t:" + string(s.Raw)
-	case name == "Mood" && r.name == "hyparquet": // it returns enums as bytes
+	case name == "Mood" && r.name == "hyparquet": // hyparquet returns enums as bytes
 		want = "b:" + hex.EncodeToString([]byte(s.Mood))
 	case name == "Dec":
 		n := new(big.Int).SetBytes(s.Dec[:])
@@ -622,12 +626,12 @@ func lenient(r reader, name string, want, have any, s sample) (any, any) {
 		want = micros(name, want, have)
 	}
 	if r.name == "python-csv" && (have == "t:" || have == "b:") && want == nil {
-		have = nil // Python's csv hides quotes
+		have = nil // Python's csv does not tell whether a cell has quotes
 	}
 	return want, have
 }
 
-// micros returns the expected value of a time for a reader with microseconds.
+// micros changes the expected value of a time, for a reader that rounds to microseconds.
 func micros(name string, want, have any) any {
 	unit := map[string]int64{"Millis": 1e6, "OfDay3": 1e6, "Nanos": 1}[name]
 	units, ok := new(big.Int).SetString(strings.TrimPrefix(fmt.Sprint(want), "n:"), 10)
@@ -642,7 +646,7 @@ func micros(name string, want, have any) any {
 	return "n:" + n.Add(n, big.NewInt(1)).String() // the reader rounds towards 0
 }
 
-// exportAll exports records, and returns the file.
+// exportAll exports records to one file, and returns its content.
 func exportAll[R any](t *testing.T, o export.Options, records []R) (file []byte) {
 	t.Helper()
 	bucket := memblob.OpenBucket(nil)

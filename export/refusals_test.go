@@ -24,16 +24,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// errDenied is the error of a refused call. No client repeats such a call.
+// errDenied is the error of a refused call. Clients do not retry a call with this code.
 var errDenied = status.Error(codes.PermissionDenied, "the caller lacks a role")
 
-// A refuser refuses calls of an export's bucket and database.
+// A refuser refuses some calls that an export makes to its bucket and database.
 type refuser struct {
-	refuses func(call string) bool // called once at a time
-	lost    bool                   // refused calls take effect, and their answers are lost
+	refuses func(call string) bool // decides about a call by its name; never called concurrently
+	lost    bool                   // whether a refused call takes effect, so that only its answer is lost
 
 	mu     sync.Mutex
-	failed int // how often a job had failed when it was looked at
+	failed int // number of times that the test has found a job in the state failed
 }
 
 func (r *refuser) do(call string, effect func() error) error {
@@ -54,10 +54,10 @@ var runName = regexp.MustCompile(`run-[0-9a-z]{20,32}`)
 // operatorKey marks the context of calls that the test makes itself.
 type operatorKey struct{}
 
-// attempt is the part of a part's name that differs for each attempt of a page.
+// attempt matches the section of a part's name that differs for each attempt of a page.
 var attempt = regexp.MustCompile(`-[0-9]+-[0-9a-z]+`)
 
-// of returns the name of a call, which is the same for all attempts.
+// of returns the name by which refuses knows a call. It is the same for all attempts of a page.
 func of(ctx context.Context, call string) string {
 	call = attempt.ReplaceAllString(call, "")
 	if ctx.Value(operatorKey{}) != nil {
@@ -70,8 +70,8 @@ func (r *refuser) bucket(c *testbucket.Call) error {
 	return r.do(of(c, c.Op+" "+runName.ReplaceAllString(c.Key, "run")), c.Effect)
 }
 
-// database refuses calls that read or write records of exports: parts, files, and jobs of later
-// stages.
+// database is an interceptor that may refuse calls which read or write the records of exports:
+// parts, files, and jobs of later stages.
 func (r *refuser) database(
 	ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
@@ -115,7 +115,7 @@ func (r *refuser) database(
 	return r.do(of(ctx, path.Base(method)+" "+strings.Join(about, ", ")), effect)
 }
 
-// oncePerCall refuses each call the first time.
+// oncePerCall returns a function that refuses the first call of each name.
 func oncePerCall(seen map[string]bool) func(call string) bool {
 	return func(call string) bool {
 		first := !seen[call]
@@ -124,7 +124,7 @@ func oncePerCall(seen map[string]bool) func(call string) bool {
 	}
 }
 
-// putFew puts some orders. Some of them have no record.
+// putFew puts n orders. The export makes no record of some of them.
 func putFew(t *testing.T, client *datastore.Client, n int) {
 	t.Helper()
 	keys, all := make([]*datastore.Key, n), make([]order, n)
@@ -139,8 +139,8 @@ func putFew(t *testing.T, client *datastore.Client, n int) {
 	}
 }
 
-// contentsOf returns the names of blobs, and the records of files, in order. Which records are in
-// which file depends on random names of parts.
+// contentsOf returns the names of all blobs, and the records of all files together, in order. Which
+// file has which records depends on the random names of parts.
 func contentsOf(s *testbucket.Bucket) (all []string) {
 	for name, text := range s.Now() {
 		all = append(all, runName.ReplaceAllString(name, "run"))
@@ -154,7 +154,8 @@ func contentsOf(s *testbucket.Bucket) (all []string) {
 
 func once(string, string) int { return 1 }
 
-// testRefused runs an export of few orders, and returns the bucket's contents at its end.
+// testRefused runs an export of a few orders with the refuser, and returns the bucket's contents at
+// its end.
 func testRefused(t *testing.T, o *export.Options, r *refuser) (contents []string, m *export.Manifest) {
 	t.Helper()
 	s := testbucket.New()
@@ -169,7 +170,7 @@ func testRefused(t *testing.T, o *export.Options, r *refuser) (contents []string
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 20 { // entities that have failed too often are retried
+		for range 20 { // retry entities that have failed too often
 			if m, err = run.Wait(t.Context()); err == nil {
 				break
 			}
@@ -217,7 +218,7 @@ func wantNoRecords(t *testing.T, client *datastore.Client) {
 }
 
 // TestRefusedCalls refuses each call of the bucket and of the database once, or loses its answer.
-// At the end, all is as without that.
+// At the end, the bucket must have the same contents as without refusals.
 func TestRefusedCalls(t *testing.T) {
 	for name, o := range map[string]*export.Options{
 		"waits for retries": {Files: 2}, "allows failures": {Files: 2, AllowFailures: true},
@@ -241,8 +242,8 @@ func TestRefusedCalls(t *testing.T) {
 	}
 }
 
-// TestEachRefusedCall refuses one call of an export, and each in its turn. At the end, all is as
-// without that.
+// TestEachRefusedCall repeats an export, and refuses another one of its calls each time. At the
+// end, the bucket must have the same contents as without refusals.
 func TestEachRefusedCall(t *testing.T) {
 	o := &export.Options{Files: 2}
 	want, _ := testRefused(t, o, &refuser{refuses: func(string) bool { return false }})
@@ -269,8 +270,9 @@ func TestEachRefusedCall(t *testing.T) {
 	t.Error("it makes more than 200 calls")
 }
 
-// TestRefusedLateRetry retries a failed entity after the files are written. The call that looks for
-// that is refused once. The entity does not get a part that is in no file.
+// TestRefusedLateRetry retries a failed entity after the files are written. The call that checks
+// whether they are written is refused once. Despite that, the entity must not get a part, which
+// would be in no file.
 func TestRefusedLateRetry(t *testing.T) {
 	s, r := testbucket.New(), &refuser{refuses: func(string) bool { return false }}
 	s.Hook = r.bucket
@@ -314,8 +316,9 @@ func TestRefusedLateRetry(t *testing.T) {
 	})
 }
 
-// refuseEach repeats an operation. Each time, a later one of its calls is refused. Calls whose
-// names contain helps are not. The operation fails and says so. At last it succeeds.
+// refuseEach repeats an operation of an operator, and refuses another one of its calls each time.
+// It does not refuse calls whose names contain helps. Each time the operation must return the
+// error. Without a refused call it must succeed.
 func refuseEach(t *testing.T, r *refuser, helps string, do func(ctx context.Context) error) {
 	t.Helper()
 	ctx := context.WithValue(t.Context(), operatorKey{}, true)
@@ -348,7 +351,8 @@ func refuseEach(t *testing.T, r *refuser, helps string, do func(ctx context.Cont
 }
 
 // TestRefusedOperations refuses each call of each operation of an operator, one at a time. The
-// operation fails, and says why. Repeated, it does what it does without refused calls.
+// operation must fail with the call's error. If it is repeated, it must do the same as without
+// refused calls.
 func TestRefusedOperations(t *testing.T) {
 	type world struct {
 		*testing.T
@@ -368,7 +372,7 @@ func TestRefusedOperations(t *testing.T) {
 	for name, test := range map[string]func(w *world){
 		"start": func(w *world) {
 			var run *export.Run
-			// A start that an older build refused has left it. Its job is looked for.
+			// A refused start of an older build has left this claim. The start looks for its job.
 			w.store.Put("of/_STARTED", []byte(`{"export":"none","run":"none"}`))
 			refuseEach(w.T, w.refuser, "", func(ctx context.Context) (err error) {
 				run, err = tryFew(ctx, w.d, w.x, false)
@@ -407,7 +411,7 @@ func TestRefusedOperations(t *testing.T) {
 		},
 		"write": func(w *world) {
 			run := aborted(w)
-			// The start of the next stage's job looks at the files only to cut the job well.
+			// The start of the next stage's job reads some files, but only to divide the job well.
 			refuseEach(w.T, w.refuser, "ScattermapFile", func(ctx context.Context) error {
 				return w.x.Write(ctx, run, 3, mapper.NoParams{})
 			})
@@ -452,9 +456,9 @@ func TestRefusedOperations(t *testing.T) {
 	}
 }
 
-// TestTooLongFolder starts exports whose folders are so long that the names below them are longer
-// than buckets take. Each is refused at its start, and leaves nothing. The longest allowed folder
-// has only names that buckets take.
+// TestTooLongFolder starts exports into folders so long that the names of their blobs exceed the
+// limit of buckets. Each start must be refused, and write nothing. In the longest allowed folder,
+// all names must be within the limit.
 func TestTooLongFolder(t *testing.T) {
 	s := testbucket.New()
 	longest := 0

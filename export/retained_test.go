@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestStagesAreRetained checks that the records of all stages are cleaned up when the export says,
-// and that all stages run in its queue.
+// TestStagesAreRetained checks that the jobs of all stages get the export's queue, and that their
+// records are deleted after the export's retention.
 func TestStagesAreRetained(t *testing.T) {
 	const month = 30 * 24 * time.Hour
 	store := testbucket.New()

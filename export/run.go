@@ -65,8 +65,9 @@ func paramsOf(status *mapper.Status, name string) (p startParams[json.RawMessage
 	return p, nil
 }
 
-// find reads the run's fields from its first job, if the job exists. Otherwise it chooses a new
-// run, which is unknown to others until the job is recorded. So a refused start leaves nothing.
+// find reads the run's fields from its first job. If that job does not exist, find chooses a new
+// random run. Nothing refers to this run until the job is recorded, so a refused start leaves
+// nothing.
 func (r *Run) find(ctx context.Context, name string) error {
 	folder := r.Folder
 	if err := r.load(ctx, name); !errors.Is(err, mapper.ErrNoSuchJob) {
@@ -93,7 +94,7 @@ func (r *Run) Jobs() [3]*mapper.Job {
 
 // Wait waits until the export has succeeded, and returns its manifest. If one of the jobs stops and
 // needs an operator, it returns an error that says what to do. If the manifest exists, Wait returns
-// it, whatever the state of the last job.
+// it, even if the last job has not succeeded.
 func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 	var stopped error // why the last job has not succeeded
 	jobs := r.Jobs()
@@ -128,14 +129,14 @@ func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 		"has somebody deleted it?", r.ID, r.Folder, r.place.run)
 }
 
-// succeeded reports whether the job of a stage has done everything that the next stage needs.
+// succeeded reports whether the job of a stage has ended so that the next stage can start.
 func (r *Run) succeeded(stage int, status *mapper.Status) bool {
 	return status.State == mapper.StateSucceeded ||
 		status.State == mapper.StateSucceededWithFailures && stage == 0 && r.allow
 }
 
-// awaitJob waits for the end of a job. If follows is set, another job starts it, so it may not
-// exist for a moment.
+// awaitJob waits for the end of a job. If follows is set, the job is started by the end of another
+// job, so it may not exist yet.
 func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Status, error) {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
 		status, err := job.Wait(ctx)
@@ -184,10 +185,11 @@ func (r *Run) Discard(ctx context.Context) error {
 			done = false
 		}
 	}
-	if done { // its manifest was deleted
+	if done { // the run has succeeded, but its manifest was deleted
 		return fail(succeeded)
 	}
-	// Everything read so far may have changed. The mark decides that the run does not succeed.
+	// Everything that was read may have changed since. The mark decides that the run can't succeed
+	// any more.
 	decided, err = r.place.decide(ctx, r.bucket, r.place.discarded(r.ID))
 	if err != nil {
 		return fail(err)
@@ -206,8 +208,9 @@ func (r *Run) Discard(ctx context.Context) error {
 	return nil
 }
 
-// deleteBlobs deletes all blobs of a discarded run, except its mark. A run of an older build has
-// the whole folder of the export, except folders of other runs and manifests, and last its claim.
+// deleteBlobs deletes all blobs of a discarded run, except its mark. For a run of an older build,
+// these are all blobs in the export's folder, except manifests and the folders of other runs. The
+// claim of such a run, a blob that says which run uses the folder, is deleted last.
 func (r *Run) deleteBlobs(ctx context.Context) error {
 	if r.place.direct {
 		c, err := readClaim(ctx, r.bucket, r.Folder)

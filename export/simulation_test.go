@@ -31,12 +31,12 @@ var errLost = errors.New("the connection was lost")
 // TestSimulation starts, aborts, discards, resumes, cleans up and restarts exports, under the same
 // and other IDs, in one folder. Some are held, and operators count and write their files, also with
 // different numbers at once. Entities fail at some times, and are retried; some seeds allow
-// failures. Retentions pass, and operators go on. Calls of the database, the queue and the bucket
-// fail, are slow, or take effect late, some after everything else. The oldest manifests are
-// deleted, as by a lifecycle rule of the bucket.
+// failures. Calls of the database, the queue and the bucket fail, are slow, or take effect late,
+// some after everything else. Records are deleted after their retention, and operators continue
+// after that. The oldest manifests are deleted, as by a lifecycle rule of the bucket.
 //
-// All other manifests that a caller got stay true. Readers get the manifest of the last export that
-// has succeeded.
+// All other manifests that a caller got must stay true. Readers must get the manifest of the last
+// export that has succeeded.
 func TestSimulation(t *testing.T) {
 	testflag.Simulate(t, 2, 1, simulate)
 }
@@ -44,31 +44,31 @@ func TestSimulation(t *testing.T) {
 // simOrders is the number of entities.
 const simOrders = 60
 
-// A simulation runs one seed.
+// A simulation is one run of TestSimulation, with one seed.
 type simulation struct {
 	*testing.T
 	seed   uint64
 	store  *testbucket.Bucket
-	clean  *blob.Bucket // without faults
+	clean  *blob.Bucket // the bucket without faults
 	export *export.Export[mapper.NoParams]
 	world  *mappertest.Env
 
 	mu       sync.Mutex
 	rng      *rand.Rand
 	calm     bool
-	late     []func() error // effects that come last
-	lost     float64        // shares of calls
+	late     []func() error // effects of calls that take place after everything else
+	lost     float64        // share of the bucket's calls that are lost; below, the shares that are slow or stalled
 	slow     float64
 	stalled  float64
 	hasty    int                         // how many of 20 actions of operators are aborts
 	allow    bool                        // Options.AllowFailures
-	period   time.Duration               // entities fail in every other one
-	promised map[string]*export.Manifest // by run, as callers got them
-	deleted  map[string]bool             // runs whose manifests were deleted
+	period   time.Duration               // the length of a period; entities fail in every second period
+	promised map[string]*export.Manifest // the manifests that callers got, by run
+	deleted  map[string]bool             // the runs whose manifests were deleted
 	given    int
-	ids      map[string]bool // of exports that were started
-	missing  int             // entities in no file of a promised manifest
-	pending  sync.WaitGroup  // effects under way
+	ids      map[string]bool // IDs of exports that were started
+	missing  int             // number of entities that are in no file of a manifest that a caller got
+	pending  sync.WaitGroup  // waits for calls that take effect late
 }
 
 type stallKey struct{}
@@ -100,7 +100,8 @@ func simulate(t *testing.T, seed uint64) {
 		})
 }
 
-// mayFail reports whether an entity fails at some times. Those are too few to blame the function.
+// mayFail reports whether the function may fail on an entity. There are so few such entities that
+// the job does not blame the function.
 func mayFail(n int64) bool { return n%9 == 4 }
 
 // random returns a number in [0, 1).
@@ -116,7 +117,7 @@ func (s *simulation) isCalm() bool {
 	return s.calm
 }
 
-// lag returns how old a listing's view of a name is.
+// lag returns how old the state is that a listing shows of a blob.
 func (s *simulation) lag(string) time.Duration {
 	if s.isCalm() || s.random() < 0.7 {
 		return 0
@@ -124,14 +125,14 @@ func (s *simulation) lag(string) time.Duration {
 	return time.Duration(s.random() * float64(2*time.Minute))
 }
 
-// call carries out a call of the bucket.
+// call carries out a call of the bucket, or makes it slow, late or lost.
 func (s *simulation) call(c *testbucket.Call) error {
 	if s.isCalm() {
 		return c.Effect()
 	}
 	wait := time.Duration(s.random() * float64(20*time.Millisecond))
 	switch dice := s.random(); {
-	case dice < s.stalled && c.Value(stallKey{}) != nil: // an operator's process stops for a while
+	case dice < s.stalled && c.Value(stallKey{}) != nil: // the operator's process stops for a while
 		wait = time.Duration(s.random() * float64(longestStall))
 	case dice < s.slow:
 		wait = time.Duration(s.random() * s.random() * float64(time.Minute))
@@ -149,14 +150,14 @@ func (s *simulation) call(c *testbucket.Call) error {
 	}
 	switch dice := s.random(); {
 	case dice < 0.3:
-		_ = c.Effect() // its answer is lost
+		_ = c.Effect() // the call takes effect, and its answer is lost
 	case dice < 0.7 && (c.Op == "write" || c.Op == "delete"):
 		s.later(c)
 	}
 	return errLost
 }
 
-// later makes a call take effect after a while, or after everything else.
+// later lets a call take effect after a while, or after everything else.
 func (s *simulation) later(c *testbucket.Call) {
 	if s.random() < 0.3 {
 		s.mu.Lock()
@@ -171,7 +172,8 @@ func (s *simulation) later(c *testbucket.Call) {
 	})
 }
 
-// promise records a manifest that a caller got, and checks that the run's manifest has not changed.
+// promise records a manifest that a caller got. It checks that an earlier caller got the same one
+// for this run.
 func (s *simulation) promise(m *export.Manifest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +186,8 @@ func (s *simulation) promise(m *export.Manifest) {
 	}
 }
 
-// succeeded returns the manifests of runs that have succeeded and still exist, the last one first.
+// succeeded returns the manifests of all runs that have succeeded, except deleted ones. The last
+// one comes first.
 func (s *simulation) succeeded() (all []*export.Manifest) {
 	s.Helper()
 	for name, text := range s.store.Now() {
@@ -204,7 +207,7 @@ func (s *simulation) succeeded() (all []*export.Manifest) {
 	return all
 }
 
-// expire deletes the oldest manifest.
+// expire deletes the oldest manifest, as a lifecycle rule of the bucket does.
 func (s *simulation) expire() {
 	all := s.succeeded()
 	if len(all) == 0 {
@@ -223,8 +226,8 @@ func (s *simulation) expire() {
 	}
 }
 
-// checkRead checks that readers get the manifest of the last export that has succeeded and still
-// exists.
+// checkRead checks that readers get the manifest of the last export that has succeeded and was not
+// deleted.
 func (s *simulation) checkRead() {
 	s.Helper()
 	all := s.succeeded()
@@ -237,7 +240,7 @@ func (s *simulation) checkRead() {
 	case err != nil || m.Run != all[0].Run:
 		s.Errorf("the manifest in the folder is %+v, %v, and the last one is %+v", m, err, all[0])
 	}
-	for _, m := range all { // also manifests that nobody has read yet
+	for _, m := range all { // also delete manifests that no caller has read yet
 		s.promise(m)
 	}
 }
@@ -253,7 +256,7 @@ func (s *simulation) run() {
 	s.store.Put(folder+"/of somebody else", []byte("x"))
 	s.store.Put("of/other.json", []byte("x"))
 	s.phase()
-	if s.rng.IntN(3) == 0 { // retentions pass
+	if s.rng.IntN(3) == 0 { // let the retention of records pass
 		time.Sleep(mapper.MinRetain + 24*time.Hour)
 		s.phase()
 	}
@@ -261,7 +264,7 @@ func (s *simulation) run() {
 	s.end()
 }
 
-// phase lets operators act for a while, with all faults.
+// phase lets operators act for a while, while faults are injected.
 func (s *simulation) phase() {
 	s.setCalm(false)
 	s.world.ResumeFaults()
@@ -293,14 +296,14 @@ func (s *simulation) setCalm(calm bool) {
 	s.calm = calm
 }
 
-// operate is an operator who acts now and then.
+// operate is the loop of an operator, who acts now and then until a time.
 func (s *simulation) operate(rng *rand.Rand, until time.Time) {
 	pause := time.Duration((0.1 + rng.Float64()*rng.Float64()) * float64(20*time.Minute))
 	for time.Now().Before(until) {
 		time.Sleep(time.Duration(rng.ExpFloat64() * float64(pause)))
 		id := fmt.Sprint("export-", rng.IntN(3), "-", int(time.Until(until)/time.Hour))
-		patience := longestStall + time.Hour // a paused job may never go on
-		if rng.IntN(4) == 0 {                // the operator gives up, or the process ends
+		patience := longestStall + time.Hour // limits the wait, because nobody may resume a paused job
+		if rng.IntN(4) == 0 {                // the operator gives up soon, or the process ends
 			patience = time.Duration(rng.Float64() * float64(time.Minute))
 		}
 		ctx, cancel := context.WithTimeout(context.WithValue(s.Context(), stallKey{}, true), patience)
@@ -335,7 +338,7 @@ func (s *simulation) act(ctx context.Context, rng *rand.Rand, id string) {
 	time.Sleep(time.Duration(rng.Float64() * rng.Float64() * float64(time.Minute)))
 	job := run.Jobs()[rng.IntN(3)]
 	switch dice := rng.IntN(24); {
-	case dice >= 22: // fails if the export is not held
+	case dice >= 22: // returns an error if the export is not held
 		n, err := s.export.Count(ctx, run)
 		if err == nil {
 			_ = s.export.Write(ctx, run, []int{0, n, 1 + rng.IntN(3)}[rng.IntN(3)], mapper.NoParams{})
@@ -354,7 +357,7 @@ func (s *simulation) act(ctx context.Context, rng *rand.Rand, id string) {
 		_ = job.Pause(ctx)
 	case dice < 9:
 		_ = job.Retry(ctx, nil)
-	case dice < 10: // frees the ID
+	case dice < 10: // deletes the jobs, so that the ID can be used again
 		for _, job := range run.Jobs() {
 			_ = job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true})
 		}
@@ -367,9 +370,10 @@ func (s *simulation) act(ctx context.Context, rng *rand.Rand, id string) {
 	}
 }
 
-// end brings all exports to their end, lets late calls take effect, and checks the result.
+// end stops the faults, brings all exports to their end, lets late calls take effect, and checks
+// the result.
 func (s *simulation) end() {
-	time.Sleep(24 * time.Hour) // until all earlier work has ended
+	time.Sleep(24 * time.Hour) // until all work of the earlier phases has ended
 	succeeded, discarded := 0, 0
 	settle := func() {
 		s.Helper()
@@ -425,8 +429,8 @@ func (s *simulation) end() {
 		len(late))
 }
 
-// checkTrue checks that a manifest is true: its files have each entity once, except those that it
-// counts as failures.
+// checkTrue checks that a manifest is true: its files must have each entity once, except the ones
+// that it counts as failures.
 func (s *simulation) checkTrue(m *export.Manifest) {
 	s.Helper()
 	checkFiles(s.T, s.store, folder, m)
@@ -456,8 +460,8 @@ func (s *simulation) checkTrue(m *export.Manifest) {
 
 var ofRun = regexp.MustCompile(`^of/today/run-([0-9a-z]+)/(.*)$`)
 
-// checkNames checks that the bucket has only files of succeeded runs, and marks of others. Each
-// name was decided once, and nothing else was touched.
+// checkNames checks that the bucket has only files of runs that have succeeded, and marks of
+// discarded runs. It also checks that each blob was written only once.
 func (s *simulation) checkNames() {
 	s.Helper()
 	named := map[string]bool{folder + "/of somebody else": true, "of/other.json": true}

@@ -28,7 +28,7 @@ type stage struct {
 
 	Params json.RawMessage `json:"params,omitempty"` // the export's parameters
 
-	Layout int `json:"layout,omitempty"` // the number of the layout, see layoutRuns
+	Layout int `json:"layout,omitempty"` // the number of the layout: see layoutRuns
 	// identifies how parts and files are written, see Options.coding
 	Coding   string        `json:"coding,omitempty"`
 	Coverage *mapper.Proof `json:"coverage,omitempty"` // the proof for the manifest; only in the third job
@@ -55,7 +55,7 @@ type plannedFile struct {
 	SHA256  string `datastore:",noindex"`
 }
 
-// OwnRecord implements [names.Record].
+// OwnRecord implements [names.Record]: this is a record of scattermap.
 func (*plannedFile) OwnRecord(names.Own) {}
 
 func fileKey(run string, i int64) *datastore.Key {
@@ -69,7 +69,7 @@ const exactParts = 100_000
 // plan ends the first stage: it assigns parts to files, and starts the second stage.
 func (x *Export[P]) plan(ctx context.Context, e *mapper.Engine, status *mapper.Status, s stage) error {
 	if status.Failures > 0 && !x.opts.AllowFailures {
-		return nil // a retry calls it again
+		return nil // a retry of the failures ends with another call of plan
 	}
 	next, err := nextStage(ctx, e, s, joinSuffix)
 	switch {
@@ -95,7 +95,7 @@ func (x *Export[P]) plan(ctx context.Context, e *mapper.Engine, status *mapper.S
 	keys, files := make([]*datastore.Key, len(all)), make([]plannedFile, len(all))
 	for i, f := range all {
 		keys[i], files[i] = fileKey(s.Run, int64(i)), plannedFile{From: f.From, To: f.To, Index: int64(i), Plan: s.Plan}
-		if s.Layout != 0 { // an older build can't read the record of a file that has a name
+		if s.Layout != 0 { // an older build can't read a record with this field
 			files[i].Name = x.fileName(s, files[i])
 		}
 	}
@@ -115,9 +115,10 @@ func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool,
 	return err == nil, err
 }
 
-// nextStage returns the parameters of the next stage's job, or nil if there is no such job. If
-// there is one, an earlier attempt has started it, and its inputs may be deleted. If the job
-// belongs to another run, it returns an error: this attempt is late, or another export had the ID.
+// nextStage returns the parameters of the next stage's job, or nil if there is no such job. If the
+// job exists, an earlier attempt has started it, and may have deleted what this attempt would read.
+// If the job belongs to another run, nextStage returns an error: this attempt is late, or another
+// export has used the ID.
 func nextStage(ctx context.Context, e *mapper.Engine, s stage, suffix string) (*stage, error) {
 	status, err := e.Job(s.Export + suffix).Status(ctx)
 	if errors.Is(err, mapper.ErrNoSuchJob) {
@@ -161,7 +162,7 @@ func (x *Export[P]) checkNames(s stage, files int) error {
 // Azure.
 const longestPath = 1024
 
-// partName is more than the length of a part's name, see [mapper.Page.UniqueName].
+// partName is an upper bound for the length of a part's name: see [mapper.Page.UniqueName].
 const partName = 80
 
 // checkLength returns an error if the folder of an export leaves no room for the names of its
@@ -174,12 +175,13 @@ func (p place) checkLength() error {
 	return nil
 }
 
-// putFiles stores the records of planned files, unless the next stage has started. In that case an
-// earlier attempt has stored them, and this one is late.
+// putFiles stores the records of planned files, unless the next stage has started. If it has, an
+// earlier attempt has stored them, and putFiles changes nothing.
 func putFiles(
 	ctx context.Context, client *datastore.Client, next string, keys []*datastore.Key, files []plannedFile,
 ) error {
-	for i := 0; i < len(keys); i += 450 { // of the 500 in a transaction, with the next stage's job
+	// a transaction allows 500 entities, and this one also reads the next stage's job
+	for i := 0; i < len(keys); i += 450 {
 		j, begun := min(i+450, len(keys)), false
 		_, err := client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 			var job datastore.PropertyList
@@ -197,7 +199,7 @@ func putFiles(
 	return nil
 }
 
-// stretches returns, for each file, the stretch of parts that belong to it.
+// stretches returns the stretch of parts for each file. The counters are the ones of the first job.
 func (x *Export[P]) stretches(
 	ctx context.Context, client *datastore.Client, s stage, counters map[string]int64,
 ) (all []stretch, err error) {
@@ -280,7 +282,7 @@ func (x *Export[P]) divide(s stage, parts []size, perFile int64) ([]stretch, err
 	return all, nil
 }
 
-// checkFiles returns an error if an export has too many files.
+// checkFiles returns an error if an export would have too many files.
 func (x *Export[P]) checkFiles(n int) error {
 	if n > x.opts.MaxFiles {
 		return mapper.Permanent(fmt.Errorf("there would have to be %d files of up to %d bytes, and Options.MaxFiles "+
@@ -289,8 +291,8 @@ func (x *Export[P]) checkFiles(n int) error {
 	return nil
 }
 
-// startStage starts the job of a stage, over the files. It has the queue and the retention of the
-// stage before.
+// startStage starts the job of a stage. It processes the records of the run's files, with the queue
+// and the retention of the stage before.
 func startStage(
 	ctx context.Context, e *mapper.Engine, m *mapper.Mapper[stage], suffix string, s stage, before *mapper.Status,
 ) error {
@@ -308,8 +310,8 @@ func (x *Export[P]) file(s stage, i int64) File {
 		Ext: x.coder.extension()}
 }
 
-// fileName returns the name of a file in the manifest. If the record has the name, other builds
-// keep it.
+// fileName returns the name of a file in the manifest. If the record has a name, that one counts,
+// even if this build would choose another one.
 func (x *Export[P]) fileName(s stage, f plannedFile) string {
 	return cmp.Or(f.Name, s.place().name(x.opts.Name(x.file(s, f.Index))))
 }
@@ -318,7 +320,7 @@ func (x *Export[P]) fileName(s stage, f plannedFile) string {
 // stage.
 func (x *Export[P]) list(ctx context.Context, d *mapper.Completion, s stage) error {
 	if d.Status.Failures > 0 {
-		return nil // a retry calls it again
+		return nil // a retry of the failures ends with another call of list
 	}
 	e := mapper.EngineFromContext(ctx)
 	if next, err := nextStage(ctx, e, s, deleteSuffix); next != nil || err != nil {
@@ -335,7 +337,7 @@ func (x *Export[P]) list(ctx context.Context, d *mapper.Completion, s stage) err
 	if err != nil {
 		return err
 	}
-	if s.Layout == 0 { // an older build may run the end, and needs the manifest
+	if s.Layout == 0 { // an older build may run the end of the third stage, and needs the manifest before that
 		m.Coverage = proof
 		if err := x.publish(ctx, s, m); err != nil {
 			return err
@@ -346,7 +348,7 @@ func (x *Export[P]) list(ctx context.Context, d *mapper.Completion, s stage) err
 	return startStage(ctx, e, x.deletes, deleteSuffix, s, d.Status)
 }
 
-// manifest returns the manifest, made from the records of the files.
+// manifest makes the manifest from the records of the files.
 func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 	if err := x.opts.checkCoding(s.Coding); err != nil {
 		return nil, err
@@ -373,8 +375,8 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 	if err := checkTiles(s, files); err != nil {
 		return nil, mapper.Permanent(err)
 	}
-	// A failure that was retried before its file was joined is in the file, although the plan
-	// counted it as a failure.
+	// The plan has counted this entity as a failure. It was retried before its file was joined, so
+	// the file has it.
 	retried := m.Records - s.Records
 	if m.Failures = s.Failures - retried; retried < 0 || m.Failures < 0 {
 		return nil, mapper.Permanent(fmt.Errorf("the files have %d records, and %d were counted: is a part missing?",
@@ -384,8 +386,8 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 }
 
 // checkTiles returns an error unless each part is in exactly one file, and the names of files
-// differ. That is not certain: large plans are recorded in several transactions, and two plans may
-// be recorded at once.
+// differ. Both may be violated: large plans are recorded in several transactions, and two processes
+// may record different plans at the same time.
 func checkTiles(s stage, files []plannedFile) error {
 	end, names := "", make(map[string]bool, len(files))
 	for i, f := range files {
@@ -401,7 +403,7 @@ func checkTiles(s stage, files []plannedFile) error {
 	return nil
 }
 
-// publish writes the manifest of an export that an older build has started, unless it was
+// publish writes the manifest of an export that an older build has started, unless the export was
 // discarded.
 func (x *Export[P]) publish(ctx context.Context, s stage, m *Manifest) error {
 	decided, err := s.place().decide(ctx, x.bucket, m)

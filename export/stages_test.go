@@ -20,8 +20,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestFailedDeletions lets the deletions of parts fail until the last job gives up. The export has
-// no manifest then. Its retry completes it, and it can be discarded instead.
+// TestFailedDeletions lets the deletions of parts fail until the last job gives up. Then the export
+// must have no manifest. A retry of the job must complete it; discarding the export instead must
+// also work.
 func TestFailedDeletions(t *testing.T) {
 	for _, allow := range []bool{false, true} {
 		for _, discard := range []bool{false, true} {
@@ -71,8 +72,9 @@ func TestFailedDeletions(t *testing.T) {
 	}
 }
 
-// TestDiscardAtTheEnd stops the end of an export before it decides that the export has succeeded,
-// and discards the export meanwhile. It stays discarded, and only the mark remains.
+// TestDiscardAtTheEnd stops the end of an export just before it decides that the export has
+// succeeded. Meanwhile it discards the export. The export must stay discarded, and only the mark
+// may remain.
 func TestDiscardAtTheEnd(t *testing.T) {
 	s := testbucket.New()
 	var reached, discarded chan bool
@@ -91,7 +93,7 @@ func TestDiscardAtTheEnd(t *testing.T) {
 		putFew(t, client, 40)
 		run := startFew(t, d, x, false)
 		<-reached
-		synctest.Wait() // until the jobs before have ended
+		synctest.Wait() // until the jobs of the earlier stages have ended
 		if err := run.Jobs()[2].Abort(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -109,8 +111,8 @@ func TestDiscardAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestDiscardTooLate discards an export whose end is just about to decide that it has succeeded, and
-// decides first. It has succeeded, and nothing is deleted.
+// TestDiscardTooLate discards an export at the moment when its end decides that it has succeeded.
+// The end is first. The export must have succeeded, and nothing may be deleted.
 func TestDiscardTooLate(t *testing.T) {
 	s := testbucket.New()
 	var reached, discards, decided chan bool
@@ -120,11 +122,11 @@ func TestDiscardTooLate(t *testing.T) {
 			return c.Effect()
 		}
 		switch writes.Add(1) {
-		case 1: // of the export's end
+		case 1: // the read by the export's end
 			close(reached)
 			<-discards
 			defer close(decided)
-		case 2: // of Discard
+		case 2: // the read by Discard
 			close(discards)
 			<-decided
 		}
@@ -136,7 +138,7 @@ func TestDiscardTooLate(t *testing.T) {
 		putFew(t, client, 40)
 		run := startFew(t, d, x, false)
 		<-reached
-		synctest.Wait() // until the jobs before have ended
+		synctest.Wait() // until the jobs of the earlier stages have ended
 		before := s.Names()
 		if err := run.Jobs()[2].Abort(t.Context()); err != nil {
 			t.Fatal(err)
@@ -158,8 +160,8 @@ func TestDiscardTooLate(t *testing.T) {
 	})
 }
 
-// TestManifestDeleted deletes the manifest of an export that has succeeded. Wait and Discard say
-// so, and delete nothing else.
+// TestManifestDeleted deletes the manifest of an export that has succeeded. The errors of Wait and
+// Discard must say so, and Discard must delete nothing.
 func TestManifestDeleted(t *testing.T) {
 	s := testbucket.New()
 	x := newExport(s.Open(), &export.Options{Files: 2})
@@ -188,8 +190,8 @@ func TestManifestDeleted(t *testing.T) {
 	})
 }
 
-// TestHeldStates counts and writes the files of held exports in each state. If it is refused, the
-// error says why.
+// TestHeldStates calls Count and Write for held exports in each state. If a call is refused, its
+// error must say why.
 func TestHeldStates(t *testing.T) {
 	for _, allow := range []bool{false, true} {
 		bucket := testbucket.New().Open()
@@ -255,7 +257,7 @@ func TestHeldStates(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				time.Sleep(3 * time.Hour) // until their records are deleted
+				time.Sleep(3 * time.Hour) // until the records of the jobs are deleted
 			}
 			jobs := run.Jobs()
 			clean(jobs[1])
@@ -278,8 +280,8 @@ func TestHeldStates(t *testing.T) {
 	}
 }
 
-// wantHeldRefused checks that Count and Write of a held export each return an error that contains
-// want, and that wraps is, unless that is nil.
+// wantHeldRefused checks that Count and Write of a held export return errors that contain want. If
+// is is not nil, the errors must wrap it.
 func wantHeldRefused(t *testing.T, x *export.Export[mapper.NoParams], run *export.Run, is error, want string) {
 	t.Helper()
 	n, err := x.Count(t.Context(), run)
@@ -292,7 +294,8 @@ func wantHeldRefused(t *testing.T, x *export.Export[mapper.NoParams], run *expor
 	}
 }
 
-// TestHeldByOtherBuild refuses to count and write the parts of a build with another format.
+// TestHeldByOtherBuild checks that Count and Write refuse an export whose parts were written by a
+// build with another format.
 func TestHeldByOtherBuild(t *testing.T) {
 	bucket := testbucket.New().Open()
 	before, after := newExport(bucket, nil), newExport(bucket, &export.Options{Format: export.CSV})
@@ -313,8 +316,8 @@ func TestHeldByOtherBuild(t *testing.T) {
 	})
 }
 
-// TestOtherBuildWritesNothing deploys a build with another format while parts are written, and
-// while files are joined. It writes neither.
+// TestOtherBuildWritesNothing deploys a build with another format, while parts are written or while
+// files are joined. The new build must not write parts or files for this run.
 func TestOtherBuildWritesNothing(t *testing.T) {
 	for stage, job := range []string{`"orders"`, `"orders-join"`} {
 		t.Run(job, func(t *testing.T) {
@@ -359,8 +362,8 @@ func TestOtherBuildWritesNothing(t *testing.T) {
 	}
 }
 
-// TestLateNames fails an export whose names of files are the same only for more files than a start
-// looks at. The parts stay, and no file is written.
+// TestLateNames runs an export whose function Name returns equal names, but only for more files
+// than a start checks. The export must fail, keep its parts, and write no file.
 func TestLateNames(t *testing.T) {
 	s := testbucket.New()
 	x := newExport(s.Open(), &export.Options{FileBytes: 1500,
@@ -380,7 +383,8 @@ func TestLateNames(t *testing.T) {
 	})
 }
 
-// TestFileOfTheLimit writes a file of exactly Options.FileBytes bytes, and none that is larger.
+// TestFileOfTheLimit exports to one file. If the file has exactly Options.FileBytes bytes, the export
+// must succeed. If the file would be one byte larger, the export must fail.
 func TestFileOfTheLimit(t *testing.T) {
 	run := func(limit int64) (m *export.Manifest, err error) {
 		x := newExport(testbucket.New().Open(), &export.Options{Files: 1, FileBytes: limit})
@@ -402,8 +406,8 @@ func TestFileOfTheLimit(t *testing.T) {
 	}
 }
 
-// TestDamagedFiles does not call an export a success if the record of a file says that it is not
-// written, or has another number of records than the parts.
+// TestDamagedFiles changes the record of a file, so that it says that the file was not written, or
+// has a wrong number of records. The export must not succeed.
 func TestDamagedFiles(t *testing.T) {
 	for property, c := range map[string]struct {
 		value any
@@ -451,7 +455,8 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// TestForeignJobs refuses IDs of jobs that are no exports, or whose parameters are others'.
+// TestForeignJobs checks that Find returns an error for the ID of a job which is no export, or
+// whose parameters are not the ones of an export.
 func TestForeignJobs(t *testing.T) {
 	bucket := testbucket.New().Open()
 	x := newExport(bucket, nil)

@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestPageSizes checks the size of pages: up to 1,000 entities if files are large, and as many as
-// the caller says.
+// TestPageSizes checks the number of entities in a page: by default up to 1,000 if files are large,
+// or what the caller sets.
 func TestPageSizes(t *testing.T) {
 	small := define(t, Options{FileBytes: largePages - 1})
 	mappertest.Run(t, small.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
@@ -48,7 +48,7 @@ func TestPageSizes(t *testing.T) {
 	})
 }
 
-// A moody value has no JSON at some times.
+// A moody value has a MarshalJSON that sometimes fails.
 type moody struct{}
 
 var mood atomic.Bool
@@ -61,8 +61,8 @@ func (moody) MarshalJSON() ([]byte, error) {
 }
 func (*moody) UnmarshalJSON([]byte) error { return nil }
 
-// TestParamsWithoutJSON fails an export whose parameters have no JSON at its end. It does not write
-// files without them.
+// TestParamsWithoutJSON runs an export whose parameters can't be encoded as JSON when its first
+// stage ends. The export must fail, and not write files without the parameters.
 func TestParamsWithoutJSON(t *testing.T) {
 	mood.Store(false)
 	b := testbucket.New()

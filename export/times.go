@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Names of the units of time, and of the functions that convert times to them, for errors. The
-// formats' own conversions drop precision and wrap around, so this file has others.
+// Names of the units of time in errors, and the functions that convert times to them. The formats'
+// own conversions drop precision and wrap around, so this file has others.
 var (
 	unitNames = map[time.Duration]string{time.Millisecond: "milliseconds", time.Microsecond: "microseconds",
 		time.Nanosecond: "nanoseconds"}
@@ -25,7 +25,7 @@ func since1970(t time.Time, unit time.Duration) (int64, error) {
 	}
 	units := int64(time.Second / unit)
 	seconds, rest := t.Unix(), int64(t.Nanosecond())/int64(unit)
-	if seconds < 0 { // seconds*units alone may overflow near the smallest int64
+	if seconds < 0 { // avoids an overflow of seconds*units alone, near the smallest int64
 		seconds, rest = seconds+1, rest-units
 	}
 	if seconds > math.MaxInt64/units || seconds < math.MinInt64/units {
@@ -68,8 +68,8 @@ func daysSince1970(t time.Time) (int32, error) {
 	return 0, errors.New("it is a date that is out of the range of 32 bits of days")
 }
 
-// timeOfDay returns a duration as a number of units. It returns an error if the duration is not a
-// time of day.
+// timeOfDay converts a duration to a number of units. It returns an error if the duration is no
+// time of day, which is from 0 to below 24 hours, or no whole number of units.
 func timeOfDay(d, unit time.Duration) (int64, error) {
 	switch {
 	case d < 0 || d >= 24*time.Hour:

@@ -30,8 +30,8 @@ type schemed struct {
 	tag     string
 	precise map[reflect.Type]precise
 
-	texts    bool // whether types with MarshalText are written as texts
-	circular bool // whether types may contain themselves
+	texts    bool // whether a type with MarshalText is written as its text
+	circular bool // whether a type may contain itself
 }
 
 var (
@@ -121,11 +121,11 @@ func (s schemed) checkStruct(t reflect.Type, above []reflect.Type) error {
 	return nil
 }
 
-// checkValue checks the type of a field or element. The tag is empty if the field's tag does not
-// reach it.
+// checkValue checks the type of a field or element. The tag is empty for a type to which the
+// field's tag does not apply, such as an element of a map.
 func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []reflect.Type) error {
 	if at := slices.Index(above, t); at >= 0 && s.circular && hasStruct(above[at:]) {
-		return nil // it is under check: a recursive type
+		return nil // the type is recursive, and its check is already under way
 	}
 	if len(above) > 100 || t.Kind() != reflect.Struct && slices.Contains(above, t) {
 		return fmt.Errorf("%v is inside itself, or nested too deeply for %q", t, s.format)
@@ -200,7 +200,7 @@ func hasStruct(types []reflect.Type) bool {
 	return slices.ContainsFunc(types, func(t reflect.Type) bool { return t.Kind() == reflect.Struct })
 }
 
-// inList reports whether a value is in a list or map, so that the field's tag does not reach it.
+// inList reports whether a value is in a list or map, so that the field's tag does not apply to it.
 func inList(above []reflect.Type) bool {
 	for _, t := range slices.Backward(above) {
 		if t.Kind() != reflect.Pointer {
@@ -210,7 +210,8 @@ func inList(above []reflect.Type) bool {
 	return false
 }
 
-// checkList returns an error for a type of lists that Parquet can't hold, or holds only with a tag.
+// checkList returns an error for a list type that Parquet can't hold, or can hold only with a tag
+// that is missing.
 func (s schemed) checkList(t reflect.Type, tag reflect.StructTag) error {
 	inner := t.Elem()
 	if s.format != Parquet || inner.Kind() == reflect.Uint8 {
@@ -230,8 +231,8 @@ func (s schemed) checkList(t reflect.Type, tag reflect.StructTag) error {
 	return nil
 }
 
-// checkPointer returns an error for a pointer to a type that has null already, if no tag reaches
-// it.
+// checkPointer returns an error for a pointer to a list or map. In Parquet these types already have
+// a null, so the pointer's nil would not differ from theirs.
 func (s schemed) checkPointer(t reflect.Type) error {
 	inner := t.Elem()
 	for inner.Kind() == reflect.Pointer {
@@ -260,10 +261,11 @@ func (s schemed) tagged(tag reflect.StructTag, option string) bool {
 	return slices.Contains(strings.Split(options, ","), option)
 }
 
-// nested is the tag of lists inside a list with the tag "list".
+// nested is the tag for a list that is an element of a list with the tag "list".
 const nested = reflect.StructTag(`parquet:",list"`)
 
-// tagOf returns the tag of the elements of a list or map. Parquet has such tags, and Avro has none.
+// tagOf returns the tag for the elements of a list or map. In Parquet a field can have such tags;
+// in Avro it can't, and the result is empty. The part is -element, -key or -value.
 func (s schemed) tagOf(tag reflect.StructTag, part string) reflect.StructTag {
 	if s.format == Parquet {
 		if inner := tag.Get(s.tag + part); inner != "" {

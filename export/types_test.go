@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// one exports a record of a type, and returns the file.
+// one exports one record, and returns the file, or the error of the failure.
 func one[R any](t *testing.T, o export.Options, record R) (file []byte, failed error) {
 	t.Helper()
 	bucket := memblob.OpenBucket(nil)
@@ -63,8 +63,8 @@ func refused[R any](t *testing.T, format export.Format, want ...string) {
 	}
 }
 
-// TestTypes refuses types at the start if a format would silently drop a part. It reads
-// others back unchanged.
+// TestTypes checks that a start refuses a type if the format would silently drop a part of its
+// values. Values of other types must be read back unchanged.
 func TestTypes(t *testing.T) {
 	type address struct {
 		A netip.Addr
@@ -86,7 +86,7 @@ func TestTypes(t *testing.T) {
 	refused[struct{ A int }](t, export.Avro, "whose type has a name")
 	refused[int](t, export.Parquet, "are structs")
 
-	// Types whose precision must be in a tag.
+	// Types with times and durations, for which a tag must give the precision.
 	type bare struct{ At time.Time }
 	type other struct {
 		At time.Time `avro:"at,omitzero" parquet:"at,optional"`
@@ -161,8 +161,8 @@ type (
 	listOf []listOf
 )
 
-// TestInsideThemselves writes recursive types to Avro, to up to 1,000 levels. The other formats
-// refuse them.
+// TestInsideThemselves writes values of recursive types to Avro, up to 1,000 levels deep. The other
+// formats must refuse these types.
 func TestInsideThemselves(t *testing.T) {
 	type forest struct {
 		Value   tree
@@ -215,14 +215,14 @@ func TestLineEnds(t *testing.T) {
 	if want := "A,B\r\n\"a\rb\nc\r\n\",d\r\n"; err != nil || string(file) != want {
 		t.Errorf("the file is %q, want %q; %v", file, want, err)
 	}
-	// Go's reader changes them
+	// Go's csv.Reader changes line ends inside values.
 	rows, err := csv.NewReader(strings.NewReader(strings.ReplaceAll(string(file), "c\r\n", "c"))).ReadAll()
 	if err != nil || len(rows) != 2 || rows[1][0] != "a\rb\nc" {
 		t.Errorf("%q, %v", rows, err)
 	}
 }
 
-// TestEmptyFiles checks that files without records are valid in their format.
+// TestEmptyFiles checks that a file without records is valid in each format.
 func TestEmptyFiles(t *testing.T) {
 	for _, compression := range []export.Compression{export.Gzip, export.Zstd} {
 		bucket := memblob.OpenBucket(nil)
@@ -250,7 +250,7 @@ func TestEmptyFiles(t *testing.T) {
 	}
 }
 
-// TestNilGroup writes a record without the group that has its map and its list.
+// TestNilGroup writes a record in which the pointer to the struct with a map and a list is nil.
 func TestNilGroup(t *testing.T) {
 	type inner struct {
 		M map[string]int64

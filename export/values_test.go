@@ -21,8 +21,8 @@ import (
 
 var everyFormat = []export.Format{export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet}
 
-// startOf returns the error of New or Start for records of a type. It needs no engine to refuse
-// one.
+// startOf returns the error of New or Start for records of type R. The engine is nil, because a
+// type is refused before the engine is used.
 func startOf[R any](t *testing.T, format export.Format) error {
 	t.Helper()
 	bucket := memblob.OpenBucket(nil)
@@ -35,12 +35,13 @@ func startOf[R any](t *testing.T, format export.Format) error {
 	}
 	_, err = x.Start(t.Context(), nil, mapper.Query{Kind: "Order"}, mapper.NoParams{}, nil)
 	if err != nil && strings.Contains(err.Error(), "there is no engine") {
-		return nil // it got as far as the engine
+		return nil // the type was accepted: the start got as far as the engine
 	}
 	return err
 }
 
-// refusedBy checks that some formats refuse records of a type at the start, and no others.
+// refusedBy checks that the given formats refuse the type R of records when an export starts. The
+// other formats must accept it.
 func refusedBy[R any](t *testing.T, formats []export.Format, want ...string) {
 	t.Helper()
 	for _, format := range everyFormat {
@@ -62,7 +63,7 @@ func refusedBy[R any](t *testing.T, formats []export.Format, want ...string) {
 }
 
 type (
-	marked struct{ N int } // its pointer has a JSON and a text
+	marked struct{ N int } // MarshalJSON and MarshalText have pointer receivers
 	outer  struct {
 		Name string
 		time.Time
@@ -82,14 +83,14 @@ func (m *marked) UnmarshalText(b []byte) error {
 }
 func (hidden) String() string { return "" }
 
-// TestRefusedTypes refuses types that a format can't hold at the start, with an error that names
-// the field. Other formats accept them.
+// TestRefusedTypes checks that a start refuses types which the format can't hold, with an error
+// that names the field. Other formats must accept these types.
 func TestRefusedTypes(t *testing.T) {
 	const jsonl, jsons, csv, avro, parquet = export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet
 	type formats = []export.Format
 	all, js := formats{jsonl, jsons, csv, avro, parquet}, formats{jsonl, jsons}
 
-	// Names. Two fields of one name, or of names that differ in case only, at any depth.
+	// Names: two fields have the same name, or names that differ only in case, at any depth.
 	type twice struct {
 		First string `csv:"name" avro:"name" parquet:"name"`
 		Last  string `csv:"name" avro:"name" parquet:"name"`
@@ -159,15 +160,14 @@ func TestRefusedTypes(t *testing.T) {
 	}
 	refusedBy[listed](t, formats{csv}, "field L of")
 
-	// A method that encoding/json does not call in this place, or that comes from an embedded
-	// field.
+	// Methods that encoding/json does not call in this place, or that come from an embedded field.
 	type byValue struct{ M map[string]marked }
 	refusedBy[byValue](t, formats{jsonl, jsons, csv}, "M")
 	if err := startOf[byValue](t, jsonl); err == nil || !strings.Contains(err.Error(),
 		"field M of export_test.byValue: the MarshalJSON of") {
 		t.Error(err)
 	}
-	refusedBy[outer](t, formats{jsonl, jsons, avro, parquet}, "Time") // CSV has it as a column
+	refusedBy[outer](t, formats{jsonl, jsons, avro, parquet}, "Time") // CSV writes the embedded time as a column
 	type inOuter struct {
 		O outer `avro:"-" parquet:"-"`
 		N int
@@ -181,7 +181,7 @@ func TestRefusedTypes(t *testing.T) {
 	refusedBy[inTime](t, nil)
 	refusedBy[pointed](t, formats{parquet}, "field embedded of export_test.pointed")
 
-	// Times and durations that no tag reaches, or whose tag has another type.
+	// Times and durations to which no tag applies, or whose tag is for another type.
 	type times struct {
 		T []time.Time `avro:",timestamp-micros" parquet:",list"`
 	}
@@ -223,8 +223,8 @@ type record[T any] struct{ V T }
 
 type maß struct{ N int }
 
-// TestSchemaTypes checks the errors for names that Avro refuses, and for lists and maps that
-// Parquet's specification does not have. They say what to do.
+// TestSchemaTypes checks the errors for names that are invalid in Avro, and for lists and maps that
+// Parquet's specification does not allow. They must say what to do.
 func TestSchemaTypes(t *testing.T) {
 	const csv, avro, parquet = export.CSV, export.Avro, export.Parquet
 	type formats = []export.Format
@@ -295,7 +295,7 @@ func TestSchemaTypes(t *testing.T) {
 	written(t, pointers{&pp, &toNone}, export.JSONLines, csv, avro, parquet)
 }
 
-// failureOf exports one record, and returns the error of its entity's failure.
+// failureOf exports one record, and returns the error of the failure, or "".
 func failureOf[R any](t *testing.T, format export.Format, record R) (failure string) {
 	t.Helper()
 	bucket := memblob.OpenBucket(nil)
@@ -327,7 +327,8 @@ func failureOf[R any](t *testing.T, format export.Format, record R) (failure str
 	return failure
 }
 
-// failing checks that a record is a failure in some formats, with an error that names the field.
+// failing checks that a record becomes a failure in the given formats, with an error that names the
+// field.
 func failing[R any](t *testing.T, record R, field string, formats ...export.Format) {
 	t.Helper()
 	for _, format := range formats {
@@ -347,8 +348,8 @@ func written[R any](t *testing.T, record R, formats ...export.Format) {
 	}
 }
 
-// TestRefusedValues records a failure for values that a format can't hold. The error names the
-// field, and not the value.
+// TestRefusedValues checks that an entity becomes a failure if the format can't hold a value of its
+// record. The error must name the field, and must not contain the value.
 func TestRefusedValues(t *testing.T) {
 	const jsonl, csv, avro, parquet = export.JSONLines, export.CSV, export.Avro, export.Parquet
 	type floats struct {
@@ -381,9 +382,9 @@ func TestRefusedValues(t *testing.T) {
 		N json.Number     `avro:"-"`
 	}
 	failing(t, raw{R: json.RawMessage(`{"secret"`), N: "1"}, "R", jsonl, parquet)
-	failing(t, raw{R: json.RawMessage(`1`)}, "N", jsonl) // encoding/json writes 0
+	failing(t, raw{R: json.RawMessage(`1`)}, "N", jsonl) // the empty N fails, because encoding/json would write 0
 
-	// Times.
+	// Times that a format can't hold.
 	type micros struct {
 		T time.Time `avro:",timestamp-micros" parquet:",timestamp(microsecond)"`
 	}
@@ -423,7 +424,7 @@ func TestRefusedValues(t *testing.T) {
 	}
 	written(t, ofDay{24*time.Hour - time.Microsecond}, avro, parquet)
 
-	// Numbers.
+	// Numbers that a format can't hold.
 	type unsigned struct{ U uint64 }
 	failing(t, unsigned{1 << 63}, "U", avro)
 	written(t, unsigned{math.MaxUint64}, jsonl, csv, parquet)
@@ -442,7 +443,7 @@ func TestRefusedValues(t *testing.T) {
 	failing(t, decimals{big.NewRat(1, 3)}, "R", avro)
 	failing(t, decimals{big.NewRat(100000, 100)}, "R", avro)
 
-	// Nil where a format has no null.
+	// Nil in places where a format has no null.
 	type list struct{ L []*int64 }
 	failing(t, list{[]*int64{nil}}, "L[0]", parquet)
 	written(t, list{[]*int64{nil}}, jsonl, avro)
@@ -463,8 +464,8 @@ func TestRefusedValues(t *testing.T) {
 	}
 }
 
-// TestPointerMethods calls the methods of pointers. By default encoding/json writes {} for a field
-// of type big.Int.
+// TestPointerMethods checks that methods with pointer receivers are called. By default
+// encoding/json writes {} for a field of type big.Int.
 func TestPointerMethods(t *testing.T) {
 	type record struct {
 		Big  big.Int
@@ -480,8 +481,8 @@ func TestPointerMethods(t *testing.T) {
 	}
 }
 
-// TestNullCells checks that null and the empty text are different cells, in every place of a line.
-// No file mixes them with lines of an older build.
+// TestNullCells checks that null and the empty text differ in CSV, in every column of a line. A
+// file must not mix such lines with lines of an older build, which did not distinguish them.
 func TestNullCells(t *testing.T) {
 	type cells struct {
 		A *string

@@ -29,13 +29,15 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A deployed is the engine that gets the deliveries. Another build may replace it.
+// A deployed is the engine to which the queue delivers. The function deploy replaces it by another
+// build's engine.
 type deployed struct {
 	*mapper.Engine
 	deploy func(mappers []mapper.AnyMapper)
 }
 
-// noPanics is the output of a test. A line about a panic fails it, although its page is repeated.
+// noPanics is the log's writer in a test. A line about a panic fails the test, because the job
+// itself would only retry the page.
 type noPanics struct{ t *testing.T }
 
 func (n noPanics) Write(line []byte) (int, error) {
@@ -45,16 +47,16 @@ func (n noPanics) Write(line []byte) (int, error) {
 	return n.t.Output().Write(line)
 }
 
-// runAsked runs a test in a bubble. For each delivery the test returns how often to carry it out at
-// once.
+// runAsked runs a test in virtual time. The function ask returns for each delivery how many times
+// it is carried out concurrently.
 func runAsked(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body string) int, test func(t *testing.T,
 	client *datastore.Client, d *deployed)) {
 	t.Helper()
 	runWith(t, mappers, ask, nil, test)
 }
 
-// runWith is runAsked with an interceptor of the engine's calls of the database. The test's own
-// client does not have it.
+// runWith does the same as runAsked, and passes the engine's calls of the database to an
+// interceptor. The test's own client does not have the interceptor.
 func runWith(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body string) int,
 	intercept grpc.UnaryClientInterceptor, test func(t *testing.T, client *datastore.Client, d *deployed)) {
 	t.Helper()
@@ -143,8 +145,8 @@ func startOrders(t *testing.T, e *deployed, x *export.Export[mapper.NoParams]) *
 	return run
 }
 
-// TestLatePlan plans the files of an export in two deliveries. One stops until a file is joined,
-// and then continues: it does not lose that file.
+// TestLatePlan plans the files of an export in two concurrent deliveries. One stops until a file is
+// joined, and then continues. It must not overwrite the record of that file.
 func TestLatePlan(t *testing.T) {
 	s := testbucket.New()
 	x := newExport(s.Open(), &export.Options{Files: 2})
@@ -169,7 +171,7 @@ func TestLatePlan(t *testing.T) {
 				defer time.AfterFunc(10*time.Second, func() { close(late) })
 			}
 		case c.Op == "write" && strings.Contains(c.Key, "/00002-of-"):
-			time.Sleep(time.Second) // until the first file is recorded
+			time.Sleep(time.Second) // until the first file is recorded as written
 			select {
 			case <-joined:
 			default:
@@ -187,14 +189,14 @@ func TestLatePlan(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkFiles(t, s, folder, m)
-		if plans < 3 || m.Records != orders-24 { // two plans, and the list
+		if plans < 3 || m.Records != orders-24 { // the two plans, and the list of the files
 			t.Errorf("%d looked whether the run was discarded; %+v", plans, m)
 		}
 	})
 }
 
-// TestLateJoin joins a file in two deliveries. One stops until the export has succeeded, and
-// continues after the parts are deleted. The file stays unchanged.
+// TestLateJoin joins a file in two concurrent deliveries. One stops until the export has succeeded,
+// and continues after the parts are deleted. The file must stay unchanged.
 func TestLateJoin(t *testing.T) {
 	s := testbucket.New()
 	x := newExport(s.Open(), &export.Options{Files: 2})
@@ -210,7 +212,7 @@ func TestLateJoin(t *testing.T) {
 			return c.Effect()
 		}
 		if c.Op == "open" && first.CompareAndSwap(false, true) {
-			// after a sweep has ended the stage, and before the function's timeout
+			// longer than a sweep needs to end the stage, and shorter than the function's timeout
 			time.Sleep(280 * time.Second)
 			late.Store(true)
 		}
@@ -237,8 +239,8 @@ func TestLateJoin(t *testing.T) {
 	})
 }
 
-// TestMissingPart deletes the record of a part before files are joined. There is no manifest, and
-// the parts stay.
+// TestMissingPart deletes the record of a part before files are joined. The export must write no
+// manifest, and keep the parts.
 func TestMissingPart(t *testing.T) {
 	s := testbucket.New()
 	x := newExport(s.Open(), &export.Options{Files: 2})
@@ -285,8 +287,8 @@ func TestMissingPart(t *testing.T) {
 	})
 }
 
-// TestDamagedPlan damages records after the files are joined. There is no manifest of files that are
-// of two plans, or of a job that has not covered its query.
+// TestDamagedPlan damages records after the files are joined: the plan of a file, or the record of
+// a range. The export must write no manifest.
 func TestDamagedPlan(t *testing.T) {
 	for kind, want := range map[string]string{
 		"ScattermapFile": "is of another plan than the one before", "ScattermapRange": "verify job orders",
@@ -319,7 +321,8 @@ func TestDamagedPlan(t *testing.T) {
 	}
 }
 
-// damage changes the plan of a file, or deletes the record of a range that the first job has done.
+// damage changes the field Plan of a file, or deletes the record of a range that the first job has
+// processed.
 func damage(t *testing.T, client *datastore.Client, kind string) {
 	t.Helper()
 	var all []datastore.PropertyList
@@ -347,8 +350,8 @@ func damage(t *testing.T, client *datastore.Client, kind string) {
 	t.Fatalf("no %s can be damaged", kind)
 }
 
-// TestOthersStage checks that an export does not continue with the files of another run of its ID.
-// An error says so.
+// TestOthersStage checks that an export does not continue with the records of files of another run
+// with the same ID. Its error must say so.
 func TestOthersStage(t *testing.T) {
 	s := testbucket.New()
 	x := newExport(s.Open(), nil)
@@ -386,8 +389,8 @@ func TestOthersStage(t *testing.T) {
 	})
 }
 
-// TestDiscardBesideOthers discards an export while another export of its folder runs, and again
-// after that has succeeded. The other one stays untouched.
+// TestDiscardBesideOthers discards an export while another export of the same folder runs, and
+// again after the other one has succeeded. The other export must stay untouched.
 func TestDiscardBesideOthers(t *testing.T) {
 	s := testbucket.New()
 	x := newExport(s.Open(), &export.Options{Files: 2})
@@ -446,8 +449,8 @@ func TestDiscardBesideOthers(t *testing.T) {
 	})
 }
 
-// TestOtherBuild continues an export with a build that has other options. It refuses another
-// format, and files keep their names.
+// TestOtherBuild continues an export with a build that has other options. Another format must be
+// refused. Another Name must not change the names of planned files.
 func TestOtherBuild(t *testing.T) {
 	for name, options := range map[string]*export.Options{
 		"format": {Files: 2, Format: export.CSV},
@@ -497,8 +500,9 @@ func TestOtherBuild(t *testing.T) {
 	}
 }
 
-// TestOtherNames changes the build while files are joined. The new build gives one file the name
-// that another file had. Files keep the planned names.
+// TestOtherNames deploys another build while files are joined. The new build's option Name, which
+// names files, gives one file the name that another file had before. All files must keep their
+// planned names.
 func TestOtherNames(t *testing.T) {
 	s := testbucket.New()
 	bucket := s.Open()

@@ -11,7 +11,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testbucket"
 )
 
-// TestWholeEntities checks that each format writes whole entities as the records that it says.
+// TestWholeEntities checks the type of the records with which NewEntities exports whole entities in
+// each format.
 func TestWholeEntities(t *testing.T) {
 	bucket := testbucket.New().Open()
 	e := Entity{Key: datastore.IDKey("K", 1, nil)}
@@ -39,8 +40,8 @@ func TestWholeEntities(t *testing.T) {
 	}
 }
 
-// TestReferences leaves the project and database out of an entity's own key and of references to
-// the same database. Other references keep theirs.
+// TestReferences checks that the project and the database are removed from an entity's own key, and
+// from keys of the same database in its properties. Other keys must keep theirs.
 func TestReferences(t *testing.T) {
 	key := func(project, database, namespace string) *pb.Key {
 		return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: project, DatabaseId: database, NamespaceId: namespace}}

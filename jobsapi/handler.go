@@ -102,7 +102,8 @@ func NewHandler(e *mapper.Engine, o *Options) (http.Handler, error) {
 	return same.Handler(operator.Allowed(opts.Allow, opts.Logger, refuse, routes(mux))), nil
 }
 
-// routes returns a handler that also answers in JSON if a request has no route.
+// routes returns a handler that passes requests to mux. If mux has no route for a request, the
+// handler answers 404 or 405 in JSON; mux alone would answer in plain text.
 func routes(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern == "" {
@@ -112,7 +113,8 @@ func routes(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// A noRoute is a response writer that writes a refusal of http.ServeMux as JSON.
+// A noRoute is an http.ResponseWriter for a request without a route. It replaces the plain text
+// with which http.ServeMux answers (404 or 405) by an error in JSON.
 type noRoute struct {
 	http.ResponseWriter
 
@@ -146,14 +148,15 @@ type service struct {
 	log    *slog.Logger
 }
 
-// because returns the context for a request that changes something. The context contains the reason
-// in the request.
+// because returns the context of a request that changes a job. The context has the request's
+// parameter "reason", which the engine writes to the job's history.
 func because(r *http.Request) (context.Context, error) {
 	q, err := parameters(r, "reason")
 	return mapper.WithReason(r.Context(), q.Get("reason")), err
 }
 
-// after returns the status of a job after a change that has returned err, or that error.
+// after returns the answer to a request that was to change a job. If err, the error of the change,
+// is nil, the answer is the job's new status. Otherwise after returns err.
 func (s service) after(r *http.Request, err error) (any, error) {
 	if err != nil {
 		return nil, err
@@ -172,14 +175,14 @@ func (s service) status(r *http.Request) (any, error) {
 // job returns the job whose ID is in a request's path.
 func (s service) job(r *http.Request) *mapper.Job { return s.engine.Job(r.PathValue("id")) }
 
-// settings are a job's settings as a request has them. They may have the names that older clients
-// send.
+// settings are the fields of a request's body that set a job's options. Older clients send some of
+// them under old names, which are in oldnames.Start.
 type settings struct {
 	mapper.StartOptions
 	oldnames.Start
 }
 
-// current returns the settings under their current names.
+// current returns the options, including the values that were sent under old names.
 func (s settings) current() *mapper.StartOptions {
 	o := s.StartOptions
 	o.DryRun, o.AllowOverlap = o.DryRun || s.Rehearse, o.AllowOverlap || s.Beside
@@ -219,10 +222,10 @@ func (s service) plan(r *http.Request) (any, error) {
 		Mapper    string          `json:"mapper"`
 		Query     mapper.Query    `json:"query"`
 		PerEntity time.Duration   `json:"per_entity_ns"`
-		Before    time.Duration   `json:"per_entity"` // the name in older clients
+		Before    time.Duration   `json:"per_entity"` // the old name of per_entity_ns, which older clients send
 		Writes    float64         `json:"writes"`
 		Calls     float64         `json:"calls"`
-		Params    json.RawMessage `json:"params"` // checked as at a start
+		Params    json.RawMessage `json:"params"` // a plan validates them like a start
 		settings
 	}
 	if _, err := parameters(r); err != nil {
@@ -299,7 +302,7 @@ func (s service) retry(r *http.Request) (any, error) {
 func (s service) undo(r *http.Request) (any, error) {
 	var o struct {
 		mapper.UndoOptions
-		oldnames.Start // the names in older clients
+		oldnames.Start // older clients send these names
 	}
 	ctx, err := because(r)
 	if err == nil && r.ContentLength != 0 {
@@ -392,12 +395,12 @@ func (s service) budget(r *http.Request) (any, error) {
 	return s.after(r, s.job(r).SetBudget(ctx, budget))
 }
 
-// cleanUp starts the deletion of a job's records. A request without a body has the defaults. If the
-// job's own record is deleted before the answer, the answer has no status.
+// cleanUp starts the deletion of a job's records. A request without a body has the defaults. The
+// answer is the job's status, or {} if the job's own record is already deleted.
 func (s service) cleanUp(r *http.Request) (any, error) {
 	var o struct {
 		mapper.CleanUpOptions
-		Before time.Duration `json:"expire"` // the name in older clients
+		Before time.Duration `json:"expire"` // the old name of expire_ns, which older clients send
 	}
 	ctx, err := because(r)
 	if err == nil && r.ContentLength != 0 {
@@ -420,10 +423,11 @@ func (s service) cleanUp(r *http.Request) (any, error) {
 // bodyTime is the time in which the body of a request must arrive.
 const bodyTime = 10 * time.Second
 
-// read reads the body of a request, within bodyTime. The limit does not apply to the rest of the
-// request.
+// read reads the body of a request into memory, and makes it the request's new body. It returns an
+// error if the body does not arrive within bodyTime. The time limit applies only to the body.
 func read(w http.ResponseWriter, r *http.Request) error {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // a test's has no connection
+	// the error is ignored: a test's request has no connection
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 	if err != nil {
 		return operator.BadRequest("the body can't be read: " + err.Error())
@@ -433,8 +437,8 @@ func read(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// decode decodes the body of a request, which must be one JSON value. The error calls the body
-// what.
+// decode decodes the body of a request into v. The body must be one JSON value. Errors call the
+// body by the name in what, such as "a plan".
 func decode(r *http.Request, what string, v any) error {
 	text, err := io.ReadAll(r.Body)
 	if err == nil {
@@ -446,15 +450,16 @@ func decode(r *http.Request, what string, v any) error {
 	return checkLimits(text)
 }
 
-// checkLimits returns an error if a body sets a limit of failures to 0. In Go this means the default,
-// which allows failures, and a caller who writes 0 wants none.
+// checkLimits returns an error if a body sets a limit of failures to 0. In [mapper.StartOptions] 0
+// means the default, which allows failures. A client that sends 0 probably means that no failure is
+// allowed.
 func checkLimits(text []byte) error {
 	var body struct {
 		FailureLimit *float64 `json:"failure_limit"`
 		FailureShare *float64 `json:"failure_share"`
 	}
 	if json.Unmarshal(text, &body) != nil {
-		return nil // the body is no start
+		return nil // the body is not a start; decode reports this
 	}
 	is0 := func(n *float64) bool { return n != nil && *n == 0 }
 	switch {
@@ -496,8 +501,9 @@ func parameters(r *http.Request, known ...string) (url.Values, error) {
 	return q, nil
 }
 
-// answer returns a handler that answers with the result of do as JSON. The text of an error is in
-// the answer only if the error is about the request.
+// answer returns a handler that calls do, and sends its result as JSON. If the request is at fault,
+// the answer has the error's text. For other errors the answer has only a cause that callers may
+// see, and the log has the error.
 func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := any(nil), read(w, r)
@@ -529,20 +535,21 @@ func write(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // the client has gone
+	_ = json.NewEncoder(w).Encode(body) // an error means that the client is gone
 }
 
-// A failure is the form of an error in an answer.
+// A failure is the JSON of an answer to a request that failed.
 type failure struct {
 	Error string `json:"error"`
 
-	// the text in parts if the error names settings: every second part is a setting's name
+	// Parts is the text in parts, if the error names settings: every second part is the name of a
+	// setting. Clients replace these names by their own, such as flags.
 	Parts []string `json:"error_parts,omitempty"`
 
-	Request string `json:"request,omitempty"` // the ID that the log line also has; only for code 500
+	Request string `json:"request,omitempty"` // the ID of the request's line in the log; only for code 500
 }
 
-// said converts an error into a failure.
+// said converts an error into the JSON with which the handler answers.
 func said(err error) failure {
 	text, parts := operator.InJSON(err)
 	if len(parts) == 1 {

@@ -34,7 +34,8 @@ var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 	return nil
 })
 
-// An office is an engine over some accounts, with two queues that deliver nothing.
+// An office is an engine on an emulator, with some accounts in its database. It has two queues, day
+// and night, which deliver no tasks.
 type office struct {
 	*testing.T
 	engine *mapper.Engine
@@ -85,7 +86,7 @@ func newOffice(t *testing.T) *office {
 	return o
 }
 
-// handler returns a handler with options.
+// handler returns a handler of the office's jobs.
 func (o *office) handler(opts *jobsapi.Options) http.Handler {
 	o.Helper()
 	opts.Logger = slog.New(slog.NewTextHandler(&o.log, nil))
@@ -96,7 +97,8 @@ func (o *office) handler(opts *jobsapi.Options) http.Handler {
 	return h
 }
 
-// ask sends a request, and decodes the answer into v, unless that is nil.
+// ask sends a request to the handler h, checks that the code of the answer is want, and returns the
+// answer's body. If v is not nil, it also decodes the body into v.
 func (o *office) ask(h http.Handler, method, path, body string, want int, v any, headers ...string) string {
 	o.Helper()
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
@@ -158,7 +160,8 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-// TestControl carries out all actions of an operator, with reasons, under another prefix.
+// TestControl sends a request for each action of an operator, with a reason, to a handler with
+// another prefix than the default.
 func TestControl(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Prefix: "/api/v1/jobs", Allow: func(r *http.Request) (string, error) {
@@ -218,8 +221,8 @@ func TestControl(t *testing.T) {
 	checkMistakes(o, h)
 }
 
-// checkMistakes checks the answers to an operator's mistakes, after TestControl has cleaned up its
-// job.
+// checkMistakes checks the answers to wrong requests. TestControl calls it after it has cleaned up
+// its job.
 func checkMistakes(o *office, h http.Handler) {
 	o.Helper()
 	for _, c := range []struct {
@@ -256,8 +259,8 @@ func checkMistakes(o *office, h http.Handler) {
 	}
 }
 
-// TestOtherSites sends requests as a browser does for a page of another site, and checks that
-// nothing changes.
+// TestOtherSites sends POSTs with the headers that a browser sends when a page of another site
+// makes the request. It checks that they are refused.
 func TestOtherSites(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
@@ -335,8 +338,8 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// TestOldNames sends requests of older clients, in which the names of durations have no unit. The
-// handler accepts them.
+// TestOldNames sends requests as older clients do. In them, the names of durations do not end with
+// the unit. The handler must accept these names.
 func TestOldNames(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
@@ -376,8 +379,8 @@ func TestOldNames(t *testing.T) {
 	}
 }
 
-// TestFailedRequest sends requests to a service without a database. The answer has a safe cause,
-// and the ID of the log line.
+// TestFailedRequest sends requests to a service whose database is down. The answer must have only a
+// cause that callers may see, and the ID of the line in the log.
 func TestFailedRequest(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
@@ -393,7 +396,8 @@ func TestFailedRequest(t *testing.T) {
 	}
 }
 
-// TestUnknownNumbers lists a running job. Numbers that its record does not have are -1.
+// TestUnknownNumbers lists a running job. Its record does not have all numbers, and the list must
+// show unknown numbers as -1.
 func TestUnknownNumbers(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})

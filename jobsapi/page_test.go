@@ -41,7 +41,7 @@ func readPage(t *testing.T) string {
 	return string(page)
 }
 
-// TestPageRoutes compares the routes of docs/jobs-api.md with the handler's, and their parameters.
+// TestPageRoutes compares the routes and parameters that docs/jobs-api.md lists with the handler's.
 func TestPageRoutes(t *testing.T) {
 	source, err := os.ReadFile("handler.go")
 	if err != nil {
@@ -94,7 +94,7 @@ var pageTypes = []any{mapper.StartOptions{}, mapper.Query{}, mapper.Rate{}, mapp
 // fields of the Go types.
 func TestPageFields(t *testing.T) {
 	page := readPage(t)
-	headings := make(map[string]string) // of the types, by name
+	headings := make(map[string]string) // the heading of each type's section in the page, by the type's name
 	heading := ""
 	for line := range strings.Lines(page) {
 		if text, ok := strings.CutPrefix(line, "### "); ok {
@@ -128,7 +128,7 @@ func TestPageFields(t *testing.T) {
 	}
 }
 
-// jsonType returns the page's name for a type.
+// jsonType returns the name that docs/jobs-api.md has for a Go type.
 func jsonType(t reflect.Type, headings map[string]string) string {
 	switch t {
 	case reflect.TypeFor[time.Time]():
@@ -165,8 +165,8 @@ type client struct {
 	Open    bool
 }
 
-// A pageService is the service for the requests of docs/jobs-api.md. Its queue "day" delivers, and
-// "night" does not.
+// A pageService is the service to which the test sends the requests of docs/jobs-api.md. Its queue
+// "day" delivers tasks, and its queue "night" does not.
 type pageService struct {
 	*testing.T
 	api    http.Handler
@@ -230,7 +230,7 @@ func newPageService(t *testing.T) *pageService {
 	return s
 }
 
-// creditClient is the function of the page's mapper.
+// creditClient is the function of the mapper in the page's examples.
 func creditClient(_ context.Context, a *mapper.Entity[client], p credit) error {
 	if a.Value.Balance < 0 {
 		return fmt.Errorf("balance is %d", a.Value.Balance)
@@ -239,8 +239,8 @@ func creditClient(_ context.Context, a *mapper.Entity[client], p credit) error {
 	return nil
 }
 
-// do carries out a comment in a block of the page. It waits for a job, starts a job whose tasks are
-// not delivered, or changes an account.
+// do carries out what a comment in a code block of the page says. It waits for a job, starts a job
+// whose tasks are not delivered, or changes an account.
 func (s *pageService) do(what, name string) {
 	s.Helper()
 	switch what {
@@ -261,7 +261,8 @@ func (s *pageService) do(what, name string) {
 	}
 }
 
-// send sends a request of the page, and returns the code and the lines of the answer.
+// send sends a request that the page shows, and returns the status code and the lines of the
+// answer.
 func (s *pageService) send(lines []string) (code int, answer []string) {
 	s.Helper()
 	method, path, _ := strings.Cut(lines[0], " ")
@@ -280,8 +281,8 @@ func (s *pageService) send(lines []string) (code int, answer []string) {
 var pageVaries = regexp.MustCompile(`"\d{4}-\d{2}-\d{2}T[^"]*"|"(?:takes_ns|rate|overall|dollars(?:_total)?|pages|` +
 	`full_pages|tasks|depth|reads|small_ops|writes|deletes|task_ops)": [\d.e-]+`)
 
-// TestPageRequests sends the requests of docs/jobs-api.md, in their order, and compares the
-// answers.
+// TestPageRequests sends the requests in docs/jobs-api.md in their order, and compares the answers
+// with the page.
 func TestPageRequests(t *testing.T) {
 	page := readPage(t)
 	s := newPageService(t)
@@ -294,7 +295,8 @@ func TestPageRequests(t *testing.T) {
 	lines := strings.Split(requests, "\n")
 	var written, answer []string
 	code, request := 200, ""
-	// block returns the lines of a block, and the line after it.
+	// block returns the lines of the code block that starts at a line, and the number of the line
+	// after it.
 	block := func(i int) ([]string, int) {
 		n := slices.Index(lines[i:], "```")
 		return lines[i : i+n], i + n

@@ -15,8 +15,9 @@ import (
 
 const schemaPath = "../docs/" + apischema.Path
 
-// schemaTypes are the answers of the jobs API and of the command line. A list of the API has the
-// field next; the command line prints only the list.
+// schemaTypes has the Go type of each definition in docs/jobs-api.schema.json, by the definition's
+// name. The definitions describe answers of the jobs API and outputs of the command line. A list of
+// the API has the field next; the command line prints only the list.
 var schemaTypes = map[string]reflect.Type{
 	"status": reflect.TypeFor[mapper.Status](), "estimate": reflect.TypeFor[mapper.Estimate](),
 	"jobs": reflect.TypeFor[[]mapper.JobInfo](), "failures": reflect.TypeFor[[]mapper.Failure](),
@@ -79,7 +80,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// answerOf returns the name of the definition of a request's answer.
+// answerOf returns the name of the schema's definition that describes the answer to a request.
 func answerOf(method, path string) string {
 	path, _, _ = strings.Cut(path, "?")
 	switch parts := strings.Split(strings.Trim(path, "/"), "/"); {
@@ -93,7 +94,8 @@ func answerOf(method, path string) string {
 	return "status"
 }
 
-// conforms checks an answer against the schema.
+// conforms checks that the answer to a request, with its status code, matches the schema of the
+// jobs API.
 func conforms(t *testing.T, method, path string, code int, answer []byte) {
 	t.Helper()
 	var schema map[string]any

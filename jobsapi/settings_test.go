@@ -15,7 +15,7 @@ func TestErrorsNameSettings(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
 	o.ask(h, "POST", "/jobs", start, 200, nil)
-	starts := map[string]string{ // wrong starts, and a part of each answer
+	starts := map[string]string{ // wrong bodies of starts; each answer must contain the value
 		`"id": "a b"`: `"id" "a b"`, `"id": "__x__"`: `"id" "__x__"`,
 		`"page_size": 1001`: `"page_size"`, `"page_size": -1`: `"page_size"`, `"concurrency": 1001`: `"concurrency"`,
 		`"page_time_ns": -1`:      `"page_time_ns"`,
@@ -56,7 +56,7 @@ func TestErrorsNameSettings(t *testing.T) {
 		`"query": {"kind": "a", "shard_by": "p", "filters": [{"property":"p","op":"=","value":1}]}`: `of "shard_by"`,
 
 		`"query": {"kind": "Account"}, "queue": "nowhere"`: "nowhere",
-		`"query": {"kind": "Account"}`:                     `("allow_overlap")`, // another job runs
+		`"query": {"kind": "Account"}`:                     `("allow_overlap")`, // another job over this kind runs
 		`"mapper": "nobody"`:                               "nobody",
 	}
 	check := func(method, path, body, want string) {
@@ -88,7 +88,7 @@ func TestErrorsNameSettings(t *testing.T) {
 				}
 			}
 			if path == "/jobs/plan" && (strings.Contains(want, "overlap") || want == "nowhere" || want == `"id"`) {
-				continue // a plan does not check this
+				continue // a plan does not check whether another job runs
 			}
 			check("POST", path, body+"}", want)
 		}
@@ -110,8 +110,8 @@ func TestErrorsNameSettings(t *testing.T) {
 	}
 }
 
-// unquoted returns parts if a text consists of them, with each second one in quotes. Otherwise it
-// returns the first part that is missing.
+// unquoted returns parts if text is their concatenation with every second part in quotes. Otherwise
+// it returns a slice that names the first part that text lacks.
 func unquoted(text string, parts []string) []string {
 	for i, p := range parts {
 		if i%2 == 1 && p != "-1" {

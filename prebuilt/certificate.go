@@ -44,10 +44,10 @@ type Certificate struct {
 	Deleted   int64        `json:"deleted"`             // number of deleted entities
 	Unindexed int64        `json:"unindexed,omitempty"` // number of deleted entities whose value was not indexed
 	Started   time.Time    `json:"started"`
-	Looked    time.Time    `json:"looked"` // when the final search started
+	Looked    time.Time    `json:"looked"` // when the final search of the entities and records started
 	Ended     time.Time    `json:"ended"`
 	Coverage  mapper.Proof `json:"coverage"`  // the proof that the job processed all entities of Kinds
-	Remaining int64        `json:"remaining"` // number of entities that exist at Ended: 0
+	Remaining int64        `json:"remaining"` // number of entities that still exist at Ended; always 0
 
 	// WithProperty counts the entities that had the tenant's property, with any value. If it is 0,
 	// check the name of the property.
@@ -108,9 +108,10 @@ func ReadCertificate(kept []byte, key ed25519.PublicKey) (*Certificate, error) {
 	return c, nil
 }
 
-// certify removes the erased data from the records of other jobs, searches everything again, and
-// keeps the certificate. The job's own records are gone by then. If another job prevents that, or
-// entities were put meanwhile, it returns an error and keeps nothing.
+// certify is the finalizer of an erasure. It removes the erased data from the records of other
+// jobs, searches all entities and records again, and stores the certificate. If another job
+// prevents that, or if others have put entities of the namespace or tenant, it returns an error and
+// stores nothing.
 func (o EraseOptions) certify(ctx context.Context, d *mapper.Completion, p EraseParams) error {
 	e, s := mapper.EngineFromContext(ctx), d.Status
 	c := Certificate{
@@ -118,7 +119,7 @@ func (o EraseOptions) certify(ctx context.Context, d *mapper.Completion, p Erase
 		Unindexed: s.Counters[unindexedCounter], WithProperty: s.Counters[withPropertyCounter],
 		Started: s.Created, Looked: time.Now().UTC(), Coverage: *d.Proof(), Outside: outside,
 	}
-	if s.Query.Kind != "" { // it is the only one
+	if s.Query.Kind != "" { // the query has one kind
 		c.Kinds = []string{s.Query.Kind}
 	}
 	if p.Property != "" && !p.AllowMissing && c.Deleted == 0 && c.WithProperty == 0 && s.Processed > 0 {

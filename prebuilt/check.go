@@ -27,8 +27,8 @@ func (p CheckParams) Validate() error {
 	return err
 }
 
-// check is the mapper [Check] without its starter. It is a variable of its own because the starter
-// refers to it.
+// check is the mapper [Check] without its starter. It is a separate variable because startCheck
+// uses it, and Check can't refer to itself.
 var check = mapper.Visit("check", func(_ context.Context, e *mapper.Entity[entity], p CheckParams) error {
 	c, err := conditionOf(p.Condition)
 	if err != nil {
@@ -71,7 +71,7 @@ var Check *mapper.Mapper[CheckParams] = check.WithStarter(startCheck).
 
 var errDoesNotMeet = errors.New("the entity does not meet the condition")
 
-// startCheck starts a job of [Check] by name, by default without a failure limit.
+// startCheck is the starter of [Check]: it starts a job, by default without a failure limit.
 func startCheck(
 	ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage, o *mapper.StartOptions,
 ) (*mapper.Job, error) {
@@ -86,18 +86,18 @@ func startCheck(
 	if o != nil {
 		opts = *o
 	}
-	opts.FailureLimit = cmp.Or(opts.FailureLimit, -1) // records all of them
+	opts.FailureLimit = cmp.Or(opts.FailureLimit, -1) // by default, record all failures
 	return check.Start(ctx, e, q, p, &opts)
 }
 
-// A condition is either on one property, or a combination of other conditions: any of them, or all,
-// must hold.
+// A condition is a comparison of one property, or a combination of other conditions. Of a
+// combination, any condition must hold if any is set, and otherwise all.
 type condition struct {
 	any bool
 	of  []condition
 
 	property string
-	each     []comparison // comparisons that one value of the property must all satisfy
+	each     []comparison // the comparisons; one value of the property must satisfy all of them
 }
 
 // A comparison compares a property's value with one or several values.
@@ -122,8 +122,8 @@ func conditionOf(text string) (condition, error) {
 	return c, nil
 }
 
-// readCondition converts a parsed GQL condition. If several inequalities on one property must hold,
-// they must hold for the same value.
+// readCondition converts a parsed GQL condition. Inequalities on one property that are joined by
+// AND must hold for the same value of an array.
 func readCondition(f *pb.Filter) (c condition, err error) {
 	if f.GetPropertyFilter() != nil {
 		return readProperty(f.GetPropertyFilter())
@@ -166,7 +166,7 @@ func readProperty(f *pb.PropertyFilter) (c condition, err error) {
 	if op == "in" {
 		filter.Value = with
 	}
-	// The same rules as for a query's filter.
+	// Filters of queries have the same rules for values.
 	if _, err := mapper.Matches([]mapper.Filter{filter}, nil); err != nil {
 		return c, err
 	}
@@ -191,7 +191,7 @@ func (o comparison) ranges() bool {
 // A failed is a comparison that a value of an entity does not satisfy.
 type failed struct {
 	property string
-	at       int // the value's index in an array
+	at       int // the value's index, if the property is an array
 	kind     failure
 	why      string // the reason, without the value itself
 }
@@ -200,14 +200,14 @@ type failure int
 
 const (
 	plainly  failure = iota // the value simply does not satisfy the comparison
-	unasked                 // the value has another type, which needs no explanation, such as null
+	unasked                 // the value has another type, but that needs no explanation, such as null
 	mistyped                // the value has another type than all values of the comparison
-	oddly                   // the value is an unusual one, such as NaN
+	oddly                   // the value is a special one, such as NaN
 )
 
 // reason returns a text that says why an entity does not meet a condition, if the condition alone
-// does not explain it. The type of a value is no reason if the condition also compares it with a
-// value of its type.
+// does not explain it. It does not name the value's type if the condition also compares the
+// property with a value of that type.
 func reason(all []failed) string {
 	why := ""
 	for _, f := range all {
@@ -222,7 +222,8 @@ func reason(all []failed) string {
 	return why
 }
 
-// meets reports whether an entity meets a condition, and returns the comparisons that failed.
+// meets reports whether an entity meets a condition. If not, it also returns the comparisons that
+// failed.
 func (c condition) meets(e *pb.Entity) (meets bool, all []failed) {
 	if len(c.each) > 0 {
 		for i, v := range value.Of(e, c.property) {
@@ -248,7 +249,7 @@ func (c condition) meets(e *pb.Entity) (meets bool, all []failed) {
 	return !c.any, all
 }
 
-// fails returns the first comparison that a value does not satisfy, or nil.
+// fails returns the first of the condition's comparisons that a value does not satisfy, or nil.
 func (c condition) fails(v any) *failed {
 	for _, o := range c.each {
 		if holds, kind, why := o.holds(v); !holds {
@@ -261,7 +262,7 @@ func (c condition) fails(v any) *failed {
 // holds reports whether a value satisfies a comparison. If not, it also returns the reason.
 func (o comparison) holds(v any) (holds bool, kind failure, why string) {
 	differs := o.op == pb.PropertyFilter_NOT_EQUAL || o.op == pb.PropertyFilter_NOT_IN
-	typed, null := false, false // whether one of the comparison's values has v's type, or is null
+	typed, null := false, false // whether the comparison has a value of v's type, and whether it has null
 	f, float := v.(float64)
 	for _, w := range o.with {
 		switch {
@@ -292,7 +293,7 @@ func (o comparison) holds(v any) (holds bool, kind failure, why string) {
 	return false, kind, why
 }
 
-// untyped returns why a value does not satisfy a comparison that has no value of its type.
+// untyped returns why v does not satisfy a comparison that has no value of v's type.
 func (o comparison) untyped(v any, null bool) (kind failure, why string) {
 	if null || !o.ranges() && (v == nil || o.with[0] == nil) {
 		return unasked, ""
@@ -307,8 +308,8 @@ func equalFloats(v, w any) bool {
 	return float && both && f == g
 }
 
-// zeros returns a text that explains the difference between 0 and -0, which exists only in
-// Datastore's order.
+// zeros returns a text that explains a comparison of 0 with -0. Datastore's order distinguishes
+// them, but Go and GQL users do not expect it.
 func zeros(v, w any, order int) string {
 	where := "above"
 	if order < 0 {
@@ -318,7 +319,8 @@ func zeros(v, w any, order int) string {
 		value.Text(w))
 }
 
-// is reports whether c, a result of value.Compare, satisfies the comparison.
+// is reports whether a value satisfies the comparison. The argument c is the result of
+// value.Compare for this value and a value of the comparison.
 func (o comparison) is(c int) bool {
 	switch o.op {
 	case pb.PropertyFilter_EQUAL, pb.PropertyFilter_IN:

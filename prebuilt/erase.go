@@ -184,14 +184,14 @@ func readErase(params json.RawMessage, p *EraseParams) error {
 	return strictjson.Decode(params, p)
 }
 
-// These are the names of counters.
+// Names of the counters of an erasure.
 const (
 	unindexedCounter    = "erase/unindexed"
 	withPropertyCounter = "erase/with property"
 )
 
-// has reports whether an entity has the property, whether it has the value in it, and whether the
-// value is indexed there.
+// has reports three things about an entity: whether it has the property, whether the property has
+// the tenant's value, and whether the value is indexed.
 func (p EraseParams) has(e *pb.Entity) (there, has, indexed bool) {
 	is := func(v any) bool { return value.Compare(v, p.Value.V) == 0 }
 	value.Each(e, p.Property, func(*pb.Value) { there = true })
@@ -310,7 +310,7 @@ func namespacesOf(ctx context.Context, e *mapper.Engine, q mapper.Query) (all []
 		return nil, fmt.Errorf("list the namespaces: %w", err)
 	}
 	for _, key := range found {
-		all = append(all, key.Name) // the empty one has an ID
+		all = append(all, key.Name) // the key of the empty namespace has an ID, and no name
 	}
 	return all, nil
 }
@@ -338,9 +338,9 @@ func complete(ctx context.Context, e *mapper.Engine, q *mapper.Query, p ErasePar
 	return nil
 }
 
-// unfinished returns an error if another job has not ended that may keep data to be erased,
-// according to its query. The job self is ignored. Other such jobs are found later, when their
-// records are searched.
+// unfinished returns an error if another job has not ended, and its query shows that its records
+// may contain the data to be erased. It ignores the job with the ID self. Jobs whose query does not
+// show this are found later, when their records are searched.
 func unfinished(ctx context.Context, e *mapper.Engine, q mapper.Query, p EraseParams, self string) error {
 	var found []string
 	for _, state := range []mapper.State{mapper.StateRunning, mapper.StatePaused} {

@@ -23,7 +23,7 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// A drawer stores certificates.
+// A drawer has a key pair and stores certificates for a test.
 type drawer struct {
 	mu      sync.Mutex
 	public  ed25519.PublicKey
@@ -66,12 +66,12 @@ func (d *drawer) certificate(t *testing.T, job string) *prebuilt.Certificate {
 	return c
 }
 
-// ourKinds are the kinds of the records that the features in this test store.
+// ourKinds are the kinds of scattermap's records that occur in these tests.
 var ourKinds = []string{"ScattermapDraft", "ScattermapFile", "ScattermapJob", "ScattermapPart", "ScattermapRange",
 	"ScattermapSchedule",
 	"ScattermapSlot", "ScattermapUndoBatch"}
 
-// texts returns everything in an entity as text, decompressed and decoded, one text a line.
+// texts returns the values of properties as text, decompressed and decoded, one value a line.
 func texts(properties []datastore.Property) string {
 	var b strings.Builder
 	var add func(v any)
@@ -126,7 +126,8 @@ func texts(properties []datastore.Property) string {
 	return b.String()
 }
 
-// grep returns the kinds, keys and properties of scattermap's records that contain a text.
+// grep searches scattermap's records for a text. It returns the kind, the key and the property of
+// each place. It ignores records for which but returns true.
 func grep(ctx context.Context, client *datastore.Client, text string, but func(kind string, key *datastore.Key,
 	all datastore.PropertyList) bool) (found []string, err error) {
 	kinds, err := client.GetAll(ctx, datastore.NewQuery("__kind__").KeysOnly(), nil)
@@ -154,7 +155,8 @@ func grep(ctx context.Context, client *datastore.Client, text string, but func(k
 	return found, nil
 }
 
-// A tenancy puts entities, and runs jobs that keep data of them in their records.
+// A tenancy is an environment of mappertest with methods that put entities of a tenant, and run
+// jobs that store data of these entities in their records.
 type tenancy struct {
 	*testing.T
 	*mappertest.Env
@@ -181,7 +183,7 @@ func (w tenancy) start(name string, q mapper.Query, params, id string, rate mapp
 	return job
 }
 
-// paused starts a job over several entities, and pauses it before it can end.
+// paused starts a slow job, and pauses it before it can end.
 func (w tenancy) paused(q mapper.Query, id string) *mapper.Job {
 	w.Helper()
 	job := w.start("touch", q, "{}", id, mapper.Rate{EntitiesPerSecond: 1})
@@ -200,11 +202,12 @@ func (w tenancy) run(name string, q mapper.Query, params, id string) *mapper.Sta
 	return s
 }
 
-// earlier runs jobs of all kinds over a query, before the erasure.
+// earlier runs jobs of all prebuilt mappers over a query. Their records then contain data of the
+// query's entities.
 func (w tenancy) earlier(q mapper.Query, prefix string) {
 	w.Helper()
 	w.run("set", q, `{"property": "seen", "value": true}`, prefix+"set")
-	w.run("check", q, `{"condition": "n >= 5"}`, prefix+"check") // with failures
+	w.run("check", q, `{"condition": "n >= 5"}`, prefix+"check") // fails for some entities
 	w.run("count", q, `{"by": "owner"}`, prefix+"count")
 	w.run("copy", q, `{"namespace": "elsewhere"}`, prefix+"copy")
 	job, err := w.Engine.StartByName(w.Context(), "delete", q, []byte("{}"),
@@ -218,7 +221,7 @@ func (w tenancy) earlier(q mapper.Query, prefix string) {
 	undone := w.run("set", q, `{"property": "other", "value": "bob of acme"}`, prefix+"undone")
 	w.put(q.Namespace, "Account", "alice-0003@example.com", datastore.Property{Name: "n", Value: int64(3)},
 		datastore.Property{Name: "tenant", Value: "acme"})
-	// Its record is searched after the record of the job that it undoes.
+	// The ID comes after the undone job's ID, so that its record is searched later.
 	undo, err := w.Engine.Job(undone.ID).Undo(w.Context(), &mapper.UndoOptions{ID: "z-" + prefix + "undo"})
 	if err != nil {
 		w.Fatal(err)
@@ -233,8 +236,8 @@ func (w tenancy) earlier(q mapper.Query, prefix string) {
 
 func alice(i int) string { return fmt.Sprintf("alice-%04d@example.com", i) }
 
-// TestEraseForgets erases a namespace after all kinds of jobs that keep its keys. After that no
-// record has one.
+// TestEraseForgets erases a namespace, after jobs of all kinds have stored keys of its entities in
+// their records. After the erasure no record contains such a key.
 func TestEraseForgets(t *testing.T) {
 	d := newDrawer(t)
 	nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.OverlapSkip)
@@ -245,7 +248,7 @@ func TestEraseForgets(t *testing.T) {
 				datastore.Property{Name: "owner", Value: alice(i)})
 			w.put("other", "Account", fmt.Sprintf("carol-%04d", i), datastore.Property{Name: "n", Value: int64(i)})
 		}
-		for i := range 120 { // more than a hundred kinds
+		for i := range 120 { // so that the namespace has more than a hundred kinds
 			w.put("acme", fmt.Sprintf("Kind%d", i), alice(i))
 		}
 		w.put("acme", "__session", alice(7))
@@ -273,14 +276,15 @@ func TestEraseForgets(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		job := w.start("erase", mapper.Query{Namespace: "acme"}, `{"words": ["carol-0059"]}`, "erasure", mapper.Rate{})
-		for ctx, left := t.Context(), 20; left > 0; left-- { // another job starts in between
+		for ctx, left := t.Context(), 20; left > 0; left-- { // start another job while the erasure runs
 			if _, err := w.Engine.StartByName(ctx, "touch", q, []byte("{}"),
 				&mapper.StartOptions{ID: "meanwhile", AllowOverlap: true, AllowEmpty: true}); err == nil {
 				break
 			}
 		}
 		s, err := job.Wait(t.Context())
-		for i := 0; err == nil && s.State == mapper.StateFailed && i < 5; i++ { // the other job had not ended
+		// the erasure has failed because the other job had not ended
+		for i := 0; err == nil && s.State == mapper.StateFailed && i < 5; i++ {
 			if !strings.Contains(s.Error, "meanwhile") {
 				t.Fatalf("%+v", s)
 			}
@@ -309,7 +313,7 @@ func TestEraseForgets(t *testing.T) {
 				t.Errorf("the certificate does not say that %s were looked at: %v", kind, c.Records)
 			}
 		}
-		// Records of other jobs stay as far as possible.
+		// Records of other jobs stay unless they have data of the namespace.
 		if _, err := w.Engine.Job(named.ID).Status(t.Context()); !errors.Is(err, mapper.ErrNoSuchJob) {
 			t.Errorf("a job whose ID names it: %v", err)
 		}
@@ -395,7 +399,7 @@ func TestEraseTenant(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		s := w.run("erase", mapper.Query{}, `{"property": "tenant", "value": "acme"}`, "tenant")
-		if s.Written != 126+80+1 { // with copies, and an entity that was put again
+		if s.Written != 126+80+1 { // including the copies, and an entity that was put again
 			t.Errorf("%d were erased", s.Written)
 		}
 		c := d.certificate(t, "tenant")
@@ -421,8 +425,8 @@ func TestEraseTenant(t *testing.T) {
 	})
 }
 
-// ticking returns an engine that ticks a schedule, in a process that runs no tasks. So a waiting
-// tick never starts automatically.
+// ticking returns an engine for the calls of a schedule. Its process runs no tasks. So a tick that
+// waits for another job does not start until the test calls Advance.
 func ticking(t *testing.T, w *mappertest.Env, s mapper.AnySchedule) *mapper.Engine {
 	t.Helper()
 	e, err := mapper.NewEngine(w.Client, w.Engine.Queue(), &mapper.EngineOptions{Mappers: prebuilt.Mappers(),
@@ -433,8 +437,9 @@ func ticking(t *testing.T, w *mappertest.Env, s mapper.AnySchedule) *mapper.Engi
 	return e
 }
 
-// TestEraseIsInTheWay prevents a certificate by a waiting tick, and by an undo under way. The error
-// names each, and the erasure is resumed after it has gone.
+// TestEraseIsInTheWay checks that a waiting tick of a schedule, and an undo that still runs,
+// prevent the certificate. The error names the obstacle. After the test has removed it, the erasure
+// is resumed and succeeds.
 func TestEraseIsInTheWay(t *testing.T) {
 	d := newDrawer(t)
 	nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.OverlapQueue)
@@ -477,7 +482,8 @@ func TestEraseIsInTheWay(t *testing.T) {
 			}
 		}
 		blocked(`a tick of the schedule "nightly" waits`)
-		if err := nightly.Advance(t.Context(), w.Engine); err == nil { // it must fail: no tick waits any more
+		// the call must fail, because no tick waits any more
+		if err := nightly.Advance(t.Context(), w.Engine); err == nil {
 			time.Sleep(time.Hour)
 		} else if record := datastore.NameKey("ScattermapSchedule", "nightly", nil); w.Client.Delete(
 			t.Context(), record) != nil {
@@ -493,7 +499,7 @@ func TestEraseIsInTheWay(t *testing.T) {
 		if err := undo.Abort(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		stray := datastore.NameKey("ScattermapUndoBatch", "stray", nil) // a copy under another name
+		stray := datastore.NameKey("ScattermapUndoBatch", "stray", nil) // a copy of the record under another name
 		if _, err := w.Client.Put(t.Context(), stray, &datastore.PropertyList{
 			{Name: "job", Value: "gone", NoIndex: true}, {Name: "incarnation", Value: "0", NoIndex: true},
 			{Name: "wrote", Value: []byte(`{"others":[["acme","Account","nalice"]]}`), NoIndex: true}}); err != nil {
@@ -520,17 +526,18 @@ func TestEraseIsInTheWay(t *testing.T) {
 	})
 }
 
-// TestEraseBesideALatePage stops a page that has read keys, and aborts its job before any record
-// has a key. When the page wakes after the certificate, it writes no key.
+// TestEraseBesideALatePage stops a process between a page's reads and its commit, aborts the job,
+// and erases the namespace. When the process continues after the certificate was stored, its commit
+// must write no key of the namespace.
 func TestEraseBesideALatePage(t *testing.T) {
 	d := newDrawer(t)
 	slow := mapper.Visit("slow", func(context.Context, *mapper.Entity[datastore.PropertyList], mapper.NoParams) error {
 		time.Sleep(20 * time.Second)
-		return errors.New("no") // the page records it with the key
+		return errors.New("no") // the page records the error with the entity's key
 	})
 	mappertest.Run(t, append(prebuilt.Mappers(), d.erase(), slow), nil, func(t *testing.T, world *mappertest.Env) {
 		w := tenancy{t, world}
-		w.put("acme", "Account", alice(1)) // one entity, so that no range ends at its key
+		w.put("acme", "Account", alice(1)) // only one entity, so that no record of a range contains its key as a bound
 		o := &mapper.StartOptions{ID: "late", ExpectedWorkers: 1}
 		late, err := slow.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account", AllNamespaces: true},
 			mapper.NoParams{}, o)
@@ -553,8 +560,9 @@ func TestEraseBesideALatePage(t *testing.T) {
 	})
 }
 
-// TestEraseTicks erases a namespace after a schedule's tick was prevented by a job whose ID has the
-// namespace. The schedule forgets the ID. It keeps the outcome of the tick, and its runs.
+// TestEraseTicks erases a namespace whose name is in the ID of a job that has prevented a tick of a
+// schedule. The schedule's record must lose this ID, and keep the outcome of the tick and its list
+// of runs.
 func TestEraseTicks(t *testing.T) {
 	for _, variant := range []string{"no run", "the run is there", "the run is gone", "the job and the run are gone"} {
 		t.Run(variant, func(t *testing.T) {
@@ -624,7 +632,8 @@ func TestEraseTicks(t *testing.T) {
 	}
 }
 
-// TestEraseQueuedTick erases a word that JSON escapes, from the parameters of a waiting tick.
+// TestEraseQueuedTick erases a word that occurs in the parameters of a waiting tick. JSON escapes
+// this word.
 func TestEraseQueuedTick(t *testing.T) {
 	d := newDrawer(t)
 	nightly := mapper.NewSchedule("nightly", prebuilt.SetProperty, mapper.OverlapQueue)
@@ -673,14 +682,14 @@ func TestEraseQueuedTick(t *testing.T) {
 	})
 }
 
-// TestEraseValues erases tenants whose values are numbers and times. Earlier jobs have them in
-// filters, parameters, keys, counters, IDs, and bounds of ranges.
+// TestEraseValues erases tenants whose value is a number or a time. Records of earlier jobs contain
+// the value in filters, parameters, keys, counters, IDs, and bounds of ranges.
 func TestEraseValues(t *testing.T) {
 	at := time.Date(2026, 11, 26, 10, 20, 30, 0, time.UTC)
 	for _, test := range []struct {
 		value any
 		json  string
-		texts []string // all its forms
+		texts []string // all forms in which records may contain the value
 		id    int64
 	}{
 		{int64(4711471147), "4711471147", []string{"4711471147"}, 4711471147},
@@ -723,8 +732,8 @@ func TestEraseValues(t *testing.T) {
 	}
 }
 
-// TestEraseWaitsLong makes an erasure wait for hours for a clean-up. Waiting deliveries do not
-// count as deaths of their processes, even after one has failed.
+// TestEraseWaitsLong makes an erasure wait for hours until a clean-up ends. The deliveries that
+// wait must not be counted as deaths of their processes, even after a delivery has failed.
 func TestEraseWaitsLong(t *testing.T) {
 	d := newDrawer(t)
 	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {
@@ -749,7 +758,7 @@ func TestEraseWaitsLong(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		change("touched", map[string]any{"cleaning": "broken"}) // so that the clean-up stops
+		change("touched", map[string]any{"cleaning": "broken"}) // makes the clean-up stop
 		job := w.start("erase", mapper.Query{Namespace: "acme"}, "{}", "erasure", mapper.Rate{})
 		failed := false
 		for range 2 * 6 {
@@ -759,7 +768,7 @@ func TestEraseWaitsLong(t *testing.T) {
 				t.Fatalf("%+v", s)
 			}
 			if !failed && strings.Contains(s.Error, "waits to end") {
-				change("erasure", map[string]any{"solo": true}) // as after a delivery that has failed
+				change("erasure", map[string]any{"solo": true}) // the state after a delivery that has failed
 				failed = true
 			}
 		}
@@ -773,8 +782,9 @@ func TestEraseWaitsLong(t *testing.T) {
 	})
 }
 
-// TestEraseOddProperty erases tenants whose property has a name that the Go client would read in
-// another way. The erasure notices an entity that is put after its pages.
+// TestEraseOddProperty erases tenants by a property whose name has quotes or a minus, which
+// Google's Go client interprets in filters and orders. The erasure notices an entity that is put
+// after its pages have passed.
 func TestEraseOddProperty(t *testing.T) {
 	for _, property := range []string{"`tenant`", `"tenant"`, "-tenant"} {
 		d := newDrawer(t)
@@ -783,7 +793,8 @@ func TestEraseOddProperty(t *testing.T) {
 			of := func(v string) datastore.Property { return datastore.Property{Name: property, Value: v} }
 			w.put("", "Account", "a", of("acme"))
 			w.put("", "Account", "b", of("umbrella"), datastore.Property{Name: "tenant", Value: "acme"})
-			w.run("touch", mapper.Query{Kind: "Account"}, `{}`, "earlier") // the erasure has to wait for its clean-up
+			// the erasure has to wait until this job is cleaned up
+			w.run("touch", mapper.Query{Kind: "Account"}, `{}`, "earlier")
 			params, err := json.Marshal(map[string]string{"property": property, "value": "acme"})
 			if err != nil {
 				t.Fatal(err)
@@ -806,8 +817,8 @@ func TestEraseOddProperty(t *testing.T) {
 }
 
 // TestEraseMistyped erases a tenant by a property that no entity has, because its name is mistyped.
-// There is no certificate, and the error says what to do. A rehearsal shows how many entities have
-// the property. With "allow_missing" there is a certificate.
+// The job must store no certificate, and its error must say what to do. A rehearsal shows how many
+// entities have the property. With "allow_missing" there is a certificate.
 func TestEraseMistyped(t *testing.T) {
 	d := newDrawer(t)
 	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {

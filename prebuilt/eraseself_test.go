@@ -13,9 +13,10 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// TestEraseItself erases a namespace by operators whom the erasure's words name. They start, pause
-// and resume the erasure, and perhaps abort it when its certificate is kept. After that nobody finds
-// them, nor the tenant, in the record of the erasure, also if they act on it again.
+// TestEraseItself lets operators erase a namespace, and gives their names as words to erase. They
+// start, pause and resume the erasure; some abort it when its certificate is stored. After the
+// erasure, its own record must contain neither these names nor the tenant, even if the operators
+// act on the job again.
 func TestEraseItself(t *testing.T) {
 	for _, aborts := range []bool{false, true} {
 		d := newDrawer(t)

@@ -27,15 +27,16 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestEraseSimulation erases namespaces and tenants after and beside all kinds of jobs. Calls,
-// answers and deliveries are lost. Processes stop at any call for hours, and then make it. Others
-// put entities, and operators pause, abort, resume, undo and clean up. Erasures are started by
-// several callers at once, under one ID and others, and some are aborted. A schedule of each
-// overlap setting ticks before and beside them.
+// TestEraseSimulation erases namespaces and tenants after other jobs of all kinds, and while such
+// jobs run. Calls, answers and deliveries get lost. Processes stop before or after calls for hours,
+// and then continue. Other clients put entities, and operators pause, abort, resume, undo and clean
+// up jobs. Erasures are started by several callers at once, under one ID and others, and some are
+// aborted. A schedule ticks before and during the erasures, with each of the settings for
+// overlapping runs.
 //
-// Whenever a certificate is kept, the test searches all entities and records from outside. They
-// must contain nothing that the certificate says is gone. Copies and renames beside other writers
-// lose and double nothing.
+// Whenever a certificate is stored, the test searches all entities and records. They must contain
+// nothing that the certificate says is gone. Concurrent jobs that copy and rename must neither lose
+// a change of another client nor make it twice.
 func TestEraseSimulation(t *testing.T) {
 	kept := 0
 	n := testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
@@ -46,14 +47,14 @@ func TestEraseSimulation(t *testing.T) {
 	}
 }
 
-// A fleet is several processes with one database and one queue.
+// A fleet is a number of simulated processes with one database and one queue.
 type fleet struct {
 	*testing.T
 	rng    *rand.Rand
-	mu     sync.Mutex // of rng
+	mu     sync.Mutex // guards rng
 	faults *emulator.Faults
-	calm   *datastore.Client // never stops
-	past   *datastore.Client // reads the past
+	calm   *datastore.Client // a client without injected stops
+	past   *datastore.Client // a client for reads at a time in the past
 	all    []*mapper.Engine
 }
 
@@ -69,8 +70,8 @@ func (f *fleet) upTo(most time.Duration) time.Duration {
 	return time.Duration(f.rng.Int64N(int64(most)))
 }
 
-// stops returns an interceptor that stops the process at some calls, before or after their effect.
-// A stop is longer than others wait for the process.
+// stops returns an interceptor that stops the process at a share of its calls, before or after they
+// take effect. A stop may take hours, longer than others wait for the process.
 func (f *fleet) stops(share float64) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		o ...grpc.CallOption) error {
@@ -85,7 +86,8 @@ func (f *fleet) stops(share float64) grpc.UnaryClientInterceptor {
 	}
 }
 
-// newFleet returns a fleet. The interceptor of calls of the database and the queue may be nil.
+// newFleet returns a fleet. The interceptor, which may be nil, gets the calls to the emulated
+// database and queue.
 func newFleet(t *testing.T, seed uint64, mappers []mapper.AnyMapper, intercept grpc.UnaryServerInterceptor,
 	schedules ...mapper.AnySchedule) *fleet {
 	t.Helper()
@@ -129,7 +131,7 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.AnyMapper, intercept g
 			RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 8}}})
 	must(err)
 	stop := 0.004 * f.rng.Float64()
-	for i := range 4 { // the last one is for operators and gets no deliveries; the third never stops
+	for i := range 4 { // the last process is for operators and gets no deliveries; the third one has no injected stops
 		options := []option.ClientOption{mapper.ClientOption()}
 		if i != 2 {
 			options = append(options, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(f.stops(stop))))
@@ -163,7 +165,7 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.AnyMapper, intercept g
 	return f
 }
 
-// insist repeats a call until it succeeds, or until its error says that it never will.
+// insist repeats a call until it succeeds, or until its error can't be overcome by a retry.
 func (f *fleet) insist(do func(ctx context.Context) error) error {
 	for {
 		ctx, cancel := context.WithTimeout(f.Context(), time.Minute)
@@ -174,14 +176,14 @@ func (f *fleet) insist(do func(ctx context.Context) error) error {
 				mapper.ErrNoSuchJob) || errors.Is(err, mapper.ErrIDTaken) {
 			return err
 		}
-		if f.Context().Err() != nil { // the test is over
+		if f.Context().Err() != nil { // the test has ended
 			return nil
 		}
 		time.Sleep(f.upTo(time.Minute))
 	}
 }
 
-// quietly calls look without faults.
+// quietly calls look while no faults are injected.
 func (f *fleet) quietly(look func(ctx context.Context) error) {
 	f.faults.Pause()
 	err := f.insist(look)
@@ -191,7 +193,8 @@ func (f *fleet) quietly(look func(ctx context.Context) error) {
 	}
 }
 
-// A simulation simulates an erasure.
+// A simulation is one run of TestEraseSimulation: an erasure, with other jobs, clients and
+// operators at the same time.
 type simulation struct {
 	*fleet
 	tenant   bool
@@ -199,10 +202,11 @@ type simulation struct {
 	schedule *mapper.Schedule[mapper.NoParams]
 
 	mu     sync.Mutex
-	guests map[string]time.Time // entities that others put, with their times
+	guests map[string]time.Time // the names of the entities that other clients put during the erasure, with the times
 }
 
-// tenantNumber is long enough to be in no hash by chance.
+// tenantNumber is a tenant's value. It has so many digits that no hash in a record contains it by
+// chance.
 const tenantNumber int64 = 4711471147
 
 func key(namespace, kind, name string) *datastore.Key {
@@ -218,7 +222,7 @@ func simulateErase(t *testing.T, seed uint64) (kept int) {
 	var certificates sync.Mutex
 	d.keep = func(ctx context.Context, c *prebuilt.Certificate) error {
 		if s.chance(0.2) {
-			time.Sleep(s.upTo(5 * time.Minute)) // a bucket is slow
+			time.Sleep(s.upTo(5 * time.Minute)) // storing a certificate may be slow
 		}
 		s.look(c)
 		certificates.Lock()
@@ -252,8 +256,8 @@ func simulateErase(t *testing.T, seed uint64) (kept int) {
 	return min(kept, 1)
 }
 
-// fill puts the first entities. Some are of the tenant or namespace that is erased, some contain
-// alice, and the rest are others.
+// fill puts the entities that exist at the start. Some are of the namespace or tenant to be erased,
+// some have alice in their names, and the rest must stay.
 func (s *simulation) fill() {
 	n := 20 + s.rng.IntN(100)
 	for _, namespace := range []string{"acme", "other"} {
@@ -283,7 +287,7 @@ func (s *simulation) fill() {
 	}
 }
 
-// engine returns an engine of operators, or of a process that runs tasks.
+// engine returns the engine of a random process: of operators, or of one that runs tasks.
 func (s *simulation) engine() *mapper.Engine {
 	if s.chance(0.5) {
 		return s.all[2]
@@ -291,7 +295,7 @@ func (s *simulation) engine() *mapper.Engine {
 	return s.all[3]
 }
 
-// job starts a random kind of job. Some of the jobs are aborted early, undone or cleaned up.
+// job runs a random kind of job. It may abort the job early, undo it or clean it up.
 func (s *simulation) job(id string) {
 	s.mu.Lock()
 	value, _ := json.Marshal(s.acme)
@@ -314,7 +318,7 @@ func (s *simulation) job(id string) {
 		return err
 	})
 	if err != nil {
-		return // for example, it was erased already
+		return // for example, because the entities are already erased
 	}
 	if s.chance(0.3) {
 		time.Sleep(s.upTo(time.Second))
@@ -354,7 +358,7 @@ func (f *fleet) chosen(n int) int {
 // give makes a call, and ignores its error, because the state of the job may not allow the call.
 func (s *simulation) give(do func(context.Context) error) { _ = s.insist(do) }
 
-// ended waits for the end of a job, for some hours.
+// ended waits for up to twelve hours until a job has ended, and returns its status.
 func (s *simulation) ended(job *mapper.Job) (status *mapper.Status) {
 	for range 12 * 60 {
 		err := s.insist(func(ctx context.Context) (err error) { status, err = job.Status(ctx); return err })
@@ -375,8 +379,8 @@ func (s *simulation) before() {
 	group.Wait()
 }
 
-// tick ticks a schedule while a job prevents the run. The ID of that job contains alice or the
-// tenant.
+// tick calls Tick of the schedule while another job prevents the schedule's run. The ID of that job
+// contains alice, and perhaps the tenant.
 func (s *simulation) tick() {
 	id := []string{"touch-alice", fmt.Sprint("touch-of-", s.acme, "-for-alice")}[s.chosen(2)]
 	var job *mapper.Job
@@ -407,7 +411,7 @@ func (s *simulation) tick() {
 	}
 }
 
-// write puts guests, which are entities of the namespace or tenant that is erased.
+// write puts entities of the namespace or tenant while it is erased, and notes them in guests.
 func (s *simulation) write(ctx context.Context) {
 	if s.chance(0.5) {
 		return
@@ -428,7 +432,7 @@ func (s *simulation) write(ctx context.Context) {
 	}
 }
 
-// operate starts other jobs during the erasure.
+// operate starts other jobs and ticks of the schedule during the erasure.
 func (s *simulation) operate(ctx context.Context) {
 	for i := range s.chosen(4) {
 		if time.Sleep(s.upTo(30 * time.Minute)); ctx.Err() != nil {
@@ -442,8 +446,8 @@ func (s *simulation) operate(ctx context.Context) {
 	}
 }
 
-// tickBeside ticks the schedule twice in a row. With OverlapReplace the second tick aborts the first
-// one's run.
+// tickBeside calls Tick of the schedule twice in a row. With OverlapReplace the second tick aborts
+// the run of the first one.
 func (s *simulation) tickBeside() {
 	for range 2 {
 		q, at := mapper.Query{Kind: "Account", Namespace: "other"}, time.Now()
@@ -459,7 +463,7 @@ func (s *simulation) tickBeside() {
 	}
 }
 
-// leave starts and pauses a job beside an erasure, as an operator who then forgets it.
+// leave starts a job, pauses it, and leaves it paused, like an operator who has forgotten it.
 func (s *simulation) leave(id string) {
 	var beside *mapper.Job
 	err := s.insist(func(ctx context.Context) (err error) {
@@ -472,9 +476,10 @@ func (s *simulation) leave(id string) {
 	}
 }
 
-// erase repeats the erasure until it succeeds, and aborts jobs that prevent it.
+// erase tries to erase until an erasure succeeds. It aborts jobs that prevent it.
 func (s *simulation) erase() {
-	q, params := mapper.Query{Namespace: "acme"}, `{"words": ["alice"]}` // which reasons say
+	// the reasons of the test's operators contain alice
+	q, params := mapper.Query{Namespace: "acme"}, `{"words": ["alice"]}`
 	if s.tenant {
 		value, _ := json.Marshal(s.acme)
 		q, params = mapper.Query{}, fmt.Sprintf(`{"property": "tenant", "value": %s, "words": ["alice"]}`, value)
@@ -492,7 +497,7 @@ func (s *simulation) erase() {
 	defer rivals.Wait()
 	for i := range 40 {
 		id := fmt.Sprint("erasure-", i)
-		if s.chance(0.3) { // another operator has the same idea
+		if s.chance(0.3) { // another operator starts an erasure, too
 			rival := []string{id, id + "-rival"}[s.chosen(2)]
 			rivals.Go(func() {
 				job, err := start(rival)
@@ -537,7 +542,7 @@ func (s *simulation) erase() {
 				if status != nil {
 					why = status.Error
 				}
-				s.clear() // for example, of an undo
+				s.clear() // for example, an undo prevents the erasure
 				continue
 			}
 			if status.State == mapper.StateSucceeded {
@@ -554,10 +559,11 @@ func (s *simulation) erase() {
 	s.Errorf("it could not be erased: %s", why)
 }
 
-// clear aborts unfinished jobs, or waits for their end.
+// clear aborts the jobs that prevent an erasure, and starts a tick that waits.
 func (s *simulation) clear() {
 	time.Sleep(s.upTo(30 * time.Minute))
-	s.give(func(ctx context.Context) error { return s.schedule.Advance(ctx, s.engine()) }) // a tick may wait
+	// a waiting tick also prevents an erasure
+	s.give(func(ctx context.Context) error { return s.schedule.Advance(ctx, s.engine()) })
 	for _, state := range []mapper.State{mapper.StateRunning, mapper.StatePaused, mapper.StateFailed} {
 		var jobs []mapper.JobInfo
 		s.give(func(ctx context.Context) (err error) {
@@ -572,7 +578,8 @@ func (s *simulation) clear() {
 	}
 }
 
-// look searches all entities and records for the erased data, when a certificate is kept.
+// look is called when a certificate is stored. It searches all entities and records for data that
+// must be erased.
 func (s *simulation) look(c *prebuilt.Certificate) {
 	s.mu.Lock()
 	before := make(map[string]bool)
@@ -596,12 +603,13 @@ func (s *simulation) look(c *prebuilt.Certificate) {
 			}
 		}
 		texts := []string{"alice"}
-		if s.tenant && s.acme == tenantNumber { // a word of the program's, "acme" is in names of namespaces, too
+		if s.tenant && s.acme == tenantNumber { // the text "acme" would also be found in the names of namespaces
 			texts = append(texts, fmt.Sprint(s.acme))
 		}
 		for _, text := range texts {
 			found, err := grep(ctx, s.calm, text, func(kind string, key *datastore.Key, _ datastore.PropertyList) bool {
-				return kind == "ScattermapJob" && key.Name == c.Job // the erasure's own record, until its end
+				// the erasure's own record may contain the data until the job ends
+				return kind == "ScattermapJob" && key.Name == c.Job
 			})
 			if err != nil {
 				return err
@@ -609,7 +617,8 @@ func (s *simulation) look(c *prebuilt.Certificate) {
 			if len(found) == 0 {
 				continue
 			}
-			// A job that started after the search may have written records: they don't count.
+			// Ignore records that did not contain the text when the final search started: jobs that
+			// started later may have written them.
 			before, err := grep(ctx, s.past.WithReadOptions(datastore.ReadTime(c.Looked)), text, nil)
 			if err != nil {
 				return err
@@ -626,7 +635,8 @@ func (s *simulation) look(c *prebuilt.Certificate) {
 	})
 }
 
-// docs renames a property and copies entities while others change them.
+// docs runs jobs that rename a property and copy entities, while another client changes these
+// entities. It checks that no change is lost or made twice.
 func (s *simulation) docs() {
 	count := make([]int64, 40)
 	var group sync.WaitGroup
@@ -643,7 +653,8 @@ func (s *simulation) docs() {
 					}
 					for j := range all {
 						if all[j].Name == "n" {
-							if all[j].Value.(int64) != count[i] { // the answer to its commit was lost
+							// this transaction was committed before, but the answer was lost
+							if all[j].Value.(int64) != count[i] {
 								return nil
 							}
 							all[j].Value = count[i] + 1
@@ -670,7 +681,7 @@ func (s *simulation) docs() {
 				return err
 			})
 			if err != nil {
-				return // a tenant's erasure is in the way of nothing, but may have come before
+				return // the start may be refused, because an erasure of a tenant was first
 			}
 			if status := s.ended(job); status != nil && status.State != mapper.StateSucceeded {
 				s.Errorf("%+v", status)

@@ -19,8 +19,9 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// A lateCommit takes the first commit that writes a range's record and an entity of the kinds. The
-// caller gets an error. The test lets the commit take effect later.
+// A lateCommit holds back one commit: the first that writes both a record of a range and an entity
+// of the kinds. The caller gets an error. The test calls effect to let the commit take effect
+// later.
 type lateCommit struct {
 	mu     sync.Mutex
 	kinds  map[string]bool
@@ -53,8 +54,8 @@ func (l *lateCommit) intercept(
 	return nil, status.Error(codes.Internal, "the connection was lost")
 }
 
-// TestLatePages lets the commit of a page of each prebuilt mapper take effect after the job's end,
-// when others have changed the entities and copies. It changes nothing.
+// TestLatePages tests each prebuilt mapper. It holds back the commit of a page until the job has
+// ended and others have changed the entities and copies. The late commit must change nothing.
 func TestLatePages(t *testing.T) {
 	for _, each := range [][2]string{{"copy", `{"kind": "Copy"}`}, {"rename", `{"from": "title", "to": "name"}`},
 		{"set", `{"property": "n", "value": 7}`}, {"drop", `{"properties": ["title"]}`}, {"touch", "{}"},
@@ -79,7 +80,7 @@ func latePage(t *testing.T, name, params string, others bool) {
 			}
 		}
 	}
-	all := func() map[string]any { // by key and property
+	all := func() map[string]any { // the values of all entities, by key and property
 		t.Helper()
 		found := make(map[string]any)
 		for _, kind := range []string{"Doc", "Copy"} {

@@ -95,7 +95,8 @@ func countEntity(_ context.Context, e *mapper.Entity[entity], p CountParams) err
 // longestCounter is the largest size of a counter's name in bytes.
 const longestCounter = 100
 
-// read returns an entity as it is stored. It returns an error if the job's query is KeysOnly.
+// read returns the stored properties of an entity. Errors start with the mapper's name, which is
+// what. It returns an error if the job's query is KeysOnly.
 func read(what string, e *mapper.Entity[entity]) (*pb.Entity, error) {
 	stored := e.Stored()
 	if stored == nil {
@@ -106,8 +107,8 @@ func read(what string, e *mapper.Entity[entity]) (*pb.Entity, error) {
 
 var errKeysOnly = errors.New("the job's query reads only keys (keys_only), and not the entities")
 
-// checkOwn returns an error if a property's name leads into an embedded entity. Mappers that change
-// properties change only the entity's own.
+// checkOwn returns an error if a property's name, such as "address.city", leads into an embedded
+// entity. Mappers that change properties change only properties of the entity itself.
 func checkOwn(what string, e *mapper.Entity[entity], name string) error {
 	stored, err := read(what, e)
 	if err != nil {
@@ -206,7 +207,7 @@ func setProperty(_ context.Context, e *mapper.Entity[entity], p SetPropertyParam
 type Value struct {
 	V any
 
-	given bool // whether the JSON has a value
+	given bool // whether the JSON had a value, which may be null
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -376,8 +377,8 @@ func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params jso
 	return copies.Start(ctx, e, q, p, o)
 }
 
-// copies is the mapper [Copy] without its starter. It is a variable of its own because the starter
-// refers to it.
+// copies is the mapper [Copy] without its starter. It is a separate variable because startCopy uses
+// it, and Copy can't refer to itself.
 var copies = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[entity], p CopyParams) error {
 	to := *e.Key
 	if p.Kind != "" {

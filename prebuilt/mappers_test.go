@@ -15,7 +15,7 @@ import (
 	"cloud.google.com/go/datastore"
 	"github.com/google/go-cmp/cmp"
 
-	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
+	_ "github.com/scattermap/scattermap/internal/testflag" // defines flags that are passed to all packages' tests
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
 	"github.com/scattermap/scattermap/prebuilt"
@@ -23,7 +23,8 @@ import (
 
 const n = 60
 
-// put writes accounts of three plans. Some have no plan, one has null, and some have tags.
+// put writes accounts with one of three plans. Some have no plan, one has the plan null, and some
+// have tags.
 func put(t *testing.T, client *datastore.Client) {
 	t.Helper()
 	for i := range n {
@@ -66,7 +67,8 @@ func entities(t *testing.T, client *datastore.Client, kind, namespace string) ma
 	return found
 }
 
-// run runs a mapper by name with parameters in JSON, as operators do, and returns its final status.
+// run starts a mapper by name with parameters in JSON, as operators do. It waits for the end of the
+// job, and returns the job's status.
 func run(t *testing.T, w *mappertest.Env, name, params string, q mapper.Query, o mapper.StartOptions) *mapper.Status {
 	t.Helper()
 	if q.Kind == "" && len(q.Kinds) == 0 {
@@ -108,7 +110,8 @@ func TestCount(t *testing.T) {
 	})
 }
 
-// TestTouch writes each entity unchanged, and nothing else.
+// TestTouch checks that touch writes each entity of the query unchanged, and writes no other
+// entity.
 func TestTouch(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		want := entities(t, w.Client, "Account", "")
@@ -122,8 +125,8 @@ func TestTouch(t *testing.T) {
 	})
 }
 
-// TestChanges sets, renames and drops properties, and deletes entities. Other properties and
-// entities stay, and a rehearsal changes nothing.
+// TestChanges runs jobs that set, rename and drop properties, and that delete entities. Other
+// properties and entities must stay unchanged, and a rehearsal must change nothing.
 func TestChanges(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		want := entities(t, w.Client, "Account", "")
@@ -160,7 +163,7 @@ func TestChanges(t *testing.T) {
 				if !when.Equal(at) {
 					t.Errorf("%s expires at %v", key, when)
 				}
-				want[key]["expires"] = when // in the client's zone
+				want[key]["expires"] = when // the client returns times in its local time zone
 			}
 		}
 		check("set of some")
@@ -216,8 +219,9 @@ func TestCopy(t *testing.T) {
 	})
 }
 
-// TestKeysOnly checks that no mapper works on entities that its job has not read: it would count them
-// without their properties, or succeed without a write.
+// TestKeysOnly checks that all mappers that need entities refuse or fail in a job that reads only
+// keys. Otherwise "count" would count entities as if they had no properties, and "touch" would
+// succeed without a write.
 func TestKeysOnly(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		q := mapper.Query{Kind: "Account", KeysOnly: true}
@@ -332,7 +336,8 @@ func TestCopyOfDescendants(t *testing.T) {
 	})
 }
 
-// TestParams refuses wrong parameters in starts and in plans, with the name of the wrong one.
+// TestParams checks that starts and plans with wrong parameters are refused, and that the error
+// names the wrong parameter.
 func TestParams(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		before := entities(t, w.Client, "Account", "")
@@ -404,7 +409,7 @@ func TestParams(t *testing.T) {
 		run(t, w, "set", `{"property": "essay", "noindex": true, "value": "`+strings.Repeat("x", 2000)+`"}`,
 			mapper.Query{}, mapper.StartOptions{})
 		run(t, w, "drop", `{"properties": ["essay"]}`, mapper.Query{}, mapper.StartOptions{})
-		// In Go, null is a value.
+		// In Go, nil is the value null.
 		job, err := prebuilt.SetProperty.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"},
 			prebuilt.SetPropertyParams{Property: "note"}, nil)
 		if err != nil {
@@ -416,7 +421,8 @@ func TestParams(t *testing.T) {
 	})
 }
 
-// TestCheck checks conditions of all forms.
+// TestCheck checks accounts with conditions of all forms, and compares the number of accounts that
+// meet each.
 func TestCheck(t *testing.T) {
 	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		put(t, w.Client)
@@ -440,7 +446,9 @@ func TestCheck(t *testing.T) {
 				t.Errorf("%s: %v", condition, s.Counters)
 			}
 		}
-		for condition, meets := range map[string]int64{ // of n accounts, one of them without indexes
+		// the numbers of accounts that meet each condition, of n accounts and one whose properties
+		// are not indexed
+		for condition, meets := range map[string]int64{
 			"Balance >= 0":                                n + 1,
 			"Balance >= 10 AND Balance < 20":              10,
 			"Balance < 10 OR Balance >= 20":               n + 1 - 10,
@@ -481,7 +489,8 @@ func TestCheck(t *testing.T) {
 	})
 }
 
-// TestErase erases a namespace, and reads the certificate.
+// TestErase erases a namespace, and checks the certificate. It also checks that there is no
+// certificate if entities are put during the erasure.
 func TestErase(t *testing.T) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -564,16 +573,16 @@ func TestErase(t *testing.T) {
 			t.Error("a certificate that was changed is taken")
 		}
 
-		// If entities are put in between, there is no certificate.
+		// Entities are put while the job runs, so there must be no certificate.
 		put("Account", "busy", 600)
-		// first, in the middle, last
+		// keys before, between and after the existing ones
 		keys := []*datastore.Key{datastore.NameKey("Account", "!", nil), datastore.NameKey("Account", "3", nil),
 			datastore.NameKey("Account", "~", nil)}
 		for _, key := range keys {
 			key.Namespace = "busy"
 		}
 		ended, stopped := make(chan struct{}), make(chan struct{})
-		go func() { // until the job has ended, so that entities exist after its last page
+		go func() { // puts the entities until the job has ended, so that some exist after its last page
 			defer close(stopped)
 			for {
 				_, _ = w.Client.PutMulti(t.Context(), keys, make([]datastore.PropertyList, len(keys)))

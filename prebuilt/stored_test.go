@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// forge puts entities with a property p that the Go client can't put: keys of other projects and
-// databases, and an array with indexed and unindexed elements.
+// forge is a mapper that sets a property p which Google's Go client can't write: keys of other
+// projects and databases, and an array with indexed and unindexed elements.
 var forge = mapper.Update("forge", func(_ context.Context, e *mapper.Entity[mapper.NoParams], _ mapper.NoParams) error {
 	key := func(project, database string) *pb.Value {
 		of := e.Stored().Key.PartitionId
@@ -51,8 +51,8 @@ var forge = mapper.Update("forge", func(_ context.Context, e *mapper.Entity[mapp
 	return nil
 })
 
-// TestAsStored runs prebuilt mappers over values that the Go client can't hold: keys of another
-// project, and arrays whose elements differ in their index flags.
+// TestAsStored runs prebuilt mappers over values that Google's Go client can't represent: keys of
+// another project, and arrays whose elements differ in their index flags.
 func TestAsStored(t *testing.T) {
 	d := newDrawer(t)
 	mappertest.Run(t, append(prebuilt.Mappers(), d.erase(), forge), nil, func(t *testing.T, world *mappertest.Env) {
@@ -98,8 +98,8 @@ func TestAsStored(t *testing.T) {
 	})
 }
 
-// TestSetFlags sets a property that is an array. One element is the value, and another is not
-// indexed. The parameter decides whether the value is indexed.
+// TestSetFlags sets a property that is an array. One of its elements is the new value already, and
+// another is not indexed. The parameter NoIndex must decide whether the new value is indexed.
 func TestSetFlags(t *testing.T) {
 	text := func(s string, unindexed bool) *pb.Value {
 		return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: s}, ExcludeFromIndexes: unindexed}

@@ -15,7 +15,8 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// strangers are different values that are easily confused.
+// strangers returns values that all differ, but that are easily taken for each other, such as 1,
+// 1.0 and "1".
 func strangers() []any {
 	at := time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC)
 	key := func(namespace, kind, name string, id int64, parent *datastore.Key) *datastore.Key {
@@ -38,8 +39,8 @@ func strangers() []any {
 	}
 }
 
-// TestCountTellsApart counts different values of properties with odd names. Each value has a
-// counter of its own.
+// TestCountTellsApart counts the values of strangers in properties with unusual names. Each value
+// must have a counter of its own.
 func TestCountTellsApart(t *testing.T) {
 	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		all := strangers()
@@ -70,8 +71,8 @@ func TestCountTellsApart(t *testing.T) {
 	})
 }
 
-// TestPathsAgree checks that a count, a condition and a filter find the same values under a path. A
-// dot leads into an embedded entity, or is part of a name.
+// TestPathsAgree checks that a count, a condition and a filter find the same values for a name with
+// a dot. The dot may be part of a property's name, or lead into an embedded entity.
 func TestPathsAgree(t *testing.T) {
 	inside := func(v any) any {
 		return &datastore.Entity{Properties: []datastore.Property{{Name: "b", Value: v}}}
@@ -97,7 +98,8 @@ func TestPathsAgree(t *testing.T) {
 			counted["a.b (missing)"] != 2 {
 			t.Errorf("a filter finds %d, a check %d, a count %v, want 3", found, meets, counted)
 		}
-		// Mappers that change properties do not confuse the two.
+		// Mappers that change properties must not confuse a property whose name has a dot with one
+		// of an embedded entity.
 		before := entities(t, w.Client, "P", "")
 		for name, params := range map[string]string{"set": `{"property": "a.b", "value": 1}`,
 			"drop": `{"properties": ["a.b"]}`, "rename": `{"from": "a.b", "to": "c"}`} {
@@ -113,8 +115,9 @@ func TestPathsAgree(t *testing.T) {
 	})
 }
 
-// TestCheckTellsTypesApart compares each value with each other. Inequalities hold only within a
-// type, and never for NaN. Different values are not equal.
+// TestCheckTellsTypesApart compares each value of strangers with each other, by conditions.
+// Different values are not equal. An inequality holds only between values of the same type, and
+// never for NaN.
 func TestCheckTellsTypesApart(t *testing.T) {
 	literals := map[string]any{"0": int64(0), "0.0": 0.0, "'0'": "0", "TRUE": true,
 		"DATETIME('2026-10-24T00:00:00Z')": time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC), "BLOB('MA')": []byte("0")}
@@ -178,8 +181,8 @@ func TestCheckTellsTypesApart(t *testing.T) {
 	})
 }
 
-// TestCheckSaysWhy checks entities that do not meet a condition for a reason that the condition
-// does not show. The failure has the reason, and names only types that matter.
+// TestCheckSaysWhy checks the text of failures. If the condition does not explain why an entity
+// fails it, the failure must have the reason. The reason must name only types that matter.
 func TestCheckSaysWhy(t *testing.T) {
 	const (
 		odd   = `"p" is -0.0, which is below 0.0 and not equal to it, as Datastore orders floats`
@@ -192,7 +195,9 @@ func TestCheckSaysWhy(t *testing.T) {
 		for i, c := range []struct {
 			condition string
 			p         any
-			want      string // of the reason; "meets": it does; empty: no reason
+			// the reason in the failure; "meets": the entity meets the condition; empty: the
+			// failure has no reason
+			want string
 		}{
 			{"p >= 0.0", minus, odd}, {"p = 0.0", minus, odd}, {"p IN ARRAY(1.0, 0.0)", minus, odd},
 			{"p != 0.0", minus, "meets"},
@@ -263,8 +268,9 @@ func cmpOf[T int64 | float64](a, b T) int {
 	return 0
 }
 
-// TestOwnKindsAreNobodys refuses jobs over the kinds of scattermap's records. It accepts the same
-// kinds in other namespaces, and kinds that only look reserved.
+// TestOwnKindsAreNobodys checks that jobs over the kinds of scattermap's records are refused. Jobs
+// over the same kinds in other namespaces must start, and so must jobs over kinds whose names only
+// look reserved.
 func TestOwnKindsAreNobodys(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		for _, m := range prebuilt.Mappers() {

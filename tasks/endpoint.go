@@ -13,8 +13,8 @@ import (
 const emulatorHost = "CLOUD_TASKS_EMULATOR_HOST"
 
 // NewClient returns a client of Cloud Tasks. If the environment variable CLOUD_TASKS_EMULATOR_HOST
-// is set, such as to "127.0.0.1:8123", the client calls the emulator at that address. Google's
-// client library has such a variable for Datastore, but none for Cloud Tasks.
+// is set, such as to "127.0.0.1:8123", the client calls the emulator at that address. Google's Go
+// client has such a variable for Datastore (DATASTORE_EMULATOR_HOST), but none for Cloud Tasks.
 func NewClient(ctx context.Context, opts ...option.ClientOption) (*cloudtasks.Client, error) {
 	host := os.Getenv(emulatorHost)
 	if host == "" {

@@ -51,7 +51,7 @@ type Delivery struct {
 	Body []byte
 }
 
-// errDropped is an error after which the queue must not deliver the task again.
+// errDropped marks an error after which the queue must not deliver the task again: see [Drop].
 type errDropped struct{ err error }
 
 func (e errDropped) Error() string { return e.err.Error() }
@@ -66,7 +66,8 @@ func Drop(err error) error {
 	return errDropped{err}
 }
 
-// errElsewhere is an error after which the queue should deliver the task to another process.
+// errElsewhere marks an error after which the queue should deliver the task to another process: see
+// [Redeliver].
 type errElsewhere struct{ err error }
 
 func (e errElsewhere) Error() string { return e.err.Error() }
@@ -82,7 +83,7 @@ func Redeliver(err error) error {
 	return errElsewhere{err}
 }
 
-// Errors of requests that are not deliveries of the queue.
+// Errors about requests that the handler refuses, because they are not deliveries of its queue.
 var (
 	errMethod   = errors.New("the method is not POST: Cloud Tasks sends nothing else")
 	errTooLarge = fmt.Errorf("the body has more than %d bytes", maxBody)
@@ -139,7 +140,7 @@ func (q *Queue) Handler(log *slog.Logger, run func(context.Context, Delivery) er
 				level = slog.LevelError // the task is not delivered again
 			case errors.As(err, new(errElsewhere)):
 				level = slog.LevelDebug
-				w.Header().Set("Connection", "close") // the next request finds another process
+				w.Header().Set("Connection", "close") // so that the client's next request goes to another process
 			}
 			log.LogAttrs(r.Context(), level, "task not done",
 				slog.String("task", stranger.Shown(r.Header.Get("X-CloudTasks-TaskName"))),
@@ -166,7 +167,7 @@ func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error
 		}
 	}
 	connection := http.NewResponseController(w)
-	_ = connection.SetReadDeadline(time.Now().Add(bodyTime)) // a test's has no connection
+	_ = connection.SetReadDeadline(time.Now().Add(bodyTime)) // the error is ignored: a test's request has no connection
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	tooLarge := new(http.MaxBytesError)
 	switch {
@@ -177,17 +178,17 @@ func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error
 	case err != nil:
 		return Delivery{}, fmt.Errorf("read the body: %w", err)
 	}
-	_ = connection.SetReadDeadline(time.Time{}) // a deadline would end the delivery
+	_ = connection.SetReadDeadline(time.Time{}) // no deadline while the task runs
 	name := r.Header.Get("X-CloudTasks-TaskName")
-	retries, _ := strconv.Atoi(r.Header.Get("X-CloudTasks-TaskRetryCount")) // absent or bad: 0
+	retries, _ := strconv.Atoi(r.Header.Get("X-CloudTasks-TaskRetryCount")) // 0 if the header is absent or invalid
 	return Delivery{
 		TaskID: name[:min(len(name), maxTaskID)], Queue: QueueOf(r), RetryCount: max(retries, 0), Body: body,
 		ScheduleTime: dueOf(r.Header.Get("X-CloudTasks-TaskETA")), NewTrace: r.Header.Get(newTraceHeader) != "",
 	}, nil
 }
 
-// dueOf parses a header with a time in seconds since 1970. It returns the zero time if the header
-// is absent or invalid.
+// dueOf parses the header with the time for which a task was scheduled: seconds since 1970. It
+// returns the zero time if the header is absent or invalid.
 func dueOf(header string) time.Time {
 	seconds, err := strconv.ParseFloat(header, 64)
 	if err != nil || !(seconds > 0 && seconds < 1e11) {

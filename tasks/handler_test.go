@@ -35,8 +35,9 @@ func newHandled(t *testing.T, o *tasks.Options) *tasks.Queue {
 	return q
 }
 
-// TestAttachedAndUnverified is for a service that Cloud Run protects. Deliveries carry a token, and
-// the handler does not verify it.
+// TestAttachedAndUnverified checks a queue with both ServiceAccount and InsecureSkipVerify, for a
+// service whose tokens Cloud Run verifies. A delivery carries a token, and the handler accepts the
+// token without its signature.
 func TestAttachedAndUnverified(t *testing.T) {
 	authorization := make(chan string, 1)
 	server := httptest.NewServer(nil)
@@ -56,8 +57,8 @@ func TestAttachedAndUnverified(t *testing.T) {
 	}
 }
 
-// TestTokensOfTheEmulator checks that both ends agree: the handler accepts the tokens that the
-// queue requests when it enqueues.
+// TestTokensOfTheEmulator checks that a queue's handler accepts the tokens of the queue's own
+// deliveries, which the emulator has signed.
 func TestTokensOfTheEmulator(t *testing.T) {
 	delivered := make(chan tasks.Delivery, 1)
 	server := httptest.NewServer(nil)

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A TaskInfo is the state of a task as its queue has it: see [Queue.Lookup].
+// A TaskInfo is the state of a task, as Cloud Tasks reports it: see [Queue.Lookup].
 type TaskInfo struct {
 	URL          string     // the URL to which the task is delivered
 	ScheduleTime time.Time  // time of the next attempt, or of the attempt under way
@@ -21,7 +21,7 @@ type TaskInfo struct {
 	Message      string     // message of the last attempt, such as "NOT_FOUND(5): HTTP status code 404"
 
 	// TargetChanged says that the task was enqueued with another URL, account or audience than the
-	// queue has now. It keeps the old ones.
+	// queue has now. The task still has the old ones.
 	TargetChanged bool
 }
 
@@ -49,8 +49,9 @@ func (q *Queue) Lookup(ctx context.Context, of Task) (*TaskInfo, error) {
 		q.request(ctx, of, time.Time{}).GetTask().GetHttpRequest()
 	return &TaskInfo{
 		URL: made.GetUrl(), ScheduleTime: t.GetScheduleTime().AsTime(), Attempts: int(t.GetDispatchCount()),
-		// An attempt under way has no response time, and its status means nothing. An attempt
-		// without an answer may have none either: then the task is due later than that attempt.
+		// An attempt that still runs has no response time, and its status means nothing. An attempt
+		// that ended without an answer may lack a response time, too. In that case the task is
+		// scheduled for a later time than that attempt.
 		Ended: last != nil &&
 			(last.ResponseTime != nil || t.GetScheduleTime().AsTime().After(last.GetDispatchTime().AsTime())),
 		Code: codes.Code(last.GetResponseStatus().GetCode()), Message: last.GetResponseStatus().GetMessage(),

@@ -65,9 +65,9 @@ func TestLook(t *testing.T) {
 	})
 }
 
-// TestElsewhere looks up a task through queues of one name that would create it with another URL,
-// account or audience. It exists for all of them until its first attempt has failed. Then it exists
-// only for those that would create the same task.
+// TestElsewhere looks up one task through several queues of the same name, some with another URL,
+// account or audience. While its first attempt has not failed, the task exists for all queues.
+// After that it exists only for queues with the same URL, account and audience.
 func TestElsewhere(t *testing.T) {
 	for name, test := range map[string]struct {
 		target    string

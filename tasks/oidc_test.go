@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestProofs sends requests with every kind of token to each kind of handler: a queue's handler,
-// operators' pages with OIDC, and pages with Identity-Aware Proxy.
+// TestProofs sends requests with every kind of valid and invalid token to each kind of handler: a
+// queue's, operators' pages with OIDC, and pages with Identity-Aware Proxy.
 func TestProofs(t *testing.T) {
 	google, proxy := forge.OIDC(t), forge.IAP(t)
 	googleKeys, proxyKeys := google.Keys(proxy), proxy.Keys(google)
@@ -46,7 +46,7 @@ func TestProofs(t *testing.T) {
 	for name, door := range map[string]struct {
 		handler       http.Handler
 		signer, other *forge.Forger
-		whoever       bool // accepts every account
+		whoever       bool // whether the handler accepts every account
 	}{
 		"queue": {q.Handler(logger, func(context.Context, tasks.Delivery) error { ran++; return nil }), google,
 			proxy, false},
@@ -84,7 +84,8 @@ func TestProofs(t *testing.T) {
 	}
 }
 
-// TestAllow checks the sender that a verifier returns for a request, or which of its two errors.
+// TestAllow checks what Verifier.Authenticate returns for a request: the sender, or one of its two
+// errors.
 func TestAllow(t *testing.T) {
 	proxy := forge.IAP(t)
 	keys := proxy.Keys()
@@ -99,7 +100,7 @@ func TestAllow(t *testing.T) {
 		}{"ann@example.com": {audience, nil}, "eve@example.com": {audience, auth.ErrForbidden},
 			account: {"/other", auth.ErrUnauthenticated}} {
 			if accounts[0] == auth.AnyAccount && errors.Is(c.want, auth.ErrForbidden) {
-				c.want = nil // the proxy has admitted her
+				c.want = nil // the proxy has let this account through
 			}
 			r := httptest.NewRequest(http.MethodGet, "/", nil)
 			r.Header = proxy.Header(proxy.Token(who, c.audience, nil))
@@ -111,8 +112,8 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-// TestClaimed checks that Claimed accepts a token without its signature, as Cloud Run passes it on,
-// and no other.
+// TestClaimed checks that auth.Claimed accepts a token only without its signature. Cloud Run
+// removes the signature from tokens that it has verified.
 func TestClaimed(t *testing.T) {
 	google := forge.OIDC(t)
 	verified := func(token string) string {
@@ -143,7 +144,7 @@ func TestClaimed(t *testing.T) {
 	}
 }
 
-// TestAdvice checks that the client that has sent a refused token is told what to do.
+// TestAdvice checks the advice of auth.Advice for each kind of token that is refused.
 func TestAdvice(t *testing.T) {
 	google, proxy := forge.OIDC(t), forge.IAP(t)
 	v, err := auth.NewOIDC(audience, []string{account}, google.Keys())

@@ -156,8 +156,8 @@ func (q *Queue) MaxConcurrent(ctx context.Context) (int, error) {
 // enqueueTimeout limits the time of one Enqueue, with its retries.
 const enqueueTimeout = 30 * time.Second
 
-// transient are the errors after which Enqueue tries again to create a task. The failed call may
-// have created the task. Then the retry finds that its ID exists, which is a success.
+// transient are the codes of errors after which Enqueue tries again to create a task. The failed
+// call may have created it, and the retry then fails because the ID exists.
 var transient = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Internal, codes.Aborted,
 	codes.ResourceExhausted}
 

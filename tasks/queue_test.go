@@ -29,7 +29,7 @@ const (
 	queueName = location + "/queues/q"
 )
 
-// newQueue makes a queue in an embedded Cloud Tasks.
+// newQueue creates a queue on an emulator of Cloud Tasks, and returns it.
 func newQueue(t *testing.T, target string, emu *emulator.Options, o *tasks.Options) *tasks.Queue {
 	t.Helper()
 	e := emulator.ForTest(t, emu)
@@ -53,7 +53,8 @@ func newQueue(t *testing.T, target string, emu *emulator.Options, o *tasks.Optio
 	return q
 }
 
-// inBubble runs a test in virtual time, with a queue whose tasks go to run.
+// inBubble runs a test in virtual time. The test gets a queue of an emulator, which delivers its
+// tasks to run.
 func inBubble(
 	t *testing.T, emu emulator.Options, run func(context.Context, tasks.Delivery) error,
 	test func(*testing.T, *tasks.Queue),
@@ -139,7 +140,8 @@ func TestDropEndsRetries(t *testing.T) {
 	})
 }
 
-// TestEnqueueRetries makes creates fail before and after their effect.
+// TestEnqueueRetries lets calls that create tasks fail, before and after they take effect. Enqueue
+// must retry them.
 func TestEnqueueRetries(t *testing.T) {
 	var calls, deliveries atomic.Int64
 	faults := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

@@ -33,7 +33,8 @@ func (s ServiceLimits) ForTasks() int {
 	return max(min(n, 1), n-max(1, (n+operatorsShare-1)/operatorsShare))
 }
 
-// operatorsShare is the divisor that gives the operators' share of a service's requests: one tenth.
+// operatorsShare says which part of a service's concurrent requests is kept for operators: one in
+// operatorsShare.
 const operatorsShare = 10
 
 const (
@@ -45,11 +46,12 @@ const (
 	// hour.
 	longestBackoff = 5 * time.Minute
 
-	// defaultAtOnce is how many tasks a queue made by Create delivers at once, if the size of the
-	// service is unknown.
+	// defaultAtOnce is the max-concurrent-dispatches of a queue that Create makes, if the size of
+	// the service is unknown.
 	defaultAtOnce = 100
 
-	// mostAtOnce is Cloud Tasks' own limit, from its page of quotas.
+	// mostAtOnce is the largest max-concurrent-dispatches that Cloud Tasks accepts, from its page
+	// of quotas.
 	mostAtOnce = 5000
 )
 
@@ -98,8 +100,8 @@ func (q *Queue) CheckSettings(ctx context.Context, s ServiceLimits) error {
 	return contradictions(queue, q.opts.DispatchDeadline, s)
 }
 
-// contradictions returns an error that joins all contradictions between the settings of a queue,
-// its tasks and their service.
+// contradictions returns all problems that CheckSettings reports, joined into one error. The
+// argument deadline is the deadline of the queue's tasks.
 func contradictions(queue *cloudtaskspb.Queue, deadline time.Duration, s ServiceLimits) error {
 	var all []error
 	say := func(format string, args ...any) {

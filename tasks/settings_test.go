@@ -56,7 +56,7 @@ func TestCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		queue   *cloudtaskspb.Queue
 		service tasks.ServiceLimits
-		want    string // empty: nothing is wrong
+		want    string // a part of the error; empty: the settings suit
 	}{
 		"all is well": {
 			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 36},

@@ -21,8 +21,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A pipes is a listener whose connections are in memory, so that their deadlines are in virtual
-// time.
+// A pipes is a net.Listener of connections in memory. Unlike with sockets, their deadlines follow
+// the virtual time of testing/synctest.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -35,7 +35,8 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { return nil }
 func (p pipes) Addr() net.Addr { return new(net.TCPAddr) }
 
-// serve serves a handler in a bubble, and returns a function that opens connections to it.
+// serve runs an HTTP server with the handler until the test ends, and returns a function that opens
+// connections to it. It is for tests in virtual time.
 func serve(t *testing.T, handler http.Handler) (open func() net.Conn) {
 	listener := make(pipes)
 	server := &http.Server{Handler: handler}
@@ -76,8 +77,9 @@ func drip(conn net.Conn, header string) (code int, took time.Duration) {
 	return code, time.Since(begun)
 }
 
-// TestDrippingBodies sends bodies byte by byte from many strangers. Requests without a token are
-// refused at once, and the handler waits for the others for a limited time.
+// TestDrippingBodies opens many connections that send a body slowly, byte by byte. Requests without
+// a token must be refused at once. The handler may wait for the body of the others only for a
+// limited time.
 func TestDrippingBodies(t *testing.T) {
 	run := func(context.Context, tasks.Delivery) error { return errors.New("it runs") }
 	log := slog.New(slog.DiscardHandler)
@@ -139,7 +141,8 @@ func TestLongDelivery(t *testing.T) {
 	})
 }
 
-// TestLogOfStrangers sends headers and paths that are too long for a log or for the ID of a task.
+// TestLogOfStrangers sends headers and paths that are too long, and checks that the log shows only
+// a part of them.
 func TestLogOfStrangers(t *testing.T) {
 	google := forge.OIDC(t)
 	long := strings.Repeat("x", 900_000)

@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// startBody is the body of a request that starts a job.
+// startBody is the JSON body of a request that starts a job.
 type startBody struct {
 	Mapper string          `json:"mapper"`
 	Query  mapper.Query    `json:"query"`
@@ -26,8 +26,8 @@ func (b startBody) start(c *cobra.Command, s *service, watch bool, format *outpu
 	return beginJob(c, s, "", b, watch, format)
 }
 
-// beginJob posts a body to a path that starts a job. Then it follows the job if watch is set, or
-// else prints its status.
+// beginJob posts a body to a path of the jobs API that starts a job. Then it follows the job if
+// watch is set, or else prints its status.
 func beginJob(c *cobra.Command, s *service, path string, body any, watch bool, format *output) error {
 	job := new(mapper.Status)
 	if err := s.call(c.Context(), http.MethodPost, path, nil, body, job); err != nil {

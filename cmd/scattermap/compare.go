@@ -11,7 +11,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// compareSplits cuts a kind into parts in several ways, and prints how even the parts of each are.
+// compareSplits cuts the entities of a kind into parts by several algorithms, and prints how even
+// the parts of each algorithm are.
 func compareSplits(
 	ctx context.Context, w io.Writer, client *datastore.Client, q mapper.Query, n int, format output, db *database,
 ) error {
@@ -44,7 +45,7 @@ func compareSplits(
 	return nil
 }
 
-// tallest returns the number of entities in the largest part of any way.
+// tallest returns the number of entities in the largest part of all algorithms.
 func tallest(c *mapper.SplitsComparison) (most int64) {
 	for _, way := range c.Ways {
 		most = max(most, way.Largest)
@@ -52,11 +53,12 @@ func tallest(c *mapper.SplitsComparison) (most int64) {
 	return most
 }
 
-// heightsWide is the largest number of parts that heights draws.
+// heightsWide is the largest number of parts for which heights draws bars.
 const heightsWide = 20
 
-// heights returns a text with a bar for each part, as high as the part's number of entities. An
-// empty part is a dot. If there are too many parts, it returns "".
+// heights returns a text with a bar of one character for each part. A bar's height is the part's
+// number of entities in proportion to most. An empty part is a dot. If there are too many parts, it
+// returns "".
 func heights(each []int64, most int64) string {
 	if len(each) > heightsWide {
 		return "-"

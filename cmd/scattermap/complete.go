@@ -17,8 +17,9 @@ import (
 // completeTime is how long a shell waits for the IDs of jobs.
 const completeTime = 3 * time.Second
 
-// completeJob completes the ID of a job. It offers the newest 50 jobs, each with its state and
-// mapper. If the service does not answer, it offers nothing.
+// completeJob returns suggestions for the ID of a job that a user types in a shell. It offers the
+// newest 50 jobs, each with its state and mapper. If the service does not answer, it offers
+// nothing.
 func completeJob(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -45,7 +46,7 @@ func serviceOf(c *cobra.Command) *service {
 	s.define(flags)
 	c.Flags().Visit(func(f *pflag.Flag) {
 		if flags.Lookup(f.Name) != nil {
-			_ = flags.Set(f.Name, f.Value.String()) // the command has accepted it
+			_ = flags.Set(f.Name, f.Value.String()) // the error is ignored: the command has accepted the value
 		}
 	})
 	return s

@@ -57,8 +57,8 @@ func (db *database) String() string {
 	return where
 }
 
-// explain returns err. If that is [mapper.ErrNoSuchJob], it adds the database's name, because the
-// job may be in another database.
+// explain adds the database's name to the error [mapper.ErrNoSuchJob], because the job may be in
+// another database. It returns other errors unchanged.
 func (db *database) explain(err error) error {
 	if errors.Is(err, mapper.ErrNoSuchJob) {
 		return fmt.Errorf("%w %v", err, db)
@@ -66,8 +66,8 @@ func (db *database) explain(err error) error {
 	return err
 }
 
-// A patience cancels the calls of a database that has never answered. Otherwise the client would
-// retry each call for a minute, and its error would say only that the call took too long.
+// A patience is a time limit for the first answer of a database. Without it, the client would retry
+// each call for a minute, and the error would only say that the call took too long.
 type patience struct {
 	mu       sync.Mutex
 	begun    time.Time
@@ -77,8 +77,8 @@ type patience struct {
 // longest is how long a command waits for a database's first answer.
 const longest = 10 * time.Second
 
-// left returns how long a call may still wait for the first answer, and whether that answer has
-// come. If answers is set, it has come now.
+// left returns how long a call may still wait for the database's first answer, and whether the
+// database has answered. The caller sets answers if it has just got an answer.
 func (p *patience) left(answers bool) (left time.Duration, answered bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +89,8 @@ func (p *patience) left(answers bool) (left time.Duration, answered bool) {
 	return longest - time.Since(p.begun), p.answered
 }
 
-// call is a grpc.UnaryClientInterceptor. It cancels a call when the patience ends.
+// call is a grpc.UnaryClientInterceptor. It cancels a call if the database has not answered any
+// call within the time limit.
 func (p *patience) call(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,

@@ -16,7 +16,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// TestProject names the project in every possible way, and looks for a job in it.
+// TestProject names the project by each flag and environment variable, and looks for a job in that
+// project's database.
 func TestProject(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
@@ -36,8 +37,8 @@ func TestProject(t *testing.T) {
 	}
 }
 
-// TestPatience repeats calls, as the client does, of a database that does not answer, or answers
-// late.
+// TestPatience repeats calls, as Google's client does, to a database that does not answer or
+// answers late.
 func TestPatience(t *testing.T) {
 	conn, err := grpc.NewClient("passthrough:///db.example:443",
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -79,7 +80,7 @@ func TestPatience(t *testing.T) {
 		if err := call(t, p, good); err != nil {
 			t.Error(err)
 		}
-		begun := time.Now() // the database has answered once, so the error is returned at once
+		begun := time.Now() // the database has answered before, so the error is returned at once
 		if err := call(t, p, down); status.Code(err) != codes.Unavailable || time.Since(begun) < time.Minute {
 			t.Error(err)
 		}

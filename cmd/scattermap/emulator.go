@@ -18,8 +18,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// firstQueue is the name of a queue that exists from the start, so that a program can be tried
-// without creating one.
+// firstQueue is the queue that the emulator creates when it starts, unless flags name others. So
+// users can try a program without creating a queue.
 const firstQueue = "projects/local/locations/local/queues/mapper"
 
 // newEmulator returns the command that runs the emulator of Datastore and Cloud Tasks.
@@ -70,8 +70,8 @@ variables that clients need.`,
 	return c
 }
 
-// complete fills in the emulator's addresses, and reads the file with indexes. It returns an error
-// if a flag is wrong.
+// complete checks the flags of the emulator, and completes its options: it adds the loopback
+// address to addresses without a host, and reads the file with indexes.
 func complete(o *emulator.Options, indexes string, keepNames bool) error {
 	o.ReuseQueueNames = !keepNames
 	for name, addr := range map[string]*string{"--datastore": &o.DatastoreAddr, "--tasks": &o.TasksAddr,
@@ -81,7 +81,7 @@ func complete(o *emulator.Options, indexes string, keepNames bool) error {
 			return usageError(fmt.Errorf("%s is %q, it has to be HOST:PORT", name, *addr))
 		}
 		if host == "" {
-			host = "127.0.0.1" // all interfaces only on request
+			host = "127.0.0.1" // without a host, listen on the loopback address only
 		}
 		*addr = net.JoinHostPort(host, port)
 	}
@@ -90,23 +90,24 @@ func complete(o *emulator.Options, indexes string, keepNames bool) error {
 		if err != nil {
 			return fmt.Errorf("--indexes: %w", err)
 		}
-		o.Indexes = append([]byte{}, contents...) // an empty file is one without indexes
+		o.Indexes = append([]byte{}, contents...) // not nil: an empty file means that there are no indexes
 	}
 	return nil
 }
 
-// bound sets the emulator's limits of memory to the numbers of MiB in the flags.
+// bound sets the emulator's limits of memory from the flags, which are in MiB.
 func bound(o *emulator.Options, versions, indexed int64) error {
 	for name, mib := range map[string]int64{"--version-memory": versions, "--index-memory": indexed} {
 		if mib < 0 || mib > math.MaxInt64>>20 {
 			return usageError(fmt.Errorf("%s is %d MiB, it has to be at least 0", name, mib))
 		}
 	}
-	o.VersionMemory, o.IndexMemory = max(versions<<20, 1), max(indexed<<20, 1) // 0 would be the default
+	// at least 1, because 0 means the default
+	o.VersionMemory, o.IndexMemory = max(versions<<20, 1), max(indexed<<20, 1)
 	return nil
 }
 
-// named returns the names of queues, each once, without empty ones.
+// named removes empty and repeated names from a list of queues.
 func named(queues []string) (names []string) {
 	for _, q := range queues {
 		if q != "" && !slices.Contains(names, q) {
@@ -116,8 +117,8 @@ func named(queues []string) (names []string) {
 	return names
 }
 
-// createQueue creates a queue with the settings of docs/deploy.md. If the name is empty, it does
-// nothing.
+// createQueue creates a queue with the settings that docs/deploy.md recommends. If the name is
+// empty, it does nothing.
 func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 	if name == "" {
 		return nil
@@ -139,16 +140,17 @@ func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 	return nil
 }
 
-// serve runs the emulator, and its pages, until ctx ends.
+// serve runs the emulator until ctx ends, and also the dashboard if the address pages is not empty.
 func serve(ctx context.Context, o *emulator.Options, queues []string, pages string, stdout, stderr io.Writer) error {
 	e, err := emulator.Start(o)
 	if err != nil {
 		return err
 	}
 	defer e.Close()
-	queue := "" // the first
+	queue := "" // the first of the queues, whose jobs the dashboard shows
 	for i, name := range queues {
-		if err := createQueue(context.WithoutCancel(ctx), e, name); err != nil { // an interrupt ends the serving, below
+		// after an interrupt, the emulator still starts, and then ends below
+		if err := createQueue(context.WithoutCancel(ctx), e, name); err != nil {
 			return err
 		}
 		if i == 0 {

@@ -25,7 +25,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestMain runs the command itself in a process that is called scattermap.
+// TestMain runs the tests. In a process that is called scattermap it runs the command in place of
+// the tests: see program.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "scattermap" {
 		main()
@@ -34,7 +35,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// program returns the path of the command, which is the tests' binary under the command's name.
+// program returns the path of the command scattermap. It is a link to the test's own binary:
+// TestMain sees the link's name, and runs the command.
 func program(t *testing.T) string {
 	t.Helper()
 	tests, err := os.Executable()
@@ -48,7 +50,7 @@ func program(t *testing.T) string {
 	return binary
 }
 
-// A server is a process that runs the command.
+// A server is a process that runs "scattermap emulator".
 type server struct {
 	process *exec.Cmd
 	env     map[string]string // the variables that the command tells users to export
@@ -82,8 +84,8 @@ func startServer(t *testing.T, args ...string) *server {
 	return s
 }
 
-// TestServer starts the command as people do. With the variables that it prints, clients find the
-// emulator and its queue. SIGTERM ends it cleanly.
+// TestServer starts the emulator's command, and connects clients by the environment variables that
+// it prints. They find the emulator and its queue. SIGTERM ends the process without an error.
 func TestServer(t *testing.T) {
 	s := startServer(t)
 	for name, value := range s.env {
@@ -183,7 +185,7 @@ func TestBadCommands(t *testing.T) {
 		code int
 	}{
 		"dance":                        {`unknown command "dance"`, exitUsage},
-		"verfy":                        {"verify", exitUsage}, // did you mean this?
+		"verfy":                        {"verify", exitUsage}, // expects the hint "did you mean this?"
 		"emulator more":                {"it takes no argument", exitUsage},
 		"emulator --datastore nowhere": {"--datastore is \"nowhere\", it has to be HOST:PORT", exitUsage},
 		"emulator --tasks 127.0.0.1":   {"--tasks", exitUsage},
@@ -209,7 +211,8 @@ func TestBadCommands(t *testing.T) {
 	}
 }
 
-// TestQueueFlags creates several queues at the start. The environment names the first one.
+// TestQueueFlags starts the emulator with several queues. The environment variables that it prints
+// name the first queue.
 func TestQueueFlags(t *testing.T) {
 	const first, second = "projects/p/locations/l/queues/a", "projects/q/locations/l/queues/b"
 	s := startServer(t, "--queue", first, "--queue", second, "--queue", first, "--version-memory", "0")
@@ -228,8 +231,8 @@ func TestQueueFlags(t *testing.T) {
 	}
 }
 
-// TestQueueNamesAreReused checks that names of deleted queues are free unless a flag forbids it,
-// and that the help says so.
+// TestQueueNamesAreReused checks that a queue can be created again after it was deleted, unless a
+// flag forbids that. The help describes the flag.
 func TestQueueNamesAreReused(t *testing.T) {
 	for _, keep := range []bool{true, false} {
 		o := emulator.Options{DatastoreAddr: ":0", TasksAddr: ":0", KeysAddr: ":0"}
@@ -264,9 +267,9 @@ func TestLoopbackUnlessTold(t *testing.T) {
 	}
 }
 
-// TestDashboard starts the command with the dashboard, and counts entities by its form. A request
-// under another name of the address is refused, and so is a flag with an address that others can
-// reach.
+// TestDashboard starts the emulator with the dashboard, and starts a job that counts entities, by
+// the dashboard's form. The dashboard refuses requests to another host name, and the command
+// refuses to serve it at an address that other machines can reach.
 func TestDashboard(t *testing.T) {
 	s := startServer(t, "--dashboard=127.0.0.1:0")
 	for name, value := range s.env {

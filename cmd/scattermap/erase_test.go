@@ -11,7 +11,8 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// TestStartErase starts an erasure, which needs no kind. The command asks first.
+// TestStartErase starts a job that erases a namespace, for which the command needs no kind. The
+// command asks for a confirmation.
 func TestStartErase(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -44,7 +45,8 @@ func TestStartErase(t *testing.T) {
 	}
 }
 
-// TestRetentionFlag reads valid and invalid retentions.
+// TestRetentionFlag parses valid and invalid values of the flag for the time that a job's records
+// are kept.
 func TestRetentionFlag(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"8d": mapper.MinRetain, "30d": 30 * 24 * time.Hour, "240h": 240 * time.Hour, "always": mapper.RetainAlways,

@@ -57,7 +57,7 @@ func newFailures() *cobra.Command {
 	return c
 }
 
-// causes prints the causes of a job's failures.
+// causes prints the failures of a job in groups with the same cause.
 func causes(c *cobra.Command, s *service, id string, format *output) error {
 	var answer struct{ Causes []mapper.FailureCause }
 	if err := s.call(c.Context(), http.MethodGet, id+"/causes", nil, nil, &answer); err != nil {

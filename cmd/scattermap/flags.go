@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// naming returns an error whose text consists of the parts. Every second part is the name of a
-// setting in JSON, which inFlags can replace by a flag.
+// naming returns an error whose text is the concatenation of the parts. Every second part is the
+// name of a setting in JSON, which inFlags can replace by the name of a flag.
 func naming(parts []string) error {
 	args := make([]any, len(parts))
 	for i, p := range parts {
@@ -29,9 +29,10 @@ func naming(parts []string) error {
 // dots or underscores. A name of one word is not matched, because a user's text may look like that.
 var jsonName = regexp.MustCompile(`"[a-z]+(?:[._][a-z]+)+"`)
 
-// partsOf returns an error with the text of an answer, in which inFlags can replace settings'
-// names. It finds the names by their form, because older services do not mark them. After "params:"
-// come the names of the mapper's parameters, which stay.
+// partsOf returns an error with the text of the jobs API's answer. It marks the names of settings,
+// so that inFlags can replace them by flags. It finds the names by their form, because older
+// services do not mark them. It leaves the text after "params:" unchanged, because that has the
+// names of the mapper's own parameters.
 func partsOf(text string) error {
 	var parts []string
 	from := 0
@@ -44,7 +45,8 @@ func partsOf(text string) error {
 }
 
 // inFlags returns an error that names settings by their flags: page_size becomes --page-size, and
-// rate.entities becomes --rate. The command c has the flags; the screen passes nil.
+// rate.entities becomes --rate. The flags are looked up in the command c, which is nil if there is
+// no command line.
 func inFlags(c *cobra.Command, err error) error {
 	if err == nil {
 		return nil
@@ -52,15 +54,15 @@ func inFlags(c *cobra.Command, err error) error {
 	return worded{err, operator.Say(err, func(name string) string { return flagOf(c, name) })}
 }
 
-// called has the flag of each setting whose flag has another name, by the setting's name in JSON.
+// called has the texts for settings without a flag of the same name, by the setting's name in JSON.
 var called = map[string]string{
 	"-1": "always", "filters": "--filter", "start": "--filter", "end": "--filter", "ancestor": "--filter",
 	"entities": "the rate", "move": `"scattermap move"`, "retry": `"scattermap retry"`,
 	"failures": `"scattermap failures"`, "params.files": `"files" in --params`,
 }
 
-// flagOf returns the flag for a setting's name in JSON. For "rate.ramp" it tries the flag of both
-// words, then that with the last word, then that with the first.
+// flagOf returns the flag for a setting's name in JSON. For "rate.ramp" it tries the flags
+// --rate-ramp, --ramp and --rate, in this order.
 func flagOf(c *cobra.Command, name string) string {
 	has := func(flag string) bool { return c != nil && c.Flags().Lookup(flag) != nil }
 	if text := called[name]; text != "" && !has(name) {
@@ -75,7 +77,7 @@ func flagOf(c *cobra.Command, name string) string {
 	return operator.Elsewhere(name)
 }
 
-// A worded is an error with another text.
+// A worded replaces the text of the error that it wraps.
 type worded struct {
 	error
 
@@ -85,8 +87,9 @@ type worded struct {
 func (w worded) Error() string { return w.text }
 func (w worded) Unwrap() error { return w.error }
 
-// A given is the value of a flag that may be given once. It refuses texts that would have the
-// effect of no flag at all: a script's variable that is not set must not widen what a command does.
+// A given wraps the value of a flag, and returns an error if the flag is given twice. It also
+// refuses empty and zero values that have the same effect as no flag. Otherwise a script's unset
+// variable could make a command change more than intended.
 type given struct {
 	pflag.Value
 
@@ -97,15 +100,15 @@ type given struct {
 
 var (
 	mayBeEmpty = []string{"namespace", "database", "reason"}
-	// mayReplace lists the flags that may be given twice. An alias in the user's shell may have one
-	// of them, and the user then gives another value.
+	// mayReplace lists the flags that may be given twice; the last value counts. An alias in the
+	// user's shell may contain one of these flags, and the user may then add another value.
 	mayReplace = []string{"service", "token-command", "straight", "target", "task-account", "project", "database",
 		"output", "reason"}
 	mayNotBeZero = []string{"page-size", "expected-workers", "concurrency", "failure-limit", "per-entity"}
 )
 
-// guardFlags makes every flag of a command and of its subcommands a given. It leaves out switches,
-// and flags that may be repeated.
+// guardFlags wraps the values of all flags of a command and its subcommands in a given. It leaves
+// out boolean flags, and flags that may be repeated.
 func guardFlags(c *cobra.Command) {
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		if _, several := f.Value.(pflag.SliceValue); !several && f.Value.Type() != "bool" {

@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestFlagsOfScripts checks flags as scripts give them. A variable that is not set makes a flag empty,
-// and a loop may repeat a flag: neither may make a command work on more, or on other things.
+// TestFlagsOfScripts checks mistakes that are typical of scripts: an unset variable makes a flag
+// empty, and a loop repeats a flag. The command must return an error, and not work on more or on
+// other things.
 func TestFlagsOfScripts(t *testing.T) {
 	newService(t, 10)
 	const start = "start add-credit --kind Account --params {\"Amount\":1} "
@@ -51,7 +52,7 @@ func TestFlagsOfScripts(t *testing.T) {
 	}
 }
 
-// TestStartsInOneSecond checks that two starts without an ID are two jobs.
+// TestStartsInOneSecond starts two jobs without an ID within a second. They must get different IDs.
 func TestStartsInOneSecond(t *testing.T) {
 	newService(t, 10)
 	for range 2 {

@@ -15,8 +15,9 @@ import (
 
 var writeGolden = flag.Bool("golden", false, "write what TestGolden gets into testdata")
 
-// goldens are commands on a job with failures, a dry run of it and an undo. Their answers with -o
-// json are the definition of docs/jobs-api.schema.json.
+// goldens are the commands whose outputs TestGolden compares with files in testdata. They work on a
+// job with failures, a dry run of it and an undo. The field definition names the definition in
+// docs/jobs-api.schema.json that describes the output with -o json.
 var goldens = []struct{ line, definition string }{
 	{"jobs", "jobs"},
 	{"jobs --state failed", "jobs"},
@@ -45,7 +46,7 @@ var goldens = []struct{ line, definition string }{
 	{"top", ""},
 }
 
-// wrong are mistakes. Each command for a job answers them with the same sentence.
+// wrong are wrong arguments for commands on one job. All these commands must print the same error.
 var wrong = []struct{ name, args, env string }{
 	{"no such job", "nowhere", ""},
 	{"no ID", "'a job'", ""},
@@ -58,7 +59,8 @@ var wrong = []struct{ name, args, env string }{
 	{"no URL", "tried --service nowhere", ""},
 }
 
-// mistakes are mistakes in other commands, and in the other arguments of commands for a job.
+// mistakes are command lines that fail: wrong arguments of commands without a job, and the other
+// arguments of commands on a job.
 var mistakes = []struct{ name, line, env string }{
 	{"no mapper", "plan", ""},
 	{"an unknown mapper", "plan nope --kind Account", ""},
@@ -124,7 +126,8 @@ var mistakes = []struct{ name, line, env string }{
 	{"another format", "splits --kind Account -o xml", ""},
 }
 
-// varying are the parts of outputs that differ from run to run, with replacements.
+// varying matches the parts of outputs that differ from run to run, and has the texts that replace
+// them.
 var varying = []struct {
 	what *regexp.Regexp
 	as   string
@@ -144,7 +147,8 @@ var varying = []struct {
 	{regexp.MustCompile(`(?m)(Open ranges:|Remaining:|Total:|Progress:|Time left:|Depth:)( +).*`), "${1}${2}N"},
 	{regexp.MustCompile(`(held: [a-z, ]*?), (about )?[\d,]+ entities processed( and about [\d,]+ left)?( \([^)]*\))?`),
 		"$1, N entities processed"},
-	{regexp.MustCompile(`(?m)(^undo-held: .*\n)+`), "undo-held: ...\n"}, // as often as the machine is slow
+	// the number of lines depends on the machine's speed
+	{regexp.MustCompile(`(?m)(^undo-held: .*\n)+`), "undo-held: ...\n"},
 	{regexp.MustCompile(`(held: running), [a-z]+( limited)?,`), "$1, PHASE,"},
 	{regexp.MustCompile(`(State: +running), .*`), "$1, PHASE"},
 	{regexp.MustCompile(`-\d{8}-\d{6}-[a-z2-7]{5}`), "-DATE-TIME"},
@@ -152,14 +156,14 @@ var varying = []struct {
 	{regexp.MustCompile(`"(Balance)": \d+`), `"$1": N`},
 }
 
-// narrowed returns a list of jobs without the parts that depend on the running job. These are its
-// row and the widths of the columns.
+// narrowed returns the output of the command list without the parts that depend on how far the
+// running job is: its row, and the widths of the columns.
 func narrowed(list string) string {
 	list = regexp.MustCompile(`(?m)^held .*`).ReplaceAllString(list, "held  ...")
 	return regexp.MustCompile(` {2,}`).ReplaceAllString(list, "  ")
 }
 
-// normal returns an output without the parts that differ from run to run.
+// normal replaces the parts of an output that differ from run to run by fixed texts.
 func normal(text string) string {
 	for _, v := range varying {
 		text = v.what.ReplaceAllString(text, v.as)
@@ -251,7 +255,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// checkAlike checks that all commands for a job of a service answer mistakes as describe does.
+// checkAlike runs the commands on one job with the arguments in wrong. All commands must print the
+// same error as the command describe.
 func checkAlike(t *testing.T, with func(env string, do func())) {
 	t.Helper()
 	n := 0
@@ -290,7 +295,8 @@ func checkWidth(t *testing.T, line, out string) {
 	}
 }
 
-// difference returns the lines between the common lines at the start and the end of two texts.
+// difference returns the lines in which two texts differ: those between their common first lines
+// and their common last lines.
 func difference(want, got string) string {
 	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for len(w) > 0 && len(g) > 0 && w[0] == g[0] {

@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// jobCommands returns the commands for the jobs of a service.
+// jobCommands returns the commands that list, show and control the jobs of a service.
 func jobCommands() []*cobra.Command {
 	all := []*cobra.Command{newJobs(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(), newRate(),
 		newBudget(),
@@ -52,7 +52,8 @@ func jobCommands() []*cobra.Command {
 	return all
 }
 
-// newVerb returns a command that changes a job and then prints its status.
+// newVerb returns a command that posts the action name to a job, such as pause, and then prints the
+// job's status.
 func newVerb(name, short, long string) *cobra.Command {
 	var s service
 	var yes, watch bool
@@ -109,7 +110,7 @@ func confirm(c *cobra.Command, question string) error {
 }
 
 // ask asks the user whether to change a job. It returns an error if the answer is not yes. The
-// question is a format with the job's ID and state.
+// question is a format string for fmt.Sprintf: its arguments are the job's ID and state.
 func ask(c *cobra.Command, s *service, id, question string) error {
 	job := new(mapper.Status)
 	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, job); err != nil {
@@ -118,7 +119,7 @@ func ask(c *cobra.Command, s *service, id, question string) error {
 	return confirm(c, fmt.Sprintf(question, job.ID, operator.Standing(job.State, job.Phase)))
 }
 
-// show prints the status of a job.
+// show prints the status of a job, in the chosen format.
 func show(c *cobra.Command, format *output, job *mapper.Status) error {
 	if *format != table {
 		return format.write(c.OutOrStdout(), job)
@@ -127,14 +128,14 @@ func show(c *cobra.Command, format *output, job *mapper.Status) error {
 	return err
 }
 
-// summary returns a line with a job's state and its numbers.
+// summary returns one line with a job's state and numbers.
 func summary(job *mapper.Status) string {
 	about := ""
 	if job.Estimated {
 		about = "about "
 	}
 	done := operator.Counted(job.Processed, "entity", "entities") + " processed"
-	if operator.Undoes(job) { // its entities are pages
+	if operator.Undoes(job) { // an undo processes pages of the job that it undoes, not entities
 		done = operator.Counted(job.Processed, "page", "pages") + " looked at"
 	}
 	text := fmt.Sprintf("%s: %s, %s%s", job.ID, operator.Standing(job.State, job.Phase), about, done)
@@ -156,8 +157,8 @@ func summary(job *mapper.Status) string {
 	return text
 }
 
-// list reads the pages of a list from the service, one after the other, and passes each page's
-// items to add. It stops when add returns false. The items have the given name in an answer.
+// list reads a list of the jobs API, page by page, and passes the items of each page to add. It
+// stops when add returns false. The field called name in an answer has the items.
 func list[T any](ctx context.Context, s *service, path, name string, parameters url.Values, add func([]T) bool) error {
 	if parameters == nil {
 		parameters = make(url.Values)
@@ -198,7 +199,7 @@ failures", failed and aborted. The first 20 jobs that have not ended also have a
 	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`")
 	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{string(mapper.StateRunning),
 		string(mapper.StatePaused), string(mapper.StateSucceeded), string(mapper.StateSucceededWithFailures),
-		string(mapper.StateFailed), string(mapper.StateAborted)}, cobra.ShellCompDirectiveNoFileComp)) // it is defined
+		string(mapper.StateFailed), string(mapper.StateAborted)}, cobra.ShellCompDirectiveNoFileComp))
 	c.Flags().StringVar(&name, "mapper", "", "only jobs of this `mapper`")
 	c.Flags().BoolVar(&all, "all", false, "list all jobs")
 	c.Flags().BoolVar(&allQueues, "all-queues", false,
@@ -280,7 +281,8 @@ func newDescribe() *cobra.Command {
 func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	about := map[bool]string{true: "about "}[job.Estimated]
 	lines := [][]string{{"Job:", operator.Line(job.ID, 100)}, {"Mapper:", operator.Line(job.Mapper, 120)}}
-	if id := operator.UndoneJob(job); id != "" { // its query and parameters name records of that job
+	// the query and the parameters of an undo only name records of the job that it undoes
+	if id := operator.UndoneJob(job); id != "" {
 		lines = append(lines, []string{"Query:", "the pages of job " + operator.Line(id, 100)})
 	} else {
 		query, err := json.Marshal(job.Query)
@@ -315,7 +317,8 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	if strings.HasPrefix(job.Mapper, "rehearsal:") {
 		written = "%s%s entities, %s of them would be written"
 	}
-	if operator.Undoes(job) { // its entities are pages, and what it costs depends on theirs
+	// an undo processes pages of the job that it undoes, and the cost depends on their entities
+	if operator.Undoes(job) {
 		add("Processed:", fmt.Sprintf("%s%s: %s", about, operator.Counted(job.Processed, "page", "pages"),
 			operator.Undone(job)))
 	} else {

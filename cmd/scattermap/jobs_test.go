@@ -39,7 +39,8 @@ type account struct{ Balance int64 }
 
 type credit struct{ Amount int64 }
 
-// broken makes one account in ten fail, with an error that a terminal would act on.
+// broken makes the function of the job fail on one account in ten. The error's text contains an
+// escape sequence, which commands must not print.
 var broken atomic.Bool
 
 var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.Entity[account], p credit) error {
@@ -52,7 +53,8 @@ var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 	return nil
 })
 
-// newService returns the URL of a service with n accounts. It accepts callers with a token.
+// newService starts a service with n accounts, and returns its URL. The service accepts requests
+// with certain tokens.
 func newService(t *testing.T, n int, more ...mapper.AnyMapper) string {
 	t.Helper()
 	server := httptest.NewServer(newAPI(t, n, func(r *http.Request) (string, error) {
@@ -67,12 +69,12 @@ func newService(t *testing.T, n int, more ...mapper.AnyMapper) string {
 	t.Cleanup(server.Close)
 	t.Setenv("SCATTERMAP_SERVICE", server.URL)
 	t.Setenv("SCATTERMAP_TOKEN", "good")
-	t.Setenv("XDG_CONFIG_HOME", t.TempDir()) // nobody has logged in
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir()) // the test's user has not logged in
 	return server.URL
 }
 
-// newAPI returns the jobs API of a service with n accounts. The function allow decides which
-// requests it accepts.
+// newAPI returns the jobs API of a service with n accounts. It accepts the requests for which allow
+// returns no error.
 func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more ...mapper.AnyMapper) http.Handler {
 	t.Helper()
 	var handler http.Handler
@@ -116,7 +118,7 @@ func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := slog.New(slog.DiscardHandler) // deliveries go on when the test is over
+	log := slog.New(slog.DiscardHandler) // deliveries may still run and log after the test has ended
 	mappers := slices.Concat(more, prebuilt.Mappers(), entities.Mappers())
 	if !slices.ContainsFunc(more, func(m mapper.AnyMapper) bool { return m.Name() == addCredit.Name() }) {
 		mappers = append(mappers, addCredit)
@@ -133,8 +135,8 @@ func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more
 	return api
 }
 
-// command runs a command line, with the typed text as its input. It returns the outputs and the
-// exit code.
+// command runs a command line in this process. The text typed is its standard input. It returns the
+// outputs and the exit code.
 func command(t *testing.T, typed string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs strings.Builder
@@ -330,7 +332,7 @@ func TestNoService(t *testing.T) {
 		"start m --kind K --filter '__key__ > KEY(K, 1)'": `of keys there are __key__ >=`,
 		"jobs -o xml":              "table, json or yaml",
 		"jobs --sate running":      "--sate",
-		"jbos":                     "jobs", // did you mean this?
+		"jbos":                     "jobs", // expects the hint "did you mean this?"
 		"clean-up j --expire soon": "--expire",
 	} {
 		if _, errs, code := command(t, "", words(line)...); code != exitUsage || !strings.Contains(errs, want) {
@@ -373,7 +375,7 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	var shown bytes.Buffer
-	_, _ = io.Copy(&shown, terminal) // it ends with an error, as the terminal closes
+	_, _ = io.Copy(&shown, terminal) // ends with an error when the terminal closes
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v: %s", err, shown.String())
 	}
@@ -413,7 +415,9 @@ func TestCompletion(t *testing.T) {
 	newService(t, 10)
 	command(t, "", words("start count --kind Account --id spring-credit --watch")...)
 	const line = "scattermap describe sp"
-	for shell, with := range map[string][3]string{ // before the script; after it, to ask for a completion
+	// for each shell: its flags, the code before the path of the completion script, and the code
+	// that asks for a completion
+	for shell, with := range map[string][3]string{
 		"bash": {"--norc", "source ", `
 			_get_comp_words_by_ref() { cur=sp; prev=describe; words=("${COMP_WORDS[@]}"); cword=2; }
 			COMP_WORDS=(` + line + `) COMP_CWORD=2 COMP_LINE="` + line + `" COMP_POINT=22 COMP_TYPE=9

@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
-// newLogin returns the command that logs in to a service: it stores how later commands get tokens.
+// newLogin returns the command login. It stores how later commands get tokens for a service.
 func newLogin() *cobra.Command {
 	var s service
 	var impersonate string
@@ -76,7 +76,8 @@ current service again, and prints its URL.`,
 		if _, ok := page["jobs"]; !ok {
 			return fmt.Errorf("%s is not a service of scattermap: its answer lists no jobs", s.address)
 		}
-		if all, err = readLogins(); err != nil { // another command may have changed it while gcloud ran
+		// read again: another command may have changed the file while gcloud ran
+		if all, err = readLogins(); err != nil {
 			return err
 		}
 		all.Current = nameOf(base)
@@ -94,7 +95,8 @@ current service again, and prints its URL.`,
 	return c
 }
 
-// says returns a line that names the service and the account of a token.
+// says returns the text that login prints: the service's address, the account of the token, and
+// when the token expires.
 func says(address, token string) string {
 	if token == "" {
 		return fmt.Sprintf("Commands go to %s, which is on this machine and takes no token.", address)
@@ -156,7 +158,7 @@ expires, within an hour.`,
 	}
 }
 
-// way returns l, or an empty login for nil.
+// way returns l, or an empty login if l is nil.
 func (l *login) way() *login {
 	if l == nil {
 		return &login{}

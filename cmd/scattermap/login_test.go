@@ -25,18 +25,18 @@ import (
 const (
 	person = "ann@example.com"
 	robot  = "team@test.iam.gserviceaccount.com"
-	remote = "https://credit.test" // a service on another machine
+	remote = "https://credit.test" // a service that is not on this machine
 )
 
-// A gcloud replaces gcloud. It prints the token for a line of arguments, and fails for any other
-// line.
+// A gcloud is a program that tests run in place of gcloud. For each line of arguments that a test
+// has set, it prints a token. It fails for any other line.
 type gcloud struct {
 	t   *testing.T
 	dir string
 }
 
-// newGcloud makes the stand-in the only program on the path. Logins are stored in a folder of the
-// test.
+// newGcloud creates the program, and makes it the only one on $PATH. Commands store logins in a
+// folder of the test.
 func newGcloud(t *testing.T) gcloud {
 	t.Helper()
 	if runtime.GOOS == "windows" {
@@ -52,23 +52,23 @@ func newGcloud(t *testing.T) gcloud {
 	}
 	t.Setenv("PATH", g.dir)
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
-	t.Setenv("HOME", t.TempDir()) // macOS stores logins below it
+	t.Setenv("HOME", t.TempDir()) // on macOS, logins are stored below $HOME
 	t.Setenv("SCATTERMAP_SERVICE", "")
 	t.Setenv("SCATTERMAP_TOKEN", "")
 	return g
 }
 
-// prints makes the stand-in print a token for a line of arguments.
+// prints makes the program print a token when it is called with a line of arguments.
 func (g gcloud) prints(token string, arguments ...string) {
 	g.t.Helper()
 	path := filepath.Join(g.dir, strings.Join(append([]string{"auth print-identity-token"}, arguments...), " "))
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700),
 		os.WriteFile(path, []byte(token+"\n"), 0o600)); err != nil {
-		g.t.Fatal(err) // a URL's slashes make folders
+		g.t.Fatal(err) // the slashes of a URL in the arguments make folders
 	}
 }
 
-// calls returns how often gcloud was called.
+// calls returns how often the program was called.
 func (g gcloud) calls() int {
 	text, err := os.ReadFile(filepath.Join(g.dir, "calls"))
 	if err != nil && !os.IsNotExist(err) {
@@ -77,7 +77,7 @@ func (g gcloud) calls() int {
 	return strings.Count(string(text), "\n")
 }
 
-// serveRemote makes a handler answer requests to credit.test, over TLS.
+// serveRemote lets the handler answer the test's requests to https://credit.test.
 func serveRemote(t *testing.T, handler http.Handler) {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)
@@ -85,7 +85,7 @@ func serveRemote(t *testing.T, handler http.Handler) {
 	old := http.DefaultTransport
 	t.Cleanup(func() { http.DefaultTransport = old })
 	transport := server.Client().Transport.(*http.Transport).Clone()
-	transport.TLSClientConfig.ServerName = "example.com" // as httptest's certificate names it
+	transport.TLSClientConfig.ServerName = "example.com" // the name in httptest's certificate
 	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if strings.HasPrefix(address, "credit.test:") {
 			address = server.Listener.Addr().String()
@@ -95,8 +95,9 @@ func serveRemote(t *testing.T, handler http.Handler) {
 	http.DefaultTransport = transport
 }
 
-// cloudRun returns a handler that checks requests as Cloud Run does. It refuses callers with pages
-// of its own, and passes other requests on without the signature of their token.
+// cloudRun returns a handler that checks tokens as Cloud Run does. It answers requests that it
+// refuses with HTML pages of its own. It passes other requests on to next, without the signature of
+// their token.
 func cloudRun(invokers string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -155,8 +156,8 @@ func TestLoginPerson(t *testing.T) {
 		t.Errorf("the file of the tokens: %v, %v", info.Mode(), err)
 	}
 
-	// A kept token that has expired is not sent; neither is one that the service does not take any
-	// more sent twice.
+	// The command does not send a stored token that has expired. It does not send a token again
+	// that the service has refused.
 	for _, c := range []struct{ audience, age string }{{claims.Gcloud, "expired"}, {"https://other.test", "fresh"}} {
 		kept, err := readLogins()
 		if err != nil {
@@ -204,7 +205,7 @@ func TestLoginAccount(t *testing.T) {
 	g.prints(google.Token(person, claims.Gcloud, nil))
 	expect(t, "login "+remote, exitError, "refuses the token of \"gcloud auth print-identity-token\"",
 		"scattermap login "+remote+" --impersonate ACCOUNT")
-	expect(t, "jobs", exitUsage, "scattermap login URL") // the login was not stored
+	expect(t, "jobs", exitUsage, "scattermap login URL") // the service has refused this login, so it was not stored
 	expect(t, "login "+remote+" --impersonate team", exitUsage, `"team"`)
 	expect(t, "login "+remote+" --impersonate "+robot, exitError, "roles/iam.serviceAccountTokenCreator on "+robot)
 	impersonating := []string{"--impersonate-service-account=" + robot, "--audiences=" + remote, "--include-email"}
@@ -212,7 +213,7 @@ func TestLoginAccount(t *testing.T) {
 	expect(t, "login "+remote+" --impersonate "+robot, 0, "as "+robot)
 	expect(t, "start add-credit --kind Account --id spring --params {\"Amount\":1} -w", 0, "spring: succeeded, 20")
 	expect(t, "history spring", 0, robot)
-	expect(t, "login", 0, "as "+robot) // the same way
+	expect(t, "login", 0, "as "+robot) // login without a URL tries the stored login again
 
 	// gcloud's own account is a pipeline's service account.
 	g.prints(google.Token(robot, claims.Gcloud, nil))
@@ -240,8 +241,9 @@ func TestLoginAccount(t *testing.T) {
 	expect(t, "login "+remote, exitError, "https://cloud.google.com/sdk/docs/install")
 }
 
-// TestLoginBeside logs out, and in elsewhere, while another command waits for gcloud. The token
-// that the command stores does not undo that.
+// TestLoginBeside changes the stored logins while another command waits for gcloud: it logs out,
+// and logs in to another service. When the other command stores its token, it must keep these
+// changes.
 func TestLoginBeside(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
 	serveRemote(t, cloudRun(person, newAPI(t, 1, auth.Claimed)))
@@ -266,8 +268,8 @@ func TestLoginBeside(t *testing.T) {
 	}
 }
 
-// TestLoginElsewhere logs in to addresses that are no service: Identity-Aware Proxy's page, another
-// page, and this machine.
+// TestLoginElsewhere logs in to addresses without a service: a page of Identity-Aware Proxy,
+// another web page, and a port on this machine.
 func TestLoginElsewhere(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
 	g.prints(google.Token(person, claims.Gcloud, nil))
@@ -278,7 +280,7 @@ func TestLoginElsewhere(t *testing.T) {
 			http.Redirect(w, r, "https://accounts.google.com/o/oauth2/v2/auth", http.StatusFound)
 			return
 		}
-		_ = json.NewEncoder(w).Encode("hello") // the client reads it
+		_ = json.NewEncoder(w).Encode("hello") // an error would show in the client
 	}))
 	expect(t, "login "+remote, exitError, "is not a service of scattermap")
 	proxied = true

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// logins are the services to which the user has logged in, as a file stores them. The file has
-// tokens, so only its owner may read it.
+// logins are the content of the file that stores to which services the user has logged in. The file
+// has tokens, so only its owner may read it.
 type logins struct {
 	Current  string            `json:"current,omitempty"` // the service for commands that do not name one
 	Services map[string]*login `json:"services,omitempty"`
 }
 
-// A login says how to get tokens for a service. It also has the last token.
+// A login says how to get tokens for a service. It also stores the last token.
 type login struct {
 	// the service account whose tokens are sent; empty: the account of gcloud
 	Impersonate string `json:"impersonate,omitempty"`
@@ -38,7 +38,7 @@ func readLogins() (*logins, error) {
 	l := &logins{}
 	path, err := loginsFile()
 	if err != nil {
-		return l, nil // such as without $HOME: nobody has logged in
+		return l, nil // an error, such as without $HOME, means that nobody has logged in
 	}
 	text, err := os.ReadFile(path)
 	switch {
@@ -61,8 +61,8 @@ func readLogins() (*logins, error) {
 	return l, nil
 }
 
-// save replaces the file of logins in one step. So another command reads either the old file or the
-// new one, and no half of it.
+// save replaces the file of logins atomically, so that another command reads either the old or the
+// new content.
 func (l *logins) save() (err error) {
 	path, err := loginsFile()
 	if err != nil {
@@ -80,7 +80,7 @@ func (l *logins) save() (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "logins-*") // of mode 0600
+	f, err := os.CreateTemp(filepath.Dir(path), "logins-*") // CreateTemp gives the file the mode 0600
 	if err != nil {
 		return err
 	}
@@ -89,11 +89,11 @@ func (l *logins) save() (err error) {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // it was not renamed
+		_ = os.Remove(f.Name()) // fails if the file was renamed, which is the success
 	}
 	return err
 }
 
-// early is how long before its expiry a stored token is no longer sent, because it might expire on
-// the way.
+// early is the minimum time for which a stored token must still be valid. Otherwise commands get a
+// new one, because a token may expire before it arrives.
 const early = 2 * time.Minute

@@ -35,22 +35,23 @@ func main() {
 const (
 	exitError = 1
 	exitUsage = 2
-	exitJob   = 3 // exit code: the job that a command followed did not succeed, or has failures
+	exitJob   = 3 // the job that a command followed did not succeed, or has failures
 )
 
-// Kinds of errors: of a flag or argument (errUsage), and of the outcome of a job.
+// Errors that determine the exit code: errUsage is about a wrong flag or argument. The others are
+// about the outcome of the job that a command followed.
 var (
 	errUsage    = errors.New("wrong usage")
 	errJob      = errors.New("the job did not succeed")
 	errFailures = errors.New("the job left failures")
 )
 
-// A usage is an error of a flag or an argument.
+// A usage is an error about a wrong flag or argument.
 type usage struct{ error }
 
 func (usage) Is(target error) bool { return target == errUsage }
 
-// usageError marks an error as one of a flag or an argument.
+// usageError marks an error as one about a wrong flag or argument.
 func usageError(err error) error { return usage{err} }
 
 // codeOf returns the exit code of an error.
@@ -66,7 +67,7 @@ func codeOf(err error) int {
 	return exitError
 }
 
-// Groups of commands in the help.
+// IDs of the groups into which the help sorts commands.
 const (
 	jobsGroup     = "jobs"
 	databaseGroup = "database"
@@ -98,7 +99,7 @@ aborted or paused, or left failures.`,
 	return root
 }
 
-// run runs a command line.
+// run parses a command line, and runs its command.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	root := newRoot()
 	root.SetArgs(args)
@@ -110,14 +111,15 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	})
 	ran, err := root.ExecuteContextC(ctx)
 	err = inFlags(ran, err)
-	if err != nil && strings.HasPrefix(err.Error(), "unknown command") { // also what cobra says of an argument too many
+	// cobra also returns this error for one argument too many
+	if err != nil && strings.HasPrefix(err.Error(), "unknown command") {
 		return usageError(err)
 	}
 	return err
 }
 
-// nothing returns an error if a command has arguments. An argument after a flag whose value is
-// optional may be meant for that flag.
+// nothing is a cobra.PositionalArgs that refuses all arguments. If the argument may be meant as the
+// value of the flag before it, the error says how to write that.
 func nothing(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		var alone string
@@ -136,7 +138,7 @@ func nothing(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// oneJob returns an error unless a command has exactly one argument, the ID of a job.
+// oneJob is a cobra.PositionalArgs that requires exactly one argument, the ID of a job.
 func oneJob(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usageError(fmt.Errorf("%s: name one job; \"scattermap jobs\" lists them", c.Name()))

@@ -34,7 +34,7 @@ func outputFlag(flags *pflag.FlagSet) *output {
 	return &o
 }
 
-// String returns the format. With Set and Type it makes output the value of a flag.
+// String returns the format. With Set and Type it implements pflag.Value.
 func (o *output) String() string { return string(*o) }
 
 // Set sets the format. It returns an error for an unknown one.
@@ -47,7 +47,7 @@ func (o *output) Set(s string) error {
 	return fmt.Errorf("it has to be %s", allOutput)
 }
 
-// Type returns the name of the value's type in the help.
+// Type returns the name of the flag's value in the help.
 func (o *output) Type() string { return "format" }
 
 // write prints a value as JSON or YAML. Both have the names that the value has in JSON.
@@ -65,8 +65,8 @@ func (o *output) write(w io.Writer, v any) error {
 	return err
 }
 
-// escaped returns JSON in which characters are escaped that a terminal would act on or hide, as in
-// \u009b. encoding/json escapes only those below a blank.
+// escaped returns a JSON text in which characters are escaped that a terminal would interpret or
+// hide, such as \u009b. encoding/json escapes only the control characters below U+0020.
 func escaped(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -81,9 +81,10 @@ func escaped(text string) string {
 	return b.String()
 }
 
-// rows prints a table whose first line has the headings. On a terminal the table fits the width:
-// empty columns are left out, and wide ones are cut. The first column is cut last, because other
-// commands take its values as arguments. In a pipe nothing is cut.
+// rows prints a table. The first row has the headings. On a terminal, rows fits the table to the
+// width: it leaves out empty columns, and cuts off texts in wide ones. It cuts the first column
+// last, because users pass its values to other commands. If the output is no terminal, rows cuts
+// nothing.
 func rows(w io.Writer, all ...[]string) error {
 	most := widthOf(w)
 	widths := make([]int, len(all[0]))
@@ -116,7 +117,7 @@ func rows(w io.Writer, all ...[]string) error {
 // gap is the number of blanks between columns.
 const gap = 2
 
-// narrowest is the width below which fit does not narrow a column.
+// narrowest is the smallest width to which fit narrows a column.
 const narrowest = 8
 
 // fit reduces the widths of the widest columns until all columns together have at most most
@@ -139,7 +140,8 @@ func fit(widths []int, most int) {
 	}
 }
 
-// facts prints a line for each name with its value. On a terminal long values are wrapped.
+// facts prints names and values, each pair on a line of its own. On a terminal it wraps long
+// values.
 func facts(w io.Writer, all ...[]string) error {
 	first := 0
 	for _, row := range all {
@@ -164,7 +166,7 @@ func facts(w io.Writer, all ...[]string) error {
 	return nil
 }
 
-// wrapped breaks a text into lines of up to most characters, at blanks where it can.
+// wrapped breaks a text into lines of up to most characters, if possible at spaces.
 func wrapped(text string, most int) (lines []string) {
 	for rest := []rune(text); ; {
 		if len(rest) <= most {

@@ -16,14 +16,14 @@ import (
 
 var writePage = flag.Bool("write", false, "write what TestCommandLinePage gets into docs/command-line.md")
 
-// perJob are the flags that all commands for jobs have.
+// perJob returns the flags that all commands on a job have.
 func perJob() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	new(service).define(flags)
 	return flags
 }
 
-// shared are the flags that several commands have. The page describes them once.
+// shared returns the flags that several commands have. docs/command-line.md describes them once.
 func shared() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	outputFlag(flags)
@@ -33,16 +33,16 @@ func shared() *pflag.FlagSet {
 	return flags
 }
 
-// has reports whether a set has a flag with this meaning.
+// has reports whether flags has a flag with the same name and description as f.
 func has(flags *pflag.FlagSet, f *pflag.Flag) bool {
 	other := flags.Lookup(f.Name)
 	return other != nil && other.Usage == f.Usage
 }
 
-// code matches the parts of a help text that are code.
+// code matches the parts of a help text that the page shows as code: flags and variables.
 var code = regexp.MustCompile(`--[a-z]+(?:-[a-z]+)*|-o \w+|\$[A-Z_]+|__\w+__`)
 
-// flagList returns a list of the flags in a set that are not in the other sets.
+// flagList returns a Markdown list of the flags that none of the sets in but has.
 func flagList(flags *pflag.FlagSet, but ...*pflag.FlagSet) string {
 	var rows strings.Builder
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -98,7 +98,7 @@ func paragraphs(text string) string {
 	return regexp.MustCompile(`(?m) +$`).ReplaceAllString(b.String(), "")
 }
 
-// commandPage returns the part of docs/command-line.md that describes the commands.
+// commandPage returns the part of docs/command-line.md that is made from the commands' help texts.
 func commandPage(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString("\nA flag inside a command's usage is required; all others are optional. After the usage, \"with\" " +
@@ -133,7 +133,7 @@ func commandPage(root *cobra.Command) string {
 				b.WriteString(flagList(c.Flags(), but...))
 				continue
 			}
-			// The flags of the planned job are described once, as the flags of start.
+			// The page describes the flags of a job only once, with the command start.
 			job := pflag.NewFlagSet("", pflag.ContinueOnError)
 			new(jobFlags).define(job)
 			b.WriteString(flagList(c.Flags(), append(but, job)...))
@@ -149,10 +149,10 @@ func commandPage(root *cobra.Command) string {
 	return b.String()
 }
 
-// TestCommandLinePage compares docs/command-line.md with the commands and the variables that they
-// read.
+// TestCommandLinePage checks that docs/command-line.md describes all commands, flags and
+// environment variables.
 func TestCommandLinePage(t *testing.T) {
-	t.Setenv("SCATTERMAP_SERVICE", "") // the default of a flag
+	t.Setenv("SCATTERMAP_SERVICE", "") // it would change the default value of a flag
 	const path, begin, end = "../../docs/command-line.md", "<!-- commands -->\n", "\n<!-- end -->\n"
 	page, err := os.ReadFile(path)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 )
 
 // A pagesServer serves the dashboard of an emulator. The dashboard shows the jobs of all queues of
-// a project. It can start only jobs of the prebuilt mappers, in a queue of its own, because the
-// functions of other mappers are in the user's services.
+// a project. It can start only jobs of the prebuilt mappers, in a queue of its own, because other
+// mappers' functions exist only in the user's services.
 type pagesServer struct {
 	project, url string
 

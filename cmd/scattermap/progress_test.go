@@ -8,8 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestProgressText checks that printed bounds of a progress are rounded outwards, and that unknown
-// values are named.
+// TestProgressText checks the text of a progress whose bounds are known: they are rounded outwards.
+// Unknown values are called unknown.
 func TestProgressText(t *testing.T) {
 	for want, p := range map[string]mapper.Progress{
 		"50%; about 100 s": {FractionMin: .5, Fraction: .5, FractionMax: .5, TimeLeftMin: 99600 * time.Millisecond,

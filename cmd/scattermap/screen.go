@@ -14,13 +14,14 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A topJob is a job in the list of the command top.
+// A topJob is a job in the list that the command top shows.
 type topJob struct {
 	mapper.JobInfo
-	status *mapper.Status // the job's status; nil: the job has ended, or its status was not read
+	status *mapper.Status // nil if the job has ended, or its status was not read
 }
 
-// standing returns the job's state, and its phase if that is known and says more.
+// standing returns the text for a job's state. If the job's phase is known and more precise, it
+// returns the phase.
 func (j *topJob) standing() string {
 	if j.status == nil {
 		return string(j.State)
@@ -28,34 +29,36 @@ func (j *topJob) standing() string {
 	return operator.Standing(j.State, j.status.Phase)
 }
 
-// An act is a request that a key triggers in the command top.
+// An act is what a key of the command top triggers: an action on a job, such as a request to pause
+// it.
 type act struct {
-	verb string // the last part of the act's path in the jobs API; empty: no request is sent
+	verb string // the action's name in the jobs API; empty: no request is sent
 	job  string
 	rate mapper.Rate
 }
 
-// A screen has what the command top shows, and what the user has typed. It makes no calls.
+// A screen is the state of the command top: the data that it shows, and what the user has typed.
+// Its methods make no calls, so tests can run them without a service.
 type screen struct {
 	address       string
 	width, height int
 
 	jobs  []*topJob
 	at    time.Time // when the jobs were last read
-	err   error     // why the last read has failed; nil: it has not
-	lives bool      // whether to show only jobs that have not ended
+	err   error     // the error of the last read; nil: it succeeded
+	lives bool      // show only jobs that have not ended
 
 	chosen  string // the ID of the chosen job
-	first   int    // index of the first job on the screen, in the list
+	first   int    // index in the list of the first job that is visible
 	details bool   // whether to show the details of the chosen job
-	said    string // a text with the outcome of the last key that the user pressed
+	said    string // the outcome of the last key that the user pressed
 
-	asks  act    // the act that waits for a confirmation
+	asks  act    // the action that waits for the user's confirmation
 	rates string // the ID of the job whose rate the user types; empty: none
 	typed string
 }
 
-// take replaces the jobs by the ones that were loaded.
+// take replaces the jobs by newly loaded ones, or keeps them and shows the error.
 func (s *screen) take(m loadedMsg) {
 	if s.err = m.err; m.err != nil {
 		return
@@ -82,7 +85,7 @@ func (s *screen) listed() []*topJob {
 	return slices.DeleteFunc(slices.Clone(s.jobs), func(j *topJob) bool { return j.State.Ended() })
 }
 
-// job returns the chosen job, or nil.
+// job returns the job that the user has chosen, or nil.
 func (s *screen) job() *topJob {
 	for _, j := range s.listed() {
 		if j.ID == s.chosen {
@@ -92,8 +95,7 @@ func (s *screen) job() *topJob {
 	return nil
 }
 
-// move chooses a job further down in the list by a number of lines, or further up if by is
-// negative.
+// move moves the user's choice down in the list by a number of lines, or up if by is negative.
 func (s *screen) move(by int) {
 	all := s.listed()
 	if len(all) == 0 {
@@ -110,8 +112,8 @@ func (s *screen) move(by int) {
 // room returns how many jobs fit on the screen.
 func (s *screen) room() int { return max(1, s.height-6) }
 
-// verbs has the action that each key triggers. If it ends with "?", the screen asks for a
-// confirmation.
+// verbs has the name of the action that each key triggers. If the name ends with "?", the screen
+// first asks for a confirmation.
 var verbs = map[string]string{"p": "pause", "r": "resume", "a": "abort?", "t": "retry", "u": "undo?"}
 
 // press handles a key. It returns the act that the key starts, and whether the program quits.
@@ -175,7 +177,7 @@ func (s *screen) typeRate(key string) act {
 			return act{}
 		}
 		for _, j := range s.jobs {
-			if j.ID == does.job && j.status != nil { // the other limits stay
+			if j.ID == does.job && j.status != nil { // the rate's other limits stay unchanged
 				does.rate = j.status.Settings.Rate
 			}
 		}
@@ -284,7 +286,7 @@ func fitting(width int, jobs []*topJob) []column {
 	}
 }
 
-// cell returns a text, cut or padded to the width of the column.
+// cell returns a text, cut or padded to the column's width.
 func (c column) cell(text string) string {
 	text = operator.Line(text, c.width)
 	space := strings.Repeat(" ", max(0, c.width-lipgloss.Width(text)))
@@ -363,7 +365,7 @@ func (s *screen) list() []string {
 func (s *screen) detail(j *topJob) []string {
 	var b strings.Builder
 	if j.status != nil {
-		_ = describe(&b, j.status, time.Now()) // to memory
+		_ = describe(&b, j.status, time.Now()) // the error is ignored: the writer is in memory
 	} else {
 		_ = facts(&b, []string{"Job:", j.ID}, []string{"Mapper:", operator.Line(j.Mapper, 100)},
 			[]string{"State:", j.standing()}, []string{"Error:", operator.Line(j.Error, 500)},
@@ -372,8 +374,8 @@ func (s *screen) detail(j *topJob) []string {
 	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
 }
 
-// foot returns the last lines of the screen: a question or a remark on the chosen job, and the
-// keys.
+// foot returns the last lines of the screen: a question or message about the chosen job, and a list
+// of the keys.
 func (s *screen) foot() []string {
 	about := ""
 	switch job := s.job(); {

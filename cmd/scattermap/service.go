@@ -21,21 +21,21 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
-// A service calls the jobs API of a service, with the user's login.
+// A service is a client of the jobs API of one service, with the user's login.
 type service struct {
 	address      string
 	tokenCommand string
 	reason       string
 
-	way   *login // the login that the command login is trying; nil: the stored one counts
+	way   *login // the login that the command login tries; nil: use the stored one
 	mutex sync.Mutex
 	token string // the last token that was sent
-	from  string // a text that says where that token comes from
+	from  string // where that token comes from, for errors
 
-	straight straight // calls the API in this process, if the flags name a database and a queue
+	straight straight // if the flags name a database and a queue, requests go to a jobs API in this process
 }
 
-// define adds the flags that name a service.
+// define defines the flags that name a service and its tokens.
 func (s *service) define(flags *pflag.FlagSet) {
 	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the `URL` of the service, with any path "+
 		"before /jobs; by default $SCATTERMAP_SERVICE, or the service of \"scattermap login\"")
@@ -45,19 +45,19 @@ func (s *service) define(flags *pflag.FlagSet) {
 		"from \"scattermap login\", or else from \"gcloud auth print-identity-token\"")
 }
 
-// defineReason adds the flag --reason, for commands that change something.
+// defineReason defines the flag --reason, for commands that change a job.
 func (s *service) defineReason(flags *pflag.FlagSet) {
 	flags.StringVar(&s.reason, "reason", "", "the `reason`, for the job's history and the log")
 }
 
-// planPath is the path of plans in the jobs API, below the path of jobs.
+// planPath is the path of plans, relative to the path of jobs in the jobs API.
 const planPath = "plan"
 
 // callTime is the timeout of a request to the jobs API.
 const callTime = time.Minute
 
-// call makes a request to the jobs API, and decodes the answer into v. A nil body sends none, and a
-// nil v ignores the answer.
+// call sends a request to the jobs API, and decodes the answer into v. If body is nil, the request
+// has no body. If v is nil, the answer is ignored.
 func (s *service) call(ctx context.Context, method, path string, parameters url.Values, body, v any) error {
 	if err := checkPath(path); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 			return err
 		}
 	}
-	if method == http.MethodPost && path != planPath && s.reason != "" { // a plan changes nothing
+	if method == http.MethodPost && path != planPath && s.reason != "" { // a plan changes nothing, so it has no reason
 		if parameters == nil {
 			parameters = make(url.Values)
 		}
@@ -83,7 +83,8 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 	return s.callService(ctx, method, path, parameters, content, v)
 }
 
-// callStraight makes a request to the jobs API in this process.
+// callStraight makes a request to a jobs API in this process, which works on the database and queue
+// that the flags name.
 func (s *service) callStraight(
 	ctx context.Context, method, path string, parameters url.Values, content []byte, v any,
 ) error {
@@ -101,8 +102,8 @@ func (s *service) callStraight(
 	return json.Unmarshal(text, v)
 }
 
-// callService makes a request to the service's jobs API. If the service refuses a stored token, it
-// tries once more with a new one.
+// callService makes a request to the service's jobs API. If the service refuses a stored token,
+// callService gets a new token and tries once more.
 func (s *service) callService(
 	ctx context.Context, method, path string, parameters url.Values, content []byte, v any,
 ) error {
@@ -117,7 +118,8 @@ func (s *service) callService(
 		return err
 	}
 	code, text, err := s.send(ctx, method, to, content, sent.token)
-	if (code == http.StatusUnauthorized || code == http.StatusForbidden) && sent.kept { // its account may have changed
+	// the login's account may have changed since the token was stored
+	if (code == http.StatusUnauthorized || code == http.StatusForbidden) && sent.kept {
 		if sent, err = s.prove(ctx, base, true); err != nil {
 			return err
 		}
@@ -152,19 +154,19 @@ func (s *service) send(
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
-	// A redirection leads to a page where people log in.
+	// Do not follow a redirection: it leads to a page where people log in.
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	answer, err := client.Do(r)
 	if err != nil {
 		var failed *url.Error
-		if errors.As(err, &failed) { // its text has the URL, which follows
+		if errors.As(err, &failed) { // unwrap the error: its text contains the URL, which is added below
 			err = failed.Err
 		}
 		return 0, nil,
 			fmt.Errorf("the service at %s does not answer: %w; set its URL by --service or $SCATTERMAP_SERVICE",
 				s.address, err)
 	}
-	defer func() { _ = answer.Body.Close() }() // it was only read
+	defer func() { _ = answer.Body.Close() }() // the body was only read, so an error does not matter
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 64<<20))
 	if err != nil {
 		return 0, nil, fmt.Errorf("the connection to %s broke off: %w", s.address, err)
@@ -185,7 +187,7 @@ func checkPath(path string) error {
 		return nil // the list of jobs
 	}
 	for segment := range strings.SplitSeq(path, "/") {
-		if !names.JobID(segment) { // names of actions have the form of IDs, too
+		if !names.JobID(segment) { // names of actions are also valid IDs of jobs
 			return usageError(fmt.Errorf("%.110q is not the ID of a job (1 to 100 letters, digits, '-' and '_', "+
 				"and not __x__)", segment))
 		}
@@ -215,11 +217,11 @@ func (s *service) base() (*url.URL, error) {
 	return u, nil
 }
 
-// goPackage is the prefix of errors from package mapper. It tells nothing to the user of a command
-// line.
+// goPackage is the prefix of errors from package mapper. Errors are printed without it, because it
+// means nothing to users of a command line.
 const goPackage = "mapper: "
 
-// refusalOf returns the error in the text of an answer that is no success.
+// refusalOf returns the error in the body of an answer whose code is not a success.
 func refusalOf(text []byte) error {
 	var answer struct {
 		Error string   `json:"error"`
@@ -230,7 +232,7 @@ func refusalOf(text []byte) error {
 		return errors.New(operator.Line(said, 1000))
 	}
 	answer.Error = strings.TrimPrefix(answer.Error, goPackage)
-	if answer.Parts == nil { // an older service, or no setting is named
+	if answer.Parts == nil { // an older service does not send parts, and no service does if the error names no setting
 		return partsOf(operator.Line(answer.Error, 1000))
 	}
 	for i := range answer.Parts {
@@ -242,12 +244,12 @@ func refusalOf(text []byte) error {
 	return naming(answer.Parts)
 }
 
-// refusal returns the error in an answer that is no success, with advice for the user. The request
-// was sent with the given token.
+// refusal returns the error for an answer whose code is not a success, with advice for the user.
+// The argument sent is the token that the request had.
 func (s *service) refusal(code int, text []byte, sent proof) error {
 	refused := refusalOf(text)
 	said := refused.Error()
-	page := strings.HasPrefix(said, "<") // the answer is Cloud Run's, and not the service's
+	page := strings.HasPrefix(said, "<") // an answer in HTML is not the service's, but Cloud Run's
 	of, _ := claims.Of(sent.token)
 	switch code {
 	case http.StatusUnauthorized:

@@ -7,10 +7,10 @@ import (
 	"github.com/scattermap/scattermap/internal/setting/settingtest"
 )
 
-// TestErrorsNameFlags checks that errors name settings by their flags. Only settings without a flag
-// have names of Go or JSON.
+// TestErrorsNameFlags checks that errors call settings by their flags. Settings without a flag are
+// called by their names in Go or JSON.
 func TestErrorsNameFlags(t *testing.T) {
-	newService(t, 100) // at 1 a second, so that the first job does not end
+	newService(t, 100) // the rate is 1 entity a second, so that the first job still runs
 	if _, stderr, code := command(t, "", words("start add-credit --kind Account --params '{\"Amount\": 1}' --id one "+
 		"--rate 1 --expected-workers 10")...); code != 0 {
 		t.Fatal(stderr)
@@ -23,7 +23,7 @@ func TestErrorsNameFlags(t *testing.T) {
 		"start add-credit --kind Account --ramp --expected-workers 5000":  "--ramp begins",
 		"start add-credit --kind Account --budget-operations 1":           "--budget is",
 		"start add-credit --kind Account --queue nowhere":                 "nowhere",
-		"start add-credit --kind Account --allow-empty":                   "(--allow-overlap)", // another one runs
+		"start add-credit --kind Account --allow-empty":                   "(--allow-overlap)", // another job runs
 		"start add-credit --kind Nothing":                                 "set --allow-empty",
 		"start add-credit --kind __x__":                                   "--kind",
 		"start add-credit --kind ScattermapJob":                           "--kind",
@@ -61,8 +61,8 @@ func TestErrorsNameFlags(t *testing.T) {
 	}
 }
 
-// TestOlderService checks that errors of an older service, which does not mark the names of
-// settings, read like errors of a new one.
+// TestOlderService answers like an older service, which does not mark the names of settings in
+// errors. The errors must read like a current service's.
 func TestOlderService(t *testing.T) {
 	t.Parallel()
 	c := newStart()

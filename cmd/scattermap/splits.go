@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// newSplits returns the command that cuts a query into parts of about the same size, and prints
-// where the parts start.
+// newSplits returns the command splits. It cuts a query into parts of about the same size, and
+// prints where each part starts.
 func newSplits() *cobra.Command {
 	var db database
 	var q mapper.Query
@@ -124,7 +124,7 @@ func printSplits(w io.Writer, splits []mapper.Split, check bool) error {
 	return err
 }
 
-// begin returns the start of the i-th part as a text.
+// begin returns the start of the i-th part as a text. The query q selects this part.
 func begin(q mapper.Query, i int) string {
 	if i == 0 {
 		return "the beginning"
@@ -132,7 +132,7 @@ func begin(q mapper.Query, i int) string {
 	if q.ShardBy == "" {
 		return names.Path(q.Start)
 	}
-	from := q.Filters[0].Value // a part has no filters but its bounds, and the lower one comes first
+	from := q.Filters[0].Value // a part has no filters but its bounds, and the first one is the lower bound
 	switch from := from.(type) {
 	case string:
 		return fmt.Sprintf("%q", from)

@@ -80,7 +80,8 @@ func TestSplits(t *testing.T) {
 	}
 }
 
-// TestCompare compares ways to cut a kind with a few numeric IDs beside many names.
+// TestCompare compares the algorithms that cut a kind. The kind has a few keys with numeric IDs and
+// many with names.
 func TestCompare(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", ScatterOneIn: 4})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
@@ -132,7 +133,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// wantWays checks the JSON of a comparison, and that its text has the same notes.
+// wantWays checks the JSON output of "splits --compare", and that the text output has the same
+// notes.
 func wantWays(t *testing.T, encoded, text string) {
 	t.Helper()
 	var c mapper.SplitsComparison

@@ -22,8 +22,8 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// jobFlags are the flags for the query and the settings of a job, in commands that start or plan
-// one.
+// jobFlags are the flags with the query and the settings of a job. Commands that start or plan jobs
+// have them.
 type jobFlags struct {
 	query         mapper.Query
 	options       mapper.StartOptions
@@ -62,8 +62,7 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 		"start even if no entity has the kind or a filtered property")
 }
 
-// check sets the query according to the flags. If the argument kind is true, the query must have a
-// kind, and otherwise check returns an error.
+// check sets the query from the flags. If kind is true, a query without a kind is an error.
 func (f *jobFlags) check(kind bool) error {
 	if kind && f.query.Kind == "" {
 		return usageError(errors.New("--kind is empty: name the kind of the entities"))
@@ -83,8 +82,8 @@ func (f *jobFlags) check(kind bool) error {
 	return nil
 }
 
-// A retention is the value of a flag: a time of at least mapper.MinRetain, in the form that
-// parsePeriod reads, or "always".
+// A retention is the value of the flag that says how long a job's records are kept. It is a time of
+// at least mapper.MinRetain, in the form that parsePeriod reads, or "always".
 type retention time.Duration
 
 func (r *retention) Type() string { return "time" }
@@ -150,7 +149,7 @@ func (p *period) Set(text string) error {
 	return nil
 }
 
-// oneMapper returns an error unless a command has exactly one argument, the name of a mapper.
+// oneMapper is a cobra.PositionalArgs that requires exactly one argument, the name of a mapper.
 func oneMapper(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usageError(fmt.Errorf("%s: name one mapper, as in \"scattermap %s\"", c.Name(), c.Use))
@@ -230,7 +229,8 @@ rehearsals, which write nothing. Only erase needs no --kind.`,
 	return c
 }
 
-// erasing returns the question whether to erase a namespace, or the tenant that params name.
+// erasing returns the question that the command asks before a job erases a namespace, or the tenant
+// that params name.
 func erasing(namespace, params string) string {
 	if namespace == "" {
 		return fmt.Sprintf("Erase everything with %s, in all kinds and namespaces and in the records of all jobs?",
@@ -275,7 +275,8 @@ func checkParams(params string) error {
 	return nil
 }
 
-// plan requests the plan of a job from the service.
+// plan asks the service how many entities a job would process, how long it would take, and what it
+// would cost.
 func (f jobFlags) plan(c *cobra.Command, s *service, name, params string, each time.Duration) (*mapper.Estimate,
 	error) {
 	est := new(mapper.Estimate)

@@ -21,8 +21,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A straight runs the jobs API in this process, on the jobs' own database and queue. Commands use
-// it for jobs whose service they can't reach.
+// A straight runs the jobs API in this process, on a database and a queue that flags name. So
+// operators can control jobs whose service they can't reach.
 type straight struct {
 	db             database
 	queue          string
@@ -31,7 +31,7 @@ type straight struct {
 	handler http.Handler // the jobs API; nil before the first call
 }
 
-// define adds the flags that name the database and the queue.
+// define defines the flags that name the database and the queue.
 func (st *straight) define(flags *pflag.FlagSet) {
 	flags.StringVar(&st.queue, "straight", "",
 		"work without a service, on the database and the queue of this `name` (projects/P/locations/L/queues/Q)")
@@ -45,10 +45,12 @@ func (st *straight) define(flags *pflag.FlagSet) {
 		"with --straight, the service `account` whose tokens the tasks carry; by default none")
 }
 
-// taskless lists the actions that enqueue no task, although their requests are POSTs.
+// taskless lists the actions that create no task although they are POSTs. They do not need the URL
+// of the service that runs the tasks.
 var taskless = []string{"plan", "pause", "abort", "rate", "budget"}
 
-// open connects to the database and the queue, and makes the handler.
+// open connects to the database and the queue, and creates the handler of the jobs API. It gets the
+// first request's method and path.
 func (st *straight) open(ctx context.Context, method, path string) error {
 	target := st.target
 	if target == "" {
@@ -56,13 +58,13 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 			return usageError(errors.New("with --straight, this command creates tasks: set --target to the URL of " +
 				"the service's handler, such as https://credit-123.europe-west1.run.app/mapper/"))
 		}
-		target = "http://nowhere.invalid/" // the request creates no task
+		target = "http://nowhere.invalid/" // unused: the request creates no task
 	}
 	if st.handler != nil {
 		return nil
 	}
 	if parts := strings.Split(st.queue, "/"); len(parts) > 1 {
-		st.db.fallback = parts[1] // projects/PROJECT/...: tasks.NewQueue refuses other names
+		st.db.fallback = parts[1] // the name is projects/PROJECT/...: tasks.NewQueue refuses other names
 	}
 	client, err := st.db.open(ctx)
 	if err != nil {
@@ -77,7 +79,7 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	if err != nil {
 		return usageError(fmt.Errorf("--straight, --target: %w", err))
 	}
-	log := slog.New(slog.DiscardHandler) // the answer has the error
+	log := slog.New(slog.DiscardHandler) // not needed: the answer shows the error
 	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: prebuilt.Mappers(), Logger: log})
 	if err != nil {
 		return err
@@ -88,8 +90,8 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	return err
 }
 
-// A lastError is a slog.Handler that keeps only the last error. That is the cause of a failed
-// request. The jobs API hides it, but the user of the command line may see it.
+// A lastError is a slog.Handler that keeps only the last error. It is the cause of a failed
+// request. The jobs API hides this cause from callers, but here the caller is the operator.
 type lastError struct {
 	slog.Handler
 	text string
@@ -107,7 +109,7 @@ func (l *lastError) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// shown returns a handler that calls next, and adds the last error to the answer of a failed
+// shown returns a handler that calls next, and adds the last logged error to the answer of a failed
 // request.
 func (l *lastError) shown(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -117,7 +119,7 @@ func (l *lastError) shown(next http.Handler) http.Handler {
 			a.body.WriteString(l.text)
 		}
 		w.WriteHeader(a.code)
-		_, _ = w.Write(a.body.Bytes()) // to memory
+		_, _ = w.Write(a.body.Bytes()) // the writer is in memory
 	})
 }
 
@@ -132,7 +134,8 @@ func (a *answered) Header() http.Header         { return a.header }
 func (a *answered) WriteHeader(code int)        { a.code = code }
 func (a *answered) Write(b []byte) (int, error) { return a.body.Write(b) }
 
-// call passes a request to the handler. It returns the status code and the body of the answer.
+// call passes a request to the handler of the jobs API, and returns the status code and the body of
+// the answer.
 func (st *straight) call(
 	ctx context.Context, method, path string, parameters url.Values, body io.Reader,
 ) (code int, text []byte, err error) {

@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestStraight controls jobs without a service's jobs API, directly on the database and the queue.
-// The service runs the tasks.
+// TestStraight controls jobs on their database and queue directly, with the flag --straight,
+// without a request to the service. The service still runs the tasks.
 func TestStraight(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
@@ -75,7 +75,7 @@ func TestStraight(t *testing.T) {
 			target, 0, "set: succeeded, 3 entities"},
 		{"undo set --yes --watch" + target, 0, "3 entities restored"},
 		{"jobs" + straight, 0, "undo-set"},
-		{"jobs --straight " + name, 0, "undo-set"}, // the project of the queue
+		{"jobs --straight " + name, 0, "undo-set"}, // the project is the one in the queue's name
 		{"describe counted" + straight, 0, "Counter:      entities = 3"},
 		{"pause counted" + straight, exitError, "the job's state does not allow that"},
 		{"retry counted" + straight, exitUsage, "set --target"},

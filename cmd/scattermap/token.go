@@ -18,8 +18,8 @@ import (
 // A proof is the token that a request carries, and where it comes from.
 type proof struct {
 	token string
-	from  string // where the token comes from, in words that come after "the token" in an error
-	kept  bool   // whether an earlier call or command has got the token, so that the service may refuse it by now
+	from  string // where the token comes from, in words for an error: they come after "the token"
+	kept  bool   // whether it was stored by an earlier call or command, so that the service may refuse it by now
 }
 
 // onThisMachine reports whether a service is on this machine, where it needs no token.
@@ -28,8 +28,8 @@ func onThisMachine(base *url.URL) bool {
 	return base.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// prove returns the token for requests to a service, or none if the service is on this machine. If
-// anew is set, it ignores stored tokens.
+// prove returns the token for a request to a service, or no token if the service is on this
+// machine. If anew is set, it gets a new token even if one is stored.
 func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, error) {
 	token := strings.TrimSpace(os.Getenv("SCATTERMAP_TOKEN"))
 	switch {
@@ -53,7 +53,7 @@ func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, e
 		if err != nil {
 			return proof{}, err
 		}
-		way := s.way // scattermap login is trying this one
+		way := s.way // the login that the command login tries
 		if way == nil {
 			way = all.Services[nameOf(base)].way()
 			kept = all.Services[nameOf(base)] == way
@@ -96,10 +96,12 @@ func keep(base *url.URL, way *login) {
 	}
 }
 
-// gcloudToken gets a token for a service from gcloud. The token is of the service account
-// impersonate, or of gcloud's own account if that is empty.
+// gcloudToken gets a token for a service from gcloud. If impersonate is not empty, the token is for
+// that service account; otherwise it is for gcloud's own account. The result from says in words
+// where the token comes from.
 func gcloudToken(ctx context.Context, base *url.URL, impersonate string) (token, from string, err error) {
-	audience := (&url.URL{Scheme: base.Scheme, Host: base.Host}).String() // SERVICE_URL has no path
+	// without a path, as in the URL of a Cloud Run service
+	audience := (&url.URL{Scheme: base.Scheme, Host: base.Host}).String()
 	command := []string{"gcloud", "auth", "print-identity-token"}
 	if impersonate != "" {
 		command = append(command, "--impersonate-service-account="+impersonate, "--audiences="+audience,
@@ -108,7 +110,7 @@ func gcloudToken(ctx context.Context, base *url.URL, impersonate string) (token,
 	token, err = printed(ctx, command)
 	if of, _ := claims.Of(token); err == nil && impersonate == "" && of.Audience != audience &&
 		strings.HasSuffix(of.Email, "gserviceaccount.com") {
-		// For a service account, unlike for people, gcloud takes an audience.
+		// gcloud accepts an audience only for service accounts.
 		command = append(command, "--audiences="+audience)
 		token, err = printed(ctx, command)
 	}
@@ -126,7 +128,7 @@ func gcloudToken(ctx context.Context, base *url.URL, impersonate string) (token,
 	return token, " of \"" + strings.Join(command, " ") + "\"", nil
 }
 
-// printed runs a command, and returns its output.
+// printed runs a command, and returns what it prints.
 func printed(ctx context.Context, command []string) (string, error) {
 	out, err := exec.CommandContext(ctx, command[0], command[1:]...).Output()
 	if err != nil {

@@ -35,14 +35,14 @@ terminal.`,
 		m := &top{screen: screen{address: s.address, width: 80, height: 24}, service: &s, ctx: c.Context()}
 		first := m.load()
 		loaded, _ := first.(loadedMsg)
-		if loaded.err != nil { // show a wrong address or token before the screen changes
+		if loaded.err != nil { // print an error, such as a wrong address or token, before the screen is cleared
 			return loaded.err
 		}
 		m.take(loaded)
 		_, err := tea.NewProgram(m, tea.WithContext(c.Context()), tea.WithInput(c.InOrStdin()),
 			tea.WithOutput(out)).Run()
 		if err != nil && c.Context().Err() != nil {
-			return nil // the user has ended it
+			return nil // the user has pressed the key that quits
 		}
 		return err
 	}
@@ -55,28 +55,30 @@ const (
 	atOnce       = 4               // the number of statuses that are read at once
 )
 
-// A top is the program of the command top: the screen, and the service whose jobs it shows.
+// A top is the program of the command top, a tea.Model. It consists of the screen and the service
+// whose jobs the screen shows.
 type top struct {
 	screen
 	service *service
 	ctx     context.Context
 }
 
-// Messages that Update handles.
+// Messages for the method Update.
 type (
-	lookMsg   struct{} // lookMsg says that it is time to read the list.
+	lookMsg   struct{} // it is time to read the list of jobs
 	loadedMsg struct {
 		jobs []*topJob
 		at   time.Time
 		err  error
 	}
-	doneMsg struct { // an act has ended
+	doneMsg struct { // an action on a job has ended
 		said string
 		err  error
 	}
 )
 
-// Init starts the first read of the list, and waits for it.
+// Init returns the command that starts the regular reads of the list. The first one is after
+// topEvery.
 func (m *top) Init() tea.Cmd { return later }
 
 // later waits for topEvery, and then returns the message that starts the next read of the list.
@@ -85,7 +87,7 @@ func later() tea.Msg {
 	return lookMsg{}
 }
 
-// Update handles a message: a key, a new size, or the end of a call.
+// Update handles a message: a pressed key, a new size of the terminal, or the end of a call.
 func (m *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
@@ -99,7 +101,7 @@ func (m *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if m.said = msg.said; msg.err != nil {
 			m.said = inFlags(nil, msg.err).Error()
 		}
-		return m, func() tea.Msg { // an extra read, besides the regular ones
+		return m, func() tea.Msg { // one more read, in addition to the one every topEvery
 			loaded := m.load().(loadedMsg)
 			return freshMsg(loaded)
 		}
@@ -117,7 +119,8 @@ func (m *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// A freshMsg is a loadedMsg from an extra read. After it, Update does not start another read.
+// A freshMsg is the result of a read outside of the regular ones. Unlike after a loadedMsg, Update
+// does not schedule the next read.
 type freshMsg loadedMsg
 
 // View draws the screen.
@@ -139,7 +142,8 @@ func (m *top) load() tea.Msg {
 	return msg
 }
 
-// standings returns the jobs of a list, with the statuses of the first unfinished ones.
+// standings returns the jobs of a list. It reads the statuses of the first ones that have not
+// ended.
 func standings(ctx context.Context, s *service, infos []mapper.JobInfo) (all []*topJob) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
@@ -153,7 +157,7 @@ func standings(ctx context.Context, s *service, infos []mapper.JobInfo) (all []*
 		asked++
 		group.Go(func() error {
 			status := new(mapper.Status)
-			// the job may have been deleted
+			// an error is ignored: the job may have been deleted
 			if err := s.call(ctx, http.MethodGet, info.ID, nil, nil, status); err == nil {
 				job.status = status
 				job.State = status.State
@@ -161,11 +165,11 @@ func standings(ctx context.Context, s *service, infos []mapper.JobInfo) (all []*
 			return nil
 		})
 	}
-	_ = group.Wait() // its functions return no errors
+	_ = group.Wait() // the functions of the group return no errors
 	return all
 }
 
-// do sends the request of an act.
+// do sends the request that an act stands for.
 func (m *top) do(a act) doneMsg {
 	var body any
 	if a.verb == "rate" {

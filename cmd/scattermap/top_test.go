@@ -19,7 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A screenOf is a terminal to which a program writes. It keeps the whole output.
+// A screenOf is the user's side of a terminal in which a program runs. It keeps everything that the
+// program writes.
 type screenOf struct {
 	*os.File
 	mu    sync.Mutex
@@ -40,7 +41,7 @@ func (s *screenOf) read() {
 	}
 }
 
-// await waits until the terminal has shown something since the last call.
+// await waits until the program has written the text what, since the last call of await.
 func (s *screenOf) await(t *testing.T, what string) {
 	t.Helper()
 	for range 600 {
@@ -61,7 +62,7 @@ func (s *screenOf) await(t *testing.T, what string) {
 	t.Fatalf("the terminal does not show %q: %q", what, s.shown.String())
 }
 
-// TestTop controls a job from the screen of all jobs.
+// TestTop runs the command top on a terminal, and controls a job by its keys.
 func TestTop(t *testing.T) {
 	newService(t, 4000)
 	binary := program(t)
@@ -111,7 +112,7 @@ func TestTop(t *testing.T) {
 	job("slower", func(s *mapper.Status) bool { return s.Settings.Rate.EntitiesPerSecond == 50 })
 	press("\r")
 	terminal.await(t, "Parameters:")
-	press("\ran") // the screen asks, and the answer is no
+	press("\ran") // the screen asks for a confirmation, and the test types n
 	press("p")
 	state(mapper.StatePaused)
 	press("ay")
@@ -139,7 +140,7 @@ func TestTop(t *testing.T) {
 	if file, err = pty.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
-	shown, _ := io.ReadAll(file) // the error says that the terminal was closed
+	shown, _ := io.ReadAll(file) // the error says that the terminal is closed
 	failed := new(exec.ExitError)
 	if err := cmd.Wait(); !errors.As(err, &failed) || failed.ExitCode() != exitError ||
 		!strings.Contains(string(shown), "does not answer") || strings.Contains(string(shown), "\x1b[?1049h") {
@@ -147,8 +148,8 @@ func TestTop(t *testing.T) {
 	}
 }
 
-// TestScreen draws the screen of all jobs on terminals of all sizes, with names that a terminal
-// would act on.
+// TestScreen draws the screen on terminals of all sizes, with jobs whose names contain escape
+// sequences.
 func TestScreen(t *testing.T) {
 	s := &screen{address: "http://localhost:1", at: time.Now()}
 	var jobs []*topJob
@@ -190,8 +191,8 @@ func TestScreen(t *testing.T) {
 	}
 }
 
-// TestScreenRate types a rate for a job while the list of jobs changes. The rate is set for that
-// job, and its other limits stay.
+// TestScreenRate types a new rate for a job while the list of jobs changes. The command must set
+// the rate of the right job, and keep the rate's other limits.
 func TestScreenRate(t *testing.T) {
 	job := func(id string, state mapper.State) *topJob {
 		j := &topJob{JobInfo: mapper.JobInfo{ID: id, State: state}}
@@ -202,7 +203,7 @@ func TestScreenRate(t *testing.T) {
 	}
 	s := &screen{width: 80, height: 24}
 	s.take(loadedMsg{jobs: []*topJob{job("a", mapper.StateRunning), job("b", mapper.StateRunning)}})
-	s.press("e") // hides ended jobs
+	s.press("e") // this key hides ended jobs
 	s.press("s")
 	s.press("5")
 	s.take(loadedMsg{jobs: []*topJob{job("b", mapper.StateRunning), job("a", mapper.StateSucceeded)}})

@@ -11,7 +11,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// errUnproven says that a job's records do not prove that it covered its query.
+// errUnproven says that a job's records do not prove that the job processed all entities of its
+// query.
 var errUnproven = errors.New("the records do not prove that the job covers its query")
 
 // newVerify returns the command that checks the records of a job.

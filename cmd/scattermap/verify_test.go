@@ -20,8 +20,8 @@ var count = mapper.Visit("count", func(_ context.Context, e *mapper.Entity[struc
 	return nil
 })
 
-// TestVerify runs a job, and proves that it covered everything. Then it deletes a record, and the
-// proof names the gap.
+// TestVerify runs a job, and the command verify proves from its records that it processed
+// everything. Then the test deletes a record, and verify must name the gap.
 func TestVerify(t *testing.T) {
 	var handler http.Handler
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", Transport: emulator.HandlerTransport(

@@ -15,7 +15,7 @@ import (
 
 var writeWalk = flag.Bool("walk", false, "write what TestWalkthrough gets into docs/quickstart.md")
 
-// walkService is the service on which the page's commands work.
+// walkService is the folder of the service on which the commands of docs/quickstart.md work.
 const walkService = "../../examples/quickstart"
 
 // startWalk builds and starts the program as a reader would, and returns the service's URL.
@@ -49,7 +49,7 @@ func startWalk(t *testing.T) (url string) {
 	return ""
 }
 
-// post sends the request that the page sends with curl, and returns the answer.
+// post sends a request to the service, as the page does with curl, and returns the answer.
 func post(t *testing.T, service, path string) string {
 	t.Helper()
 	answer, err := http.Post(service+path, "", nil)
@@ -64,13 +64,13 @@ func post(t *testing.T, service, path string) string {
 	return string(text)
 }
 
-// varies matches the lines of outputs that differ from run to run.
+// varies matches the parts of outputs that differ from run to run.
 var varies = regexp.MustCompile(`(?m)^(Pages|The plan|Takes|Cost|Rate|Started|Ended|Time ` +
 	`left|Progress|Queue|TIME|\d{4}-\d{2}-\d{2}).*$|\b(?:about )?[\d.,]+ ?(?:ms|s|min|h)( ` +
 	`ago)?\b|\b\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\b|"user-\d+"|^.*: running, .*$|\b[\d,]+ pages\b|^undo-\w+ ` +
 	`+(?:rehearsal:)?undo:.*$`)
 
-// postWith is the start of the page's commands that call the ledger.
+// postWith is the start of the page's commands that send a request with curl.
 const postWith = "$ curl -X POST http://localhost:8080"
 
 // TestWalkthrough checks that the commands of docs/quickstart.md print what the page shows, and
@@ -88,8 +88,8 @@ func TestWalkthrough(t *testing.T) {
 	service := startWalk(t)
 	t.Setenv("SCATTERMAP_SERVICE", service)
 	t.Setenv("SCATTERMAP_TOKEN", "")
-	t.Setenv("XDG_CONFIG_HOME", t.TempDir()) // nobody has logged in
-	var written, printed []string            // lines
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir()) // the test's user has not logged in
+	var written, printed []string            // the lines of the page, and the lines that the commands print
 	inside, walks := false, false
 	expect := func() {
 		t.Helper()
@@ -117,11 +117,11 @@ func TestWalkthrough(t *testing.T) {
 			written = append(written, line)
 			out, errs, _ := command(t, "", shellWords(strings.TrimPrefix(line, "$ scattermap "))...)
 			for l := range strings.SplitSeq(strings.TrimRight(errs+out, "\n"), "\n") {
-				if !strings.Contains(l, ": running, ") { // the number of these lines depends on the machine
+				if !strings.Contains(l, ": running, ") { // the number of these lines depends on the machine's speed
 					printed = append(printed, strings.TrimRight(l, " "))
 				}
 			}
-		case inside: // the previous output
+		case inside: // the line belongs to the output of the previous command in the page
 		default:
 			written = append(written, line)
 		}
@@ -129,7 +129,8 @@ func TestWalkthrough(t *testing.T) {
 	checkWalked(t, page, string(text), strings.Join(written, "\n")+"\n")
 }
 
-// checkWalked compares the page with the outputs of its commands, or writes them to the page.
+// checkWalked compares the page with the outputs of its commands. With the flag -walk it writes the
+// outputs to the page.
 func checkWalked(t *testing.T, page, text, got string) {
 	t.Helper()
 	if *writeWalk {
@@ -147,7 +148,7 @@ func checkWalked(t *testing.T, page, text, got string) {
 	}
 }
 
-// checkShown checks that the Go code in a page is part of the service.
+// checkShown checks that the Go code in a page is a part of the service's program.
 func checkShown(t *testing.T, page string) {
 	t.Helper()
 	source, err := os.ReadFile(filepath.Join(walkService, "main.go"))
@@ -165,8 +166,8 @@ func checkShown(t *testing.T, page string) {
 	}
 }
 
-// steady returns the lines of a text without the parts that differ from run to run, and without the
-// widths of columns.
+// steady returns the lines of a text without the parts that differ from run to run, and with one
+// blank between columns.
 func steady(text string) []string {
 	text = regexp.MustCompile(` +`).ReplaceAllString(varies.ReplaceAllString(text, "…"), " ")
 	return strings.Split(text, "\n")

@@ -38,9 +38,9 @@ or is paused. An interrupt ends the command, and not the job.`,
 const (
 	lookEvery = time.Second
 	lineEvery = 10 * time.Second
-	patient   = time.Minute // how long a service that has answered before may fail to answer
+	patient   = time.Minute // how long a service may fail to answer, if it has answered before
 
-	fewFailures = 5 // the number of failed reads in a row after which the command may end
+	fewFailures = 5 // the minimum number of failed reads in a row before the command gives up
 )
 
 // follow prints a job's progress until the job has ended or is paused. Then it prints the status in
@@ -54,7 +54,7 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 	if f, ok := c.ErrOrStderr().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		show, done = bar(f)
 	}
-	var failing time.Time // when the reads started to fail
+	var failing time.Time // when the first of the failed reads was
 	failed := 0           // number of failed reads in a row
 	for show(job); job.State == mapper.StateRunning; {
 		select {
@@ -68,7 +68,7 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 			failed, job = 0, now
 			show(job)
 		} else {
-			if failed++; failed == 1 { // it may have taken long
+			if failed++; failed == 1 { // the answer may have taken long
 				failing = time.Now()
 			}
 			if failed >= fewFailures && time.Since(failing) > patient {
@@ -98,14 +98,14 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 	return err
 }
 
-// total returns about how many entities a job has. The number is never less than those that are
-// done.
+// total returns the estimated number of a job's entities. It is at least the number of processed
+// ones.
 func total(job *mapper.Status) int64 {
 	return max(1, job.Processed+job.Failures+max(0, job.Remaining))
 }
 
-// bar returns two functions. The first one draws a job's progress as a bar, with the reason why the
-// job is not faster. The second one ends the bar.
+// bar returns two functions. The first one draws a job's progress as a bar, with the job's
+// bottleneck. The second one ends the bar.
 func bar(f *os.File) (show func(*mapper.Status), done func()) {
 	b := progressbar.NewOptions64(1, progressbar.OptionSetWriter(f), progressbar.OptionSetItsString("entities"),
 		progressbar.OptionShowCount(),
@@ -122,10 +122,10 @@ func bar(f *os.File) (show func(*mapper.Status), done func()) {
 		b.Describe(what)
 		all := total(job)
 		if !job.State.Ended() {
-			all = max(all, job.Processed+job.Failures+1) // the bar is full only when the job has ended
+			all = max(all, job.Processed+job.Failures+1) // so that the bar is full only when the job has ended
 		}
 		b.ChangeMax64(all)
-		_ = b.Set64(job.Processed + job.Failures) // a bar that can't be drawn does no harm
+		_ = b.Set64(job.Processed + job.Failures) // an error means only that the bar is not drawn
 	}, func() { _ = b.Finish() }
 }
 
@@ -136,7 +136,7 @@ func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 	var last mapper.Status
 	var printed time.Time
 	return func(job *mapper.Status) {
-		if job.State != mapper.StateRunning { // the final output says that
+		if job.State != mapper.StateRunning { // the final output says how the job ended
 			return
 		}
 		if job.State == last.State && job.Phase == last.Phase && job.Bottleneck == last.Bottleneck &&

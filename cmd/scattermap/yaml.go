@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// toYAML converts JSON to YAML that every reader understands in the same way. The order of names
-// stays. A reader of YAML 1.1 takes no and on for booleans, and 12:30:45 for a number. So a text is
-// in quotes unless no reader can take it for something else.
+// toYAML converts JSON to YAML that every reader understands in the same way. It keeps the order of
+// names. A reader of YAML 1.1, for example, parses no and on as booleans, and 12:30:45 as a number.
+// So toYAML quotes each string that some reader could parse as another type.
 func toYAML(text []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -22,14 +22,14 @@ func toYAML(text []byte) ([]byte, error) {
 	return w.out.Bytes(), nil
 }
 
-// A yamlWriter reads JSON values, and writes each one as YAML at once.
+// A yamlWriter converts a stream of JSON to YAML.
 type yamlWriter struct {
 	*json.Decoder
 	out bytes.Buffer
 }
 
-// value writes the next value. The text before comes in front of it: an indentation, and a name
-// with its colon or a dash. A value of one line follows on the same line.
+// value converts the next value. It first writes before: an indentation, and a name with a colon,
+// or a dash. A value of one line follows on the same line.
 func (w *yamlWriter) value(depth int, before string) error {
 	token, err := w.Token()
 	if err != nil {
@@ -59,7 +59,8 @@ func (w *yamlWriter) line(before, text string) {
 	fmt.Fprintf(&w.out, "%s%s\n", before, text)
 }
 
-// block writes the rest of an object or an array.
+// block converts the rest of an object or an array, whose opening delimiter was read. It writes
+// before in front of it, like value.
 func (w *yamlWriter) block(open json.Delim, depth int, before string) error {
 	if !w.More() {
 		w.line(before, map[json.Delim]string{'{': "{}", '[': "[]"}[open])
@@ -67,7 +68,7 @@ func (w *yamlWriter) block(open json.Delim, depth int, before string) error {
 		return err
 	}
 	indent := strings.Repeat("  ", depth)
-	inItem := strings.HasSuffix(before, "- ") // its first line is the item's own
+	inItem := strings.HasSuffix(before, "- ") // the first line of the block follows the dash
 	if before != "" && !inItem {
 		w.out.WriteString(before + "\n")
 	}
@@ -93,8 +94,8 @@ func (w *yamlWriter) block(open json.Delim, depth int, before string) error {
 	return err
 }
 
-// plainYAML matches texts that need no quotes in any version of YAML: words of letters, digits and
-// a few signs. The exceptions are in wordsYAML.
+// plainYAML matches strings that need no quotes in any version of YAML: words of letters, digits
+// and a few signs. The words in wordsYAML are exceptions.
 var plainYAML = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*$`)
 
 // wordsYAML has words that some version of YAML reads as booleans or null.
@@ -125,8 +126,8 @@ func yamlText(s string) string {
 	return string(append(b, '"'))
 }
 
-// yamlNumber returns a number in a form that every version of YAML reads. A float with an exponent
-// gets a decimal point, because YAML 1.1 requires one.
+// yamlNumber converts a number from JSON to a form that every version of YAML parses as a number. A
+// float with an exponent gets a decimal point, because YAML 1.1 requires one.
 func yamlNumber(s string) string {
 	mantissa, power, floats := strings.Cut(strings.ToLower(s), "e")
 	if !floats {

@@ -10,9 +10,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestYAML converts possible answers of a service to YAML, and checks that a reader gets the same
-// values. Texts that YAML 1.1 takes for something else are in quotes. The reader here is for YAML
-// 1.2, and would not notice.
+// TestYAML converts many JSON values to YAML, parses the YAML, and compares the values. It also
+// checks that strings which YAML 1.1 would parse as another type are quoted. The parser here is for
+// YAML 1.2, and would not notice.
 func TestYAML(t *testing.T) {
 	texts := []string{
 		"", " ", "a", "a b", "a  b", " a", "a ", "no", "No", "on", "OFF", "y", "N", "yes", "true", "Null", "~",
@@ -45,7 +45,7 @@ func TestYAML(t *testing.T) {
 	}
 	for _, s := range []string{"no", "No", "on", "OFF", "y", "N", "yes", "12:30:45", "2026-10-24", "0x1f", "1_000",
 		"=", "<<", "~", "190:20:30", "0o7", "07", "1e3"} {
-		text, _ := json.Marshal(s) // strings have no errors
+		text, _ := json.Marshal(s) // can't fail for a string
 		if out, err := toYAML(text); err != nil || !bytes.HasPrefix(out, []byte(`"`)) {
 			t.Errorf("%q is written as %s, %v, want quotes", s, out, err)
 		}
@@ -63,8 +63,8 @@ func TestYAML(t *testing.T) {
 	}
 }
 
-// TestIDs checks that commands refuse IDs with a special meaning in a URL, before they send a
-// request.
+// TestIDs checks that commands refuse IDs of jobs that have a special meaning in a URL. They must
+// do so before they send a request.
 func TestIDs(t *testing.T) {
 	for _, id := range []string{"", ".", "..", "a/b", "a/../b", "%2e", "a?b", "a#b", "a b", "a\n", "ä", "__a__",
 		"../jobs", strings.Repeat("a", 101)} {

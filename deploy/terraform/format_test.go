@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/hcl/v2/hclwrite"
 )
 
-// TestFormat checks that HCL's own formatter would not change the files. That is most of what
-// terraform fmt does. .ci/nightly uses OpenTofu's.
+// TestFormat checks that HCL's own formatter would not change the module's files. This covers most
+// of what terraform fmt does. .ci/nightly also runs OpenTofu's formatter.
 func TestFormat(t *testing.T) {
 	for _, folder := range []string{".", "example"} {
 		for name, text := range read(t, folder) {

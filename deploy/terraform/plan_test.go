@@ -20,22 +20,22 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// A plan is the plan that Terraform would make of the module and its variables: each instance of a
-// resource with its arguments. Values that the provider computes, such as an account's address, are
-// made up.
+// A plan is what Terraform would plan for the module with some values of its variables. It has each
+// instance of a resource with its arguments. The test makes up the values that the provider would
+// compute, such as an account's e-mail address.
 type plan struct {
 	r         *reader
 	schemas   map[string]*schema
 	variables map[string]cty.Value
 	locals    map[string]cty.Value
 	resources map[string]cty.Value   // by address, such as google_service_account.tasks
-	instances map[string][]cty.Value // by type; blocks are tuples of objects
+	instances map[string][]cty.Value // by type of resource; blocks are tuples of objects
 	outputs   map[string]cty.Value
-	refused   []string // messages of failed validations and preconditions
+	refused   []string // the messages of validations and preconditions that have failed
 	under     []string // addresses that are being evaluated, to find cycles
 }
 
-// planOf plans the module with variables that are set to expressions.
+// planOf plans the module with the given variables. Their values are expressions in HCL.
 func planOf(t *testing.T, variables map[string]string) *plan {
 	t.Helper()
 	p, err := planModule(t, read(t, "."), variables)
@@ -128,7 +128,8 @@ func (p *plan) run(given map[string]string) error {
 	return nil
 }
 
-// conditions evaluates the blocks of a name, and notes the messages of false conditions.
+// conditions evaluates the conditions in all blocks with a name, such as validation. For each
+// condition that is false it records the block's error message.
 func (p *plan) conditions(body *hclsyntax.Body, name string, more map[string]cty.Value) error {
 	for _, b := range body.Blocks {
 		if b.Type != name {
@@ -145,7 +146,7 @@ func (p *plan) conditions(body *hclsyntax.Body, name string, more map[string]cty
 	return nil
 }
 
-// value evaluates an expression. more has roots besides the module's, such as each.
+// value evaluates an expression. The map more has names that are known only there, such as each.
 func (p *plan) value(expr hcl.Expression, more map[string]cty.Value) (cty.Value, error) {
 	roots := map[string]map[string]cty.Value{"var": p.variables, "local": {}, "data": {}}
 	data := map[string]map[string]cty.Value{}
@@ -221,8 +222,8 @@ func (p *plan) local(name string) (cty.Value, error) {
 	return v, nil
 }
 
-// resource evaluates a resource. With count or for_each the result is a tuple or an object of
-// instances, otherwise one object.
+// resource evaluates a resource. With count the result is a tuple of instances, and with for_each
+// an object of instances. Otherwise it is one instance.
 func (p *plan) resource(b *hclsyntax.Block) (cty.Value, error) {
 	address := strings.Join(b.Labels, ".")
 	if b.Type == "data" {
@@ -292,7 +293,7 @@ func (p *plan) resource(b *hclsyntax.Block) (cty.Value, error) {
 	return v, nil
 }
 
-// body evaluates the arguments and blocks of a body.
+// body evaluates the arguments and blocks in the body of a resource or block.
 func (p *plan) body(body *hclsyntax.Body, more map[string]cty.Value, outmost bool) (map[string]cty.Value, error) {
 	all := make(map[string]cty.Value)
 	for name, a := range body.Attributes {
@@ -342,7 +343,8 @@ func (p *plan) body(body *hclsyntax.Body, more map[string]cty.Value, outmost boo
 	return all, nil
 }
 
-// computed adds the values that the provider would compute.
+// computed adds values to a resource's arguments for the attributes that the provider would
+// compute.
 func computed(typ, address string, s *schema, given map[string]cty.Value) cty.Value {
 	all := maps.Clone(given)
 	text := func(name string) string { return all[name].AsString() }
@@ -371,7 +373,7 @@ func computed(typ, address string, s *schema, given map[string]cty.Value) cty.Va
 	return cty.ObjectVal(all)
 }
 
-// functions are Terraform's functions that the module calls.
+// functions are the functions of Terraform that the module calls.
 var functions = map[string]function.Function{
 	"can": tryfunc.CanFunc, "ceil": stdlib.CeilFunc, "concat": stdlib.ConcatFunc, "contains": stdlib.ContainsFunc,
 	"distinct": stdlib.DistinctFunc, "floor": stdlib.FloorFunc, "join": stdlib.JoinFunc,
@@ -410,7 +412,7 @@ func number(v cty.Value) int {
 	return int(n)
 }
 
-// at returns the value at a path of names and indexes in an instance, or nil.
+// at returns the value at a path of names and indexes inside v, or nil.
 func at(v cty.Value, path ...any) cty.Value {
 	for _, step := range path {
 		if v == cty.NilVal {
@@ -432,7 +434,7 @@ func at(v cty.Value, path ...any) cty.Value {
 	return v
 }
 
-// text returns the text at a path, or "".
+// text returns the string at a path inside v, or "".
 func text(v cty.Value, path ...any) string {
 	if v = at(v, path...); v == cty.NilVal || v.Type() != cty.String {
 		return ""
@@ -442,7 +444,7 @@ func text(v cty.Value, path ...any) string {
 
 var errNone = errors.New("there is none")
 
-// find returns the first instance of a type that satisfies ok.
+// find returns the first instance of a type of resource that satisfies ok.
 func (p *plan) find(typ string, ok func(cty.Value) bool) (cty.Value, error) {
 	for _, v := range p.instances[typ] {
 		if ok(v) {

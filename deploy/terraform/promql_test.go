@@ -23,21 +23,22 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A series is a time series as in Cloud Monitoring, with a sample a minute. It has the form of
-// promql/main.go's Series.
+// A series is a time series as Cloud Monitoring stores it, with one sample a minute. It is encoded
+// as a Series of promql/main.go.
 type series struct {
 	Labels  map[string]string
 	Samples []sampleAt
 }
 
 type sampleAt struct {
-	At    int64 // seconds
+	At    int64 // in seconds
 	Value float64
 }
 
 const minute = 60
 
-// over returns a series with a value for each minute of an interval.
+// over returns a series with a sample for each minute from from to to. The function value gets the
+// minutes since from.
 func over(labels map[string]string, from, to int64, value func(minutes float64) float64) series {
 	s := series{Labels: labels}
 	for at := from * minute; at <= to*minute; at += minute {
@@ -46,15 +47,16 @@ func over(labels map[string]string, from, to int64, value func(minutes float64) 
 	return s
 }
 
-// grows returns a counter that starts at 0 and grows by the same amount each minute.
+// grows returns the values of a counter that starts at 0 and grows by the same amount each minute,
+// for over.
 func grows(by float64) func(float64) float64 {
 	return func(minutes float64) float64 { return by * minutes }
 }
 
 func stays(at float64) func(float64) float64 { return func(float64) float64 { return at } }
 
-// own returns the labels of a metric of a service's instance. The collector's exporter
-// googlemanagedprometheus makes them from prometheus_target: the service's name is the job, and the
+// own returns the labels of a metric that an instance of the service exports. The OpenTelemetry
+// exporter googlemanagedprometheus makes these labels: the service's name is the job, and the
 // instance's ID the instance.
 func own(name, instance string, more ...string) map[string]string {
 	l := map[string]string{
@@ -74,7 +76,7 @@ func own(name, instance string, more ...string) map[string]string {
 	return l
 }
 
-// queue returns the labels of a metric of a queue.
+// queue returns the labels of a metric that Google exports about a queue.
 func queue(name, id string, more ...string) map[string]string {
 	l := map[string]string{
 		"__name__":           "cloudtasks_googleapis_com:" + name,
@@ -90,7 +92,7 @@ func queue(name, id string, more ...string) map[string]string {
 	return l
 }
 
-// revision returns the labels of a metric of a revision.
+// revision returns the labels of a metric that Google exports about a revision of the service.
 func revision(name, revision string, more ...string) map[string]string {
 	l := map[string]string{
 		"__name__":           name,
@@ -107,7 +109,8 @@ func revision(name, revision string, more ...string) map[string]string {
 	return l
 }
 
-// buckets returns the series of a histogram, given the observations a minute below each bound.
+// buckets returns the series of a histogram. The map perMinute has the number of observations a
+// minute for each upper bound.
 func buckets(labels map[string]string, from, to int64, perMinute map[string]float64) (all []series) {
 	for le, n := range perMinute {
 		l := maps.Clone(labels)
@@ -117,8 +120,8 @@ func buckets(labels map[string]string, from, to int64, perMinute map[string]floa
 	return all
 }
 
-// fleet calls f for two instances of the old revision, which end after an hour, and for two of the
-// new one.
+// fleet returns the series that f makes for each of four instances. Two are of an old revision and
+// end after an hour. The other two are of the new revision that replaces it.
 func fleet(f func(instance string, from, to int64) []series) (all []series) {
 	for _, i := range []struct {
 		id       string
@@ -129,7 +132,7 @@ func fleet(f func(instance string, from, to int64) []series) (all []series) {
 	return all
 }
 
-// engine builds the command that evaluates queries, once.
+// engine builds the command in the folder promql once, and returns its path.
 var engine = sync.OnceValues(func() (string, error) {
 	if out, err := exec.Command("go", "-C", "promql", "mod", "download").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s", out)
@@ -145,7 +148,8 @@ var engine = sync.OnceValues(func() (string, error) {
 	return binary, nil
 })
 
-// evaluate returns the results of queries on series, for each minute of four hours.
+// evaluate evaluates queries on series, for each minute of four hours. It returns the resulting
+// series of each query.
 func evaluate(t *testing.T, all []series, queries ...string) [][]series {
 	t.Helper()
 	binary, err := engine()
@@ -176,8 +180,8 @@ func evaluate(t *testing.T, all []series, queries ...string) [][]series {
 	return out
 }
 
-// alarm returns the query of the alarm with the given anchor of its play, and the minutes for which
-// its condition has to hold.
+// alarm returns the query of an alarm, and the minutes for which its condition must hold. The
+// anchor is the section of docs/operate.md to which the alarm links.
 func (p *plan) alarm(t *testing.T, anchor string) (query string, duration int64) {
 	t.Helper()
 	a, err := p.find("google_monitoring_alert_policy", func(v cty.Value) bool {
@@ -195,8 +199,8 @@ func (p *plan) alarm(t *testing.T, anchor string) (query string, duration int64)
 	return text(c, "query"), int64(d / time.Minute)
 }
 
-// fires returns the minutes at which an alarm fires: for each series in the query's result, after
-// it was there for the duration.
+// fires returns the minutes at which an alarm fires. It fires once a series has been in the query's
+// result for the duration.
 func fires(result []series, duration int64) (at []int64) {
 	for _, s := range result {
 		since := int64(-1)
@@ -214,23 +218,24 @@ func fires(result []series, duration int64) (at []int64) {
 	return at
 }
 
-// A scenario is a situation in which an alarm has to fire, or has to stay quiet.
+// A scenario is a situation in which an alarm must fire, or must not fire.
 type scenario struct {
 	name      string
-	between   [2]int64 // the alarm fires once in these minutes; quiet: never
+	between   [2]int64 // the minutes between which the alarm must fire once; quiet: it must never fire
 	variables map[string]string
 	series    []series
 }
 
 var quiet = [2]int64{-1, -1}
 
-// one returns a list of one series of the service, for its mapper raise on an instance.
+// one returns a list of one series: a metric of the service about its mapper raise, exported by one
+// instance.
 func one(name, instance string, from, to int64, value func(float64) float64) []series {
 	return []series{over(own(name, instance, "scattermap_mapper", "raise"), from, to, value)}
 }
 
-// TestAlarms checks when each alarm fires, while two instances work, which two of a new revision
-// replace after an hour.
+// TestAlarms checks when each alarm fires. In all scenarios two instances work, and after an hour
+// two instances of a new revision replace them.
 func TestAlarms(t *testing.T) {
 	for anchor, scenarios := range map[string][]scenario{
 		"a-job-runs-and-commits-nothing": idleScenarios(),
@@ -332,8 +337,8 @@ func delayScenarios() []scenario {
 func reviveScenarios() []scenario {
 	const revived = "logging_googleapis_com:user_scattermap_revived"
 	type span = [2]int64
-	// The metric of each revision counts the schedule's calls. It has a sample a minute, or only
-	// one for each call.
+	// This metric of each revision counts the calls of the schedule. It has a sample each minute,
+	// or, if sparse, only one for each call.
 	calls := func(interval int64, sparse bool, spans ...span) (all []series) {
 		for i, c := range spans {
 			s := over(revision(revived, fmt.Sprintf("scattermap-%05d", i+1)), c[0], c[1], func(m float64) float64 {
@@ -364,8 +369,8 @@ func reviveScenarios() []scenario {
 	}
 }
 
-// TestLogAlarms checks the alarms on log lines: the lines exist, with the field that the alarm
-// looks at.
+// TestLogAlarms checks the alarms about log lines: the library must write such a line, with the
+// field for which the alarm looks.
 func TestLogAlarms(t *testing.T) {
 	journal, err := os.ReadFile("../../mapper/internal/observe/journal.go")
 	if err != nil {
@@ -403,13 +408,13 @@ func TestLogAlarms(t *testing.T) {
 	}
 }
 
-// TestCharts evaluates each chart while two instances work, and then two of the next revision. The
-// chart shows the work of all of them, also during the change.
+// TestCharts evaluates each chart while two instances work, and two of the next revision replace
+// them. The chart must show the work of all instances, also during the change.
 func TestCharts(t *testing.T) {
 	const label = "scattermap_mapper"
 	all := fleet(func(id string, from, to int64) []series {
 		inFlight := one("scattermap_tasks_in_flight", id, from, to, stays(5))
-		inFlight[0].Samples[len(inFlight[0].Samples)-1].Value = 0 // its last value when the process ends
+		inFlight[0].Samples[len(inFlight[0].Samples)-1].Value = 0 // the last value when the process ends
 		splits := own("scattermap_splits_total", id, label, "raise", "scattermap_reason", "before")
 		pages := map[string]float64{"0.1": 0, "0.25": 60, "+Inf": 60}
 		waits := map[string]float64{"1": 0, "5": 10, "+Inf": 10}
@@ -417,7 +422,8 @@ func TestCharts(t *testing.T) {
 			one("scattermap_entities_total", id, from, to, grows(600)),
 			one("scattermap_pages_total", id, from, to, grows(60)),
 			one("scattermap_failures_total", id, from, to, grows(3)),
-			one("scattermap_conflicts_total", id, from, to, grows(2)), // scattermap_retries_total has no samples
+			// scattermap_retries_total has no samples in this test
+			one("scattermap_conflicts_total", id, from, to, grows(2)),
 			one("scattermap_job_idle_seconds", id, from, to, stays(30)),
 			[]series{over(splits, from, to, grows(6))},
 			buckets(own("scattermap_page_duration_seconds_bucket", id, label, "raise"), from, to, pages),
@@ -431,7 +437,7 @@ func TestCharts(t *testing.T) {
 		over(queue("queue_task_attempt_count", "mapper", "response_code", "200"), 0, 240, grows(120)),
 		over(queue("queue_task_attempt_count", "mapper", "response_code", "429"), 0, 240, grows(6)),
 		instances("scattermap-00001", 0, 60), instances("scattermap-00002", 63, 240))
-	want := map[string]map[string]float64{ // by the label's value
+	want := map[string]map[string]float64{ // by the value of the chart's label
 		"Entities a second, by mapper":                         {"raise": 20},
 		"Seconds since a running job last committed a page":    {"raise": 30},
 		"Failures a minute, by mapper":                         {"raise": 6},
@@ -499,7 +505,7 @@ func TestCharts(t *testing.T) {
 					t.Errorf("%s: %q is %v in minute %d, want %v\n%s", title, label, got, at, n, queries[i])
 				}
 			}
-			for at := int64(15); at < 240; at++ { // in some minutes all four write
+			for at := int64(15); at < 240; at++ { // also during the change of revisions, when all four instances work
 				if got, ok := lines[label][at]; !ok || got < 0.4*n || got > 2.1*n {
 					t.Errorf("%s: %q is %v in minute %d, want about %v\n%s", title, label, got, at, n, queries[i])
 				}

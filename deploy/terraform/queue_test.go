@@ -12,7 +12,7 @@ import (
 func TestQueueLeavesRoom(t *testing.T) {
 	for _, c := range []struct {
 		instances, concurrency, queues int
-		want                           int // of each queue
+		want                           int // the expected max-concurrent-dispatches of each queue
 	}{
 		{1, 1, 1, 1}, {1, 2, 1, 1}, {1, 10, 1, 9}, {1, 11, 1, 9}, {10, 20, 1, 180}, {10, 20, 3, 60}, {5, 8, 2, 18},
 		{1000, 1000, 2, 5000},

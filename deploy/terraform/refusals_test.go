@@ -18,16 +18,16 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// A refusal is a cause for which an apply stops, or a second apply changes a resource again, and
-// that the schema does not show.
+// A refusal is a known problem that the provider's schema does not show: an apply stops with an
+// error, or a second apply changes a resource again. The method find looks for it in a plan.
 type refusal struct {
 	what   string
-	source string // the source of this knowledge
+	source string // the URL that describes the problem
 	find   func(p *plan) []string
-	broken string // a change of the module that causes it: old => new, in the file of that name
+	broken string // a change of the module that causes the problem, as "FILE: OLD => NEW"
 }
 
-// refusals are all known causes for the resources of the module.
+// refusals are all known problems with the types of resources in the module.
 var refusals = []refusal{
 	{
 		"An alert policy may not look for a log metric by a condition other than PromQL: one that is made in " +
@@ -338,7 +338,7 @@ locals {`,
 	},
 }
 
-// each calls f for each block of a name in the instances of a type.
+// each calls f for each block with a name, in all instances of a type of resource.
 func each(p *plan, typ, block string, f func(name string, v cty.Value)) {
 	for _, v := range p.instances[typ] {
 		for i := 0; at(v, block, i) != cty.NilVal; i++ {
@@ -347,7 +347,7 @@ func each(p *plan, typ, block string, f func(name string, v cty.Value)) {
 	}
 }
 
-// kinds counts the arguments and blocks whose names start or end with part.
+// kinds counts the arguments and blocks in v whose names start or end with part.
 func kinds(v cty.Value, part string) (n int) {
 	if v == cty.NilVal {
 		return 0
@@ -360,7 +360,7 @@ func kinds(v cty.Value, part string) (n int) {
 	return n
 }
 
-// ways are ways of using the module.
+// ways are typical settings of the module's variables, by a description.
 var ways = map[string]map[string]string{
 	"the least":   {},
 	"a collector": {"collector": "true", "alarm_emails": `["ann@example.com"]`},
@@ -397,7 +397,7 @@ var ways = map[string]map[string]string{
 	},
 }
 
-// allWays returns these ways, and the example's.
+// allWays returns the typical settings of the module's variables, and the settings in the example.
 func allWays(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	all := maps.Clone(ways)
@@ -433,8 +433,8 @@ func allWays(t *testing.T) map[string]map[string]string {
 	return all
 }
 
-// TestRefusals plans the module in several ways, and checks that nothing would be refused or
-// changed again.
+// TestRefusals plans the module with all typical settings, and checks that no known problem would
+// occur.
 func TestRefusals(t *testing.T) {
 	for way, variables := range allWays(t) {
 		p := planOf(t, variables)
@@ -449,7 +449,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreFound breaks the module in each of these ways, and checks that the break is found.
+// TestRefusalsAreFound changes the module so that it has each of the known problems, and checks
+// that the problem is found.
 func TestRefusalsAreFound(t *testing.T) {
 	for _, r := range refusals {
 		file, change, _ := strings.Cut(r.broken, ": ")
@@ -476,9 +477,10 @@ func TestRefusalsAreFound(t *testing.T) {
 	}
 }
 
-// apis are the APIs that resources call, by prefix of their type. The first match counts.
+// apis has the API that a resource calls, by the prefix of the resource's type. The first match
+// counts.
 var apis = []struct{ prefix, api string }{
-	{"google_project_service", ""}, // this resource enables APIs
+	{"google_project_service", ""}, // this resource enables an API, and calls none of them
 	{"google_billing_budget", "billingbudgets"},
 	{"google_cloud_run_v2_service", "run"},
 	{"google_cloud_scheduler", "cloudscheduler"},
@@ -489,8 +491,8 @@ var apis = []struct{ prefix, api string }{
 	{"google_service_account", "iam"},
 }
 
-// TestOrder checks that each resource that calls an API comes after the wait that follows the API's
-// enabling. It also checks that each missing wait is found.
+// TestOrder checks that each resource that calls an API depends on the resource that waits until
+// the API is enabled. It also removes each such dependency, and checks that this is found.
 func TestOrder(t *testing.T) {
 	for way, variables := range allWays(t) {
 		for _, problem := range order(planOf(t, variables)) {
@@ -521,7 +523,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// order returns the resources that do not wait for their API.
+// order returns the resources that do not wait until the API that they call is enabled.
 func order(p *plan) (problems []string) {
 	var waits func(b *hclsyntax.Block, under []string) bool
 	var through func(vs []hcl.Traversal, under []string) bool
@@ -598,7 +600,7 @@ func order(p *plan) (problems []string) {
 	return problems
 }
 
-// TestWho checks who may call the service, and the command to do so, for each way of access.
+// TestWho checks, for each way of access, who may call the service, and with which command.
 func TestWho(t *testing.T) {
 	const (
 		url   = "https://scattermap-123456789012.europe-west1.run.app"
@@ -612,7 +614,7 @@ func TestWho(t *testing.T) {
 	for way, c := range map[string]struct {
 		variables                map[string]string
 		login, operators, became string
-		invokers                 []string // besides the tasks' account
+		invokers                 []string // accounts that may call the service, besides the tasks' account
 	}{
 		"iam": {
 			map[string]string{"operators": both, "operator_groups": `["data@example.com"]`},
@@ -668,7 +670,8 @@ func TestWho(t *testing.T) {
 	}
 }
 
-// environment returns the variables of the service's own container.
+// environment returns the environment variables of the service's container. A pod may have other
+// containers, too.
 func (p *plan) environment() map[string]string {
 	env := make(map[string]string)
 	service := at(p.instances["google_cloud_run_v2_service"][0], "template", 0, "containers", 0)
@@ -678,8 +681,8 @@ func (p *plan) environment() map[string]string {
 	return env
 }
 
-// TestOtherProject checks a database in another project: the service gets the project's name, and
-// may read and write there.
+// TestOtherProject checks the module for a database in another project. The service must get that
+// project's name, and the permission to read and write its database.
 func TestOtherProject(t *testing.T) {
 	p := planOf(t, map[string]string{"database_project": `"my-data"`, "database": `"jobs"`})
 	if env := p.environment(); env["GOOGLE_CLOUD_PROJECT"] != "my-project" || env["DATASTORE_PROJECT"] != "my-data" ||
@@ -697,7 +700,7 @@ func TestOtherProject(t *testing.T) {
 	}
 }
 
-// TestVariables checks that impossible variables are refused before anything is created.
+// TestVariables checks that impossible values of variables are refused before anything is created.
 func TestVariables(t *testing.T) {
 	for want, variables := range map[string]map[string]string{
 		"It has to divide 60":              {"revive_minutes": "45"},
@@ -722,8 +725,8 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestTTL checks the printed commands against gcloud's own tree, and their kinds against the kinds
-// of records that may expire.
+// TestTTL checks the commands for time-to-live policies that the module prints. gcloud must know
+// them, and their kinds must be the kinds of records with an expiry time.
 func TestTTL(t *testing.T) {
 	commands := strings.Split(planOf(t, nil).outputs["ttl"].AsString(), "\n")
 	kinds := make(map[string]bool)
@@ -736,7 +739,7 @@ func TestTTL(t *testing.T) {
 		}
 		kinds[m[1]] = true
 	}
-	// The records with the property expires.
+	// Find the records that have the property expires.
 	files, err := filepath.Glob("../../mapper/internal/record/*.go")
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)

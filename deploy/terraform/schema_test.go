@@ -13,7 +13,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// A schema is the arguments and blocks that a resource or a block accepts.
+// A schema has the arguments and blocks that a type of resource or block accepts.
 type schema struct {
 	attributes map[string]attribute
 	blocks     map[string]*schema
@@ -24,12 +24,13 @@ type schema struct {
 }
 
 type attribute struct {
-	kind               string // string, number, boolean, list or map
+	kind               string // the type of the values: string, number, boolean, list or map
 	required, computed bool
 	deprecated         bool
 }
 
-// builtIn are the schemas that Terraform and OpenTofu have without a provider.
+// builtIn has the schemas of the resources that Terraform and OpenTofu have without a provider, in
+// the form of schema.txt.
 const builtIn = `resource terraform_data
 	input optional any
 	triggers_replace optional any
@@ -39,8 +40,8 @@ const builtIn = `resource terraform_data
 		command required string
 `
 
-// schemas reads schema.txt. Its keys are such as "resource google_project_service", or start with
-// "data". See schema/main.go.
+// schemas reads schema.txt, which schema/main.go has written. The keys are texts such as "resource
+// google_project_service" or "data google_project".
 func schemas(t testing.TB) map[string]*schema {
 	t.Helper()
 	all, err := readSchemas()
@@ -64,8 +65,8 @@ var readSchemas = sync.OnceValues(func() (map[string]*schema, error) {
 
 var exclusive = regexp.MustCompile(`(?i)exactly one of ((?:'\w+'(?:, | and | or )?)+)`)
 
-// parseSchemas parses lines such as "name optional string // Deprecated". The lines inside a block
-// have one more tab.
+// parseSchemas parses the form of schema.txt: lines such as "name optional string // Deprecated".
+// The lines inside a block are indented by one more tab.
 func parseSchemas(text string) (map[string]*schema, error) {
 	all := make(map[string]*schema)
 	var around []*schema // the enclosing schemas, by indentation
@@ -114,7 +115,8 @@ func parseSchemas(text string) (map[string]*schema, error) {
 	return all, nil
 }
 
-// fits reports whether an expression may have the attribute's kind, as far as its text tells.
+// fits reports whether an expression may have the attribute's type. It looks only at the form of
+// the expression, such as a literal string.
 func (a attribute) fits(e hclsyntax.Expression) bool {
 	v, diagnostics := e.Value(nil)
 	if diagnostics.HasErrors() {
@@ -149,7 +151,8 @@ func (a attribute) fits(e hclsyntax.Expression) bool {
 	return true
 }
 
-// matches checks a body for unknown, missing and mutually exclusive arguments.
+// matches records unknown, missing and mutually exclusive arguments in a body. The text what names
+// the body in messages.
 func (r *reader) matches(body *hclsyntax.Body, s *schema, what string, outmost bool) {
 	there := make(map[string]int)
 	for name, a := range body.Attributes {

@@ -1,7 +1,8 @@
 // Package terraform_test checks the module as Terraform would, as far as that is possible without
 // Terraform and its provider: the machines that build this project can download neither. It
 // compares arguments with the provider's schema (schema.txt), plans the module with several
-// variables (plan_test.go), and looks in the plan for what the API refuses (refusals_test.go).
+// variables (plan_test.go), and searches the plan for settings that the API refuses
+// (refusals_test.go).
 package terraform_test
 
 import (
@@ -22,7 +23,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// A module is the texts of a folder's .tf files.
+// A module has the texts of the .tf files in a folder, by file name.
 type module map[string]string
 
 func read(t *testing.T, folder string) module {
@@ -42,7 +43,7 @@ func read(t *testing.T, folder string) module {
 	return m
 }
 
-// A reader checks a module, and collects its mistakes.
+// A reader checks a module, and records its mistakes.
 type reader struct {
 	blocks   []*hclsyntax.Block
 	declared map[string]*hclsyntax.Block // by address, such as var.project or google_service_account.tasks
@@ -57,7 +58,8 @@ func (r *reader) say(at hcl.Range, format string, args ...any) {
 		at.Start.Line)+fmt.Sprintf(format, args...))
 }
 
-// check checks a module. modules are the modules that it may use, with their variables.
+// check checks a module, and fails the test if it has mistakes. The argument modules has the
+// modules that it may use, by their source.
 func check(t testing.TB, m module, modules map[string]*reader) *reader {
 	t.Helper()
 	r := &reader{
@@ -111,7 +113,7 @@ func check(t testing.TB, m module, modules map[string]*reader) *reader {
 	return r
 }
 
-// block checks one block.
+// block checks one block at the top level of a file.
 func (r *reader) block(b *hclsyntax.Block, modules map[string]*reader) {
 	switch b.Type {
 	case "variable":
@@ -155,8 +157,8 @@ func (r *reader) needs(b *hclsyntax.Block, names ...string) {
 	}
 }
 
-// references resolves the references in the expressions of a body. Iterators are the names of the
-// dynamic blocks around it.
+// references checks that the names to which expressions in a body refer exist. The iterators are
+// the names of the dynamic blocks around the body.
 func (r *reader) references(body *hclsyntax.Body, iterators []string, _ bool) {
 	for _, a := range body.Attributes {
 		for _, v := range a.Expr.Variables() {
@@ -172,10 +174,10 @@ func (r *reader) references(body *hclsyntax.Body, iterators []string, _ bool) {
 	}
 }
 
-// metaArguments are the arguments that every resource accepts.
+// metaArguments are the arguments that Terraform accepts in every resource.
 var metaArguments = []string{"for_each", "count", "depends_on", "provider"}
 
-// types are the words for types in the declaration of a variable.
+// types are the type names that the declaration of a variable may have.
 var types = []string{"string", "number", "bool", "list", "any"}
 
 func (r *reader) resolve(v hcl.Traversal, iterators []string) {
@@ -215,7 +217,7 @@ func (r *reader) resolve(v hcl.Traversal, iterators []string) {
 		}
 		s := r.schemas[map[bool]string{true: "data ", false: "resource "}[root == "data"]+address]
 		if s == nil {
-			return // an error elsewhere says so
+			return // another error already says that this type is unknown
 		}
 		attribute := name(at + 1)
 		if _, ok := v[min(at+1, len(v)-1)].(hcl.TraverseIndex); ok {
@@ -227,7 +229,7 @@ func (r *reader) resolve(v hcl.Traversal, iterators []string) {
 	}
 }
 
-// literal returns the value of an attribute that is a literal text.
+// literal returns the value of an attribute that is a literal string.
 func literal(a *hclsyntax.Attribute) string {
 	if a == nil {
 		return ""
@@ -250,7 +252,7 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// TestMistakes checks that each kind of mistake is found.
+// TestMistakes makes each kind of mistake in a module, and checks that it is found.
 func TestMistakes(t *testing.T) {
 	inner := check(t, module{"inner.tf": `
 variable "name" {
@@ -310,8 +312,8 @@ output "name" {
 	}
 }
 
-// TestEnvironment compares the environment variables that the service's container gets with those
-// that its program reads.
+// TestEnvironment checks that the service's container gets exactly the environment variables that
+// its program reads.
 func TestEnvironment(t *testing.T) {
 	m := check(t, read(t, "."), nil)
 	given := make(map[string]bool)
@@ -332,7 +334,8 @@ func TestEnvironment(t *testing.T) {
 		}
 		return true
 	})
-	// Cloud Run or Google's keys set these, or the module creates the queues itself.
+	// Variables that the module need not set: Cloud Run sets some, the URLs of keys are only for
+	// tests, and the module itself creates the queues.
 	for _, own := range []string{"PORT", "HOST", "K_SERVICE", "K_REVISION", "OIDC_KEYS_URL", "IAP_KEYS_URL",
 		"CREATE_QUEUES"} {
 		if !reads[own] {
@@ -340,7 +343,7 @@ func TestEnvironment(t *testing.T) {
 		}
 		delete(reads, own)
 	}
-	// OpenTelemetry reads these itself.
+	// The OpenTelemetry library reads these variables, and not the program's own code.
 	const endpoint, service = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME"
 	if !given[endpoint] || !given[service] {
 		t.Errorf("the service gets no %s or %s", endpoint, service)
@@ -357,8 +360,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestQueries checks the metrics in alarms and charts against the documented ones, and the alarms'
-// links against the sections of docs/operate.md.
+// TestQueries checks that the metrics in alarms and charts are documented, and that the alarms link
+// to sections of docs/operate.md.
 func TestQueries(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {

@@ -70,18 +70,18 @@ type config struct {
 	service         tasks.ServiceLimits
 	url             string
 	serviceAccount  string
-	verified        bool // whether this service verifies the requests' tokens
+	verified        bool // whether this service verifies the tokens of requests
 	operators       []string
 	keysURL         string
 	iapAudience     string
 	iapKeysURL      string
-	traces, metrics bool // whether traces and metrics are exported
+	traces, metrics bool // whether the service exports traces and metrics
 	addr            string
 
-	serviceName, revision string // names of the service and its revision, as Cloud Run sets them
+	serviceName, revision string // the names that Cloud Run gives the service and its revision
 }
 
-// audience returns the audience of the tokens that tasks carry. It returns "" if they carry none.
+// audience returns the audience of the tokens that tasks carry, or "" if tasks carry no tokens.
 func (c config) audience() string {
 	if c.serviceAccount == "" {
 		return ""
@@ -121,7 +121,8 @@ func configFrom(getenv func(string) string) (config, error) {
 	c.createQueues = e.flag("CREATE_QUEUES")
 	c.service = tasks.ServiceLimits{
 		MaxInstances: e.number("MAX_INSTANCES", 100_000), Concurrency: e.number("CONCURRENCY", 1000),
-		Timeout: time.Duration(e.number("REQUEST_TIMEOUT", 3600)) * time.Second, // Cloud Run's limits
+		// 3,600 s is Cloud Run's longest timeout
+		Timeout: time.Duration(e.number("REQUEST_TIMEOUT", 3600)) * time.Second,
 		Queues:  len(c.queues),
 	}
 	e.checkURL("SERVICE_URL", c.url, func(u *url.URL) bool { return u.Path == "" }, "http(s)://HOST without a path")
@@ -145,8 +146,8 @@ func configFrom(getenv func(string) string) (config, error) {
 	return c, nil
 }
 
-// auth reads AUTH and the variables that belong to it. A variable that would be ignored is an
-// error, because the operator may rely on its check.
+// auth reads the variable AUTH and the variables that depend on it. A variable that would be
+// ignored is an error, because the operator may believe that it protects the service.
 func (e *environment) auth(c *config) {
 	belong := []string{"TASKS_SERVICE_ACCOUNT", "OPERATORS", "OIDC_KEYS_URL", "IAP_AUDIENCE", "IAP_KEYS_URL"}
 	how := cmp.Or(e.getenv("AUTH"), "on")
@@ -192,7 +193,7 @@ func (e *environment) auth(c *config) {
 	}
 }
 
-// An environment reads variables of the environment, and collects what is wrong with them.
+// An environment reads environment variables, and collects the mistakes in them.
 type environment struct {
 	getenv   func(string) string
 	problems []string

@@ -30,15 +30,16 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// asService makes the tests' binary run as the service. Its value says how: unchanged, or
-// withTrouble, which adds mappers that cause trouble.
+// asService is an environment variable that makes the tests' binary run as the service. The value
+// asItIs means the service without changes. The value withTrouble adds mappers that cause trouble.
 const (
 	asService   = "CLOUDRUN_TEST_SERVICE"
 	asItIs      = "as it is"
 	withTrouble = "with trouble"
 )
 
-// TestMain is also the service itself, in the processes of a site and of a fleet.
+// TestMain runs the tests, or the service if the environment variable asService is set. Tests start
+// such processes.
 func TestMain(m *testing.M) {
 	switch os.Getenv(asService) {
 	case withTrouble:
@@ -51,21 +52,21 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// A fleet is several processes of the service behind a load balancer. Processes that die or get
-// killed are replaced.
+// A fleet is several processes of the service, called members, and a load balancer in front of
+// them. Members that end are replaced.
 type fleet struct {
 	*testing.T
 	env   []string
 	front *httptest.Server
 
-	// route chooses the member for a request. Defaults to a random one.
+	// route returns the index of the member that gets a request. By default the member is random.
 	route func(r *http.Request) int
 
 	mu      sync.Mutex
 	members []*member
 	ended   bool
 	deaths  int
-	codes   []int // exit codes of members
+	codes   []int // the exit codes of members that have ended
 	all     sync.WaitGroup
 }
 
@@ -106,8 +107,8 @@ func newFleet(t *testing.T, size int, env ...string) *fleet {
 	return f
 }
 
-// start starts a member, and starts another one whenever it ends. A member may take a moment until
-// it answers.
+// start starts a member, and starts it again whenever it ends. It may take a moment until a member
+// answers requests.
 func (f *fleet) start(i int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -136,10 +137,10 @@ func (f *fleet) start(i int) {
 func (f *fleet) kill(i int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	_ = f.members[i].process.Process.Kill() // it may have ended
+	_ = f.members[i].process.Process.Kill() // an error means that the process has already ended
 }
 
-// signal sends a signal to a member.
+// signal sends a signal to the process of a member.
 func (f *fleet) signal(i int, s os.Signal) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,7 +149,7 @@ func (f *fleet) signal(i int, s os.Signal) {
 	}
 }
 
-// died returns how many members have ended.
+// died returns the number of processes that have ended.
 func (f *fleet) died() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -189,11 +190,12 @@ func TestKilledHandlers(t *testing.T) {
 	}
 }
 
-// killedHandlers runs jobs over n accounts, and kills at least the given number of their processes.
+// killedHandlers runs jobs over n accounts, until it has killed at least the given number of their
+// processes.
 func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, addr string, n, least int) {
 	f, client, engine := newCloud(t, e, addr, n, 4, bank.AddCredit)
 	slow.Resume()
-	// It runs jobs until enough processes were killed.
+	// Run jobs until enough processes were killed.
 	kills, jobs, pages := 0, int64(0), int64(0)
 	for ; kills < least; jobs++ {
 		job, err := bank.AddCredit.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, bank.Credit{Amount: 10},
@@ -244,7 +246,7 @@ func newCloud(
 	return newCloudWith(t, e, addr, n, concurrent, nil, mappers...)
 }
 
-// newCloudWith is newCloud for processes with more environment variables.
+// newCloudWith does the same as newCloud. Its processes have further environment variables.
 func newCloudWith(
 	t *testing.T, e *emulator.Emulator, addr string, n, concurrent int, env []string, mappers ...mapper.AnyMapper,
 ) (*fleet, *datastore.Client, *mapper.Engine) {
@@ -296,10 +298,10 @@ func newCloudWith(
 	return f, client, engine
 }
 
-// A death says how an account kills its process.
+// A death says in which way the mapper deadly kills its process.
 type death struct{ By string }
 
-// deadly adds 10 to accounts. One of them kills its process while its balance is low.
+// deadly adds 10 to accounts. One of the accounts kills its process, unless its balance is high.
 var deadly = mapper.Update("deadly", func(_ context.Context, a *mapper.Entity[bank.Account], p death) error {
 	if a.Key.Name == deadlyName && a.Value.Balance < rich {
 		switch p.By {
@@ -319,15 +321,16 @@ const (
 	rich       = 1_000_000
 )
 
-// TestDeadlyEntity has one account that kills every process that works on it, while each process
-// has 20 pages under way. The account is found, and the others are credited, without a person's
-// help. After the account is mended a retry credits it, too.
+// TestDeadlyEntity runs a job in which one account kills every process that calls the function on
+// it. Each process has 20 pages under way. Without anybody's help, the job must find the account,
+// and credit all others. After the test has changed the account, a retry must credit it, too.
 func TestDeadlyEntity(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves crashes of processes out")
 	}
 	t.Parallel()
-	n := testflag.Size(t, 0, 40_000, 100_000) // each process has 20 pages under way, and others wait
+	// so many that each process has 20 pages under way, and further pages wait
+	n := testflag.Size(t, 0, 40_000, 100_000)
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	f, client, engine := newCloud(t, e, e.DatastoreAddr(), n, 60, deadly)
 	key := datastore.NameKey("Account", deadlyName, nil)

@@ -19,12 +19,12 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// notedIn is the environment variable with the file in which processes note each call of the mapper
-// below.
+// notedIn is the environment variable with the path of a file. The mapper below writes a line to it
+// for each call of its function.
 const notedIn = "CLOUDRUN_TEST_CALLS"
 
-// noted adds 10 to accounts, which takes a while for each. It notes in a file which process has
-// done so.
+// noted adds 10 to accounts, and takes a while for each. For each call it writes the process ID and
+// the account to a file.
 var noted = mapper.Update("noted", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.NoParams) error {
 	f, err := os.OpenFile(os.Getenv(notedIn), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -39,8 +39,9 @@ var noted = mapper.Update("noted", func(_ context.Context, a *mapper.Entity[bank
 	return nil
 })
 
-// TestShutdown ends the processes of a job by SIGTERM while pages are under way. Each process exits
-// with code 0, and no page is cut off: the function is called exactly once for each account.
+// TestShutdown ends the processes of a job by SIGTERM while they work on pages. Each process must
+// exit with code 0. No page may be interrupted, so the function is called exactly once for each
+// account.
 func TestShutdown(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out the ends of processes")
@@ -69,7 +70,7 @@ func TestShutdown(t *testing.T) {
 	for i := range shutdowns {
 		lines, died := calls(), f.died()
 		member, pid := -1, ""
-		// The next process to end is one with pages under way.
+		// Find a process that works on pages, to end it next.
 		for before := len(lines); len(lines) < before+100 || member < 0; lines = calls() {
 			pid, _, _ = strings.Cut(lines[len(lines)-1], " ")
 			member = f.member(pid)
@@ -86,7 +87,7 @@ func TestShutdown(t *testing.T) {
 				after++
 			}
 		}
-		if after > concurrent*300 { // a page of 3 s each
+		if after > concurrent*300 { // longer than a page of 3 s on each worker
 			t.Errorf("shutdown %d: the process went on for %d calls", i, after)
 		}
 		t.Logf("shutdown %d: %d calls after it", i, after)

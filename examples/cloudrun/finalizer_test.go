@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// doomed adds 10 to accounts. Its finalizer kills its process.
+// doomed is an Update that adds 10 to accounts. Its finalizer kills its process.
 var doomed = mapper.Update("doomed", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.NoParams) error {
 	a.Value.Balance += 10
 	return nil
@@ -31,8 +31,9 @@ var slow = mapper.Update("slow", func(_ context.Context, a *mapper.Entity[bank.A
 	return nil
 })
 
-// TestDeadlyFinalizer runs a job whose finalizer kills every process that runs it, beside another
-// job. The first job fails with that cause. Nothing of the other job is blamed.
+// TestDeadlyFinalizer runs a job whose finalizer kills every process that runs it, and another job
+// at the same time. The first job must fail, and its error must name the cause. The other job must
+// have no failures.
 func TestDeadlyFinalizer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves crashes of processes out")

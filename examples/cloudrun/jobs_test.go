@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// get sends a request, checks the status code, and decodes the answer.
+// get sends a request, checks the status code of the answer, and decodes the answer into v.
 func (s *site) get(method, path, token, body string, code int, v any) {
 	s.Helper()
 	got, answer := s.send(method, path, token, body)
@@ -30,7 +30,7 @@ func (s *site) get(method, path, token, body string, code int, v any) {
 	}
 }
 
-// await waits until a job has a state.
+// await waits until a job is in the given state, and returns its status.
 func (s *site) await(id, token string, want mapper.State) (status mapper.Status) {
 	s.Helper()
 	for deadline := time.Now().Add(testflag.Patience); ; {
@@ -61,13 +61,13 @@ func TestOperate(t *testing.T) {
 	for i := range keys {
 		keys[i], accounts[i] = datastore.NameKey("Account", fmt.Sprintf("user-%04d", i), nil), &bank.Account{}
 	}
-	for i := range 3 { // balances of another type, which can't be decoded
+	for i := range 3 { // balances of the wrong type, so that these accounts fail
 		accounts[i*20] = &struct{ Balance string }{"much"}
 	}
 	if _, err := s.client.PutMulti(t.Context(), keys, accounts); err != nil {
 		t.Fatal(err)
 	}
-	// Unknown paths and methods are refused with an error.
+	// Requests about an unknown job, or with a wrong method, get an error.
 	paths := map[string]string{"/jobs": "GET", "/jobs/a/failures": "GET"}
 	for do := range strings.FieldsSeq("pause resume abort retry move rate budget") {
 		paths["/jobs/a/"+do] = "POST"
@@ -75,7 +75,7 @@ func TestOperate(t *testing.T) {
 	for path, method := range paths {
 		if want := map[bool]int{true: 200, false: 404}[path == "/jobs"]; true {
 			body := "{}"
-			switch { // an empty rate or budget is refused in every state of the job
+			switch { // these two actions need a body: an empty rate or budget is always refused
 			case strings.HasSuffix(path, "/rate"):
 				body = `{"entities": 5}`
 			case strings.HasSuffix(path, "/budget"):
@@ -107,7 +107,7 @@ func TestOperate(t *testing.T) {
 		failures.Failures[0].Key.Kind != "Account" {
 		t.Errorf("failures %+v", failures)
 	}
-	// The failures are mended and retried.
+	// Repair the accounts that have failed, and retry them.
 	for i := range 3 {
 		if _, err := s.client.Put(t.Context(), keys[i*20], &bank.Account{}); err != nil {
 			t.Fatal(err)
@@ -123,8 +123,8 @@ func TestOperate(t *testing.T) {
 		t.Errorf("no failures: %d %s", code, answer)
 	}
 
-	// A job is paused, listed, slowed down, resumed, and ends. Another is aborted. Meanwhile the
-	// queue delivers nothing.
+	// A job is paused, listed, slowed down and resumed, and it ends. Another job is aborted.
+	// Meanwhile the queue delivers no tasks.
 	if _, err := s.tasks.PauseQueue(t.Context(), &cloudtaskspb.PauseQueueRequest{Name: queue}); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestOperate(t *testing.T) {
 		t.Errorf("aborted: %+v", status)
 	}
 	s.get("POST", "/jobs/second/rate", admin, `{"entities": 1e6}`, 200, nil)
-	s.get("POST", "/jobs/second/move", admin, "", 200, nil) // it is in this queue already
+	s.get("POST", "/jobs/second/move", admin, "", 200, nil) // the job already belongs to this queue
 	for query, want := range map[string]string{"?state=paused&mapper=add-credit&all=true": "second",
 		"?state=aborted": "third"} {
 		var listed struct {
@@ -169,7 +169,7 @@ func TestOperate(t *testing.T) {
 		t.Errorf("no jobs: %d %s", code, answer)
 	}
 
-	// The log names the operator. Its lines come a moment after the answers.
+	// The log must name the operator. A line may come a moment after the answer.
 	for _, line := range [][]string{
 		{`"job running"`, `"job":"first"`, `"cause":"started"`},
 		{`"job running"`, `"job":"first"`, `"cause":"its failures are retried"`},
@@ -184,7 +184,7 @@ func TestOperate(t *testing.T) {
 		}
 	}
 
-	// An impossible call gets an error that says why.
+	// An action that is impossible gets an error that says why.
 	for _, c := range []struct {
 		method, path, body string
 		code               int

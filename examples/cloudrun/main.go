@@ -40,14 +40,15 @@ func main() {
 	}
 }
 
-// Times at the end of the process. Cloud Run kills a process 10 s after SIGTERM. Running requests
-// may take grace, and after that exporting the last telemetry may take flushTime.
+// Time limits at the end of the process. Cloud Run kills a process 10 s after SIGTERM. Running
+// requests get the time grace to finish. After that, exporting the last telemetry may take
+// flushTime.
 const (
 	grace     = 8500 * time.Millisecond
 	flushTime = time.Second
 )
 
-// run serves until ctx ends, and then lets the running requests finish.
+// run runs the service until ctx ends, and then lets the running requests finish.
 func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 	flush, err := startTelemetry(ctx, c)
 	if err != nil {
@@ -56,7 +57,7 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 		defer cancel()
-		if err := flush(ctx); err != nil { // a missing collector does not stop the service
+		if err := flush(ctx); err != nil { // an error, such as a missing collector, does not stop the service
 			log.Warn("the last telemetry was not exported", "error", err)
 		}
 	}()
@@ -69,7 +70,7 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	// Requests outlive ctx, for as long as the shutdown allows them.
+	// Requests continue after ctx has ended, for as long as the shutdown allows.
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	server := &http.Server{
@@ -87,8 +88,8 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 		return err
 	case <-ctx.Done():
 	}
-	// A page with an entity that takes longer is cut off. It is not committed, and the queue
-	// delivers its task again.
+	// If an entity takes longer than the shutdown, its page is interrupted, and commits nothing.
+	// The queue delivers its task again.
 	log.Info("shutting down")
 	limited, end := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer end()
@@ -108,7 +109,8 @@ const readTime = 10 * time.Second
 func withinTime(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTime)) // every connection has one
+			// can't fail: every connection of a server has a deadline
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTime))
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -118,7 +120,7 @@ type closers []func() error
 
 func (c closers) close() {
 	for _, f := range c {
-		_ = f() // the process ends anyway
+		_ = f() // an error does not matter at the end of the process
 	}
 }
 
@@ -143,7 +145,7 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	if err != nil {
 		return nil, nil, open, err
 	}
-	go checkQueues(ctx, queues, c.service, log) // it only logs
+	go checkQueues(ctx, queues, c.service, log) // does not stop the service: it only logs
 	allow, err := operators(c, log)
 	if err != nil {
 		return nil, nil, open, err
@@ -155,11 +157,11 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	pages := dashboard.NewHandler(engine, &dashboard.Options{Allow: allow, Logger: log,
 		LogURL: dashboard.CloudLoggingURL(c.project)})
 	mux := http.NewServeMux()
-	mux.Handle("/mapper/", engine.Handler())                                   // Cloud Tasks
-	mux.Handle("/jobs", jobs)                                                  // operators
-	mux.Handle("/jobs/", jobs)                                                 // operators
-	mux.Handle("/dashboard/", pages)                                           // operators, in a browser
-	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {}) // the process is up
+	mux.Handle("/mapper/", engine.Handler())                                   // Cloud Tasks calls these
+	mux.Handle("/jobs", jobs)                                                  // for operators
+	mux.Handle("/jobs/", jobs)                                                 // for operators
+	mux.Handle("/dashboard/", pages)                                           // for operators, in a browser
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {}) // answers as long as the process runs
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
 		if err := engine.CheckReady(r.Context()); err != nil {
 			log.Warn("not ready", "error", err)
@@ -184,7 +186,7 @@ func operators(c config, log *slog.Logger) (func(*http.Request) (string, error),
 			return nil, err
 		}
 		return v.Authenticate, nil
-	case c.serviceAccount != "": // Cloud Run has verified the token
+	case c.serviceAccount != "": // Cloud Run has verified the tokens
 		return auth.Claimed, nil
 	}
 	log.Warn("AUTH=off: everybody who reaches this service can start jobs and run tasks. It is for emulators only")

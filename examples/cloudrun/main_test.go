@@ -39,7 +39,7 @@ const (
 	queue    = location + "/queues/credit"
 )
 
-// A site is the service in a process of its own, and its emulators.
+// A site is the service in its own process, with the emulators that it uses.
 type site struct {
 	*testing.T
 	emulator *emulator.Emulator
@@ -80,7 +80,7 @@ func newSite(t *testing.T) *site {
 		Queue: &cloudtaskspb.Queue{Name: queue}}); err != nil {
 		t.Fatal(err)
 	}
-	// The service has to know its URL before it listens, so it gets a port that is free now.
+	// The service must know its URL before it listens. So choose a port that is free now.
 	port := freePort(t)
 	s.url = "http://127.0.0.1:" + port
 	s.process = exec.Command(os.Args[0])
@@ -129,7 +129,7 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// send sends a request. If an account is named, the request has its token.
+// send sends a request to the service. If token is not empty, the request has this token.
 func (s *site) send(method, path, token, body string) (int, string) {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.Context(), method, s.url+path, strings.NewReader(body))
@@ -186,9 +186,9 @@ func TestService(t *testing.T) {
 	const start = `{"mapper": "add-credit", "id": "spring", "query": {"kind": "Account"}, "params": {"Amount": 10}}`
 	admin := s.token(operator, s.url)
 
-	// The missing queue was created, with half of nine tenths of the requests that the service
-	// accepts at once. The log names the wrong settings of the existing queue, and says that both
-	// together deliver too much.
+	// The service has created the missing queue. The two queues share nine tenths of the requests
+	// that the service accepts at once, so each gets half of that. The log must name the wrong
+	// settings of the existing queue, and say that both queues together deliver too much.
 	night, err := s.tasks.GetQueue(t.Context(), &cloudtaskspb.GetQueueRequest{Name: queue + "-night"})
 	if err != nil || night.RateLimits.MaxConcurrentDispatches != 360 {
 		t.Errorf("the other queue: %v, %v", night, err)
@@ -205,7 +205,7 @@ func TestService(t *testing.T) {
 		t.Error("the log complains about the queue that the service has made")
 	}
 
-	for _, path := range []string{"/health", "/ready"} { // everybody may request these
+	for _, path := range []string{"/health", "/ready"} { // requests that need no token
 		if code, _ := s.send("GET", path, "", ""); code != 200 {
 			t.Errorf("GET %s: %d", path, code)
 		}
@@ -229,7 +229,7 @@ func TestService(t *testing.T) {
 			t.Errorf("start with %s: %d %s, want 400 and %q", body, code, answer, want)
 		}
 	}
-	// The schedule that calls Revive has the same kind of token as tasks.
+	// The schedule that calls /mapper/revive sends the same kind of token as a task.
 	if code, _ := s.send("POST", "/mapper/revive", s.token(robot, s.url), ""); code != 200 {
 		t.Errorf("revive: %d, want 200", code)
 	}
@@ -273,7 +273,7 @@ func TestService(t *testing.T) {
 		t.Errorf("another start of that ID: %d %s, want 409", code, answer)
 	}
 
-	// SIGTERM ends the service cleanly.
+	// SIGTERM must end the service without an error.
 	if err := s.process.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -282,14 +282,15 @@ func TestService(t *testing.T) {
 	}
 }
 
-// required are the required variables.
+// required are the environment variables that the service requires.
 var required = map[string]string{
 	"GOOGLE_CLOUD_PROJECT": "p", "TASKS_QUEUE": "projects/p/locations/l/queues/q",
 	"SERVICE_URL":           "https://x.run.app/",
 	"TASKS_SERVICE_ACCOUNT": "a@b", "OPERATORS": "c@d, e@f",
 }
 
-// getenv returns an environment with the required variables, and changes.
+// getenv returns a function like os.Getenv. Its environment has the required variables, with the
+// given changes.
 func getenv(changes ...string) func(string) string {
 	env := maps.Clone(required)
 	for i := 0; i < len(changes); i += 2 {
@@ -354,7 +355,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestConfigRefused checks that errors name the missing or wrong variable.
+// TestConfigRefused checks the errors for missing and wrong variables. They must name the variable.
 func TestConfigRefused(t *testing.T) {
 	for name := range required {
 		if _, err := configFrom(getenv(name, "")); err == nil || !strings.Contains(err.Error(), name+" is not set") {
@@ -398,7 +399,8 @@ func TestConfigRefused(t *testing.T) {
 	}
 }
 
-// TestRunReportsBadConfiguration checks errors that only show when the service starts.
+// TestRunReportsBadConfiguration checks mistakes in the configuration that are found only when the
+// service starts.
 func TestRunReportsBadConfiguration(t *testing.T) {
 	t.Setenv("DATASTORE_EMULATOR_HOST", "127.0.0.1:1")
 	t.Setenv("CLOUD_TASKS_EMULATOR_HOST", "127.0.0.1:1")

@@ -24,8 +24,8 @@ import (
 	"github.com/scattermap/scattermap/internal/forge"
 )
 
-// A gate is the service in this process, with forgers that sign tokens as Google does. Its queue is
-// paused, so that only the test's requests have effects.
+// A gate is the service in this process. The test signs tokens as Google does. The service's queue
+// is paused, so that only the test's requests have effects.
 type gate struct {
 	*testing.T
 	emulator      *emulator.Emulator
@@ -36,11 +36,11 @@ type gate struct {
 
 const (
 	serviceURL  = "https://credit.run.app"
-	theAudience = "/projects/12/locations/europe-west1/services/credit" // of Identity-Aware Proxy
+	theAudience = "/projects/12/locations/europe-west1/services/credit" // an audience of Identity-Aware Proxy
 )
 
-// newGate starts the service. Its operators come through Identity-Aware Proxy, or with tokens of
-// their own.
+// newGate starts the service. If iap is set, operators come through Identity-Aware Proxy; otherwise
+// they send OIDC tokens.
 func newGate(t *testing.T, iap bool) *gate {
 	t.Helper()
 	g := &gate{T: t, google: forge.OIDC(t), proxy: forge.IAP(t)}
@@ -93,10 +93,11 @@ func (g *gate) send(method, path, body string, header http.Header) (int, string)
 	return w.Code, w.Body.String()
 }
 
-// A state is all that a request can change: the contents of the queue and the database.
+// A state is everything that a request can change: the tasks in the queue, and the entities in the
+// database.
 type state struct {
 	Tasks    []*cloudtaskspb.Task
-	Entities map[string]map[string]any // properties, by key
+	Entities map[string]map[string]any // the properties of each entity, by key
 }
 
 func (g *gate) state() (s state) {
@@ -135,9 +136,9 @@ func (g *gate) state() (s state) {
 	}
 }
 
-// TestProofs sends requests with every invalid proof to each endpoint that changes something.
-// Nothing is started, controlled, enqueued or run. Then it sends the valid proof, and each request
-// has its effect.
+// TestProofs sends requests with every kind of invalid token to each endpoint that changes
+// something. None may start, change, enqueue or run anything. Then it sends each request with a
+// valid token, and the request must take effect.
 func TestProofs(t *testing.T) {
 	for name, iap := range map[string]bool{"OIDC": false, "Identity-Aware Proxy": true} {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +157,8 @@ func TestProofs(t *testing.T) {
 			ofOperators, ofTasks := operators.Proofs(others, operator, audience),
 				g.google.Proofs(g.proxy, robot, serviceURL)
 			admin, queue := ofOperators[0].Header, ofTasks[0].Header
-			// The token of an account with another role counts as the token of any other account.
+			// The service must treat a valid token of an account with another role like the token
+			// of a foreign account.
 			asTask, asOperator := g.google.Token(robot, serviceURL, nil), operators.Token(operator, audience, nil)
 			ofOperators = append(ofOperators,
 				forge.Proof{Name: "the tasks' account", Header: operators.Header(operators.Token(robot, audience, nil)),
@@ -223,7 +225,7 @@ func TestProofs(t *testing.T) {
 				unchanged(p.Name)
 			}
 
-			// These requests are valid except for their proof.
+			// These requests have no other fault than their token.
 			if code, answer := g.send("POST", "/jobs/spring/pause", "{}", admin); code != 200 {
 				t.Errorf("pause: %d %s", code, answer)
 			}
@@ -273,8 +275,8 @@ func pathOf(t *testing.T, task *cloudtaskspb.Task) string {
 	return u.Path
 }
 
-// TestEverybodyBehindProxy checks that the proxy decides who is an operator, if no operators are
-// named.
+// TestEverybodyBehindProxy checks the service without a list of operators: everybody whom
+// Identity-Aware Proxy lets through is an operator.
 func TestEverybodyBehindProxy(t *testing.T) {
 	proxy := forge.IAP(t)
 	allow, err := operators(config{verified: true, serviceAccount: robot, iapAudience: theAudience,
@@ -289,7 +291,8 @@ func TestEverybodyBehindProxy(t *testing.T) {
 	}
 }
 
-// TestOffIsSaid checks that a service that lets everybody in logs that, and no other service does.
+// TestOffIsSaid checks that a service with AUTH=off logs that it accepts every request. Other
+// services must not log this.
 func TestOffIsSaid(t *testing.T) {
 	for name, c := range map[string]struct {
 		config config

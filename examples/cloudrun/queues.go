@@ -43,13 +43,13 @@ func newQueues(
 const checkTime = 10 * time.Second
 
 // checkQueues logs a warning for each setting of the queues that contradicts the service's
-// settings. The service runs in spite of it.
+// settings. The service runs despite such settings.
 func checkQueues(ctx context.Context, queues []*tasks.Queue, s tasks.ServiceLimits, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	atOnce := 0
 	for _, queue := range queues {
-		n, _ := queue.MaxConcurrent(ctx) // CheckSettings returns the error
+		n, _ := queue.MaxConcurrent(ctx) // an error is also returned by CheckSettings
 		atOnce += n
 		if err := queue.CheckSettings(ctx, s); err != nil {
 			for line := range strings.Lines(err.Error()) {

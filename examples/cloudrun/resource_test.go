@@ -13,12 +13,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// exported starts telemetry in an environment, exports a number, and returns the attributes of the
-// service in its metrics.
+// exported starts the service's telemetry with environment variables, exports a metric, and returns
+// the attributes of the metric's resource.
 func exported(t *testing.T, environment map[string]string) map[string]string {
 	t.Helper()
 	about := make(map[string]string)
-	t.Run("export", func(t *testing.T) { export(t, environment, about) }) // it sets variables
+	// in a subtest, because it sets environment variables
+	t.Run("export", func(t *testing.T) { export(t, environment, about) })
 	return about
 }
 
@@ -71,9 +72,9 @@ func export(t *testing.T, environment, about map[string]string) {
 	}
 }
 
-// TestResource checks which service and instance the metrics name. Each process is another
-// instance, though all containers have the same process ID. The variables of OpenTelemetry have
-// precedence.
+// TestResource checks the service and the instance that metrics name. Each process must be another
+// instance, although all containers have the same process IDs. OpenTelemetry's own variables must
+// have precedence.
 func TestResource(t *testing.T) {
 	first, second := exported(t, nil), exported(t, nil)
 	if first["service.name"] != "credit" || first["service.version"] != "credit-7" {

@@ -20,9 +20,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestLateCleanUp stops a process that cleans up a job, after it has read the job. Others end the
-// clean-up, and the next job with the ID runs when the process wakes. The process changes nothing
-// of it.
+// TestLateCleanUp stops a process just after it has read the record of a job to clean it up. Other
+// processes end the clean-up, and a new job with the same ID starts. When the process continues, it
+// must not change the new job.
 func TestLateCleanUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves stopped processes out")
@@ -41,7 +41,7 @@ func TestLateCleanUp(t *testing.T) {
 			lookup.Keys[0].Path[0].Kind == "ScattermapJob" && !stopped.Swap(true) {
 			stopping := make(chan struct{})
 			stop <- func() { close(stopping) }
-			<-stopping // the process gets the answer when it wakes
+			<-stopping // the process gets the answer when it continues
 		}
 		return resp, err
 	}
@@ -98,7 +98,7 @@ func TestLateCleanUp(t *testing.T) {
 	}
 }
 
-// endCleanUp runs the sweeps of a job that is being cleaned up at once, until the job is gone.
+// endCleanUp runs the waiting sweeps of a job that is being cleaned up, until the job is gone.
 func (f *fleet) endCleanUp(e *emulator.Emulator, job *mapper.Job) {
 	f.Helper()
 	client, err := e.TasksClient(f.Context())
@@ -115,7 +115,8 @@ func (f *fleet) endCleanUp(e *emulator.Emulator, job *mapper.Job) {
 				f.Fatal(err)
 			}
 			if strings.HasSuffix(task.GetHttpRequest().GetUrl(), "/sweep") && task.DispatchCount == 0 {
-				_, _ = client.RunTask(f.Context(), &cloudtaskspb.RunTaskRequest{Name: task.Name}) // it may have started
+				// an error means that the task already runs
+				_, _ = client.RunTask(f.Context(), &cloudtaskspb.RunTaskRequest{Name: task.Name})
 			}
 		}
 		time.Sleep(10 * time.Millisecond)

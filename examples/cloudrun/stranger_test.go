@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestStrangers opens connections without a token, whose headers or bodies arrive byte by byte. The
-// service closes all of them, and meanwhile serves others.
+// TestStrangers opens connections that send no token, and whose headers or bodies arrive byte by
+// byte. The service must close all of them. Meanwhile it must answer other requests.
 func TestStrangers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out what waits for time-outs of a process")
@@ -45,7 +45,8 @@ func TestStrangers(t *testing.T) {
 	strangers.Wait()
 }
 
-// drip starts a request, and sends the rest byte by byte until the connection is closed.
+// drip sends the given part of a request at once, and then one byte after the other until the
+// service closes the connection.
 func drip(addr, request string, patience time.Duration) error {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -63,5 +64,5 @@ func drip(addr, request string, patience time.Duration) error {
 	if _, err = io.Copy(io.Discard, conn); err != nil && strings.Contains(err.Error(), "timeout") {
 		return fmt.Errorf("it is open after %v", patience)
 	}
-	return nil // the connection may have been reset
+	return nil // the service may have reset the connection
 }

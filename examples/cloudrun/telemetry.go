@@ -17,9 +17,9 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 )
 
-// exports reports whether the service exports traces or metrics. The service exports them if their
-// own variable of OpenTelemetry, or the one for both, has the collector's address, unless a
-// variable switches them off. The exporters read the address themselves.
+// exports reports whether the service exports data of a kind: traces or metrics. It does so if the
+// data's own variable of OpenTelemetry, or the one for all data, has the collector's address. Other
+// variables can switch the export off. The exporters read the address themselves.
 func (e *environment) exports(what, collector string) bool {
 	own := strings.ToUpper(what)
 	endpoint := "OTEL_EXPORTER_OTLP_" + own + "_ENDPOINT"
@@ -44,9 +44,9 @@ func (e *environment) exports(what, collector string) bool {
 }
 
 // startTelemetry exports metrics and traces by OTLP over HTTP, if the environment names a URL.
-// OpenTelemetry's own variables (OTEL_...) override it. The exporters read theirs themselves.
-// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES change the attributes of the service. It returns a
-// function that exports the remaining data and stops the export.
+// OpenTelemetry's own variables (OTEL_...) have precedence; the exporters read them.
+// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES change the attributes of the service. The result
+// end exports the remaining data and stops the export.
 func startTelemetry(ctx context.Context, c config) (end func(context.Context) error, err error) {
 	var ends []func(context.Context) error
 	end = func(ctx context.Context) error {
@@ -59,14 +59,14 @@ func startTelemetry(ctx context.Context, c config) (end func(context.Context) er
 	if !c.traces && !c.metrics {
 		return end, nil
 	}
-	// The instance's ID is random: process IDs and host names are the same in many containers.
-	// Later attributes override earlier ones.
+	// The instance's ID is random, because process IDs and host names are the same in many
+	// containers. Later attributes override earlier ones.
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithService(), resource.WithAttributes(
 		semconv.ServiceName(c.serviceName), semconv.ServiceVersion(c.revision)), resource.WithFromEnv())
 	if about == nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
-	if err != nil { // such as OTEL_RESOURCE_ATTRIBUTES without a value; the other attributes are kept
+	if err != nil { // an error, such as a wrong OTEL_RESOURCE_ATTRIBUTES: the other attributes are valid
 		otel.Handle(fmt.Errorf("telemetry: %w", err))
 	}
 	if c.traces {

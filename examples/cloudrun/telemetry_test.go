@@ -22,13 +22,14 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// closing changes nothing. It has a finalizer, so a task of its own ends its jobs, however small.
+// closing is a mapper that changes nothing. It has a finalizer, so even a small job ends in a task
+// of its own.
 var closing = mapper.Update("closing", func(context.Context, *mapper.Entity[bank.Account], mapper.NoParams) error {
 	return mapper.Skip
 }).WithFinalizer(func(context.Context, *mapper.Completion, mapper.NoParams) error { return nil })
 
-// TestTelemetry runs two jobs in the service, in this process. A collector receives its metrics and
-// traces when the service shuts down.
+// TestTelemetry runs two jobs in the service, in this process. When the service shuts down, a
+// collector must receive its metrics and traces.
 func TestTelemetry(t *testing.T) {
 	var mu sync.Mutex
 	received := make(map[string]string)
@@ -104,7 +105,8 @@ func TestTelemetry(t *testing.T) {
 	}
 }
 
-// runJob starts a job until the service answers that it has succeeded.
+// runJob posts the start of a job, and repeats this until the answer says that the job has
+// succeeded.
 func runJob(t *testing.T, url, body string) {
 	t.Helper()
 	var text []byte

@@ -14,8 +14,9 @@ import (
 )
 
 // aggregate answers an aggregation query: it counts comments, or adds up their values. If possible,
-// each shard does that for its own comments. It is not possible if a shard's results depend on
-// other shards, or for an average. Then the comments are read.
+// each shard aggregates its own comments, and the results are combined. For averages, and for
+// queries with a limit, an offset or a cursor, that is not possible. In that case aggregate reads
+// the comments.
 func (r *router) aggregate(ctx context.Context, req *pb.RunAggregationQueryRequest) (*pb.RunAggregationQueryResponse,
 	error) {
 	comments, err := ofTable(req.PartitionId, req.GetAggregationQuery().GetNestedQuery())
@@ -62,7 +63,7 @@ func (v *view) aggregate(ctx context.Context, req *pb.RunAggregationQueryRequest
 		MoreResults:        pb.QueryResultBatch_NO_MORE_RESULTS}}, nil
 }
 
-// sums are the results of aggregations over all shards.
+// sums are the results of the aggregations in a query, combined over all shards.
 type sums struct {
 	parts []*sum
 }
@@ -73,7 +74,7 @@ type sum struct {
 	whole    int64
 	real     float64
 	isReal   bool
-	n        int64 // number of comments, or of numbers that were added up
+	n        int64 // number of comments, or of numbers that were added
 	property string
 }
 
@@ -100,8 +101,8 @@ func (s *sum) isCount() bool {
 	return count
 }
 
-// apart reports whether each shard can aggregate its own comments, so that the results can be
-// combined.
+// apart reports whether the results of the shards can be combined if each shard aggregates only its
+// own comments.
 func (all *sums) apart(aq *pb.AggregationQuery) bool {
 	for _, s := range all.parts {
 		if s.asked.GetAvg() != nil {
@@ -112,7 +113,7 @@ func (all *sums) apart(aq *pb.AggregationQuery) bool {
 	return q.Limit == nil && q.Offset == 0 && len(q.DistinctOn) == 0 && len(q.StartCursor) == 0 && len(q.EndCursor) == 0
 }
 
-// ask makes each shard aggregate its own comments, and combines the results.
+// ask lets each shard aggregate its own comments, and combines the results.
 func (all *sums) ask(ctx context.Context, s *search, aq *pb.AggregationQuery) error {
 	answers := make([]map[string]*pb.Value, len(s.streams))
 	group, ctx := errgroup.WithContext(ctx)
@@ -154,7 +155,7 @@ func (all *sums) ask(ctx context.Context, s *search, aq *pb.AggregationQuery) er
 	return nil
 }
 
-// read reads the merged results of all shards, and aggregates them.
+// read reads the comments of all shards that match a query, and aggregates them.
 func (all *sums) read(ctx context.Context, v *view, q *pb.Query) error {
 	wanted := make(map[string]bool)
 	for _, s := range all.parts {
@@ -191,8 +192,8 @@ func (all *sums) read(ctx context.Context, v *view, q *pb.Query) error {
 	}
 }
 
-// addEntity adds a comment, if it has all properties that are added up. An index of these
-// properties has only such comments, too.
+// addEntity adds a comment to the sums. It ignores a comment that lacks a property in wanted.
+// Datastore ignores it, too: its index of these properties does not have such a comment.
 func (all *sums) addEntity(e *pb.Entity, wanted map[string]bool) error {
 	for name := range wanted {
 		v := e.Properties[name]
@@ -214,7 +215,7 @@ func (all *sums) addEntity(e *pb.Entity, wanted map[string]bool) error {
 	return nil
 }
 
-// add adds a number to the sum. A sum of integers stays an integer until it is too large.
+// add adds a number to the sum. The sum of integers becomes a float if it exceeds 64 bits.
 func (s *sum) add(v *pb.Value) {
 	switch n := v.GetValueType().(type) {
 	case *pb.Value_IntegerValue:

@@ -14,7 +14,8 @@ import (
 	"google.golang.org/api/iterator"
 )
 
-// Verbs are the methods of the Datastore client that callers use. The store has them, too.
+// Verbs are the methods of Google's Datastore client that callers use. Both *datastore.Client and
+// the Store have them.
 type Verbs interface {
 	Get(ctx context.Context, key *datastore.Key, dst any) error
 	GetMulti(ctx context.Context, keys []*datastore.Key, dst any) error
@@ -36,21 +37,21 @@ var (
 	_ Verbs = (*Store)(nil)
 )
 
-// A caller is a client that was written for the plain kind and does not know of shards. It makes
-// random calls, the same for the same seed, and writes down the results.
+// A caller is a client that was written for a single kind of comments, and does not know of shards.
+// It makes random calls, and notes their results. Callers with the same seed make the same calls.
 type caller struct {
 	client Verbs
 	rand   *rand.Rand
-	keys   []*datastore.Key // keys of all comments that the caller has put
-	names  map[int64]string // name of each comment by its ID, because IDs differ from client to client
+	keys   []*datastore.Key // keys of all comments that this caller has put
+	names  map[int64]string // a name for each comment by its ID, for the notes, because two callers get different IDs
 	notes  []string
 	put    int
-	counts bool // whether the caller also counts, and queries several orders at once
+	counts bool // whether the caller also counts, and queries several orders in one query
 }
 
-// diary runs a caller, and returns the results that it has written down. The caller puts 20
-// comments, and then makes a number of random calls, which is things. If counts is not set, it
-// leaves out counts and the operator "in", which Google's classic emulator does not have.
+// diary runs a caller, and returns its notes of the results. The caller puts 20 comments, and then
+// makes a number of random calls (things). If counts is not set, it leaves out counts and the
+// operator "in", which Google's classic emulator does not have.
 func diary(ctx context.Context, client Verbs, seed uint64, things int, counts bool) ([]string, error) {
 	c := &caller{client: client, rand: rand.New(rand.NewPCG(seed, 0)), names: make(map[int64]string),
 		counts: counts}
@@ -74,7 +75,8 @@ func (c *caller) note(format string, args ...any) {
 	c.notes = append(c.notes, fmt.Sprintf(format, args...))
 }
 
-// comment returns a new comment. Each has another time, so an order by time has no ties.
+// comment returns a new comment. No two have the same time, so that the order by time is
+// unambiguous.
 func (c *caller) comment() *Comment {
 	c.put++
 	minutes := time.Duration(c.rand.IntN(100_000))*time.Minute + time.Duration(c.put)*time.Millisecond
@@ -114,7 +116,7 @@ func (c *caller) addOne(ctx context.Context) error {
 
 func (c *caller) any() *datastore.Key { return c.keys[c.rand.IntN(len(c.keys))] }
 
-// edit changes a comment, if it exists.
+// edit changes a random comment, if it still exists.
 func (c *caller) edit(ctx context.Context) error {
 	key, comment := c.any(), new(Comment)
 	err := c.client.Get(ctx, key, comment)
@@ -129,9 +131,9 @@ func (c *caller) edit(ctx context.Context) error {
 	return err
 }
 
-// editInTransaction changes all comments of an order in a transaction. It deletes one of them if
-// the order's number is even. The orders of the first shard are in the same database as other
-// kinds. In their transactions it also writes an entity of another kind.
+// editInTransaction changes all comments of an order in a transaction. If the order's number is
+// even, it deletes one of them. If the order is in the first shard, whose database also has the
+// other kinds, it also writes an entity of another kind.
 func (c *caller) editInTransaction(ctx context.Context) error {
 	key, author := c.any(), authors[c.rand.IntN(3)]
 	_, err := c.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
@@ -173,7 +175,7 @@ func (c *caller) deleteSome(ctx context.Context) error {
 	return c.client.DeleteMulti(ctx, []*datastore.Key{c.any(), c.any(), c.any()})
 }
 
-// read reads comments by their keys. Some of the comments are deleted.
+// read reads some comments by their keys, including deleted ones.
 func (c *caller) read(ctx context.Context) error {
 	keys := []*datastore.Key{c.any(), c.any(), c.any(), c.any()}
 	all := make([]Comment, len(keys))
@@ -199,7 +201,7 @@ func (c *caller) describe(k *Comment) string {
 	return fmt.Sprintf("%s of %d: %s %s %v", k.Text, k.Order, k.Status, k.Author, k.Created.UTC())
 }
 
-// query returns one of the queries that index.yaml serves.
+// query returns a random one of the queries for which index.yaml has indexes.
 func (c *caller) query() *datastore.Query {
 	q := datastore.NewQuery(plainKind)
 	what := c.rand.IntN(4)
@@ -238,7 +240,7 @@ func (c *caller) list(ctx context.Context) error {
 	return nil
 }
 
-// pages lists comments three at a time, by cursors.
+// pages reads the comments three at a time, and continues by cursors.
 func (c *caller) pages(ctx context.Context) error {
 	q := c.query().Limit(3)
 	for page := q; ; {

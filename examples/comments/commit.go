@@ -16,24 +16,24 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// recentWrites is how many writes by others may come between a write whose answer is lost and its
-// retry.
+// recentWrites is the number of tokens that a comment stores: one for each of its last writes. If
+// the answer to a write is lost, the retry finds the write's token, unless others have made more
+// writes since.
 const recentWrites = 32
 
-// A write is a mutation of a comment by the caller.
+// A write is one mutation in a commit of the caller.
 type write struct {
 	position int
 	mutation *pb.Mutation
 	own      bool
-	entity   *pb.Entity // the new comment; nil: the comment is deleted
-	id       ID         // the comment's ID; 0: it is still to be drawn
+	entity   *pb.Entity // the new content of the comment; nil: the write deletes it
+	id       ID         // the comment's ID; 0: it still has to be drawn
 	drawn    bool
 	order    int64
 }
 
-// parse checks mutations, as far as that is possible without reading, and returns the writes for
-// each database. It leaves out the deletion of a key that no shard can have, because there is
-// nothing to delete.
+// parse checks the mutations of a commit, as far as possible without reads, and returns the writes
+// for each database. It leaves out a deletion whose key no comment can have.
 func (r *router) parse(mutations []*pb.Mutation) (map[*database][]*write, error) {
 	all := make(map[*database][]*write)
 	var bad keyErrors
@@ -90,7 +90,7 @@ func (r *router) parseOne(position int, m *pb.Mutation) (*write, *database, erro
 		return w, r.databases[id.Physical()], nil
 	}
 	if m.PropertyMask != nil && !slices.Contains(m.PropertyMask.Paths, orderProperty) {
-		return w, r.databases[id.Physical()], nil // the stored comment has the order
+		return w, r.databases[id.Physical()], nil // the stored comment says to which order it belongs
 	}
 	var err error
 	if w.order, err = orderOf(w.entity); err != nil {
@@ -106,7 +106,7 @@ func (r *router) parseOne(position int, m *pb.Mutation) (*write, *database, erro
 	return w, d, nil
 }
 
-// refused returns a text that says why the store can't carry out a write, or "" if it can.
+// refused returns the reason why the store does not support a write, or "" if it does.
 func (w *write) refused() string {
 	switch {
 	case w.entity == nil && w.drawn:
@@ -141,8 +141,8 @@ func orderOf(entity *pb.Entity) (int64, error) {
 	return n.IntegerValue, nil
 }
 
-// commit commits the caller's writes: in the caller's transaction, or else in one transaction for
-// each database.
+// commit answers a commit: in the caller's transaction, or otherwise in one transaction for each
+// database.
 func (r *router) commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
 	all, err := r.parse(req.Mutations)
 	if err != nil {
@@ -183,7 +183,7 @@ func (r *router) commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitR
 	return resp, group.Wait()
 }
 
-// ofComment reports whether a mutation is of a comment.
+// ofComment reports whether a mutation is about a comment, and not an entity of another kind.
 func ofComment(m *pb.Mutation) bool {
 	for _, entity := range []*pb.Entity{m.GetInsert(), m.GetUpdate(), m.GetUpsert()} {
 		if entity != nil {
@@ -202,8 +202,8 @@ func noResults(n int) []*pb.MutationResult {
 	return results
 }
 
-// once returns an error if two mutations are of the same entity. Datastore accepts such mutations
-// only in a transaction.
+// once returns an error if two mutations are about the same entity. Datastore accepts such
+// mutations only in a transaction.
 func once(all map[*database][]*write) error {
 	for _, writes := range all {
 		seen := make(map[ID]bool)
@@ -218,7 +218,7 @@ func once(all map[*database][]*write) error {
 	return nil
 }
 
-// rehearse looks for errors in all databases before anything is written in one of them.
+// rehearse plans the writes in all databases, and returns their errors, before anything is written.
 func (r *router) rehearse(ctx context.Context, all map[*database][]*write) error {
 	_, err := reading(ctx, r, nil, func(v *view) (*plan, error) {
 		var bad keyErrors
@@ -242,7 +242,7 @@ func (r *router) rehearse(ctx context.Context, all map[*database][]*write) error
 	return err
 }
 
-// split separates writes of comments from writes of entities of other kinds.
+// split separates writes of comments from writes of other kinds.
 func split(writes []*write) (comments, others []*write) {
 	for _, w := range writes {
 		if w.own {
@@ -254,7 +254,7 @@ func split(writes []*write) (comments, others []*write) {
 	return comments, others
 }
 
-// writeOthers writes entities of other kinds unchanged.
+// writeOthers passes writes of other kinds to the database unchanged.
 func (r *router) writeOthers(ctx context.Context, req *pb.CommitRequest, writes []*write,
 	results []*pb.MutationResult) error {
 	if len(writes) == 0 {
@@ -274,7 +274,7 @@ func (r *router) writeOthers(ctx context.Context, req *pb.CommitRequest, writes 
 	return nil
 }
 
-// commitTransaction commits the caller's transaction.
+// commitTransaction commits the caller's transaction, with its writes.
 func (r *router) commitTransaction(ctx context.Context, req *pb.CommitRequest,
 	all map[*database][]*write) (*pb.CommitResponse, error) {
 	id := req.GetTransaction()
@@ -301,7 +301,7 @@ func (r *router) commitTransaction(ctx context.Context, req *pb.CommitRequest,
 		s = t.session
 		t.mu.Unlock()
 	}
-	if s == nil || t.options.GetReadOnly() != nil { // a session that is not used yet, or a read-only one
+	if s == nil || t.options.GetReadOnly() != nil { // the transaction has not read or written yet, or is read-only
 		if s != nil {
 			s.rollback(ctx)
 		}
@@ -324,9 +324,9 @@ func (r *router) commitTransaction(ctx context.Context, req *pb.CommitRequest,
 	return resp, nil
 }
 
-// write carries out writes in one database, in a transaction of the store. It retries until it
-// knows that it has written. It finds out whether an earlier attempt has written, and does not
-// write twice.
+// write carries out writes in one database, in a transaction. If the outcome of an attempt is
+// unknown, it tries again. A later attempt finds out whether an earlier one has written, so nothing
+// is written twice.
 func (r *router) write(ctx context.Context, d *database, writes []*write) (results []*pb.MutationResult, err error) {
 	if len(writes) == 0 {
 		return nil, nil
@@ -364,7 +364,7 @@ func (r *router) write(ctx context.Context, d *database, writes []*write) (resul
 	return nil, fmt.Errorf("comments could not be written, %d times: %w", tries, err)
 }
 
-// expired reports whether an error says that a transaction has ended before its commit. Then the
+// expired reports whether an error says that a transaction has ended before its commit, so that the
 // commit has changed nothing.
 func expired(err error) bool {
 	return status.Code(err) == codes.InvalidArgument && !errors.Is(err, datastore.ErrInvalidKey) &&

@@ -17,34 +17,35 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Open is a function that opens a client of a database. The client gets the given options besides
-// the caller's own.
+// Open opens a client of a database. It must pass the given options to the client, besides the
+// caller's own.
 type Open func(opts ...option.ClientOption) (*datastore.Client, error)
 
-// A database is one of the databases of the store, called physical shard in an ID.
+// A database is one of the databases of the store. In an ID, its number is called the physical
+// shard.
 type database struct {
 	number        int
 	project, name string
 	client        *datastore.Client
 
-	// The following fields make calls to the database that do not go through the router.
+	// The following fields are for calls that go directly to the database, not through the router.
 	conn   *grpc.ClientConn
 	invoke grpc.UnaryInvoker
 	opts   []grpc.CallOption
 }
 
-// direct is the key that marks the context of calls which go to the client's own database, and not
-// to the router.
+// direct is a context key for calls of a client that go directly to its database, and not to the
+// router.
 type direct struct{}
 
-// introduction is the key that marks the context of the call by which a client shows its
-// connection. That call is never sent.
+// introduction is a context key for the call by which connect learns a client's connection. That
+// call is not sent to the database.
 type introduction struct{}
 
 var errIntroduced = errors.New("the client is known now")
 
-// connect opens a database. Calls of its client go to route, or directly to the database if route
-// is nil.
+// connect opens the client of a database. The calls of this client are answered by route, or by the
+// database if route is nil.
 func connect(ctx context.Context, number int, open Open,
 	route func(ctx context.Context, req, reply any) error) (*database, error) {
 	d := &database{number: number}
@@ -73,7 +74,7 @@ func connect(ctx context.Context, number int, open Open,
 	return d, nil
 }
 
-// Invoke makes a call to the database, not through the router.
+// Invoke calls the database directly. With NewStream it makes database a grpc.ClientConnInterface.
 func (d *database) Invoke(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 	params, resource := "project_id="+url.QueryEscape(d.project), "projects/"+url.QueryEscape(d.project)
 	if d.name != "" {
@@ -91,17 +92,17 @@ func (d *database) Invoke(ctx context.Context, method string, req, reply any, op
 		append(d.opts[:len(d.opts):len(d.opts)], opts...)...)
 }
 
-// NewStream is never called, because Datastore's API has no streams.
+// NewStream is never called, because the API of Datastore has no streams.
 func (d *database) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
 	return nil, status.Error(codes.Unimplemented, "there are no streams")
 }
 
 func (d *database) api() pb.DatastoreClient { return pb.NewDatastoreClient(d) }
 
-// tries is the number of attempts of a call whose outcome is unknown.
+// tries is the maximum number of attempts of a call whose outcome is unknown.
 const tries = 20
 
-// lost reports whether an error leaves it unknown if a call took effect.
+// lost reports whether, after this error, nobody knows if the call took effect.
 func lost(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Internal:
@@ -110,7 +111,7 @@ func lost(err error) bool {
 	return false
 }
 
-// pause waits before the next attempt: 10 ms at first, and up to 2 s later.
+// pause waits before an attempt: 10 ms before the first retry, and up to 2 s before later ones.
 func pause(ctx context.Context, attempt int) error {
 	d := min(10*time.Millisecond<<min(attempt, 10), 2*time.Second)
 	select {
@@ -121,7 +122,7 @@ func pause(ctx context.Context, attempt int) error {
 	}
 }
 
-// read makes a call that changes nothing, and repeats it if the outcome is unknown.
+// read makes a call that only reads. It repeats the call if the outcome is unknown.
 func read[T any](ctx context.Context, call func() (T, error)) (answer T, err error) {
 	for attempt := range tries {
 		if answer, err = call(); err == nil || !lost(err) || ctx.Err() != nil {

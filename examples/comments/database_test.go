@@ -17,8 +17,9 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// TestNamedDatabases uses two named databases of one project. Each comment is in one of them.
-// Comments are ordered by keys in their properties as if there were one database.
+// TestNamedDatabases uses a store over two named databases of one project. Each comment must be in
+// one of them. If comments are ordered by a property whose values are keys, the database in a key
+// must not matter.
 func TestNamedDatabases(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 	var open []Open
@@ -75,8 +76,8 @@ func TestNamedDatabases(t *testing.T) {
 	}
 }
 
-// TestDisorder makes a database return results in an unexpected order. The query fails, and no
-// result is left out.
+// TestDisorder uses a database that returns results in a wrong order. The query must fail, and must
+// not leave out a result.
 func TestDisorder(t *testing.T) {
 	reverse := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {
@@ -98,7 +99,8 @@ func TestDisorder(t *testing.T) {
 	}
 }
 
-// TestForeignClient checks that a client that ignores the store's options is refused.
+// TestForeignClient opens a store with a function that ignores the store's options for its client.
+// This must be an error.
 func TestForeignClient(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	_, err := OpenStore(t.Context(), 20, func(...option.ClientOption) (*datastore.Client, error) {

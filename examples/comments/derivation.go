@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Numbers from which the design follows: 20 shards take turns of 300,000 rows. About 100,000
-// comments come in 3 days, and an order lives for 3 days.
+// Numbers from which the design of the store follows. New comments go to one of 20 shards for
+// 300,000 rows, and then to the next shard. About 100,000 comments come in 3 days, which is how
+// long an order is active.
 const (
 	commentsInLife = 100_000
 	orderLife      = 3 * 24 * time.Hour
@@ -17,30 +18,35 @@ const (
 
 const day = 24 * time.Hour
 
-// A derivation has what follows from these numbers.
+// A derivation has the results that derive calculates from the constants of this file. A turn is
+// the time, or the comments or orders, for which new comments go to the same shard.
 type derivation struct {
-	Turn  time.Duration `json:"-"` // how long all new comments go to the same shard
-	Round time.Duration `json:"-"` // time until the first shard's next turn
+	Turn  time.Duration `json:"-"` // how long all new comments go to one shard
+	Round time.Duration `json:"-"` // how long it takes until all shards have had a turn
 	Days  int           `json:"turn_days"`
-	// largest number of shards that have comments of one order
+	// MostRows is the maximum number of shards with comments of one order, if a turn is a number of
+	// comments.
 	MostRows int `json:"shards_if_comments_are_counted"`
-	// share of orders whose comments are in two shards
+	// Crossing is the share of orders with comments in two shards, if a turn is a number of
+	// comments.
 	Crossing float64 `json:"orders_in_two"`
-	// fewest consecutive orders in one shard, if turns count orders
+	// Shortest and Longest are the numbers of successive orders in one shard, if a turn is a number
+	// of orders.
 	Shortest int64 `json:"shortest_turn_orders"`
 	Longest  int64 `json:"longest_turn_orders"`
 }
 
-// turn returns the length of a shard's turn.
+// turn returns how long it takes until a number of rows has come, if inLife rows come during an
+// order's life.
 func turn(rows, inLife int64, life time.Duration) time.Duration {
 	return time.Duration(float64(life) * float64(rows) / float64(inLife))
 }
 
-// mostShards returns the largest number of shards that can have comments of one order, for a length
-// of turns. It is one more than the number of borders that the order's life can cross.
+// mostShards returns an upper bound for the number of shards with comments of one order, if a turn
+// takes the given time. It is one more than the number of ends of turns in the order's life.
 func mostShards(turn, life time.Duration) int { return 1 + int((life+turn-1)/turn) }
 
-// derive calculates what follows from the numbers, with the store's own rule.
+// derive calculates what follows from the numbers, and checks it with the store's function shardOf.
 func derive() (derivation, error) {
 	d := derivation{Turn: turn(rowsATurn, commentsInLife, orderLife)}
 	d.Round = shardsInTurn * d.Turn
@@ -56,14 +62,15 @@ func derive() (derivation, error) {
 	return d, nil
 }
 
-// followComments counts the shards that an order's comments are in, if a turn is a number of
-// comments. It follows the orders of two rounds, each with a comment every hour of its life.
+// followComments counts the shards of each order's comments, if new comments go to the next shard
+// after a number of comments. It does so for all orders that start while every shard is used twice.
+// Each order has a comment every hour of its life.
 func (d *derivation) followComments() {
 	orders, crossing := 0, 0
 	for begun := time.Duration(0); begun < 2*d.Round; begun += time.Hour {
 		shards := make(map[int]bool)
 		for at := begun; at < begun+orderLife; at += time.Hour {
-			row := int64(float64(at) / float64(orderLife) * commentsInLife) // the comment that comes then
+			row := int64(float64(at) / float64(orderLife) * commentsInLife) // the row that is written at this time
 			shards[shardOf(row, shardsInTurn)] = true
 		}
 		d.MostRows = max(d.MostRows, len(shards))
@@ -75,8 +82,8 @@ func (d *derivation) followComments() {
 	d.Crossing = float64(crossing) / float64(orders)
 }
 
-// followOrders finds how many consecutive orders are in one shard, if a turn is a number of orders,
-// as in the store.
+// followOrders counts the successive orders in one shard, if new comments go to the next shard
+// after a number of orders. The store works like this.
 func (d *derivation) followOrders() {
 	begun := int64(0)
 	for order := int64(1); order <= 2*shardsInTurn*rowsATurn; order++ {

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A set has the names of the databases or kinds that may have results of a condition. A nil set has
-// all.
+// A set has names of databases or kinds: those in which a condition may have results. A nil set
+// means all.
 type set map[string]bool
 
 func setOf(names ...string) set {
@@ -52,8 +52,8 @@ func (s set) or(other set) set {
 	return either
 }
 
-// narrow returns the places that may have results of a condition. The functions return the places
-// of an order and of a key.
+// narrow returns the set of databases or kinds in which a condition may have results. The functions
+// ofOrder and ofKey return the set for an order and for a key.
 func narrow(f *pb.Filter, ofOrder func(int64) set, ofKey func(*pb.Key) set) set {
 	if c := f.GetCompositeFilter(); c != nil {
 		var all set
@@ -100,8 +100,8 @@ func narrow(f *pb.Filter, ofOrder func(int64) set, ofKey func(*pb.Key) set) set 
 	return where
 }
 
-// databasesOf returns the databases that may have results of a condition. A key that can't be
-// written is in none.
+// databasesOf returns the databases in which a condition may have results. A key that no comment
+// can have is in none of them.
 func (r *router) databasesOf(f *pb.Filter) (all []*database) {
 	where := narrow(f, func(order int64) set { return setOf(fmt.Sprint(r.database(order).number)) },
 		func(key *pb.Key) set {
@@ -119,7 +119,7 @@ func (r *router) databasesOf(f *pb.Filter) (all []*database) {
 	return all
 }
 
-// kindsOf returns the kinds that may have results of a condition, in the session's database.
+// kindsOf returns the kinds in the session's database in which a condition may have results.
 func (s *session) kindsOf(r *router, f *pb.Filter) (all []string) {
 	where := narrow(f, func(order int64) set { return setOf(s.layout.kinds(order)...) },
 		func(key *pb.Key) set {
@@ -137,9 +137,9 @@ func (s *session) kindsOf(r *router, f *pb.Filter) (all []string) {
 	return all
 }
 
-// within returns a condition in the form for the shard with a kind. Keys of comments become keys of
-// that kind. Keys that are values of other properties stay unchanged, because moves do not change
-// them.
+// within converts a condition from the kind that callers use to the kind of a shard. It changes the
+// kind in keys that are compared with __key__. It leaves keys in other properties unchanged,
+// because these store the callers' keys.
 func within(f *pb.Filter, kind string) *pb.Filter {
 	f, _ = proto.Clone(f).(*pb.Filter)
 	rename(f, kind)
@@ -166,7 +166,8 @@ func rename(f *pb.Filter, kind string) {
 }
 
 // renamed converts a key in a condition from the kind that callers use to the kind of a shard. The
-// result compares with the shard's keys as the given key compares with keys of comments.
+// result has the same order relative to the shard's keys as the given key has to the keys that
+// callers see.
 func renamed(key *pb.Key, kind string) *pb.Key {
 	to := &pb.Key{PartitionId: &pb.PartitionId{NamespaceId: key.GetPartitionId().GetNamespaceId()}}
 	for _, el := range key.Path {
@@ -175,7 +176,7 @@ func renamed(key *pb.Key, kind string) *pb.Key {
 	switch root := to.Path[0]; {
 	case root.Kind == plainKind:
 		root.Kind = kind
-	case root.Kind > plainKind && root.Kind <= kind: // also after the shard's comments
+	case root.Kind > plainKind && root.Kind <= kind: // must also come after all comments of the shard
 		root.Kind = kind + "~"
 	}
 	return to
@@ -207,7 +208,7 @@ func ofTable(partition *pb.PartitionId, q *pb.Query) (bool, error) {
 	return true, nil
 }
 
-// below reports whether a condition requires an ancestor of another kind than comments.
+// below reports whether a condition requires an ancestor that is no comment.
 func below(f *pb.Filter) bool {
 	for _, part := range f.GetCompositeFilter().GetFilters() {
 		if f.GetCompositeFilter().Op != pb.CompositeFilter_OR && below(part) {

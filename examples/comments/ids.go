@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// An ID identifies a comment. It is drawn without a call to any server, and contains the time and
-// the shard. It has 43 bits of milliseconds since Epoch, 3 bits of the physical shard, 7 of the
+// An ID identifies a comment. A process draws it without a call to a server. It contains the time
+// and the shard. It has 43 bits of milliseconds since Epoch, 3 bits of the physical shard, 7 of the
 // logical one, and 11 of a sequence. The highest bit is 0 until 2159, so until then IDs are
 // positive.
 type ID int64
@@ -34,7 +34,7 @@ func newID(ms int64, physical, logical int, sequence int64) ID {
 	return ID(((ms<<physicalBits|int64(physical))<<logicalBits|int64(logical))<<sequenceBits | sequence)
 }
 
-// Time returns when the ID was drawn, to the millisecond.
+// Time returns the time at which the ID was drawn, in milliseconds.
 func (id ID) Time() time.Time {
 	return Epoch.Add(time.Duration(id>>(sequenceBits+logicalBits+physicalBits)) * time.Millisecond)
 }
@@ -48,22 +48,22 @@ func (id ID) Logical() int { return int(id>>sequenceBits) % MaxLogical }
 // Sequence returns the ID's number among the IDs of one millisecond and shard in one process.
 func (id ID) Sequence() int { return int(id) % sequences }
 
-// A Generator draws the IDs of one shard in one process. They always increase, even if the clock
-// goes back. Another process may draw the same IDs, so an insert must require that its key is new.
+// A Generator draws the IDs of one shard in one process. They always increase, even if the clock is
+// set back. Another process may draw the same IDs, so an insert must require that its key is new.
 type Generator struct {
 	physical, logical int
 	now               func() time.Time
 
 	mu    sync.Mutex
-	last  int64 // time of the last ID in milliseconds
+	last  int64 // the time of the last ID, in milliseconds
 	next  int64 // the next number of the sequence
 	given map[int64]*run
 }
 
-// A run has the numbers that were drawn for one time that the caller chose.
+// A run is the numbers that a generator has drawn for one time that the caller has chosen.
 type run struct{ first, drawn int64 }
 
-// maxRuns is how many times, chosen by callers, a generator remembers.
+// maxRuns is the number of times chosen by callers for which a generator remembers its run.
 const maxRuns = 10_000
 
 // NewGenerator returns a generator.
@@ -76,8 +76,8 @@ func NewGenerator(physical, logical int) (*Generator, error) {
 	return &Generator{physical: physical, logical: logical, now: time.Now}, nil
 }
 
-// tolerance is the longest time for which a generator waits if its clock goes back. After a longer
-// jump it does not wait, and IDs are ahead of the clock.
+// tolerance is the longest time for which a generator waits after its clock was set back. After a
+// larger step it does not wait, and its IDs have later times than the clock.
 const tolerance = time.Second
 
 // Next draws an ID. If no numbers are left, it waits for the next millisecond. It returns an error
@@ -96,7 +96,7 @@ func (g *Generator) Next(ctx context.Context) (ID, error) {
 	}
 }
 
-// draw draws an ID, or returns how long to wait for one.
+// draw draws an ID. If all numbers of the millisecond are used, it returns how long to wait.
 func (g *Generator) draw() (ID, time.Duration, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -109,7 +109,7 @@ func (g *Generator) draw() (ID, time.Duration, error) {
 			Epoch.Add(times*time.Millisecond).Format(time.DateOnly))
 	case ms > g.last:
 		g.last, g.next = ms, 0
-	case g.next < sequences: // the same millisecond, or the clock went back
+	case g.next < sequences: // the millisecond of the last ID, or the clock was set back
 	case time.Duration(g.last-ms)*time.Millisecond > tolerance:
 		g.last, g.next = g.last+1, 0
 	default:
@@ -120,8 +120,8 @@ func (g *Generator) draw() (ID, time.Duration, error) {
 	return id, 0, nil
 }
 
-// At draws an ID for a time that the caller chooses. It starts anywhere in the sequence, because
-// other processes draw IDs for the same time, too.
+// At draws an ID for a time that the caller chooses. Its numbers start at a random place in the
+// sequence, because other processes may draw IDs for the same time.
 func (g *Generator) At(t time.Time) (ID, error) {
 	since := t.Sub(Epoch)
 	ms := since.Milliseconds()

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestIDs draws a million IDs with 128 generators at once. None comes twice, each generator's IDs
-// increase, and each ID tells when and where it was drawn.
+// TestIDs draws a million IDs with 128 generators concurrently. All must differ, each generator's
+// IDs must increase, and each ID must have the time and shard of its drawing.
 func TestIDs(t *testing.T) {
 	const each = 1_000_000 / 128
 	var all [128][]ID
@@ -56,7 +56,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// TestFields checks that each field of an ID has its own bits.
+// TestFields checks that the fields of an ID use separate bits.
 func TestFields(t *testing.T) {
 	for _, id := range []struct {
 		ms                int64
@@ -74,7 +74,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestClock lets a generator's clock stand still, and go back.
+// TestClock draws IDs while a generator's clock stands still, and after it was set back.
 func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, err := NewGenerator(0, 0)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// indexed has the indexes that the queries of this program need. A minus means descending. Several
-// indexes together serve conditions on several properties.
+// indexed has the properties of each index that the program's queries need. A minus means
+// descending order. For conditions on several properties, Datastore combines several indexes.
 var indexed = [][]string{
 	{"-__key__"},
 	{"Order", "Created"}, {"Order", "-Created"},
@@ -16,9 +16,9 @@ var indexed = [][]string{
 	{"Status", "Author", "Created"},
 }
 
-// indexYAML returns an index.yaml for comments in the given numbers of shards. It also has the
-// indexes of the plain kind, with which the program compares. The indexes of new shards must exist
-// before comments are moved.
+// indexYAML returns an index.yaml for each of the given numbers of shards together. It also has the
+// indexes of the plain kind, with which the program compares the store. The indexes of new shards
+// must exist before comments are moved.
 func indexYAML(shards ...int) []byte {
 	var b strings.Builder
 	b.WriteString("# Written by go run ./examples/comments -indexes\nindexes:\n")

@@ -26,8 +26,8 @@ var touch = mapper.Update("touch", func(_ context.Context, c *mapper.Entity[Comm
 	return nil
 })
 
-// TestJobs checks that jobs and splits over the plain kind are refused on an engine with the
-// store's client. The error names what to use instead. Jobs over other kinds run.
+// TestJobs uses an engine with the store's client. Jobs and splits over the kind of comments must
+// be refused, with an error that names the alternative. Jobs over other kinds must run.
 func TestJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var handler http.Handler
@@ -76,7 +76,7 @@ func TestJobs(t *testing.T) {
 	})
 }
 
-// engineOn returns an engine with the client of a store.
+// engineOn returns an engine that uses the client of a store.
 func engineOn(t *testing.T, e *emulator.Emulator, client *datastore.Client) *mapper.Engine {
 	t.Helper()
 	taskClient, err := e.TasksClient(t.Context())

@@ -12,8 +12,8 @@ import (
 )
 
 // A KeyError says why nothing can be written under a key. It satisfies errors.Is for
-// datastore.ErrInvalidKey. Reads, queries and deletions do not return it: for them such a comment
-// does not exist.
+// datastore.ErrInvalidKey. Reads, queries and deletions do not return it. They treat such a key
+// like one of a comment that does not exist.
 type KeyError struct {
 	Key    *datastore.Key
 	Reason string
@@ -21,15 +21,16 @@ type KeyError struct {
 
 func (e *KeyError) Error() string { return fmt.Sprintf("%v: %s", e.Key, e.Reason) }
 
-// Is implements the method for errors.Is.
+// Is reports whether target is datastore.ErrInvalidKey.
 func (e *KeyError) Is(target error) bool {
 	return target == datastore.ErrInvalidKey
 }
 
-// GRPCStatus returns the error in the form in which Datastore would return it.
+// GRPCStatus returns the error as the status that Datastore would return.
 func (e *KeyError) GRPCStatus() *status.Status { return status.New(codes.InvalidArgument, e.Error()) }
 
-// keyErrors has the KeyErrors of a commit, by key for deletions, and otherwise by position.
+// keyErrors has the KeyErrors of the mutations in a commit: by key for deletions, and by position
+// for others.
 type keyErrors struct {
 	byKey      map[string]*KeyError
 	byPosition map[int]*KeyError
@@ -53,15 +54,15 @@ func (e *keyErrors) Error() string {
 	return strings.Join(all, "; ")
 }
 
-// Is implements the method for errors.Is.
+// Is reports whether target is datastore.ErrInvalidKey.
 func (e *keyErrors) Is(target error) bool {
 	return target == datastore.ErrInvalidKey
 }
 
-// GRPCStatus returns the errors in the form in which Datastore would return them.
+// GRPCStatus returns the errors as the status that Datastore would return.
 func (e *keyErrors) GRPCStatus() *status.Status { return status.New(codes.InvalidArgument, e.Error()) }
 
-// add adds the error of the key at a position. It ignores nil.
+// add records the error about the key at a position. It ignores a nil error.
 func (e *keyErrors) add(position int, err *KeyError) {
 	if err == nil {
 		return
@@ -82,13 +83,13 @@ func (e *keyErrors) err() error {
 	return e
 }
 
-// own reports whether a key is of the plain kind, and so of a comment.
+// own reports whether a key has the kind that callers use for comments.
 func own(key *pb.Key) bool {
 	path := key.GetPath()
 	return len(path) > 0 && path[len(path)-1].GetKind() == plainKind
 }
 
-// clientKey converts a key into the client's form.
+// clientKey converts a key from its protocol buffer.
 func clientKey(key *pb.Key) (k *datastore.Key) {
 	for _, el := range key.GetPath() {
 		k = &datastore.Key{Kind: el.GetKind(), ID: el.GetId(), Name: el.GetName(), Parent: k,
@@ -100,15 +101,15 @@ func clientKey(key *pb.Key) (k *datastore.Key) {
 // nameOf returns a key's namespace and path as a text.
 func nameOf(key *datastore.Key) string { return fmt.Sprintf("%q%v", key.Namespace, key) }
 
-// under returns the key of the comment with an ID, in a kind. In the plain kind it is the key that
-// callers see.
+// under returns the key with which a comment is stored in a kind. For the plain kind it is the key
+// that callers see.
 func (d *database) under(kind string, id ID) *pb.Key {
 	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: d.project, DatabaseId: d.name},
 		Path: []*pb.Key_PathElement{{Kind: kind, IdType: &pb.Key_PathElement_Id{Id: int64(id)}}}}
 }
 
-// shaped returns the ID in a key of the plain kind. It returns an error if no comment can have that
-// key, and 0 for an incomplete key.
+// shaped returns the ID in a key of the plain kind, or 0 for an incomplete key. It returns an error
+// if no comment can have the key.
 func (r *router) shaped(key *pb.Key) (ID, *KeyError) {
 	k := clientKey(key)
 	id := ID(k.ID)
@@ -137,7 +138,8 @@ func (r *router) shaped(key *pb.Key) (ID, *KeyError) {
 	return id, nil
 }
 
-// places returns the kinds that may have the comment with an ID, or an error if none can.
+// places returns the kinds that may have the comment with an ID. It returns an error if no kind can
+// have it.
 func (s *session) places(id ID) ([]string, *KeyError) {
 	places := s.layout.places(id)
 	if len(places) == 0 {

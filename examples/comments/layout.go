@@ -10,13 +10,15 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// ordersAShard is the number of consecutive orders in one logical shard.
+// ordersAShard is the number of consecutive orders whose comments are in one logical shard, before
+// the next shard's turn.
 const ordersAShard = 300_000
 
-// shardOf returns the logical shard of an order's comments, given the number of shards.
+// shardOf returns the logical shard of an order's comments, if there is the given number of shards.
 func shardOf(order int64, shards int) int { return int(order / ordersAShard % int64(shards)) }
 
-// kindOf returns the kind of a logical shard, given the number of shards.
+// kindOf returns the kind in which a logical shard is stored, if there is the given number of
+// shards.
 func kindOf(shard, shards int) string { return fmt.Sprintf("%s%d_%02d", plainKind, shards, shard) }
 
 func kindsOf(shards int) (kinds []string) {
@@ -27,24 +29,25 @@ func kindsOf(shards int) (kinds []string) {
 }
 
 // A Layout has the number of logical shards of a database's comments, and the number of the
-// database. The first store that is opened writes it. Later ones compare it with their own numbers.
-// Every read and every write reads it in its own transaction.
+// database. It is stored in each database. The first store that is opened writes it, and later ones
+// compare it with their arguments. Each read and write of comments also reads the Layout in the
+// same transaction.
 type Layout struct {
 	Shards int
-	Next   int   // number of shards into which comments are being moved; 0: none are
-	Moves  int   // how often a move was started
-	Before []int // earlier numbers of shards, from which IDs may be
+	Next   int   // number of shards to which comments are being moved; 0: no move is under way
+	Moves  int   // number of moves that were started
+	Before []int // earlier numbers of shards; IDs were drawn for them, too
 
 	Database  int // the number of this database
-	Databases int // number of databases; 0: not recorded, in a layout of an older version
+	Databases int // number of databases; 0: an older version has written the layout without it
 }
 
 var layoutKey = datastore.NameKey("Layout", "comments", nil)
 
-// written returns the number of shards into which comments are written.
+// written returns the number of shards that determines where comments are written.
 func (l Layout) written() int { return cmp.Or(l.Next, l.Shards) }
 
-// read returns the numbers of shards in which comments may be.
+// read returns the numbers of shards for which comments may be stored now: before and after a move.
 func (l Layout) read() []int {
 	if l.Next == 0 {
 		return []int{l.Shards}
@@ -55,7 +58,7 @@ func (l Layout) read() []int {
 // kind returns the kind into which an order's comments are written.
 func (l Layout) kind(order int64) string { return kindOf(shardOf(order, l.written()), l.written()) }
 
-// kinds returns the kinds that may have an order's comments.
+// kinds returns the kinds that may have comments of an order now.
 func (l Layout) kinds(order int64) (kinds []string) {
 	for _, n := range l.read() {
 		kinds = append(kinds, kindOf(shardOf(order, n), n))
@@ -63,7 +66,8 @@ func (l Layout) kinds(order int64) (kinds []string) {
 	return kinds
 }
 
-// all returns all kinds of a database, if there are this number of databases.
+// all returns all kinds of comments in a database. The arguments are its number and the number of
+// databases.
 func (l Layout) all(database, databases int) (kinds []string) {
 	for _, n := range l.read() {
 		for shard := database; shard < n; shard += databases {
@@ -73,10 +77,10 @@ func (l Layout) all(database, databases int) (kinds []string) {
 	return kinds
 }
 
-// places returns the kinds that may have the comment with an ID. Until the number of shards
-// changes, that is the shard in the ID. After a change from 20 to 32 shards, a comment of shard 7
-// is in one of the new shards whose number is 7 modulo gcd(20, 32). If there is no such kind, no
-// layout ever had the shard in the ID.
+// places returns the kinds that may have the comment with an ID. As long as the number of shards
+// has not changed, this is only the kind of the shard in the ID. After a change from 20 to 32
+// shards, a comment of shard 7 is in one of the new shards whose number is 7 modulo gcd(20, 32). If
+// the result is empty, the shard in the ID never existed.
 func (l Layout) places(id ID) (kinds []string) {
 	named := id.Logical()
 	for _, n := range l.read() {
@@ -134,7 +138,7 @@ func agree(ctx context.Context, d *database, shards, databases int, write bool) 
 	})
 }
 
-// persist repeats an action while it may still take effect.
+// persist repeats an action as long as its outcome is unknown, or an error may be temporary.
 func persist(ctx context.Context, do func() error) (err error) {
 	for attempt := range tries {
 		if err = do(); err == nil || !again(err) {
@@ -147,8 +151,8 @@ func persist(ctx context.Context, do func() error) (err error) {
 	return err
 }
 
-// begin records that the comments of a database are moved into next shards. It changes nothing if
-// they are there, or are being moved already.
+// begin records in a database's layout that its comments are being moved to another number of
+// shards (next). It changes nothing if they were moved already, or are being moved.
 func begin(ctx context.Context, client *datastore.Client, next int) (l Layout, err error) {
 	_, err = client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		l = Layout{}

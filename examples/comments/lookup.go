@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// mostKeys is the largest number of keys in a lookup.
+// mostKeys is the maximum number of keys in a lookup.
 const mostKeys = 1000
 
-// find reads the comments with the given IDs. They are as stored, with the kinds of shards in their
-// keys.
+// find reads stored comments. The map places has the ID of each comment, and the kinds of shards in
+// which it may be stored. Found entities have keys with these kinds.
 func (s *session) find(ctx context.Context, places map[ID][]string, mask *pb.PropertyMask) (map[ID]*pb.EntityResult,
 	error) {
 	var keys []*pb.Key
@@ -30,7 +30,7 @@ func (s *session) find(ctx context.Context, places map[ID][]string, mask *pb.Pro
 	return found, err
 }
 
-// get reads the entities with the given keys, and leaves out the ones that do not exist.
+// get reads the entities with the given keys, and leaves out those that do not exist.
 func (s *session) get(ctx context.Context, keys []*pb.Key, mask *pb.PropertyMask) (found []*pb.EntityResult,
 	err error) {
 	for len(keys) > 0 {
@@ -67,7 +67,7 @@ func (v *view) lookup(ctx context.Context, req *pb.LookupRequest) (*pb.LookupRes
 			continue
 		}
 		id, err := r.shaped(key)
-		if err != nil { // nobody can have written it
+		if err != nil { // no write with this key can have succeeded
 			resp.Missing = append(resp.Missing, &pb.EntityResult{Entity: &pb.Entity{Key: key}})
 			continue
 		}
@@ -99,7 +99,7 @@ func (v *view) lookup(ctx context.Context, req *pb.LookupRequest) (*pb.LookupRes
 	return resp, nil
 }
 
-// comments looks up comments of one database.
+// comments looks up comments of one database, by their IDs.
 func (v *view) comments(ctx context.Context, d *database, ids []ID, mask *pb.PropertyMask) (*pb.LookupResponse, error) {
 	s, err := v.on(ctx, d)
 	if err != nil {
@@ -149,8 +149,8 @@ func (v *view) others(ctx context.Context, keys []*pb.Key, mask *pb.PropertyMask
 	return resp, nil
 }
 
-// shown returns a result in the form that callers see: with the plain kind, and without the store's
-// own properties.
+// shown converts a stored comment for callers: it changes the kind in its key to the plain kind,
+// and removes the store's own properties.
 func (r *router) shown(result *pb.EntityResult) *pb.EntityResult {
 	shown := &pb.EntityResult{Entity: &pb.Entity{Properties: maps.Clone(result.Entity.Properties),
 		Key: r.databases[0].under(plainKind, ID(clientKey(result.Entity.Key).ID))}, Version: result.Version,

@@ -45,7 +45,7 @@ func main() {
 	})
 }
 
-// parse parses the flags. If they ask for help, it prints that.
+// parse parses the flags. For the flag -help it prints the help.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 100, Workers: 8}}
 	flags := flag.NewFlagSet("comments", flag.ContinueOnError)
@@ -81,18 +81,18 @@ func parse(args []string, help io.Writer) (config, error) {
 	return c, err
 }
 
-// A result has the numbers of what the program has done and checked.
+// A result has the numbers that the program prints.
 type result struct {
 	Derivation derivation `json:"derivation"`
-	// number of results that the caller has written down, equal in the two runs: with a plain kind
-	// in Datastore, and with the store of shards
+	// Notes is the number of results that the caller has noted. They are the same with a plain kind
+	// in Datastore and with the store.
 	Notes     int   `json:"notes"`
 	Comments  int64 `json:"comments"`  // number of comments at the end
-	Inserted  int64 `json:"inserted"`  // number of comments inserted while comments were moved
-	Edited    int64 `json:"edited"`    // number of comments edited meanwhile
-	Deleted   int64 `json:"deleted"`   // number of comments deleted meanwhile
-	Read      int64 `json:"read"`      // how often an order was read meanwhile
-	Databases int   `json:"databases"` //
+	Inserted  int64 `json:"inserted"`  // number of comments inserted during the move
+	Edited    int64 `json:"edited"`    // number of comments edited during the move
+	Deleted   int64 `json:"deleted"`   // number of comments deleted during the move
+	Read      int64 `json:"read"`      // number of times that an order was read during the move
+	Databases int   `json:"databases"` // number of databases
 	From      int   `json:"from"`
 	To        int   `json:"to"`
 	Largest   int64 `json:"largest"` // number of comments in the largest shard at the end

@@ -42,7 +42,8 @@ func openStore(t *testing.T, open ...Open) *Store {
 	return s
 }
 
-// opener opens clients of an emulator. The interceptors see the calls that reach the database.
+// opener returns a function that opens clients of an emulator. The interceptors see the calls that
+// reach the database.
 func opener(t *testing.T, e *emulator.Emulator, interceptors ...grpc.UnaryClientInterceptor) Open {
 	return func(opts ...option.ClientOption) (*datastore.Client, error) {
 		opts = append(opts, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(interceptors...)))
@@ -50,7 +51,7 @@ func opener(t *testing.T, e *emulator.Emulator, interceptors ...grpc.UnaryClient
 	}
 }
 
-// plainClient returns a client of another, empty Datastore.
+// plainClient returns a client of a new, empty Datastore, in which comments have a single kind.
 func plainClient(t *testing.T) *datastore.Client {
 	t.Helper()
 	client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
@@ -131,8 +132,8 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
-// TestUncounted checks that a caller who does not count can use a database that can't, such as
-// Google's classic emulator.
+// TestUncounted checks the flag for a database without aggregation queries, such as Google's
+// classic emulator: the caller does not count.
 func TestUncounted(t *testing.T) {
 	refuse := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {
@@ -146,7 +147,7 @@ func TestUncounted(t *testing.T) {
 	}
 }
 
-// TestGoogle runs the example on Google's emulators, where they are installed.
+// TestGoogle runs the example on Google's emulators if they are installed.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
@@ -165,8 +166,8 @@ func TestGoogle(t *testing.T) {
 	}
 }
 
-// TestSameCaller lets a caller that was written for the plain kind use the plain kind and the
-// store. It gets the same from both.
+// TestSameCaller runs the same caller with a plain kind in Datastore, and with the store. The
+// results must be the same.
 func TestSameCaller(t *testing.T) {
 	first := testflag.Seed(t)
 	for i, databases := range []int{1, 2, 4} {
@@ -175,7 +176,7 @@ func TestSameCaller(t *testing.T) {
 			t.Errorf("%d databases, seed %d: %d notes, %v", databases, first+uint64(i), n, err)
 		}
 	}
-	// A difference is noticed.
+	// The comparison must find a difference.
 	client, s := plainClient(t), newStore(t, 1)
 	if _, err := client.Put(t.Context(), plain(0), &Comment{Order: 7, Status: "paid", Text: "of another",
 		Created: someTime}); err != nil {
@@ -189,7 +190,7 @@ func TestSameCaller(t *testing.T) {
 
 var someTime = time.Date(2024, 1, 2, 3, 4, 5, 6000, time.UTC)
 
-// TestShards checks the rule by which orders get their shards.
+// TestShards checks the rule that determines the shard of an order.
 func TestShards(t *testing.T) {
 	for order, want := range map[int64]int{0: 0, 299_999: 0, 300_000: 1, 5_999_999: 19, 6_000_000: 0} {
 		if got := shardOf(order, 20); got != want {
@@ -204,8 +205,8 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// TestLayout opens one database with different numbers of shards or databases. These processes are
-// refused. A process that was opened before the comments were moved is not.
+// TestLayout opens databases with other numbers of shards or databases than they have. These stores
+// must be refused. A store that was opened before the comments were moved must go on working.
 func TestLayout(t *testing.T) {
 	a, b := opener(t, emulator.ForTest(t, nil)), opener(t, emulator.ForTest(t, nil))
 	try := func(shards int, open ...Open) error {
@@ -233,7 +234,8 @@ func TestLayout(t *testing.T) {
 	if err := try(32, empty, b); err == nil {
 		t.Error("the second of two databases has 20 shards, and the store is opened with 32")
 	}
-	if err := errors.Join(try(20, a, b), try(10, empty)); err != nil { // refused ones have left nothing
+	// stores that were refused must have changed nothing
+	if err := errors.Join(try(20, a, b), try(10, empty)); err != nil {
 		t.Error(err)
 	}
 	if _, err := begin(t.Context(), s.router.databases[1].client, 32); err != nil {
@@ -245,7 +247,7 @@ func TestLayout(t *testing.T) {
 	if err := s.Get(t.Context(), key, new(Comment)); err != nil {
 		t.Error(err)
 	}
-	// A store whose layout is gone does not count as empty.
+	// If the layout of a database is missing, the database must not be treated as empty.
 	if err := s.router.databases[1].client.Delete(t.Context(), layoutKey); err != nil {
 		t.Fatal(err)
 	}
@@ -276,8 +278,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestDerivation checks the numbers of the derivation, and that orders that live longer than a turn
-// need more shards.
+// TestDerivation checks the derived numbers. It also checks that an order that is active for longer
+// than a turn has comments in more shards.
 func TestDerivation(t *testing.T) {
 	d, err := derive()
 	if err != nil {

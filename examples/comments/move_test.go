@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// inWorld runs a test on a store whose comments can be moved. Its clock is 30 years ahead of the
-// test's clock, which is in 2000.
+// inWorld runs a test in virtual time, on a store whose comments can be moved by a job. The store's
+// clock is 30 years ahead of virtual time, which starts in 2000, because IDs start in 2020.
 func inWorld(t *testing.T, o *mappertest.Options, test func(t *testing.T, w *mappertest.Env, s *Store)) {
 	t.Helper()
 	mappertest.Run(t, []mapper.AnyMapper{reshard, count}, o, func(t *testing.T, w *mappertest.Env) {
@@ -27,15 +27,15 @@ func inWorld(t *testing.T, o *mappertest.Options, test func(t *testing.T, w *map
 	})
 }
 
-// TestReshardUnderFaults moves comments into more shards and back, while others insert, edit,
-// delete and read them. Calls fail, and deliveries come twice or to processes that crash.
+// TestReshardUnderFaults moves comments to more shards and back, while clients insert, edit, delete
+// and read them. Calls fail, and deliveries come twice or to processes that crash.
 func TestReshardUnderFaults(t *testing.T) {
 	first := testflag.Seed(t)
 	for i := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", first+i), func(t *testing.T) {
 			inWorld(t, &mappertest.Options{Seed: first + i}, func(t *testing.T, w *mappertest.Env, s *Store) {
 				l := newLoad(s)
-				l.refused = func(err error) bool { // an attempt that has given up
+				l.refused = func(err error) bool { // the error of an attempt that has given up
 					return !errors.Is(err, errDiffers) && again(err)
 				}
 				if err := l.fill(t.Context(), 800); err != nil {
@@ -61,8 +61,8 @@ func TestReshardUnderFaults(t *testing.T) {
 	}
 }
 
-// underLoad moves the comments under a load. The process that moves them is sometimes killed, and
-// another one continues.
+// underLoad moves the comments to a number of shards while clients use them. It sometimes kills the
+// process that moves them, and lets another one continue.
 func underLoad(t *testing.T, w *mappertest.Env, l *load, shards int) {
 	moved := make(chan struct{})
 	var group sync.WaitGroup
@@ -88,8 +88,8 @@ func underLoad(t *testing.T, w *mappertest.Env, l *load, shards int) {
 	t.Fatalf("the comments are not in %d shards after a hundred attempts", shards)
 }
 
-// TestMoved reads, edits and deletes comments by their IDs alone, after moves into other numbers of
-// shards. IDs name the shards at the time at which they were drawn.
+// TestMoved reads, edits and deletes comments by their IDs alone, after several moves. An ID has
+// the shard from the time when it was drawn, and not the present one.
 func TestMoved(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *mappertest.Env, s *Store) {
 		var keys []*datastore.Key
@@ -136,8 +136,9 @@ func TestMoved(t *testing.T) {
 	})
 }
 
-// TestOnTheWay stops a move in its middle. Each comment can be read, edited and deleted wherever it
-// is, and is in exactly one shard afterwards. Pages of a query continue across a move.
+// TestOnTheWay stops a move in the middle. Each comment must be readable, editable and deletable in
+// its old or new shard. Afterwards it must be in exactly one shard. A query that is read page by
+// page must continue while comments are moved.
 func TestOnTheWay(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *mappertest.Env, s *Store) {
 		var keys []*datastore.Key
@@ -161,11 +162,11 @@ func TestOnTheWay(t *testing.T) {
 		page := byTime.Limit(20)
 		for i := 0; ; i++ {
 			switch i {
-			case 1: // as a move that stands still
+			case 1: // like a move that has stopped
 				if _, err := begin(t.Context(), w.Client, 32); err != nil {
 					t.Fatal(err)
 				}
-			case 3, 4, 5: // some comments are written, which moves them
+			case 3, 4, 5: // writing a comment moves it, too
 				some := keys[(i-3)*50:][:50]
 				list := make([]Comment, len(some))
 				if err := s.GetMulti(t.Context(), some, list); err != nil {
@@ -194,7 +195,7 @@ func TestOnTheWay(t *testing.T) {
 	})
 }
 
-// readPage returns the IDs that a query finds, and the cursor after them.
+// readPage returns the IDs of one page of a query, and the cursor after it.
 func readPage(t *testing.T, s *Store, page *datastore.Query) (ids []int64, c datastore.Cursor) {
 	t.Helper()
 	for it := s.Run(t.Context(), page); ; {
@@ -211,7 +212,7 @@ func readPage(t *testing.T, s *Store, page *datastore.Query) (ids []int64, c dat
 	}
 }
 
-// countIn counts the stored comments, given the number of shards.
+// countIn counts the comments that are stored in the kinds for a number of shards.
 func countIn(t *testing.T, client *datastore.Client, shards int) (stored int) {
 	t.Helper()
 	for _, kind := range kindsOf(shards) {
@@ -224,11 +225,11 @@ func countIn(t *testing.T, client *datastore.Client, shards int) (stored int) {
 	return stored
 }
 
-// TestLateWriter stops a writer between its reads and its commit while comments are moved. The
-// commit is refused, and the store retries it with the new layout.
+// TestLateWriter stops a write between its reads and its commit, while all comments are moved. The
+// commit must be refused. The store must retry it by the new layout.
 func TestLateWriter(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *mappertest.Env, s *Store) {
-		order := int64(25 * ordersAShard) // shard 5 of 20, and 25 of 32
+		order := int64(25 * ordersAShard) // in shard 5 of 20, and in shard 25 of 32
 		key, err := s.Put(t.Context(), plain(0), &Comment{Order: order, Text: "first"})
 		if err != nil {
 			t.Fatal(err)
@@ -270,8 +271,8 @@ func TestLateWriter(t *testing.T) {
 	})
 }
 
-// TestIdle leaves comments alone for days. They can still be read unchanged, from all shards and by
-// their IDs.
+// TestIdle waits for several days after comments were written. Then they must be readable and
+// unchanged, from all shards and by their IDs.
 func TestIdle(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *mappertest.Env, s *Store) {
 		key, err := s.Put(t.Context(), plain(0), &Comment{Order: 7})

@@ -14,18 +14,19 @@ import (
 
 const keyProperty = "__key__"
 
-// A sort is the order of a query's results. Results that are equal in its orders are ordered by ID.
+// A sort is the order in which a query returns its results. Results that are equal in all of its
+// orders are sorted by ID.
 type sort struct {
-	homes    []*database // the databases whose keys count as equal
+	homes    []*database // the store's databases, which do not matter when keys are compared
 	orders   []*pb.PropertyOrder
-	distinct int // number of orders at the start in which results must differ from each other
+	distinct int // number of orders, from the first on, in whose values results must differ (distinct on)
 	ranges   map[string][]*pb.PropertyFilter
-	free     map[string]bool // properties that are compared inside OR, IN and similar operators
-	given    map[string]bool // properties whose values are given by a condition
+	free     map[string]bool // properties with conditions inside OR, IN and similar operators
+	given    map[string]bool // properties whose value a condition determines
 }
 
-// sortOf returns the order in which a database returns a query's results. It consists of the
-// query's orders, followed by the orders that distinct results, inequalities and projections imply.
+// sortOf returns the order in which a database returns a query's results. These are the query's
+// orders, followed by those that Datastore adds for distinct results, inequalities and projections.
 func sortOf(q *pb.Query, homes []*database) *sort {
 	s := &sort{homes: homes, orders: slices.Clone(q.Order), ranges: make(map[string][]*pb.PropertyFilter),
 		free:  make(map[string]bool),
@@ -49,7 +50,7 @@ func sortOf(q *pb.Query, homes []*database) *sort {
 	s.conditions(q.Filter, true)
 	implied := unequal(q.Filter)
 	if i := slices.Index(implied, keyProperty); i >= 0 && (len(implied) > 1 || len(s.orders) > 0) {
-		implied = slices.Delete(implied, i, i+1) // __key__ is implied only if it is the only one
+		implied = slices.Delete(implied, i, i+1) // Datastore adds the order by __key__ only if it is the only one
 	}
 	for _, name := range implied {
 		if !has(name) {
@@ -65,8 +66,8 @@ func sortOf(q *pb.Query, homes []*database) *sort {
 	return s
 }
 
-// conditions adds the conditions on properties with several values. The argument all says whether
-// all of them must hold, or any.
+// conditions records the conditions in a filter that decide by which value a comment is sorted, if
+// a property has several. If all is set, all conditions in the filter must hold.
 func (s *sort) conditions(f *pb.Filter, all bool) {
 	if c := f.GetCompositeFilter(); c != nil {
 		for _, part := range c.Filters {
@@ -88,7 +89,8 @@ func (s *sort) conditions(f *pb.Filter, all bool) {
 	}
 }
 
-// compares has, for each operator, the comparison that a value must satisfy.
+// compares has a function for each operator. It gets the result of a comparison, and reports
+// whether the condition holds.
 var compares = map[pb.PropertyFilter_Operator]func(c int) bool{
 	pb.PropertyFilter_EQUAL:                 func(c int) bool { return c == 0 },
 	pb.PropertyFilter_LESS_THAN:             func(c int) bool { return c < 0 },
@@ -97,7 +99,7 @@ var compares = map[pb.PropertyFilter_Operator]func(c int) bool{
 	pb.PropertyFilter_GREATER_THAN_OR_EQUAL: func(c int) bool { return c >= 0 },
 }
 
-// unequal returns the properties of inequalities, sorted by name.
+// unequal returns the properties with inequalities in a filter, sorted by name.
 func unequal(f *pb.Filter) (names []string) {
 	for _, part := range f.GetCompositeFilter().GetFilters() {
 		names = append(names, unequal(part)...)
@@ -113,8 +115,8 @@ func unequal(f *pb.Filter) (names []string) {
 	return slices.Compact(names)
 }
 
-// projected returns the projected properties, sorted by name. It returns none if the query returns
-// keys or whole comments.
+// projected returns the properties in a query's projection, sorted by name. The result is empty if
+// the query returns keys or whole comments.
 func projected(q *pb.Query) (names []string) {
 	for _, p := range q.Projection {
 		if name := p.GetProperty().GetName(); name != keyProperty {
@@ -128,19 +130,21 @@ func projected(q *pb.Query) (names []string) {
 // keysOnly reports whether a query returns only keys.
 func keysOnly(q *pb.Query) bool { return len(q.Projection) > 0 && len(projected(q)) == 0 }
 
-// A place is the position of a result in the order. Places compare in the same way as their
-// results.
+// A place is the position of a result in the order of a query: a text that sorts in the same way as
+// the results.
 type place struct {
 	form  string
-	group int // length of the part of form by which results must differ
+	group int // length of the prefix of form in which results must differ; 0: results need not differ
 }
 
-// beside reports whether a result is not after another one, or does not differ from it.
+// beside reports whether a result at p must be left out after a result at other. This is so if p
+// does not come after other in the order, or if both have the same values where results must
+// differ.
 func (p place) beside(other place) bool {
 	return p.form <= other.form || p.group > 0 && p.form[:p.group] == other.form[:min(p.group, len(other.form))]
 }
 
-// place returns the position of a result.
+// place returns the position of a result in the order.
 func (s *sort) place(e *pb.Entity) (place, error) {
 	var p place
 	keyed := false
@@ -169,8 +173,8 @@ func (s *sort) place(e *pb.Entity) (place, error) {
 	return p, nil
 }
 
-// form returns the ordered form of the value by which a result is sorted. If the property has
-// several values, it is the first one that satisfies the conditions.
+// form returns the ordered form of the value by which a comment is sorted in one order. If the
+// property has several values, this is the first one that satisfies the conditions.
 func (s *sort) form(e *pb.Entity, o *pb.PropertyOrder) (string, error) {
 	name := o.Property.GetName()
 	v, err := valueOf(e, name)
@@ -178,7 +182,7 @@ func (s *sort) form(e *pb.Entity, o *pb.PropertyOrder) (string, error) {
 		return "", err
 	}
 	if v == nil {
-		return "", nil // a projection lacks the values that conditions give
+		return "", nil // in a projection, a property is missing if a condition determines its value
 	}
 	list, several := v.ValueType.(*pb.Value_ArrayValue)
 	if !several {
@@ -206,7 +210,8 @@ func (s *sort) form(e *pb.Entity, o *pb.PropertyOrder) (string, error) {
 	return forms[0], nil
 }
 
-// allows reports whether a value satisfies the query's conditions.
+// allows reports whether a property may have the value with the given ordered form, according to
+// the query's conditions.
 func (s *sort) allows(name, form string) bool {
 	for _, p := range s.ranges[name] {
 		if !compares[p.Op](strings.Compare(form, s.ordered(p.Value))) {
@@ -239,7 +244,7 @@ func valueOf(e *pb.Entity, name string) (*pb.Value, error) {
 	return nil, nil
 }
 
-// ordered returns the ordered form of a value: bytes that compare in Datastore's order of values,
+// ordered returns the ordered form of a value: bytes whose order is Datastore's order of values,
 // first by type. Times are integers in it, and texts are bytes. No such form is a prefix of
 // another.
 func (s *sort) ordered(v *pb.Value) string {
@@ -287,8 +292,8 @@ func orderedInteger(n int64) string {
 	return string(binary.BigEndian.AppendUint64(nil, uint64(n)^1<<63))
 }
 
-// orderedText returns the ordered form of a text. Its end is below every byte of a text, because
-// zeros in the text are escaped.
+// orderedText returns the ordered form of a text. Zeros in the text are escaped, so the end mark is
+// less than every byte of a text.
 func orderedText(s string) string { return strings.ReplaceAll(s, "\x00", "\x00\xff") + "\x00\x01" }
 
 func orderedDouble(f float64) string {

@@ -15,17 +15,17 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A plan has the mutations of a transaction of the store, and their results.
+// A plan has the mutations of a transaction, and the results that the caller gets for them.
 type plan struct {
 	session   *session
-	mutations []*pb.Mutation // a mutation for each write, then deletions in shards that comments leave
+	mutations []*pb.Mutation // one mutation for each write, followed by deletions in the shards that comments leave
 	leave     []*pb.Mutation
-	// the results with the keys that callers see; without new IDs unless written is set
+	// with the keys that callers see; the IDs of new comments are missing unless written is set
 	results []*pb.MutationResult
-	written bool // whether an earlier attempt has written
+	written bool // whether an earlier attempt has committed the writes
 }
 
-// commit commits the transaction of a plan, unless an earlier attempt has written.
+// commit commits the transaction of a plan, unless an earlier attempt has committed the writes.
 func (p *plan) commit(ctx context.Context) (*pb.CommitResponse, error) {
 	if p.written {
 		p.session.rollback(ctx)
@@ -36,7 +36,8 @@ func (p *plan) commit(ctx context.Context) (*pb.CommitResponse, error) {
 		Mode:                pb.CommitRequest_TRANSACTIONAL,
 		TransactionSelector: &pb.CommitRequest_Transaction{Transaction: p.session.id},
 		Mutations:           slices.Concat(p.mutations, p.leave)})
-	if status.Code(err) == codes.AlreadyExists { // another process has inserted it since the read
+	// another process has inserted a comment with this ID since the plan was made
+	if status.Code(err) == codes.AlreadyExists {
 		return nil, status.Error(codes.Aborted, err.Error())
 	}
 	if err != nil {
@@ -56,8 +57,8 @@ func (p *plan) commit(ctx context.Context) (*pb.CommitResponse, error) {
 	return resp, nil
 }
 
-// plan reads what is stored, and decides what to write. The token, which is stored with each write,
-// shows whether an earlier attempt has written.
+// plan reads the stored comments, and decides what to write. The token is stored in each written
+// comment, so that a retry finds out whether an earlier attempt has committed.
 func (r *router) plan(ctx context.Context, s *session, writes []*write, token string) (*plan, error) {
 	p := &plan{session: s}
 	for {
@@ -85,7 +86,7 @@ func (r *router) plan(ctx context.Context, s *session, writes []*write, token st
 		taken := false
 		for _, w := range writes {
 			if w.drawn && found[w.id] != nil {
-				w.id, taken = 0, true // another process has drawn the ID, too
+				w.id, taken = 0, true // another process has drawn the same ID, so draw another one
 			}
 		}
 		if !taken {
@@ -94,7 +95,8 @@ func (r *router) plan(ctx context.Context, s *session, writes []*write, token st
 	}
 }
 
-// placesOf draws the IDs of new comments. It returns, for each comment, the kinds that may have it.
+// placesOf draws the IDs of new comments. It returns the kinds that may have each comment of the
+// writes, by ID.
 func (r *router) placesOf(ctx context.Context, s *session, writes []*write) (map[ID][]string, error) {
 	var bad keyErrors
 	all := make(map[ID][]string)
@@ -119,7 +121,7 @@ func (r *router) placesOf(ctx context.Context, s *session, writes []*write) (map
 	return all, bad.err()
 }
 
-// draw draws the ID for a new comment.
+// draw draws the ID of a new comment, according to its order and time.
 func (r *router) draw(ctx context.Context, s *session, w *write) (ID, *KeyError) {
 	g, err := r.generator(s.db.number, shardOf(w.order, s.layout.written()))
 	var id ID
@@ -139,7 +141,7 @@ func (r *router) draw(ctx context.Context, s *session, w *write) (ID, *KeyError)
 	return id, nil
 }
 
-// fill adds to a plan the mutations for the writes.
+// fill adds the mutations for the writes to a plan.
 func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, places map[ID][]string,
 	token string) error {
 	l := p.session.layout
@@ -151,7 +153,7 @@ func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, p
 		}
 		stored := found[w.id]
 		if w.entity == nil {
-			kind := l.all(p.session.db.number, len(r.databases))[0] // any kind will do, as there is nothing to delete
+			kind := l.all(p.session.db.number, len(r.databases))[0] // nothing is stored, so the kind does not matter
 			if stored != nil {
 				kind = kindIn(stored)
 			}
@@ -205,7 +207,7 @@ func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, p
 // kindIn returns the kind in which a comment is stored.
 func kindIn(stored *pb.EntityResult) string { return stored.Entity.Key.Path[0].Kind }
 
-// tokens returns the tokens of the last writes of a stored comment.
+// tokens returns the tokens in a stored comment, which identify its last writes.
 func tokens(stored *pb.EntityResult) (all []string) {
 	for _, v := range stored.GetEntity().GetProperties()[writesProperty].GetArrayValue().GetValues() {
 		all = append(all, v.GetStringValue())
@@ -213,9 +215,9 @@ func tokens(stored *pb.EntityResult) (all []string) {
 	return all
 }
 
-// stamp returns the entity that a write stores. It takes the caller's properties; with a mask, only
-// those in the mask, over the stored comment. It sets the times of creation and update, and adds
-// the write's token to the tokens of the last writes.
+// stamp returns the entity that a write stores. It has the caller's properties. If the write has a
+// mask, it has only those in the mask, and otherwise the stored ones. It sets the times of creation
+// and update, and adds the write's token to the tokens of the last writes.
 func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Entity, error) {
 	e := &pb.Entity{Properties: maps.Clone(w.entity.Properties)}
 	if e.Properties == nil {
@@ -266,8 +268,8 @@ func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Ent
 	return e, nil
 }
 
-// times returns when a comment was created and updated, according to the stored comment and the
-// caller's one.
+// times returns the times Created and Updated for a write. It depends on the ID, the stored
+// comment, and the times that the caller gives.
 func (r *router) times(id ID, stored *pb.EntityResult, created, updated time.Time) (time.Time, time.Time, error) {
 	now := r.now().Truncate(time.Microsecond)
 	before, _ := timeOf(stored.GetEntity(), createdProperty)
@@ -293,14 +295,14 @@ func (r *router) times(id ID, stored *pb.EntityResult, created, updated time.Tim
 	case !given || updated.IsZero():
 		updated = created
 	}
-	if updated.Before(created) { // a clock went back, or Created is in the future
+	if updated.Before(created) { // a clock was set back, or the caller's Created is in the future
 		updated = created
 	}
 	return created, updated, nil
 }
 
-// timeOf returns a property of a comment that is a time, in microseconds as Datastore stores it. It
-// returns the zero time if the comment does not have it.
+// timeOf returns a property whose value is a time, in whole microseconds as Datastore stores it. It
+// returns the zero time if the comment lacks the property.
 func timeOf(e *pb.Entity, name string) (time.Time, error) {
 	switch v := e.GetProperties()[name].GetValueType().(type) {
 	case nil, *pb.Value_NullValue:

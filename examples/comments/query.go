@@ -15,14 +15,14 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Limits of one answer to a query: the number of results, and about the bytes.
+// Limits of one answer to a query: the number of results, and roughly their bytes.
 const (
 	mostResults = 2000
 	mostBytes   = 8 << 20
 )
 
-// runQuery answers a query. It queries the shards at the same time, each for as many results as may
-// be needed, and merges the results.
+// runQuery answers a query. It queries the shards concurrently, and reads from each as many results
+// as may be needed. Then it merges the results.
 func (r *router) runQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.RunQueryResponse, error) {
 	comments, err := ofTable(req.PartitionId, req.GetQuery())
 	if err != nil {
@@ -59,7 +59,8 @@ func (v *view) runQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.RunQu
 var errExplain = status.Error(codes.Unimplemented, "the store does not explain queries: ask for the plan of a "+
 	"shard's kind")
 
-// passed returns the read options for reading entities of other kinds.
+// passed returns the read options for a query of other kinds, so that it reads in the same
+// transaction or snapshot.
 func (v *view) passed(ctx context.Context, o *pb.ReadOptions) (*pb.ReadOptions, error) {
 	if v.tx == nil {
 		return o, nil
@@ -71,21 +72,21 @@ func (v *view) passed(ctx context.Context, o *pb.ReadOptions) (*pb.ReadOptions, 
 	return s.options(), nil
 }
 
-// A search is the state of a query over the shards.
+// A search is the state of a query that is merged from several shards.
 type search struct {
 	router  *router
 	query   *pb.Query
 	sort    *sort
 	streams []*stream
 
-	last      place // the place after which the wanted results come
+	last      place // the place of the last result; only results after it are wanted
 	begun     bool  // whether last is set
 	until     *place
 	print     uint32
-	remaining int // number of results still wanted, including skipped ones; negative: all
+	remaining int // number of results that are still to be read, including those to skip; negative: all
 }
 
-// search starts a query over the shards.
+// search starts a query in all shards that may have results.
 func (v *view) search(ctx context.Context, q *pb.Query) (*search, error) {
 	s := &search{router: v.router, query: q, sort: sortOf(q, v.router.databases), print: printOf(q), remaining: -1}
 	if q.Limit != nil {
@@ -126,8 +127,8 @@ func (v *view) search(ctx context.Context, q *pb.Query) (*search, error) {
 	if len(s.streams) > 0 {
 		return s, nil
 	}
-	// Nothing can be found, but a shard decides whether the query is valid. It is asked outside of
-	// the caller's transaction, which may be of another database.
+	// No shard can have results. Query one anyway, so that an invalid query gets an error. This is
+	// not in the caller's transaction, which may be of another database.
 	in := &session{db: v.router.databases[0]}
 	if v.tx == nil {
 		in, err = v.on(ctx, in.db)
@@ -141,7 +142,7 @@ func (v *view) search(ctx context.Context, q *pb.Query) (*search, error) {
 	return s, nil
 }
 
-// open starts the query of one shard.
+// open starts the query in one shard.
 func (s *search) open(in *session, kind string, from *cursor) {
 	q := proto.Clone(s.query).(*pb.Query)
 	q.Kind = []*pb.KindExpression{{Name: kind}}
@@ -156,7 +157,7 @@ func (s *search) open(in *session, kind string, from *cursor) {
 	s.streams = append(s.streams, st)
 }
 
-// complete makes the query of a shard return the values by which results are merged.
+// complete adds to a shard's query the properties that are needed to merge the results.
 func (s *search) complete(q *pb.Query) {
 	names := projected(q)
 	byValue := func(o *pb.PropertyOrder) bool { return o.Property.GetName() != keyProperty }
@@ -178,9 +179,8 @@ func (s *search) complete(q *pb.Query) {
 	}
 }
 
-// mergeable returns an error for a projection that is ordered by a property which it lacks. That
-// happens if a condition gives the property several values. The shards' results then do not show
-// which one applies.
+// mergeable returns an error for a projection whose results can't be merged. They lack a property
+// of the order if a condition gives it several values, and nobody can tell which one a result has.
 func (s *sort) mergeable(q *pb.Query) error {
 	for _, o := range s.orders {
 		if name := o.Property.GetName(); len(projected(q)) > 0 && s.given[name] && !s.equal(name) {
@@ -193,14 +193,14 @@ func (s *sort) mergeable(q *pb.Query) error {
 	return nil
 }
 
-// equal reports whether a condition gives the value of a property.
+// equal reports whether a condition determines the value of a property.
 func (s *sort) equal(name string) bool {
 	return slices.ContainsFunc(s.ranges[name], func(p *pb.PropertyFilter) bool {
 		return p.Op == pb.PropertyFilter_EQUAL
 	})
 }
 
-// batch returns the next results.
+// batch returns the next results, for one answer.
 func (s *search) batch(ctx context.Context) (*pb.QueryResultBatch, error) {
 	b := &pb.QueryResultBatch{EntityResultType: resultType(s.query)}
 	bytes := 0
@@ -227,7 +227,9 @@ func (s *search) batch(ctx context.Context) (*pb.QueryResultBatch, error) {
 		}
 		result, at := st.take()
 		if s.begun && at.beside(s.last) {
-			continue // a duplicate from another shard, or not distinct
+			// another shard has returned the same comment, or the result does not differ as
+			// distinct-on requires
+			continue
 		}
 		s.last, s.begun = at, true
 		if b.SkippedResults < s.query.Offset {
@@ -258,7 +260,7 @@ func resultType(q *pb.Query) pb.EntityResult_ResultType {
 	return pb.EntityResult_FULL
 }
 
-// shown returns a result in the form that callers see.
+// shown converts a result for callers.
 func (s *search) shown(result *pb.EntityResult) *pb.EntityResult {
 	shown := s.router.shown(result)
 	switch {
@@ -273,8 +275,8 @@ func (s *search) shown(result *pb.EntityResult) *pb.EntityResult {
 	return shown
 }
 
-// least returns the stream whose next result is the first one in the order. It returns nil if no
-// stream has a result.
+// least returns the stream whose next result comes first in the order. It returns nil if no stream
+// has results left.
 func (s *search) least(ctx context.Context) (*stream, error) {
 	n := max(20, mostResults*3/2/len(s.streams))
 	if s.remaining >= 0 {
@@ -314,18 +316,18 @@ func (s *search) least(ctx context.Context) (*stream, error) {
 	return least, nil
 }
 
-// A stream has the results of one shard that were read and not used yet.
+// A stream has results of one shard that were read and not returned yet.
 type stream struct {
 	session *session
 	kind    string
 	query   *pb.Query
 	results []*pb.EntityResult
-	place   place // the place of the stream's first result
+	place   place // the place of the first of the results
 	placed  bool
-	before  string // the place of the result before the first one, in ordered form
-	next    []byte // the shard's cursor after all results that were read
+	before  string // the ordered form of the place of the last result that was returned
+	next    []byte // the shard's cursor after the results that were read
 	done    bool
-	taken   []byte // the shard's cursor after the last result that was used
+	taken   []byte // the shard's cursor after the last result that was returned
 }
 
 // fetch reads up to n results of the shard.
@@ -358,7 +360,8 @@ func (st *stream) fetch(ctx context.Context, n int) error {
 	return nil
 }
 
-// hint returns an error about a missing index, with the kinds that need the index added.
+// hint returns an error about a missing index. It adds the kinds of all shards, which need the
+// index, too.
 func (s *session) hint(err error) error {
 	if status.Code(err) != codes.FailedPrecondition {
 		return err
@@ -370,7 +373,7 @@ func (s *session) hint(err error) error {
 		status.Convert(err).Message(), kinds[0], kinds[len(kinds)-1])
 }
 
-// take removes the first result, and returns it with its place.
+// take removes the first of a stream's results, and returns it with its place.
 func (st *stream) take() (*pb.EntityResult, place) {
 	result := st.results[0]
 	st.results, st.placed = st.results[1:], false
@@ -380,12 +383,12 @@ func (st *stream) take() (*pb.EntityResult, place) {
 	return result, st.place
 }
 
-// A cursor is the position of a search. With the cursors of the shards in it, the search goes on
-// without reading earlier results. A shard may have none, because comments were moved since. It is
-// then read from its start, and results before the position are dropped.
+// A cursor is the position of a query in its results. It contains a cursor for each shard, so that
+// the query continues without reading earlier results. After a move, a shard may have no cursor.
+// Then the query reads the shard from its start, and drops results before the position.
 type cursor struct {
-	Print uint32            `json:"q"` // a hash that identifies the query
-	Form  []byte            `json:"p"` // the ordered form of the place after which the query goes on
+	Print uint32            `json:"q"` // identifies the query, so that the cursor is not used for another one
+	Form  []byte            `json:"p"` // the ordered form of the place after which the query continues
 	Group int               `json:"g,omitempty"`
 	Kinds map[string][]byte `json:"k,omitempty"`
 }
@@ -404,11 +407,11 @@ func (s *search) encode(shards bool) []byte {
 			}
 		}
 	}
-	b, _ := json.Marshal(c) // texts and numbers can always be encoded
+	b, _ := json.Marshal(c) // can't fail: it has only texts and numbers
 	return b
 }
 
-// cursor decodes a cursor. It returns nil if there is none.
+// cursor decodes a cursor. It returns nil if b is empty.
 func (s *search) cursor(b []byte) (*cursor, error) {
 	if len(b) == 0 {
 		return nil, nil
@@ -425,8 +428,8 @@ func (s *search) cursor(b []byte) (*cursor, error) {
 	return c, nil
 }
 
-// printOf returns a number that identifies a query. It does not depend on which part of the results
-// is read.
+// printOf returns a hash that identifies a query. It ignores limit, offset and cursors, which only
+// choose a part of the results.
 func printOf(q *pb.Query) uint32 {
 	q = proto.Clone(q).(*pb.Query)
 	q.Offset, q.Limit, q.StartCursor, q.EndCursor = 0, nil, nil, nil

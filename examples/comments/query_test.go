@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// twins returns a store with comments of many shapes, and a plain kind with the same comments and
-// keys.
+// twins returns a store with random comments, and a client of another Datastore with the same
+// comments in one kind. The keys are the same in both.
 func twins(t *testing.T, rng *rand.Rand, databases, n int) (*datastore.Client, *Store, []*datastore.Key) {
 	t.Helper()
 	s := newStore(t, databases)
@@ -43,8 +43,8 @@ func twins(t *testing.T, rng *rand.Rand, databases, n int) (*datastore.Client, *
 	return client, s, keys
 }
 
-// someComment returns a comment whose properties have values of several types, several values, or
-// none.
+// someComment returns a random comment. Its properties have values of several types, several
+// values, or none.
 func someComment(rng *rand.Rand) datastore.PropertyList {
 	list := datastore.PropertyList{
 		{Name: "Order", Value: orders[rng.IntN(len(orders))]},
@@ -72,7 +72,7 @@ func someComment(rng *rand.Rand) datastore.PropertyList {
 	return list
 }
 
-// someQuery returns a query of any form, with its description.
+// someQuery returns a random query, and a description of it.
 func someQuery(rng *rand.Rand, keys []*datastore.Key) (*datastore.Query, string) {
 	q := datastore.NewQuery(plainKind)
 	var what []string
@@ -158,7 +158,7 @@ func someQuery(rng *rand.Rand, keys []*datastore.Key) (*datastore.Query, string)
 	return q, strings.Join(what, ", ")
 }
 
-// answers returns all results of a query, their count, and the results read page by page.
+// answers returns all results of a query, their count, and the results again, read page by page.
 func answers(ctx context.Context, client Verbs, q *datastore.Query, pages int) (all []string, err error) {
 	var lists []datastore.PropertyList
 	keys, err := client.GetAll(ctx, q, &lists)
@@ -182,7 +182,7 @@ func answers(ctx context.Context, client Verbs, q *datastore.Query, pages int) (
 		it := client.Run(ctx, q)
 		line := "page"
 		for i := 0; ; i++ {
-			if i == pages { // from a cursor in the middle of a batch, and from one at its end
+			if i == pages { // continue from a cursor in the middle of a batch, and from one at its end
 				if page%2 == 0 {
 					q = q.Offset(0)
 					break
@@ -207,9 +207,9 @@ func answers(ctx context.Context, client Verbs, q *datastore.Query, pages int) (
 	return all, nil
 }
 
-// TestSameQueries compares the store with a plain kind that has the same comments. Queries of any
-// form have the same results in the same order, or the same error code. Errors say what the store
-// does not support.
+// TestSameQueries compares the store with a single kind that has the same comments. Random queries
+// must have the same results in the same order, or the same error code. Errors must say what the
+// store does not support.
 func TestSameQueries(t *testing.T) {
 	seed := testflag.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))

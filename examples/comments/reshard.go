@@ -10,27 +10,27 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Move is a change of the number of logical shards.
+// A Move has the parameters of a job that moves comments to another number of logical shards.
 type Move struct {
 	From   int   `json:"from"`
 	To     int   `json:"to"`
-	Moves  int   `json:"moves"`  // number of moves so far, including this one
-	Before []int `json:"before"` // the numbers of shards before this move
+	Moves  int   `json:"moves"`  // number of moves that were started, including this one
+	Before []int `json:"before"` // the earlier numbers of shards
 
 	Database  int `json:"database"`
 	Databases int `json:"databases"`
 }
 
 // reshard is a mapper that moves comments to their new shards while others write and read them. One
-// commit puts a comment into the new shard and deletes it from the old one, so it is always in
-// exactly one. Its key keeps its ID. Writers learn the new shard from the layout.
+// commit puts a comment into its new shard and deletes it from the old one, so it is always in
+// exactly one shard. The comment keeps its ID. Writers know the new shard from the layout.
 var reshard = mapper.Update("reshard", func(_ context.Context, c *mapper.Entity[Comment], m Move) error {
 	c.PutStored(datastore.IDKey(kindOf(shardOf(c.Value.Order, m.To), m.To), c.Key.ID, nil), c.Stored())
 	c.Delete(c.Key)
 	return nil
 }).WithFinalizer(func(_ context.Context, d *mapper.Completion, m Move) error {
 	if d.Status.Failures > 0 {
-		return nil // a retry sees this state
+		return nil // the layout is already as after the move, because this is a retry
 	}
 	d.Put(layoutKey, &Layout{Shards: m.To, Moves: m.Moves, Before: m.Before, Database: m.Database,
 		Databases: m.Databases})
@@ -45,15 +45,15 @@ var count = mapper.Visit("count", func(_ context.Context, c *mapper.Entity[Comme
 	return nil
 })
 
-// Reshard moves a database's comments into another number of logical shards, and waits until that
-// is done. After an error another process may continue the move. Several processes may run it at
-// once.
+// Reshard moves the comments of a database to another number of logical shards, and waits until
+// this is done. After an error, any process may call it again to continue. Several processes may
+// call it at the same time.
 func (s *Store) Reshard(ctx context.Context, e *mapper.Engine, shards int) error {
 	if err := check(shards, len(s.router.databases)); err != nil {
 		return err
 	}
 	var l Layout
-	err := persist(ctx, func() (err error) { // when it returns, every later write reads the new layout
+	err := persist(ctx, func() (err error) { // after this call, every write reads the new layout
 		l, err = begin(ctx, e.Client(), shards)
 		return err
 	})

@@ -21,8 +21,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// runProgram carries out the whole example. The same caller uses the plain kind and the store. Then
-// comments are written, moved under load, and checked.
+// runProgram runs the whole example. First it runs the same caller with a plain kind and with the
+// store. Then it writes comments, moves them while clients use them, and checks them.
 func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 	r := result{Databases: c.databases, From: c.from, To: c.to}
 	var err error
@@ -87,8 +87,8 @@ func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 	return r.print(stdout, c.JSON)
 }
 
-// compare runs the same caller with the plain kind and with the store, and checks that both have
-// the same results. It returns the number of results, and deletes what the caller has written.
+// compare runs the same caller with a plain kind and with the store, and checks that both have the
+// same results. It returns the number of results, and deletes the caller's comments.
 func compare(ctx context.Context, client *datastore.Client, s *Store, seed uint64, things int,
 	counts bool) (int, error) {
 	of := make(map[bool][]string)
@@ -122,7 +122,7 @@ func compare(ctx context.Context, client *datastore.Client, s *Store, seed uint6
 	return len(of[true]), nil
 }
 
-// look counts the comments in the shards of a database, and runs a job over all of them.
+// look counts the comments in each shard of a database, and in a job over all shards.
 func (r *result) look(ctx context.Context, client *datastore.Client, e *mapper.Engine) error {
 	sum := int64(0)
 	for _, shards := range []int{r.From, r.To} {
@@ -157,18 +157,20 @@ func (r *result) look(ctx context.Context, client *datastore.Client, e *mapper.E
 	return nil
 }
 
-// A load has clients that insert, edit, delete and read comments, and records what they have done.
+// A load is a number of clients that insert, edit, delete and read comments, and a record of what
+// they have done.
 type load struct {
 	store *Store
 
 	mu sync.Mutex
-	// number of edits of each inserted comment, by order and ID
+	// orders has the number of edits of each inserted comment, by order and ID.
 	orders                          map[int64]map[ID]int64
-	busy                            map[ID]bool // comments that a client edits or deletes at present
+	busy                            map[ID]bool // comments that a client is editing or deleting
 	gone                            map[ID]bool // comments that a client has deleted
 	inserted, edited, removed, read int64
 	refused                         func(error) bool // reports whether an error is acceptable; nil: none is
-	// blind makes no client read or edit, because Google's classic emulator has no snapshots.
+	// blind says that clients neither read nor edit, because Google's classic emulator has no
+	// snapshots.
 	blind bool
 }
 
@@ -176,7 +178,8 @@ func newLoad(s *Store) *load {
 	return &load{store: s, orders: make(map[int64]map[ID]int64), busy: make(map[ID]bool), gone: make(map[ID]bool)}
 }
 
-// someOrder returns an order. There are a few orders in each of many shards.
+// someOrder returns the number of an order for the n-th comment. The comments are spread over many
+// shards, with a few orders in each.
 func someOrder(n int) int64 { return int64(n)*ordersAShard/4 + int64(n%3) }
 
 // fill writes n comments.
@@ -191,7 +194,7 @@ func (l *load) fill(ctx context.Context, n int) error {
 	return err
 }
 
-// work inserts, edits, deletes and reads comments until moved is closed.
+// work inserts, edits, deletes and reads comments, until moved is closed.
 func (l *load) work(ctx context.Context, moved <-chan struct{}) error {
 	for {
 		select {
@@ -238,8 +241,8 @@ func (l *load) insert(ctx context.Context, order int64) error {
 	return nil
 }
 
-// choose chooses a comment of an order that no client edits or deletes at present. It returns false
-// if there is none.
+// choose returns a comment of an order that no client is editing or deleting. It returns false if
+// there is none.
 func (l *load) choose(order int64) (ID, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -252,11 +255,11 @@ func (l *load) choose(order int64) (ID, bool) {
 	return 0, false
 }
 
-// recentEdits is how many tokens of edits a comment stores.
+// recentEdits is the number of tokens of its last edits that a comment stores.
 const recentEdits = 32
 
-// edit edits a comment of an order, by its ID. A token in the comment shows whether an edit whose
-// answer was lost took effect.
+// edit edits a random comment of an order, by its ID. The edit stores a token in the comment. If
+// the answer gets lost, the token shows whether the edit took effect.
 func (l *load) edit(ctx context.Context, order int64) error {
 	id, ok := l.choose(order)
 	if !ok {
@@ -283,7 +286,7 @@ func (l *load) edit(ctx context.Context, order int64) error {
 			return err
 		}
 	}
-	if err != nil { // its outcome is unknown
+	if err != nil { // the outcome is unknown
 		return fmt.Errorf("edit comment %d of order %d: %w", id, order, err)
 	}
 	l.mu.Lock()
@@ -308,7 +311,7 @@ func (l *load) remove(ctx context.Context, order int64) error {
 	}
 	l.mu.Lock()
 	edits := l.orders[order][id]
-	delete(l.orders[order], id) // from now on it may be gone
+	delete(l.orders[order], id) // from now on the comment may be deleted
 	l.mu.Unlock()
 	err := l.store.Delete(ctx, plain(id))
 	l.mu.Lock()
@@ -322,8 +325,8 @@ func (l *load) remove(ctx context.Context, order int64) error {
 	return nil
 }
 
-// readOrder reads the comments of an order, by the order and by their IDs. It checks that no
-// earlier comment is missing, that none comes twice, and that deleted ones are gone.
+// readOrder reads the comments of an order, by the order and by their IDs. It checks that all
+// comments from before the read are found, each once, and that deleted ones are not.
 func (l *load) readOrder(ctx context.Context, order int64) error {
 	var before, keys []*datastore.Key
 	gone := make(map[ID]bool)
@@ -360,7 +363,7 @@ func (l *load) readOrder(ctx context.Context, order int64) error {
 	defer l.mu.Unlock()
 	for i, key := range before {
 		if _, expected := l.orders[order][ID(key.ID)]; !expected {
-			continue // it is being deleted
+			continue // a client is deleting it
 		}
 		keys = append(keys, key)
 		if !seen[ID(key.ID)] || missing != nil && missing[i] != nil || missing == nil && read[i].Order != order {
@@ -371,10 +374,11 @@ func (l *load) readOrder(ctx context.Context, order int64) error {
 	return nil
 }
 
-// errDiffers says that the stored comments differ from the ones that were written.
+// errDiffers says that the stored comments differ from the ones that the clients have written.
 var errDiffers = errors.New("the comments are not those that were written")
 
-// checkOrder compares the comments of an order with what was written, and returns their number.
+// checkOrder compares the stored comments of an order with the record of what the clients have
+// written. It returns their number.
 func (l *load) checkOrder(ctx context.Context, order int64) (n int64, err error) {
 	var all []Comment
 	if _, err := l.store.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", order), &all); err != nil {
@@ -390,7 +394,7 @@ func (l *load) checkOrder(ctx context.Context, order int64) (n int64, err error)
 	for id, edits := range want {
 		c, ok := there[id]
 		if l.busy[id] && (!ok || c.Edits != edits) {
-			continue // a client gave up while it edited or deleted this one
+			continue // a client gave up while it edited or deleted this comment, so its state is unknown
 		}
 		if !ok || c.Edits != edits {
 			return 0, fmt.Errorf("%w: comment %d of order %d is there: %v, with %d edits, want %d", errDiffers, id,
@@ -400,7 +404,8 @@ func (l *load) checkOrder(ctx context.Context, order int64) (n int64, err error)
 	return int64(len(all)), nil
 }
 
-// check reads all comments, by order and as a list, and compares them with what was written.
+// check reads all comments, order by order and in one query, and compares them with the record of
+// what the clients have written.
 func (l *load) check(ctx context.Context) (n int64, err error) {
 	for order := range l.orders {
 		in, err := l.checkOrder(ctx, order)

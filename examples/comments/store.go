@@ -15,19 +15,19 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// plainKind is the kind that callers use for comments, without shards. The store keeps no entity
-// under it.
+// plainKind is the kind that callers use for comments. The store keeps comments under other kinds,
+// one for each shard.
 const plainKind = "Comment"
 
 // Properties of a comment that the store itself uses. All others are the caller's.
 const (
-	orderProperty   = "Order"   // the property with the order's number, which decides on the shard
-	createdProperty = "Created" // the property with the time in the comment's ID
-	updatedProperty = "Updated" // the property with the time of the last write
-	writesProperty  = "~writes" // the property with the tokens of the last writes; hidden from readers
+	orderProperty   = "Order"   // the number of the order, which determines the shard
+	createdProperty = "Created" // the time that is also in the comment's ID
+	updatedProperty = "Updated" // the time of the last write
+	writesProperty  = "~writes" // the tokens of the last writes; callers do not see it
 )
 
-// A Comment is a comment on an order, as this program stores it.
+// A Comment is a comment on an order, as this program's callers use it.
 type Comment struct {
 	Key     *datastore.Key `datastore:"__key__"`
 	Order   int64
@@ -35,13 +35,14 @@ type Comment struct {
 	Author  string
 	Text    string    `datastore:",noindex"`
 	Created time.Time // set by the store if missing
-	Updated time.Time // set by the store
+	Updated time.Time // set by the store at every write
 
-	Edits  int64    `datastore:",noindex"`
-	Edited []string `datastore:",noindex"` // tokens of the last edits, by which a retry recognises its edit
+	Edits int64 `datastore:",noindex"`
+	// tokens of the last edits, by which a retry finds out whether its edit took effect
+	Edited []string `datastore:",noindex"`
 }
 
-// ID returns the comment's ID.
+// ID returns the comment's ID, from its key.
 func (c *Comment) ID() ID {
 	if c.Key == nil {
 		return 0
@@ -49,28 +50,29 @@ func (c *Comment) ID() ID {
 	return ID(c.Key.ID)
 }
 
-// plain returns the key of a comment as callers see it. For the ID 0 it is the key of a new
-// comment.
+// plain returns the key of a comment that callers see. For the ID 0 it is an incomplete key.
 func plain(id ID) *datastore.Key { return datastore.IDKey(plainKind, int64(id), nil) }
 
-// A Store is a Datastore client for which the kind Comment is a kind like any other. In fact its
-// comments are in logical shards, which are kinds in several databases. Each number of shards is a
-// multiple of the number of databases, so an order stays in its database. Other kinds are in
+// A Store is a Datastore client whose callers see comments as entities of one kind, Comment. In
+// fact it keeps them in logical shards, which are kinds in several databases. Each number of shards
+// is a multiple of the number of databases, so an order stays in its database. Other kinds are in
 // database 0.
 //
-// The client's calls are routed on their way to the database. So code that uses a *datastore.Client
-// can use Store.Client. The methods of Store also return errors for keys that can't be written.
+// An interceptor routes the client's calls to the shards. So code that uses a *datastore.Client can
+// use Store.Client. The methods of Store also return errors for keys that can't be written.
 type Store struct {
 	*datastore.Client
 
 	router *router
 }
 
-// A router sends a client's calls about comments to the shards that have the comments.
+// A router answers a client's calls about comments, by calls to the shards that have the comments.
 type router struct {
 	databases []*database
-	first     int // number of logical shards at the start; also for times before the layout
-	now       func() time.Time
+	// number of logical shards when the store was created; used for reads at a time before the
+	// layout existed
+	first int
+	now   func() time.Time
 
 	mu           sync.Mutex
 	generators   map[[2]int]*Generator // generators of IDs, by database and shard
@@ -100,7 +102,7 @@ func OpenStore(ctx context.Context, shards int, databases ...Open) (*Store, erro
 		}
 		r.databases = append(r.databases, d)
 	}
-	for _, write := range []bool{false, true} { // nothing is written before all databases agree
+	for _, write := range []bool{false, true} { // write only after all databases were found to agree
 		for _, d := range r.databases {
 			if err := agree(ctx, d, shards, len(databases), write); err != nil {
 				_ = s.Close()
@@ -121,7 +123,7 @@ func (s *Store) Close() error {
 	return errors.Join(all...)
 }
 
-// check returns an error if the numbers of logical shards and databases can't be combined.
+// check returns an error if the numbers of logical shards and databases do not fit together.
 func check(shards, databases int) error {
 	if databases == 0 || databases > MaxPhysical || shards < 1 || shards > MaxLogical || shards%databases != 0 {
 		return fmt.Errorf("%d logical shards in %d databases: want a multiple of the databases, up to %d, and 1 to %d "+
@@ -131,12 +133,12 @@ func check(shards, databases int) error {
 	return nil
 }
 
-// database returns the database that has an order's comments.
+// database returns the database that has the comments of an order.
 func (r *router) database(order int64) *database {
 	return r.databases[order/ordersAShard%int64(len(r.databases))]
 }
 
-// generator returns the generator of a shard's IDs in this process.
+// generator returns this process's generator of IDs for a shard.
 func (r *router) generator(database, shard int) (*Generator, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,7 +154,7 @@ func (r *router) generator(database, shard int) (*Generator, error) {
 	return r.generators[place], nil
 }
 
-// route answers a call of the client.
+// route answers a call of the client, like the server of Datastore would.
 func (r *router) route(ctx context.Context, req, reply any) error {
 	var answer proto.Message
 	var err error
@@ -193,49 +195,49 @@ var errNoOrder = status.Error(codes.InvalidArgument, "an ID names the shard of a
 	"before "+
 	"the comment: put it under datastore.IncompleteKey(\"Comment\", nil)")
 
-// Put is Client.Put.
+// Put is the same as [datastore.Client.Put].
 func (s *Store) Put(ctx context.Context, key *datastore.Key, src any) (*datastore.Key, error) {
 	key, err := s.Client.Put(ctx, key, src)
 	return key, first(err)
 }
 
-// PutMulti is Client.PutMulti.
+// PutMulti is the same as [datastore.Client.PutMulti].
 func (s *Store) PutMulti(ctx context.Context, keys []*datastore.Key, src any) ([]*datastore.Key, error) {
 	all, err := s.Client.PutMulti(ctx, keys, src)
 	return all, byPosition(len(keys), err)
 }
 
-// PutWithOptions is Client.PutWithOptions.
+// PutWithOptions is the same as [datastore.Client.PutWithOptions].
 func (s *Store) PutWithOptions(ctx context.Context, req *datastore.PutRequest,
 	opts ...datastore.PutOption) (*datastore.Key, error) {
 	key, err := s.Client.PutWithOptions(ctx, req, opts...)
 	return key, first(err)
 }
 
-// PutMultiWithOptions is Client.PutMultiWithOptions.
+// PutMultiWithOptions is the same as [datastore.Client.PutMultiWithOptions].
 func (s *Store) PutMultiWithOptions(ctx context.Context, reqs []*datastore.PutRequest,
 	opts ...datastore.PutOption) ([]*datastore.Key, error) {
 	all, err := s.Client.PutMultiWithOptions(ctx, reqs, opts...)
 	return all, byPosition(len(reqs), err)
 }
 
-// Delete is Client.Delete.
+// Delete is the same as [datastore.Client.Delete].
 func (s *Store) Delete(ctx context.Context, key *datastore.Key) error {
 	return first(s.Client.Delete(ctx, key))
 }
 
-// DeleteMulti is Client.DeleteMulti.
+// DeleteMulti is the same as [datastore.Client.DeleteMulti].
 func (s *Store) DeleteMulti(ctx context.Context, keys []*datastore.Key) error {
 	return byKey(keys, s.Client.DeleteMulti(ctx, keys))
 }
 
-// Mutate is Client.Mutate.
+// Mutate is the same as [datastore.Client.Mutate].
 func (s *Store) Mutate(ctx context.Context, mutations ...*datastore.Mutation) ([]*datastore.Key, error) {
 	all, err := s.Client.Mutate(ctx, mutations...)
 	return all, byPosition(len(mutations), err)
 }
 
-// first returns the error of a call with a single key.
+// first converts the error of a call with several keys for a call with one key.
 func first(err error) error {
 	var all *keyErrors
 	if errors.As(err, &all) {
@@ -246,7 +248,8 @@ func first(err error) error {
 	return err
 }
 
-// byKey returns the errors of a call with several keys, at the keys' positions, as the client does.
+// byKey converts an error to a datastore.MultiError, with the error of each key at its position, as
+// the client does.
 func byKey(keys []*datastore.Key, err error) error {
 	var all *keyErrors
 	if !errors.As(err, &all) {
@@ -261,7 +264,8 @@ func byKey(keys []*datastore.Key, err error) error {
 	return multi
 }
 
-// byPosition returns the errors of n mutations at their positions, as the client does.
+// byPosition converts an error to a datastore.MultiError, with the error of each of n mutations at
+// its position, as the client does.
 func byPosition(n int, err error) error {
 	var all *keyErrors
 	if !errors.As(err, &all) {

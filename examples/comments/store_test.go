@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// A watch notes which kinds are queried.
+// A watch records which kinds are queried.
 type watch struct {
 	mu    sync.Mutex
 	kinds map[string]bool
@@ -47,7 +47,7 @@ func (w *watch) see(ctx context.Context, method string, req, reply any, cc *grpc
 	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
-// asked returns how many kinds were queried since the last call.
+// asked returns how many kinds were queried since the last call of asked.
 func (w *watch) asked() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,13 +56,13 @@ func (w *watch) asked() int {
 	return n
 }
 
-// TestRouting reads comments in every way: by IDs alone, by one order, by several, by both, and by
-// conditions that name no shard. Each reads the right comments, in as few shards as possible.
+// TestRouting reads comments in every way: by ID, by one order, by several orders, by both, and by
+// other conditions. The results must be right, and the store must query as few shards as possible.
 func TestRouting(t *testing.T) {
 	w := &watch{kinds: make(map[string]bool)}
 	s := newStore(t, 2, w.see)
 	var keys []*datastore.Key
-	for block := range int64(40) { // two in each shard
+	for block := range int64(40) { // two blocks of orders in each shard
 		key, err := s.Put(t.Context(), plain(0), &Comment{Order: block * ordersAShard, Status: statuses[block%3]})
 		if err != nil {
 			t.Fatal(err)
@@ -124,9 +124,9 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-// TestIndexes checks that the embedded Datastore refuses queries that index.yaml does not serve.
-// The error names the index, and the kinds that need it. The program's queries are served, and each
-// index is needed.
+// TestIndexes checks that index.yaml is complete and has no superfluous index. The emulator must
+// serve the program's queries. For other queries, the error must name the index and the kinds that
+// need it.
 func TestIndexes(t *testing.T) {
 	file, err := os.ReadFile("index.yaml")
 	if err != nil {
@@ -177,8 +177,8 @@ func TestIndexes(t *testing.T) {
 	}
 }
 
-// TestTimes checks that the store keeps Created and Updated. A time that the caller gives decides
-// on the ID, an edit keeps it, and a change of it is refused.
+// TestTimes checks the times Created and Updated that the store sets. If a caller gives a comment's
+// Created, the ID must have this time. An edit must not change Created.
 func TestTimes(t *testing.T) {
 	s := newTimed(t)
 	key := s.put(t, plain(0), &Comment{Order: 7, Text: "a"})
@@ -187,7 +187,7 @@ func TestTimes(t *testing.T) {
 		!ID(key.ID).Time().Equal(want) {
 		t.Errorf("%+v, ID of %v; want all of %v", c, ID(key.ID).Time(), want)
 	}
-	// An edit keeps Created, whether it is given or not, and the ID.
+	// An edit keeps Created and the ID, whether the caller gives Created or not.
 	created := c.Created
 	for i, c := range []Comment{c, {Order: 7, Text: "b"}} {
 		s.now = s.now.Add(time.Hour)
@@ -202,7 +202,7 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// A timed store has a clock that a test sets.
+// A timed is a store whose clock is set by the test.
 type timed struct {
 	*Store
 	now time.Time
@@ -231,7 +231,7 @@ func (s *timed) put(t *testing.T, key *datastore.Key, c *Comment) *datastore.Key
 	return key
 }
 
-// TestTimesOfTheCaller writes comments with times that the caller gives.
+// TestTimesOfTheCaller writes comments whose times the caller gives.
 func TestTimesOfTheCaller(t *testing.T) {
 	s := newTimed(t)
 	given := time.Date(2022, 2, 2, 2, 2, 2, 345_678_000, time.UTC)
@@ -257,15 +257,15 @@ func TestTimesOfTheCaller(t *testing.T) {
 	if c := s.get(t, keys[0]); !c.Created.Equal(given) || !c.Updated.Equal(given.Add(time.Minute)) {
 		t.Errorf("%+v, want the times that were given", c)
 	}
-	// An imported comment can't be updated later than now.
+	// The caller's Updated must not be later than now.
 	late := s.put(t, plain(0), &Comment{Order: 7, Created: given, Updated: s.now.Add(time.Hour)})
 	if c := s.get(t, late); !c.Updated.Equal(s.now) {
 		t.Errorf("%+v, want it to be updated at %v", c, s.now)
 	}
 }
 
-// TestTimesLeftOut checks that the times survive writes of types that lack them, also in a
-// transaction.
+// TestTimesLeftOut writes comments as a Go type without the fields Created and Updated, also in a
+// transaction. The stored times must stay.
 func TestTimesLeftOut(t *testing.T) {
 	s := newTimed(t)
 	type short struct {
@@ -296,7 +296,8 @@ func TestTimesLeftOut(t *testing.T) {
 	}
 }
 
-// TestTimesOfKeys checks that Created is the time in a key that the caller has made.
+// TestTimesOfKeys puts comments under keys that the caller has made. Created must be the time in
+// the ID.
 func TestTimesOfKeys(t *testing.T) {
 	s := newTimed(t)
 	given := time.Date(2022, 2, 2, 3, 2, 2, 345_678_000, time.UTC)
@@ -308,7 +309,7 @@ func TestTimesOfKeys(t *testing.T) {
 	if c := s.get(t, s.put(t, own, &Comment{Order: 7, Created: given})); !c.Created.Equal(given) {
 		t.Errorf("%+v, want the time that was given", c)
 	}
-	// No ID can have these times.
+	// An ID can't have these times.
 	for _, at := range []time.Time{Epoch.Add(-time.Hour), Epoch, time.Date(2160, 1, 1, 0, 0, 0, 0, time.UTC)} {
 		if _, err := s.Put(t.Context(), plain(0), &Comment{Order: 7, Created: at}); !errors.Is(err,
 			datastore.ErrInvalidKey) || !strings.Contains(err.Error(), "no IDs of") {
@@ -317,8 +318,8 @@ func TestTimesOfKeys(t *testing.T) {
 	}
 }
 
-// TestFullTime uses up a millisecond of a shard. Further inserts at that time are refused. Two
-// processes share its numbers.
+// TestFullTime draws all IDs of one shard and millisecond. Further inserts with that time must be
+// refused, also in another process.
 func TestFullTime(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	stores := []*Store{openStore(t, opener(t, e)), openStore(t, opener(t, e))}
@@ -349,7 +350,7 @@ func TestFullTime(t *testing.T) {
 	}
 }
 
-// TestTwoProcesses lets two processes insert into one shard while their generators draw the same
+// TestTwoProcesses lets two processes insert into one shard although their generators draw the same
 // IDs.
 func TestTwoProcesses(t *testing.T) {
 	e := emulator.ForTest(t, nil)
@@ -365,7 +366,7 @@ func TestTwoProcesses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.now = func() time.Time { return frozen } // so that both draw the same IDs
+		g.now = func() time.Time { return frozen } // so that both processes draw the same IDs
 		group.Go(func() {
 			for range each {
 				key, err := s.Put(t.Context(), plain(0), &Comment{Order: 7, Text: "hello"})
@@ -392,8 +393,8 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
-// TestLostAnswer loses the answer to a write, and lets others edit the comment before the retry.
-// The write takes effect once, and the others' edits stay.
+// TestLostAnswer loses the answer to a write. Before the store's retry, others edit the comment.
+// The write must take effect once, and the others' edits must stay.
 func TestLostAnswer(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	other := openStore(t, opener(t, e))
@@ -462,7 +463,7 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// editMine makes three edits of a comment that another store has written, whose answer was lost.
+// editMine edits three times a comment that another store has put, and whose answer was lost.
 func editMine(ctx context.Context, t *testing.T, other *Store) {
 	t.Helper()
 	var mine []Comment
@@ -482,7 +483,8 @@ func editMine(ctx context.Context, t *testing.T, other *Store) {
 	}
 }
 
-// TestErrors compares the store's errors, and their positions, with the plain kind's errors.
+// TestErrors compares the errors of the store, and their positions, with the errors of Datastore
+// for a single kind.
 func TestErrors(t *testing.T) {
 	s, client := newStore(t, 2), plainClient(t)
 	key, err := s.Put(t.Context(), plain(0), &Comment{Order: 7})
@@ -570,8 +572,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestAbsent reads, queries and deletes keys that can't be written, as on the plain kind. Such
-// comments do not exist, and the other keys of the call work.
+// TestAbsent reads, queries and deletes keys that no comment can have. The result must be the same
+// as for comments that do not exist. The other keys of the call must not be affected.
 func TestAbsent(t *testing.T) {
 	s, client := newStore(t, 2), plainClient(t)
 	ctx := t.Context()
@@ -654,8 +656,8 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestKeys writes comments without an order, or under keys that belong to no shard. Errors at their
-// positions say so, and nothing of such a call is written.
+// TestKeys puts comments without an order, or under keys that belong to no shard. The errors must
+// be at the comments' positions, and the call must write nothing.
 func TestKeys(t *testing.T) {
 	s := newStore(t, 2)
 	good, err := s.Put(t.Context(), plain(0), &Comment{Order: ordersAShard})
@@ -697,7 +699,7 @@ func TestKeys(t *testing.T) {
 			}
 		}
 	}
-	for range 30 { // the valid ones are in another database than the invalid ones
+	for range 30 { // the valid comments are in another database than the invalid ones
 		keys := []*datastore.Key{plain(0), plain(newID(1, 1, 21, 0))}
 		if _, err := s.PutMulti(ctx, keys, []Comment{{Order: 0}, {Order: ordersAShard}}); err == nil {
 			t.Error("no error")
@@ -708,8 +710,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestProperties checks that comments with impossible properties are refused, and that nothing is
-// written.
+// TestProperties checks that comments with properties which the store can't support are refused,
+// and that nothing is written.
 func TestProperties(t *testing.T) {
 	s, ctx := newStore(t, 2), t.Context()
 	good, err := s.Put(ctx, plain(0), &Comment{Order: ordersAShard})
@@ -741,7 +743,7 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// TestRefused checks that errors name what the store does not support.
+// TestRefused checks that errors name the feature of Datastore that the store does not support.
 func TestRefused(t *testing.T) {
 	s := newStore(t, 2)
 	ctx := t.Context()

@@ -14,10 +14,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A session is a transaction or a snapshot of one database, together with the layout that it sees.
+// A session is a transaction or a snapshot of one database, with the layout that was read in it.
 type session struct {
 	db     *database
-	id     []byte // the transaction's ID
+	id     []byte // the ID of the database's transaction
 	at     *timestamppb.Timestamp
 	layout Layout
 }
@@ -35,8 +35,8 @@ func (r *router) begin(ctx context.Context, db *database, options *pb.Transactio
 	return s, r.readLayout(ctx, s)
 }
 
-// snapshot returns a session that reads a database as of a time: the given one, or else now. It
-// takes no locks, and need not be ended.
+// snapshot returns a session that reads a database as of a time. By default this is now. The
+// session takes no locks, and need not be ended.
 func (r *router) snapshot(ctx context.Context, db *database, at *timestamppb.Timestamp) (*session, error) {
 	s := &session{db: db, at: at}
 	return s, r.readLayout(ctx, s)
@@ -59,7 +59,7 @@ func (r *router) readLayout(ctx context.Context, s *session) error {
 			"database %d has lost its layout, %v, without which nobody knows where "+
 				"its comments are: open the store again if it is empty", s.db.number, layoutKey)
 	}
-	s.layout = Layout{Shards: r.first} // at a time before the layout
+	s.layout = Layout{Shards: r.first} // the layout did not exist yet at that time
 	for _, found := range resp.Found {
 		p := found.Entity.GetProperties()
 		s.layout = Layout{Shards: int(p["Shards"].GetIntegerValue()), Next: int(p["Next"].GetIntegerValue())}
@@ -81,8 +81,8 @@ func (s *session) options() *pb.ReadOptions {
 	return nil
 }
 
-// rollback ends a transaction that has changed nothing. It does not wait for the answer, as a
-// transaction also ends without it.
+// rollback ends a transaction that has changed nothing. It does not wait for the answer: if the
+// call gets lost, the database ends the transaction later.
 func (s *session) rollback(ctx context.Context) {
 	if s.id == nil {
 		return
@@ -95,8 +95,8 @@ func (s *session) rollback(ctx context.Context) {
 	}()
 }
 
-// A transaction is a transaction of the caller. It becomes a transaction of the database that the
-// caller uses first.
+// A transaction is the transaction of a caller. The caller's first read or write determines the
+// database, and starts a transaction there. All later ones must be in the same database.
 type transaction struct {
 	options *pb.TransactionOptions
 	started time.Time
@@ -105,7 +105,7 @@ type transaction struct {
 	session *session
 }
 
-// transactionTime is how long Datastore lets a transaction live.
+// transactionTime is the maximum lifetime of a transaction in Datastore.
 const transactionTime = 5 * time.Minute
 
 // errTwoDatabases returns the error for a transaction that uses two databases.
@@ -117,8 +117,8 @@ func errTwoDatabases(a, b *database) error {
 		"or IDs is of all", a.number, b.number)
 }
 
-// on returns the session of the transaction. It returns an error if the session is of another
-// database.
+// on returns the session of the transaction in a database. It returns an error if the transaction
+// already uses another database.
 func (t *transaction) on(ctx context.Context, r *router, db *database) (*session, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -135,8 +135,8 @@ func (t *transaction) on(ctx context.Context, r *router, db *database) (*session
 	return t.session, nil
 }
 
-// start starts a transaction of the caller, and returns its ID. It forgets old transactions that
-// were never ended.
+// start starts a transaction for the caller, and returns its ID. It also forgets old transactions
+// that the caller never ended.
 func (r *router) start(options *pb.TransactionOptions) []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,7 +147,7 @@ func (r *router) start(options *pb.TransactionOptions) []byte {
 	}
 	r.started++
 	id := fmt.Sprintf("comments-%d", r.started)
-	// The database does not know the previous transaction that the caller names.
+	// Remove the previous transaction that the caller names: the database does not know its ID.
 	if options.GetReadWrite() != nil {
 		options = &pb.TransactionOptions{}
 	}
@@ -155,7 +155,7 @@ func (r *router) start(options *pb.TransactionOptions) []byte {
 	return []byte(id)
 }
 
-// transaction returns the caller's transaction with an ID.
+// transaction returns the caller's transaction with the given ID.
 func (r *router) transaction(id []byte) (*transaction, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,25 +189,26 @@ func (r *router) rollback(ctx context.Context, req *pb.RollbackRequest) (*pb.Rol
 		})
 	}
 	r.end(req.Transaction)
-	if status.Code(err) == codes.InvalidArgument { // an earlier attempt has ended it
+	if status.Code(err) == codes.InvalidArgument { // an earlier attempt has ended the transaction
 		err = nil
 	}
 	return &pb.RollbackResponse{}, err
 }
 
-// A view is the state that a read sees: the caller's transaction, or a snapshot of each database.
+// A view is the state of the databases that a read sees: in the caller's transaction, or in a
+// snapshot of each database.
 type view struct {
 	router *router
-	tx     *transaction // the caller's transaction; nil: it has none
-	begun  []byte       // the ID of the transaction that this read starts; nil: none
+	tx     *transaction // nil if the read is not in a transaction
+	begun  []byte       // the ID of the transaction that this read starts for the caller; nil: none
 	at     *timestamppb.Timestamp
-	locks  bool // whether snapshots are read-only transactions
+	locks  bool // whether to use read-only transactions as snapshots
 
 	mu        sync.Mutex
 	snapshots map[*database]*session
 }
 
-// view returns the view for the read options of a call.
+// view returns the view for a call with the given read options.
 func (r *router) view(o *pb.ReadOptions) (v *view, err error) {
 	v = &view{router: r, snapshots: make(map[*database]*session)}
 	switch c := o.GetConsistencyType().(type) {
@@ -222,8 +223,8 @@ func (r *router) view(o *pb.ReadOptions) (v *view, err error) {
 	return v, err
 }
 
-// reading calls do with the view of a read: the caller's transaction, or else snapshots. If a
-// database no longer serves a snapshot, it calls do again with new ones.
+// reading calls do with the view for a read. If a database no longer has the snapshot, reading
+// calls do again with new snapshots.
 func reading[T any](ctx context.Context, r *router, o *pb.ReadOptions, do func(v *view) (T, error)) (answer T,
 	err error) {
 	locks := false
@@ -255,7 +256,7 @@ func reading[T any](ctx context.Context, r *router, o *pb.ReadOptions, do func(v
 	return answer, err
 }
 
-// on returns the session of the view for a database.
+// on returns the view's session in a database.
 func (v *view) on(ctx context.Context, db *database) (*session, error) {
 	if v.tx != nil {
 		return v.tx.on(ctx, v.router, db)
@@ -279,7 +280,7 @@ func (v *view) on(ctx context.Context, db *database) (*session, error) {
 	return s, err
 }
 
-// close ends the transactions of snapshots.
+// close ends the transactions that the view uses as snapshots.
 func (v *view) close(ctx context.Context) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// TestTransaction runs transactions on comments and other kinds. Each takes effect completely or
-// not at all.
+// TestTransaction runs transactions on comments and other kinds. Each must take effect completely
+// or not at all.
 func TestTransaction(t *testing.T) {
 	s := newStore(t, 2)
 	ctx := t.Context()
@@ -66,7 +66,7 @@ func TestTransaction(t *testing.T) {
 	}
 }
 
-// TestTransactionChangesTwice changes one comment several times in a transaction.
+// TestTransactionChangesTwice changes one comment several times in one transaction.
 func TestTransactionChangesTwice(t *testing.T) {
 	s := newStore(t, 2)
 	key := commitKey(t, s)
@@ -120,7 +120,7 @@ func TestTransactionReadsASnapshot(t *testing.T) {
 	}
 }
 
-// TestTransactionsOfOneComment runs two transactions that change the same comment.
+// TestTransactionsOfOneComment runs two concurrent transactions that change the same comment.
 func TestTransactionsOfOneComment(t *testing.T) {
 	s := newStore(t, 2)
 	ctx, key, attempts := t.Context(), commitKey(t, s), 0
@@ -159,7 +159,8 @@ func commitKey(t *testing.T, s *Store) *datastore.Key {
 	return key
 }
 
-// TestOtherKinds checks that calls about other kinds are unchanged, also together with comments.
+// TestOtherKinds checks that calls about other kinds behave as without the store, also if they are
+// combined with comments.
 func TestOtherKinds(t *testing.T) {
 	s := newStore(t, 2)
 	ctx := t.Context()
@@ -170,7 +171,7 @@ func TestOtherKinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	under := datastore.NameKey("Reply", "r", keys[1]) // another kind may have comments as parents
+	under := datastore.NameKey("Reply", "r", keys[1]) // the parent of an entity of another kind may be a comment
 	if _, err := s.Put(ctx, under, &shop{3}); err != nil {
 		t.Fatal(err)
 	}
@@ -197,8 +198,8 @@ func TestOtherKinds(t *testing.T) {
 	}
 }
 
-// TestLostCalls loses calls at random, before or after their effect. All that the store repeats on
-// its own takes effect once.
+// TestLostCalls loses calls at random, before or after they take effect. Everything that the store
+// retries must take effect once.
 func TestLostCalls(t *testing.T) {
 	var n atomic.Int64
 	var on atomic.Bool
@@ -238,7 +239,7 @@ func TestLostCalls(t *testing.T) {
 	}
 }
 
-// TestMutations writes parts of comments, and lets the database add to numbers.
+// TestMutations writes single properties of comments, and lets the database add to numbers.
 func TestMutations(t *testing.T) {
 	s := newStore(t, 1)
 	ctx := t.Context()
@@ -272,8 +273,8 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// TestSums compares sums, averages and counts with the plain kind's, over all shards and parts of
-// them.
+// TestSums aggregates over all shards and over some. It compares the sums, averages and counts with
+// the results for a single kind.
 func TestSums(t *testing.T) {
 	s, client := newStore(t, 2), plainClient(t)
 	ctx := t.Context()
@@ -328,7 +329,7 @@ func TestSums(t *testing.T) {
 	}
 }
 
-// TestReadTime checks that a client that reads at a past time sees that time in all shards.
+// TestReadTime reads at a past time. The result must be the state of all shards at that time.
 func TestReadTime(t *testing.T) {
 	s := newStore(t, 2)
 	ctx := t.Context()
@@ -351,8 +352,8 @@ func TestReadTime(t *testing.T) {
 	}
 }
 
-// TestOneMoment writes between the calls by which a read visits its shards. The read sees all of
-// them at the time of its start.
+// TestOneMoment writes comments between a read's calls to the shards. The read must see all shards
+// as of the time of its start.
 func TestOneMoment(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	other := openStore(t, opener(t, e))

@@ -41,11 +41,11 @@ func main() {
 	})
 }
 
-// maxAmount is the largest amount to add, so that the sum of all balances is far below the limit of
-// 64 bits.
+// maxAmount is the largest amount, so that the sum of all balances is far below the limit of 64
+// bits.
 const maxAmount = 1_000_000_000
 
-// parse parses the flags. If they ask for help, it prints that.
+// parse parses the flags. For the flag -help it prints the help.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 500, Workers: 32}}
 	flags := flag.NewFlagSet("credit", flag.ContinueOnError)
@@ -68,8 +68,8 @@ func parse(args []string, help io.Writer) (config, error) {
 	)
 }
 
-// run carries out the whole example: it sets up, writes accounts, runs the job, checks the result,
-// and reports.
+// run is the whole example: it starts the services, writes accounts, runs the job, checks the
+// result, and prints it.
 func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	say := func(format string, args ...any) {
 		if !c.JSON {
@@ -107,7 +107,7 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	used, begun := on.Usage(), time.Now()
 	job, err := bank.AddCredit.Start(ctx, on.Engine, mapper.Query{Kind: "Account"}, bank.Credit{Amount: c.amount},
 		&mapper.StartOptions{
-			AllowEmpty: true, // -accounts can be 0
+			AllowEmpty: true, // -accounts may be 0
 			ID:         "spring-credit", PageSize: c.Page, ExpectedWorkers: c.Workers,
 		})
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// credit runs the command, and returns its decoded last line.
+// credit runs the command, and returns the result in the last line of its output.
 func credit(t *testing.T, args ...string) (bank.Result, error) {
 	t.Helper()
 	c, err := parse(append(args, "-json"), io.Discard)
@@ -47,7 +47,7 @@ func check(t *testing.T, n int64, r bank.Result, err error) {
 	}
 }
 
-// TestEveryKeyingAndSize runs the main job with every keying and with kinds of every size.
+// TestEveryKeyingAndSize runs the job with every kind of keys, over kinds of very different sizes.
 func TestEveryKeyingAndSize(t *testing.T) {
 	large := int64(testflag.Size(t, 2000, 2000, 20_000))
 	for _, keys := range keyings {
@@ -63,7 +63,7 @@ func TestEveryKeyingAndSize(t *testing.T) {
 	}
 }
 
-// TestGoogle runs the job on Google's emulators, where they are installed.
+// TestGoogle runs the job on Google's emulators if they are installed.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
@@ -145,8 +145,8 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// TestManyRanges follows a job with more ranges than a live status reads, so that the bar shows an
-// estimate.
+// TestManyRanges follows a job with so many ranges that the status of the running job is an
+// estimate. The bar must show it.
 func TestManyRanges(t *testing.T) {
 	r, err := credit(t, "-entities", "8000", "-page", "10")
 	check(t, 8000, r, err)
@@ -164,8 +164,8 @@ func TestGrouped(t *testing.T) {
 	}
 }
 
-// TestDashboard runs the job with its dashboard, which shows the job, and stays until the command
-// is interrupted.
+// TestDashboard runs the command with its dashboard. The dashboard must show the job, and stay
+// until the command is interrupted.
 func TestDashboard(t *testing.T) {
 	c, err := parse([]string{"-dashboard", "-entities", "500"}, io.Discard)
 	if err != nil {

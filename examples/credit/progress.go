@@ -10,8 +10,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// follow shows the progress of a job as a bar until the job has ended, with the rate and the
-// remaining time. Errors of the bar are ignored.
+// follow shows the progress of a job as a bar, with the rate and the remaining time, until the job
+// has ended. It ignores errors of the bar.
 func follow(ctx context.Context, job *mapper.Job, total int64, w io.Writer) (*mapper.Status, error) {
 	bar := progressbar.NewOptions64(max(total, 1),
 		progressbar.OptionSetWriter(w),
@@ -41,14 +41,14 @@ func follow(ctx context.Context, job *mapper.Job, total int64, w io.Writer) (*ma
 	return status, err
 }
 
-// move sets the progress of the bar. The status of a running job is an estimate, and may exceed the
-// total, which the bar refuses.
+// move sets the progress of the bar. The status of a running job is an estimate, which may exceed
+// the total. The bar would refuse such a value.
 func move(bar *progressbar.ProgressBar, processed int64) {
 	_ = bar.Set64(min(processed, bar.GetMax64()))
 }
 
-// show updates the bar until ctx ends. If a status can't be read, it tries again later; a lasting
-// error is returned by Wait.
+// show updates the bar until ctx ends. If it can't read a status, it tries again later; the call of
+// Wait returns lasting errors.
 func show(ctx context.Context, job *mapper.Job, bar *progressbar.ProgressBar) {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()

@@ -48,7 +48,7 @@ func TestReadmeOutput(t *testing.T) {
 	shape := func(s string) string { return space.ReplaceAllString(number.ReplaceAllString(s, "N"), " ") }
 	var shown strings.Builder
 	for line := range strings.Lines(readmeOutput(t)) {
-		if !strings.Contains(line, "|█") { // the bar goes to the standard error
+		if !strings.Contains(line, "|█") { // the bar is on the standard error, and not in this output
 			shown.WriteString(line)
 		}
 	}

@@ -8,16 +8,16 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A duty is the record of who may send orders: the old cron, which is one process, or the battery
-// of processes that replaces it. Each of them gets a turn when it starts. Each commit compares the
-// turn in its transaction. So a process that was replaced, or that stood still for days, commits
-// nothing.
+// A duty is the record of who may send orders. This is either the old cron, a single process, or
+// the battery, which is a number of processes that replace it. A sender gets a new turn, a number,
+// when it starts. Each of its commits compares this number with the record. So a sender that was
+// replaced commits nothing, even if it stood still for days.
 type duty struct {
-	Turn      int64 // the number of the present turn; it increases whenever others take over
+	Turn      int64 // the number of the present turn; it grows by 1 when another sender starts
 	Running   bool  // whether a run of the old cron is under way
 	Retired   bool  // whether the old cron must not start any more
-	Shards    int   // number of the battery's processes; the remainders of new orders are by this number
-	Rewriting bool  // whether some stored remainders are still by an earlier number
+	Shards    int   // number of processes in the battery; new orders store the remainder of their hash divided by it
+	Rewriting bool  // whether some stored remainders are still for an earlier number of processes
 }
 
 var dutyKey = datastore.NameKey("Duty", "send-orders", nil)
@@ -30,8 +30,8 @@ var (
 	errRelieved  = errors.New("others have this work by now")
 )
 
-// changeDuty changes the duty's record by change, in a transaction. It returns an error if change
-// does.
+// changeDuty changes the record in a transaction, by the function change. If change returns an
+// error, the record stays unchanged.
 func changeDuty(ctx context.Context, client *datastore.Client, change func(*duty) error) (d duty, err error) {
 	_, err = client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		d = duty{}
@@ -47,7 +47,7 @@ func changeDuty(ctx context.Context, client *datastore.Client, change func(*duty
 	return d, err
 }
 
-// startOld starts a run of the old cron, and returns its turn.
+// startOld starts a turn for a run of the old cron, and returns the turn's number.
 func startOld(ctx context.Context, client *datastore.Client) (int64, error) {
 	d, err := changeDuty(ctx, client, func(d *duty) error {
 		switch {
@@ -63,7 +63,7 @@ func startOld(ctx context.Context, client *datastore.Client) (int64, error) {
 	return d.Turn, err
 }
 
-// endOld ends a run of the old cron.
+// endOld records that a run of the old cron has ended.
 func endOld(ctx context.Context, client *datastore.Client, turn int64) error {
 	_, err := changeDuty(ctx, client, func(d *duty) error {
 		if d.Turn == turn {
@@ -74,7 +74,8 @@ func endOld(ctx context.Context, client *datastore.Client, turn int64) error {
 	return err
 }
 
-// retireOld makes the old cron start no further runs. A run under way continues.
+// retireOld records that the old cron must not start another run. A run that has started may
+// continue.
 func retireOld(ctx context.Context, client *datastore.Client) error {
 	_, err := changeDuty(ctx, client, func(d *duty) error {
 		d.Retired = true
@@ -83,8 +84,8 @@ func retireOld(ctx context.Context, client *datastore.Client) error {
 	return err
 }
 
-// relieveOld ends the turn of the old cron if a run of it has died, and so will not end. If the run
-// was only stopped and wakes, it commits nothing.
+// relieveOld ends the turn of the old cron. An operator calls it if a run has died, and so will not
+// end. If the run only stood still, it commits nothing when it continues.
 func relieveOld(ctx context.Context, client *datastore.Client) error {
 	_, err := changeDuty(ctx, client, func(d *duty) error {
 		if !d.Retired {
@@ -97,9 +98,9 @@ func relieveOld(ctx context.Context, client *datastore.Client) error {
 	return err
 }
 
-// startBattery starts the turn of n processes, and ends the turn before. It returns an error while
-// the old cron runs, or may start again. If stored is set, the processes filter by stored
-// remainders, which must be by n.
+// startBattery starts a turn for a battery of n processes, and returns its number. It returns an
+// error if the old cron runs, or is not retired. If stored is set, the processes select orders by
+// stored remainders, which must be for n processes.
 func startBattery(ctx context.Context, client *datastore.Client, n int, stored bool) (int64, error) {
 	d, err := changeDuty(ctx, client, func(d *duty) error {
 		switch {
@@ -120,7 +121,8 @@ func startBattery(ctx context.Context, client *datastore.Client, n int, stored b
 	return d.Turn, err
 }
 
-// beginRewrite ends the turn of all processes, and makes new orders get their remainder by n.
+// beginRewrite ends the turn of the present sender. From then on, new orders store their remainder
+// for n processes.
 func beginRewrite(ctx context.Context, client *datastore.Client, n int) error {
 	_, err := changeDuty(ctx, client, func(d *duty) error {
 		d.Shards = n
@@ -131,7 +133,7 @@ func beginRewrite(ctx context.Context, client *datastore.Client, n int) error {
 	return err
 }
 
-// endRewrite records that all remainders are by n shards.
+// endRewrite records that the stored remainders of all orders are now those for n processes.
 func endRewrite(ctx context.Context, client *datastore.Client, n int) error {
 	_, err := changeDuty(ctx, client, func(d *duty) error {
 		if d.Shards == n {

@@ -47,7 +47,7 @@ func main() {
 	})
 }
 
-// parse parses the flags. If they ask for help, it prints that.
+// parse parses the flags. For the flag -help it prints the help.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 500, Workers: 16}}
 	flags := flag.NewFlagSet("cron", flag.ContinueOnError)
@@ -59,7 +59,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	flags.StringVar(&c.overlap, "overlap", overlaps[0],
 		"what becomes of a tick that comes before the last night's\nwork is done, `one of`:\nskip, queue, replace")
 	for _, name := range []string{"page", "datastore"} {
-		flags.Lookup(name).Usage += "\n" // a line for the default, as a terminal has 80 columns
+		flags.Lookup(name).Usage += "\n" // put the default on a line of its own, so that the help fits into 80 columns
 	}
 	if err := command.Parse(flags, args, help); err != nil {
 		return c, err
@@ -73,15 +73,15 @@ func parse(args []string, help io.Writer) (config, error) {
 	)
 }
 
-// A result has the numbers of all nights, which the command prints.
+// A result has the numbers that the command prints.
 type result struct {
 	Subscriptions int          `json:"subscriptions"`
 	Nights        int          `json:"nights"`
 	Overlap       string       `json:"overlap"`
-	Calls         int          `json:"calls"`   // number of the scheduler's calls
-	Became        []string     `json:"became"`  // the outcomes of each night's calls
+	Calls         int          `json:"calls"`   // number of calls by the scheduler
+	Became        []string     `json:"became"`  // the outcome of each night's calls
 	Refused       int          `json:"refused"` // number of refused calls
-	Runs          int          `json:"runs"`    // number of runs that calls have started
+	Runs          int          `json:"runs"`    // number of runs that were started
 	Renewed       int64        `json:"renewed"`
 	Countries     int          `json:"countries"` // number of countries in the last run's aggregates
 	Orders        ordersResult `json:"orders"`
@@ -100,10 +100,10 @@ func (r result) print(w io.Writer, asJSON bool) error {
 	return err
 }
 
-// indent is the indentation of a continued line.
+// indent is the indentation of continued lines in the output.
 const indent = "                             "
 
-// answers returns a text about the answers to each night's calls.
+// answers returns a text about the outcomes of each night's calls.
 func (r result) answers() string {
 	var all []string
 	for i, became := range r.Became {
@@ -116,7 +116,7 @@ func (r result) answers() string {
 	return strings.Join(all, ",\n"+indent)
 }
 
-// String returns a text that says who has sent the orders.
+// String returns a text that says which sender has sent how many orders.
 func (o ordersResult) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d orders, each sent once; requests: %d, answers dropped: %d.\n", o.Orders, o.Requests, o.Dropped)

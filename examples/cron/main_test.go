@@ -44,7 +44,7 @@ func TestNights(t *testing.T) {
 					runs = 3
 				}
 				if n == 1 && overlap != "skip" {
-					runs = r.Runs // the first run may have nothing to replace
+					runs = r.Runs // the first run may have ended before the second one came to replace it
 				}
 				if r.Runs != runs || r.Calls != 4*calls ||
 					fmt.Sprint(r.Became) != fmt.Sprintf("[started %s started started]", second) || r.Refused != 1 {
@@ -55,7 +55,7 @@ func TestNights(t *testing.T) {
 	}
 }
 
-// TestGoogle runs the nights on Google's emulators, where they are installed.
+// TestGoogle runs the command on Google's emulators if they are installed.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
@@ -74,8 +74,7 @@ func TestGoogle(t *testing.T) {
 	}
 }
 
-// TestWidth checks that no line is wider than a terminal, in the help, and in the output of all
-// kinds of runs and of the largest one.
+// TestWidth checks that no line of the help and of typical outputs is wider than a terminal.
 func TestWidth(t *testing.T) {
 	var out strings.Builder
 	if _, err := parse([]string{"-h"}, &out); !errors.Is(err, flag.ErrHelp) {

@@ -16,26 +16,29 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Subscription is an entity that is paid for and renewed when it is due.
+// A Subscription is an entity. Its owner pays for it each time that it is renewed, every few days.
 type Subscription struct {
-	Country  string
-	Cents    int64    // the price in cents
-	Due      []string // the day on which the subscription is due, and the days after it, for nights without a run
-	Paid     int64    // the sum of all payments in cents
-	Renewals int64    // number of payments
+	Country string
+	Cents   int64 // the price in cents
+	// the day on which the next renewal is due, and the days after it, in case the service does not
+	// run on that day
+	Due      []string
+	Paid     int64 // the sum of all payments in cents
+	Renewals int64 // number of renewals
 }
 
 // days is the number of days between two renewals.
 const days = 3
 
-// dayOf returns the day of a night as a text.
+// dayOf returns the date of a night as a text.
 func dayOf(night time.Time) string { return night.UTC().Format(time.DateOnly) }
 
-// catchUp is how many missed nights the next run makes up for.
+// catchUp is the number of missed nights that the next run can make up for.
 const catchUp = 6
 
-// dueFrom returns the days to store for a subscription that is due on the day of a night. A filter
-// for one of several values needs no index of its own; a filter with "<=" does.
+// dueFrom returns the value of Subscription.Due if the renewal is due on the given night. A run
+// looks for its own day among the values. A filter with "=" needs no further index, unlike one with
+// "<=".
 func dueFrom(night time.Time) (all []string) {
 	for i := range catchUp + 1 {
 		all = append(all, dayOf(night.AddDate(0, 0, i)))
@@ -43,12 +46,12 @@ func dueFrom(night time.Time) (all []string) {
 	return all
 }
 
-// dueIn returns the query for the subscriptions that a night's run renews.
+// dueIn returns the query for the subscriptions that the run of a night renews.
 func dueIn(night time.Time) mapper.Query {
 	return mapper.Query{Kind: "Subscription", Filters: []mapper.Filter{{Property: "Due", Op: "=", Value: dayOf(night)}}}
 }
 
-// newRenew returns the mapper that renews due subscriptions. It calls pay before it renews.
+// newRenew returns the mapper that renews due subscriptions. For each it first calls pay.
 func newRenew(pay func(ctx context.Context, night time.Time) error) *mapper.Mapper[time.Time] {
 	return mapper.Update("renew", func(ctx context.Context, s *mapper.Entity[Subscription], night time.Time) error {
 		if err := pay(ctx, night); err != nil {
@@ -70,22 +73,22 @@ func newRenew(pay func(ctx context.Context, night time.Time) error) *mapper.Mapp
 					of["max("+country+")"]})
 			}
 		}
-		d.Put(dayKey(night), &day) // committed with the end of the job: exactly once
+		d.Put(dayKey(night), &day) // committed together with the end of the job, so exactly once
 		return nil
 	})
 }
 
-// A Day has the aggregates of a night's renewals.
+// A Day is an entity with the aggregates of one night's renewals.
 type Day struct {
 	Night     time.Time
 	Countries []Country `datastore:",noindex"`
 }
 
-// A Country has the aggregates of the renewals in one country.
+// A Country has the aggregates of one night's renewals in a country.
 type Country struct {
 	Name    string
 	Renewed int64
-	Cents   int64 // the sum of the renewals; least and greatest single renewals follow
+	Cents   int64 // the sum of all renewals; Least and Most are the smallest and the largest one
 	Least   int64
 	Most    int64
 }
@@ -94,7 +97,7 @@ func dayKey(night time.Time) *datastore.Key {
 	return datastore.NameKey("Day", dayOf(night), nil)
 }
 
-// Account and audience in the tokens that Cloud Scheduler sends.
+// The account and the audience of the tokens that the scheduler sends.
 const (
 	schedulerAccount = "scheduler@example.iam.gserviceaccount.com"
 	audience         = "https://cron.example.com"
@@ -107,7 +110,7 @@ type service struct {
 	options  mapper.StartOptions
 }
 
-// handler returns the endpoint, which accepts only requests of the scheduler's account.
+// handler returns the endpoint. It accepts only requests with a token of the scheduler's account.
 func (s *service) handler(keysURL string) (http.Handler, error) {
 	verifier, err := auth.NewOIDC(audience, []string{schedulerAccount}, keysURL)
 	if err != nil {
@@ -119,9 +122,9 @@ func (s *service) handler(keysURL string) (http.Handler, error) {
 	return mux, nil
 }
 
-// nightly starts a night's work. The tick is the time at which the call was due, which Cloud
-// Scheduler sends. Another call for that time is the same tick, even a day later. After an error
-// Cloud Scheduler calls again.
+// nightly starts the work of a night. Cloud Scheduler sends the time for which the call was
+// scheduled. This time identifies the tick, so another call with the same time starts nothing, even
+// a day later. After an error Cloud Scheduler calls again.
 func (s *service) nightly(w http.ResponseWriter, r *http.Request) {
 	at, err := time.Parse(time.RFC3339, r.Header.Get("X-CloudScheduler-ScheduleTime"))
 	if err != nil {
@@ -142,7 +145,7 @@ func (s *service) nightly(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer{string(ticked.Outcome), ticked.Job.ID})
 }
 
-// An answer is the outcome of a tick, as the endpoint returns it.
+// An answer is the JSON that the endpoint returns: the outcome of a tick.
 type answer struct {
 	Outcome string `json:"outcome"`
 	Job     string `json:"job"`

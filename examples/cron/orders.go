@@ -11,11 +11,11 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// An Order is an order that must be sent to the warehouse once.
+// An Order is an order that must be sent to a warehouse exactly once.
 type Order struct {
 	Status    string // one of pending, sent and cancelled
-	Remainder int    // the remainder of the key's hash, divided by the number of shards
-	By        string // the name of the process that has sent the order
+	Remainder int    // the remainder of the key's hash, for the present number of processes
+	By        string // the name of the sender
 }
 
 const (
@@ -24,8 +24,8 @@ const (
 	cancelled = "cancelled"
 )
 
-// shardOf returns which of n shards a key belongs to. It is the remainder of a hash, so that keys
-// of every form are spread evenly: consecutive numbers, zip codes, UUIDs.
+// shardOf returns to which of n processes an order belongs. This is the remainder of a hash of the
+// key, so that keys of every form are spread evenly: consecutive numbers, zip codes, UUIDs.
 func shardOf(key *datastore.Key, n int) int {
 	h := fnv.New64a()
 	h.Write([]byte(key.Encode()))
@@ -33,12 +33,13 @@ func shardOf(key *datastore.Key, n int) int {
 }
 
 // sendingKey returns the idempotency key for sending an order. It is the same for every sender and
-// attempt. The key of mapper.Entity would differ in the next job, and the battery's processes could
-// not know it.
+// attempt. mapper.Entity has an idempotency key, too, but that one differs from job to job, and the
+// battery does not know it.
 func sendingKey(order *datastore.Key) string { return "send/" + order.Encode() }
 
-// addOrders writes orders [from, to). The same transaction reads the duty. So if remainders are
-// being rewritten, new orders get theirs by the new number of shards.
+// addOrders writes the orders with the numbers from to to-1. The same transaction reads the duty.
+// So while remainders are rewritten, new orders already get their remainder for the new number of
+// processes.
 func addOrders(ctx context.Context, client *datastore.Client, from, to int) error {
 	var ids []int64
 	for i := from; i < to; i++ {
@@ -67,14 +68,14 @@ func addOrders(ctx context.Context, client *datastore.Client, from, to int) erro
 	return nil
 }
 
-// rewrite is a mapper that changes the stored remainders to another number of shards. It does not
-// write orders whose remainder stays the same.
+// rewrite is a mapper that changes the stored remainder of each order for another number of
+// processes. It writes only orders whose remainder differs.
 var rewrite = mapper.Update("rewrite-remainders", func(_ context.Context, o *mapper.Entity[Order], shards int) error {
 	o.Value.Remainder = shardOf(o.Key, shards)
 	return nil
 })
 
-// newSend returns the mapper that sends the pending orders, in place of a battery of processes.
+// newSend returns the mapper of a job that sends all pending orders. It replaces a battery.
 func newSend(send func(ctx context.Context, order *datastore.Key) error) *mapper.Mapper[mapper.NoParams] {
 	return mapper.Update("send-orders", func(ctx context.Context, o *mapper.Entity[Order], _ mapper.NoParams) error {
 		if err := send(ctx, o.Key); err != nil {

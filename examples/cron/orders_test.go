@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestOrders lets all kinds of senders send orders to a warehouse that drops answers. Each order is
-// sent once.
+// TestOrders lets senders of each kind send orders to a warehouse that drops answers. Each order
+// must be shipped once.
 func TestOrders(t *testing.T) {
 	r, err := cron(t, "-subscriptions", "1", "-nights", "1", "-orders", "400")
 	if err != nil {
@@ -35,8 +35,8 @@ func TestOrders(t *testing.T) {
 	if o.Dropped < 100 || o.Requests < 500 {
 		t.Errorf("of %d requests %d answers were dropped", o.Requests, o.Dropped)
 	}
-	// From 4 to 8 shards about half of the remainders change. Only orders from before the rewrite
-	// are written.
+	// If 4 processes become 8, about half of the remainders change. The job writes only orders from
+	// before the change.
 	if w := o.Rewrite; w.Orders != 240 || w.Changed < 60 || w.Changed > 180 || w.Writes < w.Changed ||
 		w.Reads < w.Orders || w.Dollars <= 0 {
 		t.Errorf("the remainders were rewritten so: %+v", w)
@@ -62,8 +62,8 @@ func TestFewOrders(t *testing.T) {
 	}
 }
 
-// TestShards checks that keys of every form are spread evenly over n shards. If the number of
-// shards is doubled, each shard is split in two.
+// TestShards checks that shardOf spreads keys of every form evenly over n processes. If n is
+// doubled, the orders of each process must be split among two.
 func TestShards(t *testing.T) {
 	for form, key := range map[string]func(i int) *datastore.Key{
 		"numbers that follow each other": func(i int) *datastore.Key {
@@ -99,7 +99,7 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// A floor is a Datastore with orders, and a warehouse.
+// A floor is a Datastore with orders, and a warehouse to which the test sends them.
 type floor struct {
 	*testing.T
 	client *datastore.Client
@@ -134,8 +134,8 @@ func (f *floor) turn(turn int64, err error) int64 {
 	return turn
 }
 
-// wantSent checks how many orders each sender has sent, and that each shipped order was shipped
-// once.
+// wantSent checks how many orders each sender has sent. It also checks that each order that was
+// shipped was shipped once.
 func (f *floor) wantSent(want map[string]int) {
 	f.Helper()
 	var all []Order
@@ -152,7 +152,8 @@ func (f *floor) wantSent(want map[string]int) {
 	}
 }
 
-// TestTakeover checks that the battery can only start after the old cron has ended and was retired.
+// TestTakeover checks that a battery can only start after the old cron was retired and its last run
+// has ended.
 func TestTakeover(t *testing.T) {
 	f := newFloor(t, 1)
 	ctx, c := t.Context(), f.client
@@ -168,11 +169,11 @@ func TestTakeover(t *testing.T) {
 		t.Errorf("a second run starts beside the first one: %v", err)
 	}
 	f.must(endOld(ctx, c, old))
-	start(errNotYet) // it ran yesterday, and will run tomorrow
+	start(errNotYet) // the old cron has no run now, but is not retired
 	old = f.turn(startOld(ctx, c))
 	f.must(retireOld(ctx, c))
 	start(errRunning)
-	f.must(endOld(ctx, c, old-1)) // the late end of an earlier run
+	f.must(endOld(ctx, c, old-1)) // the end of an earlier run, which comes late
 	start(errRunning)
 	f.must(endOld(ctx, c, old))
 	if _, err := startOld(ctx, c); !errors.Is(err, errRetired) {
@@ -181,9 +182,10 @@ func TestTakeover(t *testing.T) {
 	start(nil)
 }
 
-// TestOldCronWakes stops a run of the old cron after it has sent a page and before it marks it.
-// Meanwhile an operator takes it for dead, and the battery's turn starts. When the run wakes it
-// marks nothing. Orders that it has sent are not sent again.
+// TestOldCronWakes stops a run of the old cron after it has sent a page of orders, and before it
+// marks them as sent. Meanwhile an operator takes the run for dead, and a battery starts. When the
+// run continues, it must mark nothing. The battery sends the page again with the same idempotency
+// keys, so that nothing is shipped twice.
 func TestOldCronWakes(t *testing.T) {
 	f := newFloor(t, 60)
 	ctx := t.Context()
@@ -207,9 +209,10 @@ func TestOldCronWakes(t *testing.T) {
 	f.wantSent(map[string]int{byKeys4: 60})
 }
 
-// TestCancelled cancels or deletes orders when the first one is sent: half of the page under way,
-// and all later ones. The orders of that page are still shipped, as the process can't know, and no
-// others. None of the cancelled ones is marked as sent.
+// TestCancelled cancels or deletes orders after the first one was sent: half of the sender's
+// present page, and all later ones. The orders of that page are still shipped, because the sender
+// can't know of the change. No later one may be shipped, and no cancelled order may be marked as
+// sent.
 func TestCancelled(t *testing.T) {
 	for form, start := range map[string]func(f *floor) process{
 		"by remainder": func(f *floor) process { return f.only(true) },
@@ -234,8 +237,9 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// TestJobCancelled does the same with the job, whose pages have the same size. The job may have read
-// a second page ahead, with the same query. When it can't commit that page, it reads the rest again.
+// TestJobCancelled does the same as TestCancelled, with a job as the sender. Its pages have the
+// same size. The job may have read a second page before the change. It can't commit that page, and
+// then reads the rest of the query again.
 func TestJobCancelled(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
 		var f *floor
@@ -266,7 +270,7 @@ func TestJobCancelled(t *testing.T) {
 	}
 }
 
-// only returns the process of a battery of one.
+// only starts a battery of one process, and returns the process.
 func (f *floor) only(stored bool) process {
 	f.Helper()
 	f.must(retireOld(f.Context(), f.client))
@@ -274,7 +278,7 @@ func (f *floor) only(stored bool) process {
 	return process{name: "p", client: f.client, send: f.send, turn: turn, stored: stored}
 }
 
-// cancel cancels or deletes orders [from, to).
+// cancel cancels or deletes the orders with the numbers from to to-1.
 func (f *floor) cancel(from, to int, deleted bool) {
 	f.Helper()
 	var keys []*datastore.Key
@@ -293,8 +297,8 @@ func (f *floor) cancel(from, to int, deleted bool) {
 	f.must(err)
 }
 
-// wantStatus checks that orders [from, to) are cancelled or deleted, and that all before them are
-// sent.
+// wantStatus checks that the orders with the numbers from to to-1 are cancelled or deleted, and
+// that all earlier ones are sent.
 func (f *floor) wantStatus(from, to int, deleted bool) {
 	f.Helper()
 	for i := range to {
@@ -316,8 +320,8 @@ func (f *floor) wantStatus(from, to int, deleted bool) {
 	}
 }
 
-// TestRelieved ends the turn of a process before it starts, and while it sends a page. It starts no
-// page after that.
+// TestRelieved ends the turn of a process before it starts, and while it sends a page. After that,
+// the process must not start another page.
 func TestRelieved(t *testing.T) {
 	for _, stored := range []bool{true, false} {
 		for _, after := range []int{0, 1, pageSize} {
@@ -344,8 +348,8 @@ func TestRelieved(t *testing.T) {
 	}
 }
 
-// TestRewrite rewrites the remainders of pending orders while new ones come. Only orders whose
-// remainder by 8 differs are written.
+// TestRewrite rewrites the remainders of pending orders for 8 processes while new orders come. It
+// must write only orders whose remainder changes.
 func TestRewrite(t *testing.T) {
 	mappertest.Run(t, []mapper.AnyMapper{rewrite}, nil, func(t *testing.T, w *mappertest.Env) {
 		f, ctx := &floor{T: t, client: w.Client}, t.Context()
@@ -378,8 +382,8 @@ func TestRewrite(t *testing.T) {
 	})
 }
 
-// TestDeadProcess kills a process after it has sent a page. The next one sends the page again, with
-// the same keys.
+// TestDeadProcess kills a process after it has sent a page. The next process must send the page
+// again, with the same idempotency keys.
 func TestDeadProcess(t *testing.T) {
 	f := newFloor(t, 40)
 	ctx, kill := context.WithCancel(t.Context())
@@ -410,8 +414,8 @@ func TestDeadProcess(t *testing.T) {
 	}
 }
 
-// TestRescale changes the number of shards from 4 to 8 and to 3 while orders come. The battery
-// after each change sends every order.
+// TestRescale changes the number of processes from 4 to 8 and to 3 while orders come. The battery
+// after each change must send every order.
 func TestRescale(t *testing.T) {
 	f := newFloor(t, 0)
 	ctx := t.Context()
@@ -432,12 +436,12 @@ func TestRescale(t *testing.T) {
 	ship(4)
 	want := map[string]int{"4": 50}
 	for _, n := range []int{8, 3} {
-		more() // with remainders by the old number
+		more() // these orders get remainders for the old number of processes
 		if _, err := startBattery(ctx, f.client, n, true); err == nil {
 			t.Fatalf("%d processes start though the remainders are of others", n)
 		}
 		f.must(beginRewrite(ctx, f.client, n))
-		more() // with remainders by the new number
+		more() // these orders get remainders for the new number of processes
 		if _, err := startBattery(ctx, f.client, n, true); !errors.Is(err, errRewriting) {
 			t.Fatalf("%d processes start while the remainders are rewritten: %v", n, err)
 		}
@@ -449,7 +453,7 @@ func TestRescale(t *testing.T) {
 	f.wantSent(want)
 }
 
-// rewriteByHand does the same as the job of rewrite.
+// rewriteByHand changes remainders like the mapper rewrite, but without a job.
 func (f *floor) rewriteByHand(n int) {
 	f.Helper()
 	var all []Order
@@ -462,8 +466,8 @@ func (f *floor) rewriteByHand(n int) {
 	f.must(err)
 }
 
-// TestForms compares the reads of the two forms: with remainders each order is read once, and with
-// keys each of n processes reads all keys.
+// TestForms compares the reads of the two forms of a battery. With stored remainders, each order is
+// read once. Without them, each of n processes reads the keys of all orders.
 func TestForms(t *testing.T) {
 	for _, stored := range []bool{true, false} {
 		e := emulator.ForTest(t, nil)
@@ -482,7 +486,7 @@ func TestForms(t *testing.T) {
 				return nil
 			}}
 		used := e.Usage()
-		for i := range 4 { // one after the other, with separate orders
+		for i := range 4 { // the processes run one after the other
 			one := p
 			one.i, one.n = i, 4
 			before := marked.Load()
@@ -494,7 +498,7 @@ func TestForms(t *testing.T) {
 		cost := e.Usage().Sub(used)
 		most, keys := cost.SmallOps, int64(200)
 		if !stored {
-			keys = 4 * 200 * 5 / 8 // the processes before it have sent theirs
+			keys = 4 * 200 * 5 / 8 // the processes before have sent their orders, which are no longer pending
 		}
 		if marked.Load() != 200 || most < keys-60 || most > keys+60 {
 			t.Errorf("stored %v: %d sent, %d keys read, want about %d; %+v", stored, marked.Load(), most, keys, cost)
@@ -502,7 +506,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestShardsStopped checks that processes end when they are told to.
+// TestShardsStopped checks that processes end when their context is cancelled.
 func TestShardsStopped(t *testing.T) {
 	f := newFloor(t, 500)
 	f.must(retireOld(t.Context(), f.client))

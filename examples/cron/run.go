@@ -22,13 +22,14 @@ import (
 // firstNight is the time of the scheduler's first call.
 var firstNight = time.Date(2026, 1, 5, 1, 0, 0, 0, time.UTC)
 
-// calls is how often the scheduler calls the service each night, all at once. A scheduler delivers
-// at least once.
+// calls is the number of concurrent calls that the scheduler makes each night, because a scheduler
+// may deliver a call several times.
 const calls = 5
 
-// run carries out the whole example: it runs the nights, sends the orders, and checks the results.
+// run is the whole example: it runs the nights, sends the orders, checks the results, and prints
+// them.
 func run(ctx context.Context, c config, stdout io.Writer) error {
-	slow := make(chan struct{}) // closed when payments of the first night become fast
+	slow := make(chan struct{}) // closed when the payments of the first night may become fast
 	renew := newRenew(func(ctx context.Context, night time.Time) error {
 		if !night.Equal(firstNight) {
 			return nil
@@ -57,7 +58,7 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	server := httptest.NewServer(handler) // on a loopback port
+	server := httptest.NewServer(handler) // listens on a loopback port
 	defer server.Close()
 	if err := fill(ctx, on.Client, c.subscriptions); err != nil {
 		return fmt.Errorf("write the subscriptions: %w", err)
@@ -79,7 +80,7 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 // countries has the countries of the subscribers.
 var countries = []string{"AT", "BR", "CH", "DE", "FR", "IN", "JP", "US"}
 
-// fill writes subscriptions. A third is due each night.
+// fill writes n subscriptions. A third of them is due each night.
 func fill(ctx context.Context, client *datastore.Client, n int) error {
 	for from := 0; from < n; from += 500 {
 		var keys []*datastore.Key
@@ -96,14 +97,14 @@ func fill(ctx context.Context, client *datastore.Client, n int) error {
 	return nil
 }
 
-// A scheduler calls the service in the way of Cloud Scheduler.
+// A scheduler calls the service as Cloud Scheduler does.
 type scheduler struct {
 	on  *cloud.Cloud
 	url string
 }
 
-// call makes one call for a night, with a token of an account. It returns the status code and the
-// outcome of the tick.
+// call makes one call for a night, with a token of the given account. It returns the status code
+// and the outcome of the tick.
 func (sc scheduler) call(ctx context.Context, account string, night time.Time) (int, answer, error) {
 	var a answer
 	token, err := sc.on.Token(account, audience)
@@ -130,7 +131,7 @@ func (sc scheduler) call(ctx context.Context, account string, night time.Time) (
 	return resp.StatusCode, a, err
 }
 
-// insist repeats a call for a night until the answer is a success.
+// insist repeats the call for a night until it succeeds.
 func (sc scheduler) insist(ctx context.Context, night time.Time) (answer, error) {
 	for {
 		status, a, err := sc.call(ctx, schedulerAccount, night)
@@ -148,8 +149,8 @@ func (sc scheduler) insist(ctx context.Context, night time.Time) (answer, error)
 	}
 }
 
-// nights calls the service each night, several times at once, and waits for the runs. The first
-// night's run is unfinished when the second night's calls come.
+// nights calls the service each night, several times concurrently, and waits for the runs. When the
+// second night's calls come, the first night's run has not ended.
 func (sc scheduler) nights(ctx context.Context, c config, s service, slow chan struct{}) (result, error) {
 	r := result{Subscriptions: c.subscriptions, Nights: c.nights, Overlap: c.overlap}
 	status, _, err := sc.call(ctx, "stranger@example.com", firstNight)
@@ -169,13 +170,13 @@ func (sc scheduler) nights(ctx context.Context, c config, s service, slow chan s
 		r.Became = append(r.Became, became)
 		r.Calls += calls
 		if i == 0 && c.nights > 1 {
-			continue // the next night starts meanwhile
+			continue // do not wait: the next night's calls come during this run
 		}
 		if i <= 1 {
 			close(slow)
 		}
 		if became == string(mapper.TickSkipped) {
-			night = firstNight // its run is the one for which the tick was skipped
+			night = firstNight // the tick was skipped, because the first night's run has not ended: wait for that one
 		}
 		if err := s.await(ctx, night); err != nil {
 			return r, fmt.Errorf("night %d: %w", i+1, err)
@@ -186,7 +187,7 @@ func (sc scheduler) nights(ctx context.Context, c config, s service, slow chan s
 		return r, err
 	}
 	for _, job := range jobs {
-		status, err := s.engine.Job(job.ID).Wait(ctx) // the first night's run may still be under way
+		status, err := s.engine.Job(job.ID).Wait(ctx) // the first night's run may not have ended yet
 		if err != nil {
 			return r, err
 		}
@@ -200,8 +201,8 @@ func (sc scheduler) nights(ctx context.Context, c config, s service, slow chan s
 	return r, nil
 }
 
-// callAtOnce makes several calls for a night at once. It returns their outcome, which must be the
-// same for all.
+// callAtOnce makes several concurrent calls for a night. It returns their outcome, which must be
+// the same for all.
 func (sc scheduler) callAtOnce(ctx context.Context, night time.Time) (string, error) {
 	answers, errs := make([]answer, calls), make([]error, calls)
 	var group sync.WaitGroup
@@ -217,7 +218,7 @@ func (sc scheduler) callAtOnce(ctx context.Context, night time.Time) (string, er
 	return answers[0].Outcome, errors.Join(errs...)
 }
 
-// await waits for the end of a night's run.
+// await waits until the run of a night has ended.
 func (s service) await(ctx context.Context, night time.Time) error {
 	for {
 		job, err := s.engine.Job(s.schedule.JobID(night)).Wait(ctx)
@@ -227,7 +228,7 @@ func (s service) await(ctx context.Context, night time.Time) error {
 		if !errors.Is(err, mapper.ErrNoSuchJob) {
 			return err
 		}
-		select { // it waits for the run before
+		select { // the run may wait for the end of the run before
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(10 * time.Millisecond):
@@ -235,7 +236,7 @@ func (s service) await(ctx context.Context, night time.Time) error {
 	}
 }
 
-// renewals returns how often the runs of the given nights renew subscription n.
+// renewals returns how many times the runs of the given nights renew subscription n.
 func renewals(n int, nights []int) (times int64) {
 	due := n % days
 	for _, night := range nights {
@@ -247,8 +248,8 @@ func renewals(n int, nights []int) (times int64) {
 	return times
 }
 
-// mayHave returns how often subscription n may have been renewed. There are several numbers if a
-// run was replaced before it had processed all.
+// mayHave returns the possible numbers of renewals of subscription n. There are several if a run
+// was replaced before it had processed all subscriptions.
 func (r *result) mayHave(n int) []int64 {
 	var nights []int
 	for i, became := range r.Became {
@@ -263,21 +264,21 @@ func (r *result) mayHave(n int) []int64 {
 	return all
 }
 
-// check reads the subscriptions and the last night's aggregates, and returns an error unless they
-// are right.
+// check reads the subscriptions and the last night's aggregates. It returns an error if any of them
+// is wrong.
 func check(ctx context.Context, client *datastore.Client, c config, r *result) error {
 	var all []Subscription
 	keys, err := client.GetAll(ctx, datastore.NewQuery("Subscription"), &all)
 	if err != nil {
 		return err
 	}
-	last := firstNight // the last night with a run
+	last := firstNight // the last night that had a run
 	for i, became := range r.Became {
 		if became != string(mapper.TickSkipped) {
 			last = firstNight.Add(time.Duration(i) * 24 * time.Hour)
 		}
 	}
-	want, renewed := make(map[string]Country), int64(0) // in the last night
+	want, renewed := make(map[string]Country), int64(0) // the expected aggregates and renewals of the last night
 	for i, s := range all {
 		if n := int(keys[i].ID - 1); s.Paid != s.Renewals*s.Cents || !slices.Contains(r.mayHave(n), s.Renewals) {
 			return fmt.Errorf("subscription %d has paid %d cents in %d renewals for %d, want %d of them", n, s.Paid,

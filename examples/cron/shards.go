@@ -11,39 +11,39 @@ import (
 	"google.golang.org/api/iterator"
 )
 
-// A process sends pending orders: all of them, as the old cron does, or as shard i of a battery of
-// n.
+// A process sends pending orders: all of them, like the old cron, or the orders of shard i, as one
+// of n processes of a battery.
 //
-// A battery has two forms. In the first one the database filters. Each order stores the remainder
-// of its key, and a query finds the orders of one shard. A change of n requires rewriting all
-// orders. In the second one the process filters. It reads the keys of all pending orders, which is
-// cheap, and continues with its own. So n can change at any time, but each of n processes reads all
-// keys. A job of package mapper reads each order once, and has no n.
+// A battery can select its orders in two ways. In the first one, each order stores the remainder of
+// its key's hash, and a query finds the orders of one shard. If n changes, all orders must be
+// rewritten. In the second one, each process reads the keys of all pending orders, which is cheap,
+// and keeps its own. So n can change at any time, but each of n processes reads all keys. A job of
+// package mapper reads each order once, and has no n.
 type process struct {
 	name   string
 	client *datastore.Client
 	send   func(ctx context.Context, order *datastore.Key) error
 	turn   int64
 	i, n   int
-	stored bool // whether to filter by the stored remainder
+	stored bool // whether to select orders by the stored remainder
 	sent   *atomic.Int64
 }
 
-// pageSize is how many orders a process looks up, sends, and marks as sent at a time. Up to this
-// number may be sent although they were cancelled after the look-up, or although others have taken
-// over since.
+// pageSize is the number of orders that a process looks up, sends, and marks as sent together. Up
+// to this number of orders may be sent although they were cancelled, or another sender has taken
+// over, after the look-up.
 const pageSize = 50
 
-// run sends the orders of the process until none is pending, or others take over.
+// run sends the orders of the process until none is pending, or another sender has taken over.
 func (p process) run(ctx context.Context) error {
 	err := p.pages(ctx)
 	if errors.Is(err, errRelieved) {
-		return nil // the normal end
+		return nil // the normal end: another sender has taken over
 	}
 	return err
 }
 
-// pages sends orders page by page.
+// pages sends all pending orders, page by page.
 func (p process) pages(ctx context.Context) error {
 	q := datastore.NewQuery("Order").FilterField("Status", "=", pending).KeysOnly()
 	if p.stored {
@@ -71,8 +71,8 @@ func (p process) pages(ctx context.Context) error {
 }
 
 // page looks up orders, sends those that are still pending, and marks them as sent. If the process
-// dies in between, the orders are sent again with the same idempotency key. If it is stopped in
-// between, it sends at most one page late when it wakes.
+// dies in between, the orders are sent again with the same idempotency key. If it only stands still
+// in between, it sends at most one page after another sender has taken over.
 func (p process) page(ctx context.Context, keys []*datastore.Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -110,7 +110,7 @@ func (p process) page(ctx context.Context, keys []*datastore.Key) error {
 }
 
 // lookUp returns the orders that are still pending. Others may have been sent or cancelled since
-// their keys were read. It returns errRelieved if others have taken over.
+// their keys were read. It returns errRelieved if another sender has taken over.
 func (p process) lookUp(tx *datastore.Transaction, keys []*datastore.Key) ([]*datastore.Key, []Order, error) {
 	var due []*datastore.Key
 	var orders []Order
@@ -127,7 +127,7 @@ func (p process) lookUp(tx *datastore.Transaction, keys []*datastore.Key) ([]*da
 	}
 	for i, o := range all {
 		switch {
-		case errors.Is(errs[i], datastore.ErrNoSuchEntity): // it was deleted
+		case errors.Is(errs[i], datastore.ErrNoSuchEntity): // somebody has deleted the order
 		case errs[i] != nil:
 			return nil, nil, errs[i]
 		case o.Status == pending:
@@ -137,7 +137,7 @@ func (p process) lookUp(tx *datastore.Transaction, keys []*datastore.Key) ([]*da
 	return due, orders, nil
 }
 
-// battery runs n processes at once.
+// battery runs n processes concurrently.
 func (p process) battery(ctx context.Context, n int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range n {

@@ -16,15 +16,15 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// An ordersResult has the numbers of orders by sender, and of requests.
+// An ordersResult has the number of orders by sender, and numbers of requests.
 type ordersResult struct {
 	Orders   int            `json:"orders"`
 	SentBy   map[string]int `json:"sent_by"`
 	Requests int            `json:"requests"` // number of requests to the warehouse
 	Dropped  int            `json:"dropped"`  // number of requests whose answers the warehouse dropped
-	Refused  []string       `json:"refused"`  // the errors of starts that were too early or too late
+	Refused  []string       `json:"refused"`  // the errors of senders that tried to start too early or too late
 
-	Rewrite struct { // of the stored remainders, from 4 to 8 shards
+	Rewrite struct { // the job that changes the stored remainders from 4 to 8 processes
 		Orders  int64   `json:"orders"`
 		Changed int64   `json:"changed"`
 		Reads   int64   `json:"reads"`
@@ -43,19 +43,20 @@ const (
 	byJob     = "job"
 )
 
-// A takeover is the course of the example with orders: the old cron, and then its replacements,
-// send the orders.
+// A takeover is the part of the example about orders: the old cron sends some, and then its
+// replacements do, one after the other.
 type takeover struct {
 	on      *cloud.Cloud
 	c       config
 	send    func(ctx context.Context, order *datastore.Key) error
 	sending *mapper.Mapper[mapper.NoParams]
 	r       ordersResult
-	next    int // index of the next order to write
+	next    int // number of the next order to write
 }
 
-// sendOrders sends all orders, each once. The work goes from the old cron to a battery of 4, to one
-// of 8, to the second form, and to a job.
+// sendOrders sends all orders, each once. The senders are the old cron, and then batteries, which
+// are several processes. 4 processes and then 8 select orders by a stored remainder of the key's
+// hash. The next batteries select orders by their keys. The last sender is a job.
 func sendOrders(
 	ctx context.Context, on *cloud.Cloud, c config, sending *mapper.Mapper[mapper.NoParams], w *warehouse, s sender,
 ) (ordersResult, error) {
@@ -69,20 +70,20 @@ func sendOrders(
 	return t.r, t.check(ctx, w)
 }
 
-// more writes a fifth of the orders.
+// more writes the next fifth of the orders.
 func (t *takeover) more(ctx context.Context) error {
 	return t.add(ctx, (t.c.orders+4)/5)
 }
 
-// add writes the next n orders, or all remaining ones if they are fewer.
+// add writes the next n orders, or all that are left if these are fewer.
 func (t *takeover) add(ctx context.Context, n int) error {
 	from := t.next
 	t.next = min(t.c.orders, from+n)
 	return addOrders(ctx, t.on.Client, from, t.next)
 }
 
-// refused records that a start was refused, with the error want. It returns an error if err is
-// another one.
+// refused records that a sender could not start because of the error want. It returns an error if
+// err is another one.
 func (t *takeover) refused(err, want error) error {
 	if !errors.Is(err, want) {
 		return fmt.Errorf("a start is answered with %w, want %w", err, want)
@@ -91,8 +92,8 @@ func (t *takeover) refused(err, want error) error {
 	return nil
 }
 
-// byOldCron makes the old cron send the first orders. The battery may not start before the old cron
-// has ended and was retired.
+// byOldCron lets the old cron send the first orders. It checks that a battery can't start before
+// the old cron has ended and was retired.
 func (t *takeover) byOldCron(ctx context.Context) error {
 	if err := t.more(ctx); err != nil {
 		return err
@@ -119,12 +120,12 @@ func (t *takeover) byOldCron(ctx context.Context) error {
 	if err := endOld(ctx, t.on.Client, turn); err != nil {
 		return err
 	}
-	_, err = startOld(ctx, t.on.Client) // a forgotten line in the crontab
+	_, err = startOld(ctx, t.on.Client) // as if somebody had left the old cron in the crontab
 	return t.refused(err, errRetired)
 }
 
-// byRemainder makes 4 processes send orders by stored remainders. The first orders were written
-// without one.
+// byRemainder lets a battery of 4 processes send orders, which it selects by stored remainders.
+// Orders that were written before the battery's start have no remainder.
 func (t *takeover) byRemainder(ctx context.Context) error {
 	turn, err := startBattery(ctx, t.on.Client, 4, true)
 	if err != nil {
@@ -136,9 +137,9 @@ func (t *takeover) byRemainder(ctx context.Context) error {
 	return process{name: byStored4, client: t.on.Client, send: t.send, turn: turn, stored: true}.battery(ctx, 4)
 }
 
-// rewrite runs a job that changes the stored remainders of all orders to those for 8 shards.
-// Before the job, it writes new orders. The first half is written before the number of shards
-// changes, so with remainders for 4. The other half is written after that, with remainders for 8.
+// rewrite runs a job that changes the stored remainders of all orders from 4 to 8 processes. Before
+// the job, it writes new orders. It writes the first half before the number of processes changes,
+// so with remainders for 4. The other half gets remainders for 8.
 func (t *takeover) rewrite(ctx context.Context) error {
 	fifth := (t.c.orders + 4) / 5
 	if err := t.add(ctx, fifth/2); err != nil {
@@ -172,7 +173,8 @@ func (t *takeover) rewrite(ctx context.Context) error {
 	return endRewrite(ctx, t.on.Client, 8)
 }
 
-// byRemainderAgain makes 8 processes send the orders that came before and during the rewrite.
+// byRemainderAgain lets a battery of 8 processes send the orders that came before and during the
+// job that has changed the stored remainders.
 func (t *takeover) byRemainderAgain(ctx context.Context) error {
 	turn, err := startBattery(ctx, t.on.Client, 8, true)
 	if err != nil {
@@ -181,8 +183,9 @@ func (t *takeover) byRemainderAgain(ctx context.Context) error {
 	return process{name: byStored8, client: t.on.Client, send: t.send, turn: turn, stored: true}.battery(ctx, 8)
 }
 
-// byKeys makes 4 processes send orders, which they filter by keys. After a third, 8 others start
-// without waiting for them. The 4 find at their next commit that others have taken over.
+// byKeys lets 4 processes send orders, which they select by keys. After a third of the orders, 8
+// other processes start without waiting for them. The 4 notice at their next commit that others
+// have taken over.
 func (t *takeover) byKeys(ctx context.Context) error {
 	if err := t.more(ctx); err != nil {
 		return err
@@ -212,8 +215,8 @@ func (t *takeover) byKeys(ctx context.Context) error {
 	return errors.Join(eight.battery(ctx, 8), <-ended)
 }
 
-// byJob makes a job send the remaining orders. It takes a turn, as a battery does. So if a process
-// of the last battery wakes late, it commits nothing.
+// byJob lets a job send the remaining orders. The job gets a turn like a battery. So if a process
+// of the last battery continues late, it commits nothing.
 func (t *takeover) byJob(ctx context.Context) error {
 	if err := t.more(ctx); err != nil {
 		return err
@@ -230,7 +233,7 @@ func (t *takeover) byJob(ctx context.Context) error {
 	return err
 }
 
-// finished waits for a job, and returns an error if it has not succeeded.
+// finished waits until a job has ended, and returns an error if it has not succeeded.
 func finished(ctx context.Context, job *mapper.Job) (*mapper.Status, error) {
 	status, err := job.Wait(ctx)
 	if err == nil {
@@ -239,7 +242,7 @@ func finished(ctx context.Context, job *mapper.Job) (*mapper.Status, error) {
 	return status, err
 }
 
-// check reads the orders, and returns an error unless the warehouse has shipped each once.
+// check reads the orders, and returns an error unless the warehouse has shipped each of them once.
 func (t *takeover) check(ctx context.Context, w *warehouse) error {
 	var all []Order
 	keys, err := t.on.Client.GetAll(ctx, datastore.NewQuery("Order"), &all)
@@ -264,7 +267,8 @@ func (t *takeover) check(ctx context.Context, w *warehouse) error {
 	return nil
 }
 
-// open starts a warehouse on a loopback port, and returns a sender for it.
+// open starts the warehouse's server on a loopback port. It returns a sender for it, and a function
+// that stops it.
 func (w *warehouse) open() (s sender, closing func()) {
 	server := httptest.NewUnstartedServer(w)
 	server.Config.ErrorLog = nil

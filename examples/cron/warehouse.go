@@ -12,13 +12,13 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A warehouse is a server that ships orders, on a bad network. It drops the answers to every third
-// request after it has done the work. So a sender can't know whether the work was done. The
-// warehouse recognises repetitions by the request's idempotency key.
+// A warehouse is a server that ships orders, on a bad network. For every third request it does the
+// work, but drops the answer, so the sender does not know whether the work was done. It recognises
+// a repeated request by its idempotency key.
 type warehouse struct {
 	mu       sync.Mutex
-	done     map[string]bool // the requests that were carried out, by idempotency key
-	shipped  map[string]int  // how often each order was shipped
+	done     map[string]bool // the idempotency keys of requests that were carried out
+	shipped  map[string]int  // how many times each order was shipped
 	requests int
 	dropped  int
 }
@@ -42,7 +42,7 @@ func (w *warehouse) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	if w.requests++; w.requests%3 == 0 {
 		w.dropped++
-		panic(http.ErrAbortHandler) // the connection is closed without an answer
+		panic(http.ErrAbortHandler) // closes the connection without an answer
 	}
 }
 
@@ -52,10 +52,11 @@ type sender struct {
 	client *http.Client
 }
 
-// attempts is how often a sender makes a request until it is answered.
+// attempts is the maximum number of attempts of a request.
 const attempts = 10
 
-// send sends an order. It repeats the request until it is answered, with the same idempotency key.
+// send sends an order to the warehouse. It repeats the request, with the same idempotency key,
+// until it gets an answer.
 func (s sender) send(ctx context.Context, order *datastore.Key) error {
 	var err error
 	for attempt := range attempts {

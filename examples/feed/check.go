@@ -16,11 +16,11 @@ import (
 	"github.com/scattermap/scattermap/export"
 )
 
-// A Report has the results of a check of all feeds in a folder.
+// A Report has the results of the check of all feeds in a folder.
 type Report struct {
 	Feeds    []FeedReport `json:"feeds"`
-	Problems []string     `json:"problems,omitempty"` // texts about rules that the feeds break
-	Advice   []string     `json:"advice,omitempty"`   // texts about recommendations that are not followed
+	Problems []string     `json:"problems,omitempty"` // rules that the feeds break
+	Advice   []string     `json:"advice,omitempty"`   // recommendations that the feeds do not follow
 }
 
 // A FeedReport has the numbers of one feed.
@@ -35,19 +35,19 @@ type FeedReport struct {
 	Largest   float64 `json:"largest"` // size of the largest shard, as a multiple of the mean
 }
 
-// A checker checks the feeds in a folder.
+// A checker checks the feeds in a folder, and collects problems and advice.
 type checker struct {
 	report   Report
 	maxBytes int64
-	most     int // the largest number of shards that a feed may have without advice
+	most     int // the largest number of shards of a feed without advice
 	now      time.Time
 
-	advice map[string][]string // the files to which each piece of advice applies
-	order  []string            // the pieces of advice, in the order in which they were given
+	advice map[string][]string // the files to which each recommendation applies
+	order  []string            // the recommendations, in the order in which they were found
 }
 
-// checkFolder checks all feeds in a folder and its subfolders against the rules of sharded feeds. A
-// feed with more than most shards gets advice, or with more than 20 if most is not larger.
+// checkFolder checks all feeds in a folder and its subfolders against the rules of sharded feeds.
+// If a feed has more than 20 shards, and more than most, the report advises against it.
 func checkFolder(dir string, maxBytes int64, most int, now time.Time) (*Report, error) {
 	c := &checker{maxBytes: maxBytes, most: max(most, maxShards), now: now, advice: make(map[string][]string)}
 	shards, err := c.readFolder(dir)
@@ -79,7 +79,7 @@ func (c *checker) problem(format string, args ...any) {
 	c.report.Problems = append(c.report.Problems, fmt.Sprintf(format, args...))
 }
 
-// advise adds a piece of advice for a file, or for all files if file is empty.
+// advise adds a recommendation to the report, for a file, or for all files if file is empty.
 func (c *checker) advise(file, what string) {
 	if c.advice[what] == nil {
 		c.order = append(c.order, what)
@@ -90,7 +90,7 @@ func (c *checker) advise(file, what string) {
 	}
 }
 
-// some returns a text with the names of up to a few files.
+// some returns a text that names the first few of the files.
 func some(files []string) string {
 	const shown = 3
 	switch {
@@ -102,7 +102,7 @@ func some(files []string) string {
 	return ": " + strings.Join(files, ", ")
 }
 
-// readFolder reads all files in a folder that are part of a feed.
+// readFolder reads the files in a folder that belong to a feed.
 func (c *checker) readFolder(dir string) (shards []*shard, err error) {
 	root, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -123,7 +123,8 @@ func (c *checker) readFolder(dir string) (shards []*shard, err error) {
 		s, err := readShard(path, name)
 		switch base := filepath.Base(name); {
 		case errors.Is(err, errNoFeed):
-			if base != export.SuccessName && base != export.ManifestName { // these two say that an export is complete
+			// export writes these two blobs beside its files
+			if base != export.SuccessName && base != export.ManifestName {
 				c.advise(name, "files that are no JSON with metadata are passed over")
 			}
 			return nil
@@ -144,7 +145,7 @@ func (c *checker) readFolder(dir string) (shards []*shard, err error) {
 	return shards, err
 }
 
-// file checks a file alone, without the other files of its feed.
+// file checks one file, without comparing it with the other files of its feed.
 func (c *checker) file(s *shard) {
 	for _, p := range s.problems {
 		c.problem("%s", p)
@@ -160,12 +161,13 @@ func (c *checker) file(s *shard) {
 	}
 }
 
-// A feedID identifies a feed. Google finds the shards of a feed by nonce and generation_timestamp.
+// A feedID identifies a feed. Google recognises the shards of a feed by the nonce and the
+// generation_timestamp.
 type feedID struct {
 	kind      string
 	timestamp int64
 	nonce     string
-	file      string // name of the file, for a feed in one file without a nonce
+	file      string // the file's name, if the feed is a single file without a nonce
 }
 
 func (s *shard) feed() feedID {
@@ -192,8 +194,8 @@ func compareFeeds(a, b feedID) int {
 		cmp.Compare(a.nonce, b.nonce), cmp.Compare(a.file, b.file))
 }
 
-// adopt finds the feeds of files without a list. Such a file has no records, because JSON leaves
-// out an empty list. Its feed has the same nonce, or the same name.
+// adopt finds the feeds of files without a list of records, because JSON may leave out an empty
+// list. The feed has the same nonce, or the same name.
 func (c *checker) adopt(shards []*shard) {
 	for _, s := range shards {
 		if s.kind.name != "" {
@@ -229,7 +231,8 @@ func kindOf(name string) kind {
 var shardName = regexp.MustCompile(
 	`^(merchant|service|availability)s?_feed_([0-9]+)(?:_([0-9]{3,})_of_([0-9]{3,}))?\.json\.gz$`)
 
-// checkName adds advice if the name of a file does not match its metadata. No rule requires that.
+// checkName adds a recommendation if a file's name does not fit its metadata. No rule requires
+// that.
 func (c *checker) checkName(s *shard) {
 	m, d := shardName.FindStringSubmatch(filepath.Base(s.name)), s.metadata
 	if m == nil || m[3] == "" && d.TotalShards > 1 {
@@ -247,7 +250,7 @@ func (c *checker) checkName(s *shard) {
 	}
 }
 
-// feed checks the shards of a feed against each other.
+// feed checks whether the shards of a feed fit together.
 func (c *checker) feed(id feedID, shards []*shard, feeds map[feedID][]*shard) {
 	f := FeedReport{Name: id.String(), Kind: id.kind, Nonce: id.nonce, Timestamp: id.timestamp, Shards: len(shards)}
 	total, byNumber, largest := shards[0].metadata.TotalShards, make(map[int]string), int64(0)
@@ -294,8 +297,8 @@ func (c *checker) feed(id feedID, shards []*shard, feeds map[feedID][]*shard) {
 	c.report.Feeds = append(c.report.Feeds, f)
 }
 
-// fewBytes is how many bytes a shard may exceed 1.15 times the mean without advice. In small shards
-// one part of an export is a large share.
+// fewBytes is by how many bytes a shard may exceed 1.15 times the mean size without advice. In
+// small shards a single part of the export makes a large difference.
 const fewBytes = 64 << 10
 
 // records counts the records of a feed, and checks that each is in only one shard.
@@ -351,8 +354,8 @@ func missingNumbers(byNumber map[int]string, total int) string {
 	return strings.Join(missing, ", ")
 }
 
-// alike returns the name of another feed that is probably the same one with another nonce or time,
-// or "".
+// alike returns the name of another feed that is probably meant to be the same feed, but has
+// another nonce or time. It returns "" if there is none.
 func alike(id feedID, feeds map[feedID][]*shard) string {
 	for _, other := range slices.SortedFunc(maps.Keys(feeds), compareFeeds) {
 		if other == id || other.kind != id.kind {
@@ -369,7 +372,8 @@ func alike(id feedID, feeds map[feedID][]*shard) string {
 	return ""
 }
 
-// checkTime adds advice about a feed's time, which is the time of its data.
+// checkTime adds a recommendation if the time of a feed, which is the time of its data, is too old
+// or in the future.
 func (c *checker) checkTime(id feedID) {
 	at := time.Unix(id.timestamp, 0).UTC()
 	switch age := c.now.Sub(at); {
@@ -382,7 +386,7 @@ func (c *checker) checkTime(id feedID) {
 	}
 }
 
-// compare checks feeds against each other.
+// compare checks that no two feeds have the same nonce, or the same kind and time.
 func (c *checker) compare(ids []feedID, feeds map[feedID][]*shard) {
 	byNonce, byTime := make(map[string]feedID), make(map[feedID]feedID)
 	for _, id := range ids {

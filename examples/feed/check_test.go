@@ -15,24 +15,24 @@ import (
 	"time"
 )
 
-// published is the time of the published example feeds.
+// published is the time in the example feeds of Google's documentation.
 const published = 1524606581
 
-// The names of feeds in one file, and the records of one.
+// Names of feeds in one file, and the records of such a feed.
 const (
 	merchantFile = "merchant_feed_1524606581_001_of_001.json.gz"
 	slotFile     = "availability_feed_1524606581_001_of_001.json.gz"
 	aAndB        = `{"merchant_id": "a", "name": "A"}, {"merchant_id": "b", "name": "B"}`
 )
 
-// slotAt returns an availability record with the fields of the published examples.
+// slotAt returns an availability record with the fields of the documentation's examples.
 func slotAt(merchant string, start int) string {
 	return fmt.Sprintf(`{"availability": [{"spots_total": 1, "spots_open": 1, "duration_sec": 3600, `+
 		`"service_id": "1000", "start_sec": %d, "merchant_id": "%s", `+
 		`"confirmation_mode": "CONFIRMATION_MODE_SYNCHRONOUS"}]}`, start, merchant)
 }
 
-// shardText returns a file of a feed. metadata has what the file has besides the processing
+// shardText returns the content of a feed's file. The metadata comes after the processing
 // instruction.
 func shardText(metadata, list string, records ...string) string {
 	return fmt.Sprintf(`{"metadata": {"processing_instruction": "PROCESS_AS_COMPLETE"%s}, "%s": [%s]}`, metadata, list,
@@ -44,7 +44,7 @@ func shardOf(number, total int, nonce, list string, records ...string) string {
 		`"generation_timestamp": %d`, number, total, nonce, published), list, records...)
 }
 
-// threeShards returns a published feed of three shards, under the recommended names.
+// threeShards returns the documentation's feed of three shards, with the recommended file names.
 func threeShards(nonce string) map[string]string {
 	files := make(map[string]string)
 	for i, start := range []int{1577275200, 1577620800, 1576670400} {
@@ -54,7 +54,7 @@ func threeShards(nonce string) map[string]string {
 	return files
 }
 
-// writeFolder writes files. Those whose names end with .gz are compressed.
+// writeFolder writes files to a folder. It compresses files whose names end with .gz.
 func writeFolder(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -92,8 +92,8 @@ func checked(t *testing.T, dir string) *Report {
 	return r
 }
 
-// TestPublished checks the document's feeds with the command: one of three shards, and one of two
-// regions. The only advice is about their age.
+// TestPublished checks the documentation's feeds with the command: one of three shards, and one of
+// two regions. The only advice must be about their age.
 func TestPublished(t *testing.T) {
 	regions := map[string]string{
 		"availability_feed_1524606581_001_of_002.json.gz": shardOf(0, 2, `"111111"`, "service_availability",
@@ -125,7 +125,7 @@ func TestPublished(t *testing.T) {
 	}
 }
 
-// single returns a feed in one file, with a text replaced.
+// single returns a feed in one file. In its text, it replaces from by to.
 func single(from, to string) map[string]string {
 	text := shardOf(0, 1, `"5"`, "merchant", aAndB)
 	if !strings.Contains(text, from) {
@@ -134,7 +134,7 @@ func single(from, to string) map[string]string {
 	return map[string]string{merchantFile: strings.Replace(text, from, to, 1)}
 }
 
-// slots returns a feed with one bookable time, with a text replaced.
+// slots returns a feed with one slot. In its text, it replaces from by to.
 func slots(from, to string) map[string]string {
 	text := shardOf(0, 1, `"6"`, "service_availability", slotAt("m", 1577275200))
 	if !strings.Contains(text, from) {
@@ -143,7 +143,7 @@ func slots(from, to string) map[string]string {
 	return map[string]string{slotFile: strings.Replace(text, from, to, 1)}
 }
 
-// with returns the three shards, with a text replaced in each file.
+// with returns the feed of three shards. In each file, it replaces from by to.
 func with(from, to string) map[string]string {
 	files := threeShards(`"111111"`)
 	for name, text := range files {
@@ -155,7 +155,7 @@ func with(from, to string) map[string]string {
 	return files
 }
 
-// within returns the three shards, with a text replaced in one file.
+// within returns the feed of three shards. In one file, it replaces from by to.
 func within(number int, from, to string) map[string]string {
 	files := threeShards(`"111111"`)
 	name := fmt.Sprintf("availability_feed_%d_%03d_of_003.json.gz", published, number+1)
@@ -174,7 +174,7 @@ func merged(all ...map[string]string) map[string]string {
 	return files
 }
 
-// renamed returns files under new names, in the order of their old names.
+// renamed gives files new names, in the order of their old names.
 func renamed(files map[string]string, names ...string) map[string]string {
 	others := make(map[string]string)
 	for i, name := range slices.Sorted(maps.Keys(files)) {
@@ -183,7 +183,7 @@ func renamed(files map[string]string, names ...string) map[string]string {
 	return others
 }
 
-// TestAccepted checks feeds that keep all rules, in all forms of the published format. Some get
+// TestAccepted checks feeds that keep all rules, in all forms that the format allows. Some get
 // advice.
 func TestAccepted(t *testing.T) {
 	services := map[string]string{"service_feed_1524606581_001_of_001.json.gz": shardOf(0, 1, `"7"`, "service",
@@ -209,7 +209,7 @@ func TestAccepted(t *testing.T) {
 	of2 := "merchant_feed_1524606581_00%d_of_002.json.gz"
 	for what, test := range map[string]struct {
 		files  map[string]string
-		advice string // a part of the advice; empty: no advice
+		advice string // a part of the advice; empty: there is none
 	}{
 		"as published":            {threeShards(`"111111"`), ""},
 		"nonce as a number":       {threeShards(`111111`), ""},
@@ -340,7 +340,7 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// TestRefused checks feeds that each break a rule. The checker names the file and the fault.
+// TestRefused checks feeds that each break one rule. The report must name the file and the problem.
 func TestRefused(t *testing.T) {
 	merchants, slot := single("", ""), slotAt("m", 1577275200)
 	shared := map[string]string{"m.json": shardOf(0, 1, `"6"`, "merchant", `{"merchant_id": "a", "name": "A"}`)}
@@ -587,7 +587,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// completeRegions returns the feeds of two regions. Each says that it has all shards.
+// completeRegions returns the feeds of two regions. Each claims that its shards are all shards.
 func completeRegions(us, eu string) map[string]string {
 	return map[string]string{
 		"a.json": shardOf(0, 1, us, "service_availability", slotAt("US_merchant_1", 1577275200)),
@@ -605,13 +605,13 @@ func manyShards(n int) map[string]string {
 	return files
 }
 
-// lost removes the shard of a number.
+// lost removes one shard.
 func lost(files map[string]string, number int) map[string]string {
 	delete(files, fmt.Sprintf("availability_feed_%d_%03d_of_003.json.gz", published, number+1))
 	return files
 }
 
-// renumbered makes the shards count from 1.
+// renumbered changes the numbers of the shards, so that they start at 1.
 func renumbered(all map[string]string) map[string]string {
 	for name, text := range all {
 		all[name] = strings.NewReplacer(`"shard_number": 0`, `"shard_number": 1`,
@@ -620,13 +620,13 @@ func renumbered(all map[string]string) map[string]string {
 	return all
 }
 
-// split returns a feed of two shards with a record each.
+// split returns a feed of two shards with one record each.
 func split(list, first, second string) map[string]string {
 	return map[string]string{"a.json": shardOf(0, 2, `"1"`, list, first), "b.json": shardOf(1, 2, `"1"`, list, second)}
 }
 
-// TestWrongRecords checks a file with many wrong records. Some are described, and the others are
-// counted.
+// TestWrongRecords checks a file with many wrong records. The report describes some of them, and
+// counts the others.
 func TestWrongRecords(t *testing.T) {
 	r := checked(t, writeFolder(t, map[string]string{merchantFile: shardOf(0, 1, `"1"`,
 		"merchant", strings.Repeat("1, ", 99)+"1")}))
@@ -635,8 +635,8 @@ func TestWrongRecords(t *testing.T) {
 	}
 }
 
-// TestBytes checks the limit of a file, which is its size after gzip, whether the file is
-// compressed or not.
+// TestBytes checks the limit of a file's size. It applies to the size after gzip, whether the file
+// is compressed or not.
 func TestBytes(t *testing.T) {
 	var records []string
 	for i := range 300 {
@@ -655,7 +655,8 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestAgreedShards checks that there is no advice if more shards than recommended were agreed on.
+// TestAgreedShards checks that there is no advice about the number of shards if the flag allows
+// more.
 func TestAgreedShards(t *testing.T) {
 	dir := writeFolder(t, manyShards(25))
 	for most, want := range map[int]int{1: 1, 24: 1, 25: 0} {
@@ -666,8 +667,8 @@ func TestAgreedShards(t *testing.T) {
 	}
 }
 
-// TestLinks checks a folder, a file and links to both. They are read, and unreadable links are
-// skipped.
+// TestLinks checks a folder, a file, and symbolic links to both. All must be read. A path that does
+// not exist must be an error.
 func TestLinks(t *testing.T) {
 	dir := writeFolder(t, map[string]string{"in/merchant_feed_1524606581_001_of_001.json.gz": single("",
 		"")[merchantFile]})

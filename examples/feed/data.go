@@ -11,13 +11,13 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// tagOf returns the tag of a slot, a text that can't be guessed.
+// tagOf returns the tag of a slot: a hash, which is hard to guess and to compress.
 func tagOf(merchant, service, slot int) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d/%d/%d", merchant, service, slot))
 	return hex.EncodeToString(sum[:16])
 }
 
-// fill writes the merchants of a region, their services, and the slots of these. Two of twelve
+// fill writes the merchants of a region, their services, and the services' slots. Two of twelve
 // slots are in the past.
 func fill(ctx context.Context, client *datastore.Client, c config, region int, now time.Time) error {
 	var keys []*datastore.Key
@@ -58,11 +58,12 @@ func fill(ctx context.Context, client *datastore.Client, c config, region int, n
 	return err
 }
 
-// laterCents is the later price of a service.
+// laterCents is the price of a service after the time of the feeds.
 const laterCents = 99_900
 
-// meddle changes data after the time of the feeds, so that the feeds must not show it. It adds a
-// merchant with a service, changes the price of another service, and books out a slot.
+// meddle changes the database after the time of the feeds, so the feeds must not show the changes.
+// It adds a merchant with a service, changes the price of another service, and takes all places of
+// a slot.
 func meddle(ctx context.Context, client *datastore.Client, region int) error {
 	merchant := datastore.NameKey("Merchant", fmt.Sprintf("merchant-%06d", region), nil)
 	service := datastore.NameKey("Service", "service-0", merchant)

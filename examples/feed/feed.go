@@ -16,29 +16,31 @@ import (
 
 // Rules of sharded feeds that Google's partners deliver
 // (https://developers.google.com/actions-center/verticals/reservations/e2e/reference/feeds/sharding).
-// A file has up to 200 MB, compressed, and a feed has up to 20 files. A record is in one of them.
-// All files of a feed have the same nonce and time.
+// A file has up to 200 MB after compression. A feed has up to 20 files, called shards. A record is
+// in one of them. All shards of a feed have the same nonce and time.
 const (
 	maxShardBytes = 200 * 1000 * 1000
 	maxShards     = 20
 	instruction   = "PROCESS_AS_COMPLETE"
 )
 
-// Metadata is what each file of a feed says at its start.
+// Metadata is what each file of a feed has at its start.
 type Metadata struct {
 	ProcessingInstruction string `json:"processing_instruction"`
 	ShardNumber           int    `json:"shard_number"` // number of the file, from 0
 	TotalShards           int    `json:"total_shards"`
-	// the nonce of the feed: a text of digits, because some readers round numbers
+	// Nonce identifies the feed. It is a text of digits, because some readers of JSON round large
+	// numbers.
 	Nonce               string `json:"nonce"`
 	GenerationTimestamp int64  `json:"generation_timestamp"` // time of the feed's data, in seconds since 1970
 }
 
-// A Generation has what all files of a feed have in common, and the numbers of one region's shards.
-// It is known when all regions have counted their shards.
+// A Generation has the parameters of one region's export of a feed: the nonce and time that all
+// files of the feed have, and the numbers of the region's shards. These numbers are known when all
+// regions have counted their shards.
 type Generation struct {
 	Nonce     string `json:"nonce"`
-	Timestamp int64  `json:"timestamp"` // time of the feed's data, in seconds since 1970
+	Timestamp int64  `json:"timestamp"` // the time of the feed's data, in seconds since 1970
 	First     int    `json:"first"`     // number of the region's first shard
 	Total     int    `json:"total"`     // number of shards of all regions
 }
@@ -47,13 +49,14 @@ func (g Generation) metadata(f export.File) Metadata {
 	return Metadata{instruction, g.First + f.Index, g.Total, g.Nonce, g.Timestamp}
 }
 
-// A kind is a kind of feed, such as the feed of merchants. A set of feeds has one of each kind.
+// A kind is a kind of feed: merchants, services or availability. A set of feeds has one feed of
+// each kind.
 type kind struct {
-	name    string    // the kind's name in the names of files
+	name    string    // the kind's name in file names
 	list    string    // the property of a file that contains the records
 	element valueType // the type of the records in that list
 	id      []string  // the fields that identify a record
-	wanted  []string  // fields that the reference requires of a record and that may be 0
+	wanted  []string  // fields that the reference requires of a record; their value may be 0
 }
 
 var kinds = []kind{
@@ -63,7 +66,7 @@ var kinds = []kind{
 		"duration_sec", "resources", "availability_tag"}, []string{"duration_sec", "spots_total"}},
 }
 
-// tells returns a text that says what identifies a record.
+// tells returns a text about the fields that identify a record.
 func (k kind) tells() string {
 	last := len(k.id) - 1
 	if last == 0 {
@@ -77,41 +80,41 @@ func (k kind) shardName(m Metadata) string {
 	return fmt.Sprintf("%s_feed_%d_%03d_of_%03d.json.gz", k.name, m.GenerationTimestamp, m.ShardNumber+1, m.TotalShards)
 }
 
-// options returns the export's options for the feed.
+// options returns the options of the export that writes a feed of this kind.
 func (k kind) options(maxBytes int64) *export.Options {
 	of := func(f export.File) Metadata {
 		var g Generation
-		_ = json.Unmarshal(f.Params, &g) // it was encoded from a Generation
+		_ = json.Unmarshal(f.Params, &g) // can't fail: a Generation was encoded
 		return g.metadata(f)
 	}
 	return &export.Options{
 		Format: export.JSON, Compression: export.Gzip, FileBytes: maxBytes,
 		Name: func(f export.File) string { return k.shardName(of(f)) },
 		Wrap: func(f export.File) (head, tail string) {
-			m, _ := json.Marshal(of(f)) // it can always be encoded
+			m, _ := json.Marshal(of(f)) // can't fail: Metadata can always be encoded
 			return fmt.Sprintf("{\"metadata\":%s,\n%q:[\n", m, k.list), "\n]}\n"
 		},
 	}
 }
 
-// Entities in the database.
+// Entities of the database.
 type (
 	// A Merchant is a place that offers services.
 	Merchant struct {
 		Name, Street, City, Country string
 	}
-	// A Service is a service that can be booked. Its parent is a merchant.
+	// A Service is a service of a merchant. The merchant is its parent.
 	Service struct {
 		Name  string
 		Cents int64 `datastore:",noindex"`
 	}
-	// A Slot is a time at which a service can be booked. Its parent is that service.
+	// A Slot is a time at which a service can be booked. The service is its parent.
 	Slot struct {
 		Start   time.Time
 		Minutes int64
 		Spots   int64  // number of places
-		Open    int64  // number of places that are free
-		Tag     string `datastore:",noindex"` // a text that names the slot in a booking
+		Open    int64  // number of free places
+		Tag     string `datastore:",noindex"` // identifies the slot in a booking
 	}
 )
 
@@ -169,7 +172,7 @@ func serviceOf(_ context.Context, e *mapper.Entity[Service], _ Generation) (serv
 	return serviceRecord{e.Key.Parent.Name, e.Key.Name, name{s.Name}, price{s.Cents * 10_000, "USD"}}, nil
 }
 
-// slotOf returns the record of a slot. It leaves out slots that can't be booked any more.
+// slotOf returns the record of a slot. It leaves out slots that can no longer be booked.
 func slotOf(_ context.Context, e *mapper.Entity[Slot], g Generation) (availabilityRecord, error) {
 	s := e.Value
 	if s.Start.Unix() < g.Timestamp {
@@ -182,7 +185,7 @@ func slotOf(_ context.Context, e *mapper.Entity[Slot], g Generation) (availabili
 	}}}, nil
 }
 
-// feeds are the exports of one region, one for each kind of feed, in the order of kinds.
+// feeds are the exports of one region, one for each kind of feed, in the order of the kinds.
 type feeds struct {
 	bucket  *blob.Bucket
 	exports []*export.Export[Generation]
@@ -202,7 +205,7 @@ func (f feeds) mappers() (all []mapper.AnyMapper) {
 	return all
 }
 
-// queries returns the queries of the feeds, all at one time.
+// queries returns the queries of the feeds, which all read the database as of the same time.
 func queries(at time.Time) []mapper.Query {
 	return []mapper.Query{
 		{Kind: "Merchant", ReadTime: at}, {Kind: "Service", ReadTime: at}, {Kind: "Slot", ReadTime: at},

@@ -46,7 +46,7 @@ func main() {
 	})
 }
 
-// parse parses the flags. If they ask for help, it prints that.
+// parse parses the flags. For the flag -help it prints the help.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 500, Workers: 16}}
 	flags := flag.NewFlagSet("feed", flag.ContinueOnError)
@@ -69,7 +69,7 @@ func parse(args []string, help io.Writer) (config, error) {
 		command.Between("-merchants", c.merchants, 1, 1_000_000),
 		command.Between("-regions", c.regions, 1, 10),
 		command.Between("-max-bytes", c.maxBytes, 10_000, maxShardBytes),
-		command.Between("-max-shards", c.maxShards, max(1, c.regions), 999), // each region has at least one
+		command.Between("-max-shards", c.maxShards, max(1, c.regions), 999), // each region has at least one shard
 	)
 	if err == nil && c.check == "" {
 		err = c.fits()
@@ -77,11 +77,12 @@ func parse(args []string, help io.Writer) (config, error) {
 	return c, err
 }
 
-// tagBytes is the least size of a slot in a compressed file, in bytes, because its tag is random.
+// tagBytes is the minimum number of bytes that a slot takes in a compressed file, because its tag
+// is random.
 const tagBytes = 16
 
-// fits returns an error if the feeds can't fit into their shards, no matter how well they are
-// compressed.
+// fits returns an error if the feeds can't fit into the allowed number of shards, even if they are
+// compressed well.
 func (c config) fits() error {
 	least, most := int64(20*c.merchants*tagBytes), c.maxBytes*int64(c.maxShards)
 	if least > most {
@@ -92,7 +93,7 @@ func (c config) fits() error {
 	return nil
 }
 
-// run writes the feeds, or only checks a folder.
+// run writes the feeds and checks them, or only checks a folder.
 func run(ctx context.Context, c config, stdout io.Writer) error {
 	if c.check != "" {
 		report, err := checkFolder(c.check, c.maxBytes, c.maxShards, time.Now())
@@ -136,7 +137,8 @@ func (r *Report) end(c config, stdout io.Writer) error {
 	}
 }
 
-// expect adds checks of a set of feeds which the command itself has written, besides the rules.
+// expect adds the checks that are possible because the command itself has written the feeds: it
+// compares them with the number of entities that it has written.
 func (r *Report) expect(c config, set feedSet) {
 	for i, n := range []int64{int64(c.merchants), int64(2 * c.merchants), int64(20 * c.merchants)} {
 		at := slices.IndexFunc(r.Feeds, func(f FeedReport) bool { return f.Nonce == set.nonces[i] })
@@ -162,7 +164,7 @@ func (r *Report) print(w io.Writer, asJSON bool) error {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%d\t%.3f\t%.2f\n", f.Kind, f.Timestamp, cmp.Or(f.Nonce, "none"), f.Shards,
 			f.Records, float64(f.Bytes)/1e6, f.Largest)
 	}
-	_ = t.Flush() // writing to a Builder does not fail
+	_ = t.Flush() // writing to a strings.Builder does not fail
 	for _, a := range r.Advice {
 		fmt.Fprintf(&b, "ADVICE: %s\n", a)
 	}
@@ -176,7 +178,7 @@ func (r *Report) print(w io.Writer, asJSON bool) error {
 	return err
 }
 
-// openFolder opens a folder as a bucket that writes no files for attributes.
+// openFolder opens a folder as a bucket. The bucket writes no further files for attributes.
 func openFolder(dir string) (*blob.Bucket, error) {
 	return fileblob.OpenBucket(dir, &fileblob.Options{CreateDir: true, NoTempDir: true,
 		Metadata: fileblob.MetadataDontWrite})

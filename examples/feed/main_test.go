@@ -41,9 +41,10 @@ func feed(t *testing.T, args ...string) (r Report, err error) {
 	return r, json.Unmarshal(out.Bytes(), &r)
 }
 
-// TestFeeds writes feeds of several sizes and regions, and checks that they keep all rules.
+// TestFeeds writes feeds of several sizes and numbers of regions, and checks that they keep all
+// rules.
 func TestFeeds(t *testing.T) {
-	for args, shards := range map[string][2]int{ // least and most shards of the availability feed
+	for args, shards := range map[string][2]int{ // minimum and maximum number of shards of the availability feed
 		"-merchants 1":                               {1, 1},
 		"-merchants 2 -regions 3":                    {3, 3}, // one region has no merchants
 		"-merchants 120 -max-bytes 10000":            {10, 20},
@@ -63,7 +64,7 @@ func TestFeeds(t *testing.T) {
 	}
 }
 
-// TestText checks the text for a run without problems: the numbers of the regions, and the feeds.
+// TestText checks the text that a run without problems prints.
 func TestText(t *testing.T) {
 	c, err := parse([]string{"-merchants", "3", "-regions", "2"}, io.Discard)
 	if err != nil {
@@ -86,7 +87,8 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestWidth prints feeds with long nonces and many records in 80 columns.
+// TestWidth checks that the output for feeds with long nonces and many records fits into 80
+// columns.
 func TestWidth(t *testing.T) {
 	r := Report{Feeds: []FeedReport{{Name: "availability_feed_1524606581", Kind: "availability",
 		Nonce: "18446744073709551615", Timestamp: published, Shards: 20, Records: 20_000_000, Bytes: 3_999_000_000,
@@ -102,7 +104,7 @@ func TestWidth(t *testing.T) {
 	}
 }
 
-// A written is a file of a feed as a reader sees it.
+// A written is a file of a feed, decoded as a reader would.
 type written struct {
 	Metadata     map[string]json.RawMessage `json:"metadata"`
 	Merchant     []map[string]any           `json:"merchant"`
@@ -140,8 +142,8 @@ func readFeeds(t *testing.T, dir string) map[string]written {
 }
 
 // TestWritten reads the files of two regions as another program would. It checks the documented
-// metadata, the recommended names, and the records' fields. All feeds have one time, each has a
-// nonce, and the data is of that time.
+// metadata, the recommended names, and the fields of records. All feeds must have the same time and
+// data of that time, and each must have its own nonce.
 func TestWritten(t *testing.T) {
 	dir, before := t.TempDir(), time.Now().Unix()
 	if _, err := feed(t, "-merchants", "5", "-regions", "2", "-out", dir); err != nil {
@@ -173,7 +175,7 @@ func TestWritten(t *testing.T) {
 		wantNothingOfLater(t, name, f)
 		wantAvailability(t, name, f, open)
 	}
-	// The first slot of the first merchant of each region was booked out later.
+	// The first slot of the first merchant in each region was booked after the time of the feeds.
 	if len(files) != 6 || services != 10 || len(nonces) != 3 || len(times) != 1 ||
 		open["merchant-000000"] != 2 || open["merchant-000001"] != 3 {
 		t.Errorf("%d files, %d services, %d nonces, %d times, spots %v, want 6, 10, 3, 1, and 2 and 3 of the first "+
@@ -186,7 +188,7 @@ func TestWritten(t *testing.T) {
 	}
 }
 
-// wantNothingOfLater checks that a file lacks all that was written after the time of the feeds.
+// wantNothingOfLater checks that a file has nothing that was written after the time of the feeds.
 func wantNothingOfLater(t *testing.T, name string, f written) {
 	t.Helper()
 	for _, r := range f.Merchant {
@@ -202,8 +204,8 @@ func wantNothingOfLater(t *testing.T, name string, f written) {
 	}
 }
 
-// wantAvailability checks the types of records, and notes the free slots of the first service
-// today.
+// wantAvailability checks the types in the records of a file. It adds the free places of today's
+// slots of the first service to open.
 func wantAvailability(t *testing.T, name string, f written, open map[string]int) {
 	t.Helper()
 	for _, a := range f.Availability {
@@ -221,8 +223,8 @@ func wantAvailability(t *testing.T, name string, f written, open map[string]int)
 	}
 }
 
-// TestAgain writes two sets of feeds to one folder. Each is complete, and the second one has the
-// settings asked for. A merchant is in different shards of the two.
+// TestAgain writes two sets of feeds to one folder. Each set must be complete, and the second one
+// must have its own settings. In the two sets, a merchant is in different shards.
 func TestAgain(t *testing.T) {
 	dir := t.TempDir()
 	for i, regions := range []string{"1", "2"} {
@@ -231,7 +233,7 @@ func TestAgain(t *testing.T) {
 			t.Errorf("%+v, %v, want %d feeds", r, err, 3*(i+1))
 		}
 	}
-	shards := make(map[string]string) // the shard of the merchant, by its feed's total
+	shards := make(map[string]string) // the shard of a merchant, by the number of shards in the feed
 	for _, f := range readFeeds(t, dir) {
 		for _, r := range f.Merchant {
 			if r["merchant_id"] == "merchant-000001" {
@@ -244,7 +246,7 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// TestGoogle writes feeds from Google's emulators, where they are installed.
+// TestGoogle writes feeds from Google's emulators if they are installed.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
@@ -263,7 +265,7 @@ func TestGoogle(t *testing.T) {
 	}
 }
 
-// inBubble runs a test in a bubble, with a region whose database has some merchants.
+// inBubble runs a test in virtual time, with a region whose database has some merchants.
 func inBubble(t *testing.T, merchants int, maxBytes int64, o *mappertest.Options,
 	test func(t *testing.T, w *mappertest.Env, r *region, bucket *blob.Bucket)) {
 	bucket := memblob.OpenBucket(nil)
@@ -290,16 +292,16 @@ var plain = func() config {
 	return c
 }()
 
-// TestLateRegion makes a region read its database long after the agreed time. Within an hour that
-// works. Later it needs point-in-time recovery, and a time that is a whole minute. Otherwise an
-// error says so, and nothing is written. Records that were counted already can be written at any
-// time: the database is not read again.
+// TestLateRegion lets a region read its database long after the time of the feeds. Within an hour
+// this must work. Later it needs point-in-time recovery, and a time that is a whole minute. Without
+// that, an error must say so, and nothing may be written. After a region has counted its shards, it
+// can write them at any time, because it does not read the database again.
 func TestLateRegion(t *testing.T) {
 	const gone = "can't be read as it was"
 	for what, test := range map[string]struct {
 		recovery     bool
-		second       int           // of the agreed time
-		count, write time.Duration // delays
+		second       int           // the second in the time of the feeds
+		count, write time.Duration // delays before the region counts and writes
 		want         string
 	}{
 		"within the hour":               {false, 7, 55 * time.Minute, 0, ""},
@@ -351,7 +353,7 @@ func TestLateRegion(t *testing.T) {
 	}
 }
 
-// checkNothing checks that no file of a feed was written.
+// checkNothing checks that a bucket has no file of a feed.
 func checkNothing(t *testing.T, bucket *blob.Bucket) {
 	t.Helper()
 	for it := bucket.List(nil); ; {
@@ -368,7 +370,7 @@ func checkNothing(t *testing.T, bucket *blob.Bucket) {
 	}
 }
 
-// copied copies a bucket to a folder.
+// copied copies the blobs of a bucket to a folder, and returns the folder.
 func copied(t *testing.T, bucket *blob.Bucket) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -389,8 +391,9 @@ func copied(t *testing.T, bucket *blob.Bucket) string {
 	}
 }
 
-// TestOutlasted makes a region read for longer than the database keeps the time. It fails and says
-// why, and no region writes a shard. New feeds, with a new time and new nonces, then succeed.
+// TestOutlasted lets a region read for longer than the database keeps the time. The region must
+// fail and say why, and no region may write a shard. New feeds, with a new time and new nonces,
+// must succeed.
 func TestOutlasted(t *testing.T) {
 	inBubble(t, 20, maxShardBytes, nil, func(t *testing.T, w *mappertest.Env, r *region, bucket *blob.Bucket) {
 		time.Sleep(time.Second)
@@ -439,8 +442,8 @@ func TestOutlasted(t *testing.T) {
 	})
 }
 
-// TestAgree checks the numbers of the regions' shards: there are no gaps, whatever each region
-// needs, up to the limit.
+// TestAgree checks the numbers of the regions' shards. They must have no gaps, for any number that
+// each region needs, up to the limit.
 func TestAgree(t *testing.T) {
 	needing := func(needs ...int) (regions []*region) {
 		for i, n := range needs {
@@ -473,7 +476,8 @@ func TestAgree(t *testing.T) {
 	}
 }
 
-// TestBalanced writes 20,000 records to files of up to 200 kB, while calls fail and workers crash.
+// TestBalanced writes 20,000 records to files of up to 200 kB, while calls fail and processes
+// crash.
 func TestBalanced(t *testing.T) {
 	const most = 200_000
 	seed := testflag.Seed(t)
@@ -495,7 +499,7 @@ func TestBalanced(t *testing.T) {
 				w.ResumeFaults()
 				err := f()
 				w.PauseFaults()
-				if err != nil { // a call of the test has failed
+				if err != nil { // an injected fault has hit a call of the test
 					err = f()
 				}
 				if err != nil {
@@ -516,8 +520,7 @@ func TestBalanced(t *testing.T) {
 		})
 }
 
-// TestTooLarge checks that a feed that needs too many files is refused before one is written. It
-// leaves no files.
+// TestTooLarge checks that a feed that needs too many files is refused before any file is written.
 func TestTooLarge(t *testing.T) {
 	dir := t.TempDir()
 	_, err := feed(t, "-merchants", "300", "-max-bytes", "20000", "-max-shards", "5", "-regions", "2", "-out", dir)
@@ -526,7 +529,8 @@ func TestTooLarge(t *testing.T) {
 		t.Errorf("%v, want an error that names the shards of each region, and the maximum", err)
 	}
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && d.Name() != export.ManifestName { // the manifest marks the feed as discarded
+		// the manifest only marks the feed as discarded
+		if err == nil && !d.IsDir() && d.Name() != export.ManifestName {
 			t.Errorf("there is %s", path)
 		}
 		return err
@@ -536,8 +540,9 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestLimits calculates with the real limits. With parts of some size, 1 GB fits 6 files of up to
-// 200 MB, and 2.9 GB fit 15. More than 4 GB do not fit 20 files.
+// TestLimits calculates the number of files for the real limits. With parts of a typical size, 1 GB
+// fits into 6 files of up to 200 MB, and 2.9 GB fit into 15. More than 4 GB do not fit into 20
+// files.
 func TestLimits(t *testing.T) {
 	m := Metadata{ShardNumber: 0, TotalShards: 2, GenerationTimestamp: 1574117613}
 	if got := kinds[2].shardName(m); got != "availability_feed_1574117613_001_of_002.json.gz" {
@@ -556,8 +561,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestFlags checks that errors name impossible flags. Sizes that can't fit are an error before any
-// work.
+// TestFlags checks that errors name flags with impossible values. If the feeds can't fit, the
+// command must fail before it does any work.
 func TestFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"-merchants 0":                        "-merchants",

@@ -18,8 +18,8 @@ import (
 // may be left out or null, and its name may be start_sec or startSec. An int64 may be a number or a
 // string, and an enum its name or its number.
 
-// A valueType is a function that checks a value of a type, and returns it in a form that is the
-// same for equal values.
+// A valueType checks a value that was parsed from JSON. It returns the value in a normal form,
+// which is the same for equal values, such as 5 and "5".
 type valueType func(v any) (any, error)
 
 func wrong(v any, want string) error {
@@ -60,12 +60,12 @@ func double(v any) (any, error) {
 	return f, nil
 }
 
-// integer returns the type of integers from least to most.
+// integer returns the type of the integers from least to most.
 func integer(least, most int64) valueType {
 	return func(v any) (any, error) {
 		s, ok := digits(v)
 		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil { // 1.5e9 is an integer, too
+		if err != nil { // 1.5e9 is also an integer
 			var f float64
 			f, err = strconv.ParseFloat(s, 64)
 			ok = ok && f == math.Trunc(f) && math.Abs(f) <= 1<<53
@@ -96,7 +96,7 @@ func seconds(v any) (any, error) {
 	return n, nil
 }
 
-// unsigned is the type of a uint64. It returns the digits.
+// unsigned is the type of a uint64. Its normal form is the text of digits.
 func unsigned(v any) (any, error) {
 	s, ok := digits(v)
 	n, err := strconv.ParseUint(s, 10, 64)
@@ -106,7 +106,8 @@ func unsigned(v any) (any, error) {
 	return strconv.FormatUint(n, 10), nil
 }
 
-// enum returns the type of an enum whose values, from 0, have these names.
+// enum returns the type of an enum. The names of its values are given in the order of their
+// numbers, from 0.
 func enum(values ...string) valueType {
 	return func(v any) (any, error) {
 		if s, ok := v.(string); ok && slices.Contains(values, s) {
@@ -138,7 +139,7 @@ func list(of valueType) valueType {
 	}
 }
 
-// message returns the type of an object with these fields. Other fields are not checked.
+// message returns the type of an object with the given fields. It ignores other fields.
 func message(fields map[string]valueType, required ...string) valueType {
 	return func(v any) (any, error) {
 		given, ok := v.(map[string]any)
@@ -152,7 +153,7 @@ func message(fields map[string]valueType, required ...string) valueType {
 			if !known {
 				of, field = func(v any) (any, error) { return v, nil }, name
 			}
-			if value == nil { // null counts as missing
+			if value == nil { // null means that the field is missing
 				continue
 			}
 			if _, twice := read[field]; twice {
@@ -189,7 +190,7 @@ func protoName(name string) string {
 	return b.String()
 }
 
-// next reads the next value of d.
+// next parses the next value of d.
 func next(d *json.Decoder) (any, error) {
 	var text json.RawMessage
 	if err := d.Decode(&text); err != nil {
@@ -198,7 +199,7 @@ func next(d *json.Decoder) (any, error) {
 	return parseValue(text)
 }
 
-// parseValue parses JSON. Numbers keep their text.
+// parseValue parses JSON. Numbers keep their text, so that large ones are exact.
 func parseValue(text []byte) (any, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("it is not valid UTF-8")
@@ -208,8 +209,8 @@ func parseValue(text []byte) (any, error) {
 	return value(exact)
 }
 
-// value reads a value token by token. encoding/json would keep only the last one of several values
-// with the same name.
+// value parses a value token by token, to find repeated names in objects. encoding/json would
+// silently keep the last value of a name.
 func value(d *json.Decoder) (any, error) {
 	token, err := d.Token()
 	if err != nil {
@@ -241,8 +242,8 @@ func value(d *json.Decoder) (any, error) {
 	return token, nil
 }
 
-// eachKey calls read for each name in an object whose opening brace was read; read has to read the
-// value. Then it reads the closing brace.
+// eachKey reads the members of an object whose opening brace was read. For each it calls read with
+// the name; read must read the value. Then eachKey reads the closing brace.
 func eachKey(d *json.Decoder, read func(name string) error) error {
 	for d.More() {
 		name, err := d.Token()

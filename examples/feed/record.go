@@ -53,7 +53,7 @@ var (
 	})
 )
 
-// slotOfFeed is the type of a slot in a feed.
+// slotOfFeed is the type of a slot in an availability feed.
 func slotOfFeed(v any) (any, error) {
 	read, err := slotType(v)
 	if err != nil {
@@ -81,19 +81,20 @@ func (k kind) records(element any) []any {
 	return slots
 }
 
-// hash returns the hash of a record's ID. A field with its default value counts as missing.
+// hash returns the hash of the fields that identify a record. A field with its default value counts
+// as missing.
 func (k kind) hash(record any) recordHash {
 	fields, id := record.(map[string]any), make([]any, len(k.id))
 	for i, name := range k.id {
 		id[i] = withoutDefaults(fields[name])
 	}
-	encoded, _ := json.Marshal(id) // it was decoded from JSON
+	encoded, _ := json.Marshal(id) // can't fail: the values come from JSON
 	sum := sha256.Sum256(encoded)
 	return recordHash(sum[:16])
 }
 
-// withoutDefaults returns a value without the fields that have their default values. It returns nil
-// for a default value.
+// withoutDefaults returns a value without fields that have their default values. It returns nil if
+// the value itself is a default.
 func withoutDefaults(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -119,8 +120,8 @@ func withoutDefaults(v any) any {
 	return v
 }
 
-// lacks returns the fields that the reference requires of the record, and that it lacks. A field
-// with the value 0 is not missing.
+// lacks returns the fields that the reference requires and that a record lacks. A field whose value
+// is 0 is not missing.
 func (k kind) lacks(record any) (missing []string) {
 	fields := record.(map[string]any)
 	for _, name := range k.wanted {

@@ -14,12 +14,12 @@ import (
 	"strings"
 )
 
-// A shard is a file of a feed that the check has found.
+// A shard is a file of a feed, as the check has read it.
 type shard struct {
 	name     string // name of the file, relative to the checked folder
-	kind     kind   // the kind of feed, according to the file's list; zero if the file has no list
+	kind     kind   // the kind of feed, from the file's list of records; zero if the file has no list
 	metadata *Metadata
-	bytes    int64 // size of the compressed file
+	bytes    int64 // the size of the file after compression
 	records  map[recordHash]int
 	lacks    map[string]int // number of records that lack each field
 	failed   int            // number of records with an error
@@ -37,8 +37,8 @@ func (s *shard) problem(format string, args ...any) {
 
 func (s *shard) advise(what string) { s.advice = append(s.advice, what) }
 
-// readShard reads a file of a feed. Its contents decide what it is, and not its name, which is only
-// recommended.
+// readShard reads a file of a feed. It recognises the file by its content, because the file's name
+// is only a recommendation.
 func readShard(path, name string) (*shard, error) {
 	s := &shard{name: name, records: make(map[recordHash]int), lacks: make(map[string]int)}
 	info, err := os.Stat(path)
@@ -52,7 +52,7 @@ func readShard(path, name string) (*shard, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // an error does not matter after reading
 	buffered := bufio.NewReader(f)
 	var content *bufio.Reader
 	zipped := &counter{}
@@ -63,7 +63,7 @@ func readShard(path, name string) (*shard, error) {
 			return nil, fmt.Errorf("read its gzip: %w", err)
 		}
 		content = bufio.NewReader(z)
-	} else { // the limit is for the compressed size
+	} else { // compress the file, because the limit is for the compressed size
 		z := gzip.NewWriter(zipped)
 		content = bufio.NewReader(io.TeeReader(buffered, z))
 		defer func() {
@@ -89,7 +89,7 @@ func readShard(path, name string) (*shard, error) {
 	return s, nil
 }
 
-// firstByte returns the first byte after white space, without reading it.
+// firstByte returns the first byte after white space, and does not consume it.
 func firstByte(r *bufio.Reader) (byte, error) {
 	for {
 		b, err := r.ReadByte()
@@ -159,8 +159,8 @@ func (s *shard) read(d *json.Decoder) error {
 	return nil
 }
 
-// atEnd returns an error which says that the file ends too early, if err is an error at its end. It
-// returns other errors unchanged.
+// atEnd returns an error that says that the file ends too early, if err is the error at the end of
+// a file. It returns other errors unchanged.
 func atEnd(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("it ends in the middle (unexpected EOF)")
@@ -168,7 +168,7 @@ func atEnd(err error) error {
 	return err
 }
 
-// metadataType is the type of the metadata in a file, FeedMetadata:
+// metadataType checks the metadata in a file, which the documentation calls FeedMetadata:
 // https://developers.google.com/actions-center/verticals/reservations/e2e/reference/feeds/feed-metadata.
 var metadataType = message(map[string]valueType{
 	"processing_instruction": enum("PROCESS_UNKNOWN", instruction, "PROCESS_AS_INCREMENTAL"),
@@ -178,8 +178,8 @@ var metadataType = message(map[string]valueType{
 	"generation_timestamp":   seconds,
 })
 
-// readMetadata reads and checks the metadata. A feed in one file may leave out the fields about
-// shards.
+// readMetadata reads and checks the metadata of a file. A feed in one file may leave out the fields
+// about shards.
 func (s *shard) readMetadata(d *json.Decoder) error {
 	given, err := next(d)
 	if err != nil {
@@ -197,7 +197,7 @@ func (s *shard) readMetadata(d *json.Decoder) error {
 	m := &Metadata{TotalShards: 1}
 	m.ProcessingInstruction, _ = fields["processing_instruction"].(string)
 	m.Nonce, _ = fields["nonce"].(string)
-	if m.Nonce == "0" { // a nonce of 0 counts as missing
+	if m.Nonce == "0" { // a nonce of 0 is the default, so it is missing
 		m.Nonce = ""
 	}
 	number, numbered := get("shard_number")
@@ -246,13 +246,13 @@ func rawNonce(metadata any) any {
 	return fields["nonce"]
 }
 
-// readRecords reads a list of records.
+// readRecords reads the list of records in a file.
 func (s *shard) readRecords(d *json.Decoder) error {
 	start, err := d.Token()
 	if err != nil {
 		return err
 	}
-	if start == nil { // null counts as an empty list
+	if start == nil { // null means an empty list
 		return nil
 	}
 	if start != json.Delim('[') {
@@ -282,7 +282,7 @@ func (s *shard) readRecords(d *json.Decoder) error {
 	return err
 }
 
-// shownRecords is how many wrong records of a file a report describes.
+// shownRecords is the number of wrong records in a file that a report describes.
 const shownRecords = 3
 
 func (s *shard) wrongRecord(i int, err error) {

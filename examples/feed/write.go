@@ -18,13 +18,13 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A feedSet identifies a set of feeds, one of each kind. The regions agree on it before they read.
+// A feedSet identifies a set of feeds, one of each kind. All regions use the same one.
 type feedSet struct {
-	at     time.Time // the past time at which all reads see the database, in whole seconds
+	at     time.Time // all regions read their databases as of this past time; it has whole seconds
 	nonces []string  // the nonce of each kind of feed
 }
 
-// newFeedSet returns a set of feeds of the data at a time. Each feed has a nonce of its own.
+// newFeedSet returns a set of feeds with the data of a time. Each feed gets a new nonce.
 func newFeedSet(at time.Time) feedSet {
 	s := feedSet{at: at}
 	for range kinds {
@@ -33,9 +33,9 @@ func newFeedSet(at time.Time) feedSet {
 	return s
 }
 
-// readTime waits for the next whole second, and returns it. A read as of that time sees everything
-// that was written before. Datastore can read any time of the last hour, and older whole minutes
-// with point-in-time recovery.
+// readTime waits until the next whole second has passed, and returns that second. A read as of that
+// time sees everything that was written before. Datastore can read any time of the last hour, and
+// older whole minutes with point-in-time recovery.
 func readTime(ctx context.Context) (time.Time, error) {
 	at := time.Now().Truncate(time.Second).Add(time.Second)
 	select {
@@ -52,14 +52,14 @@ type region struct {
 	all  feeds
 	on   *cloud.Cloud
 	runs []*export.Run // the export of each kind of feed
-	need []int         // the number of shards of each kind of feed
+	need []int         // the number of shards that each kind of feed needs
 }
 
 // writeFeeds writes the feeds of all regions:
 //
-// 1. The regions agree on the time to read, and on a nonce for each feed. 2. Each region reads its
-// records into parts, and counts the shards that it needs. 3. The first numbers and the totals are
-// then known, and each region writes its shards.
+// 1. The time to read, and a nonce for each feed, are chosen for all regions. 2. Each region reads
+// its records into parts, and counts the shards that it needs. 3. The first numbers and the totals
+// are then known, and each region writes its shards.
 func writeFeeds(ctx context.Context, c config, dir string, stdout io.Writer) (feedSet, error) {
 	say := func(format string, args ...any) {
 		if !c.JSON {
@@ -107,7 +107,7 @@ func writeFeeds(ctx context.Context, c config, dir string, stdout io.Writer) (fe
 		}
 		return regions[i].count(ctx)
 	})
-	var agreed [][]Generation // of each region and kind
+	var agreed [][]Generation // the parameters of the files, by region and kind of feed
 	if err == nil {
 		agreed, err = agree(set, regions, c.maxShards)
 	}
@@ -120,7 +120,7 @@ func writeFeeds(ctx context.Context, c config, dir string, stdout io.Writer) (fe
 	return set, each(ctx, c.regions, func(ctx context.Context, i int) error { return regions[i].write(ctx, agreed[i]) })
 }
 
-// shares returns a text about which shards of a feed each region writes.
+// shares returns a text that says which shards of a feed each region writes.
 func shares(regions []*region, agreed [][]Generation, k int) string {
 	var parts []string
 	for i, r := range regions {
@@ -134,7 +134,7 @@ func shares(regions []*region, agreed [][]Generation, k int) string {
 	return fmt.Sprintf("%s feed, shards of %d: %s.", kinds[k].name, agreed[0][k].Total, strings.Join(parts, ", "))
 }
 
-// each calls f for all regions at once.
+// each calls f for all regions concurrently.
 func each(ctx context.Context, regions int, f func(ctx context.Context, region int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range regions {
@@ -148,7 +148,8 @@ func each(ctx context.Context, regions int, f func(ctx context.Context, region i
 	return group.Wait()
 }
 
-// snapshots reports whether the database can read its past. Google's classic emulator can't.
+// snapshots reports whether the database can read as of a past time. Google's classic emulator
+// can't.
 func snapshots(c config) bool { return c.Datastore != "google" }
 
 // openRegion starts the database of a region, and the engine for its jobs.
@@ -171,14 +172,16 @@ func openRegion(ctx context.Context, c config, dir string, i int) (*region, erro
 
 func (r *region) close() {
 	r.on.Close()
-	_ = r.all.bucket.Close() // its files are already written
+	_ = r.all.bucket.Close() // the files are already written
 }
 
-// pageSize returns how many records a part of a file has. A part is not split, so it must be small
-// if files are. A record takes some 40 bytes, and fewer in larger parts.
+// pageSize returns the number of records in a part of a file. Parts are not split between files, so
+// small files need small parts. A compressed record takes about 40 bytes, and fewer in larger
+// parts.
 func (c config) pageSize() int { return int(min(int64(c.Page), max(30, c.maxBytes/16/40))) }
 
-// start starts the export of each feed. The exports stop before they write files.
+// start starts the exports of a region, one for each kind of feed. They stop before they write
+// files.
 func (r *region) start(ctx context.Context, c config, set feedSet) error {
 	at := set.at
 	if !snapshots(c) {
@@ -186,7 +189,7 @@ func (r *region) start(ctx context.Context, c config, set feedSet) error {
 	}
 	for k, x := range r.all.exports {
 		id := fmt.Sprintf("%s-%d", kinds[k].name, set.at.Unix())
-		g := Generation{Timestamp: set.at.Unix()} // the rest is known when all regions have counted
+		g := Generation{Timestamp: set.at.Unix()} // the other fields are known when all regions have counted
 		run, err := x.Start(ctx, r.on.Engine, queries(at)[k], g, &export.StartOptions{Hold: true,
 			StartOptions: mapper.StartOptions{ID: id, PageSize: c.pageSize(), AllowEmpty: true}})
 		if err != nil {
@@ -197,9 +200,10 @@ func (r *region) start(ctx context.Context, c config, set feedSet) error {
 	return nil
 }
 
-// count sets the number of shards that each feed of the region needs.
+// count waits until the exports have read their records. Then it records how many shards each feed
+// needs.
 func (r *region) count(ctx context.Context) (err error) {
-	for k, x := range r.all.exports { // they are under way
+	for k, x := range r.all.exports { // the exports run concurrently
 		if r.need[k], err = x.Count(ctx, r.runs[k]); err != nil {
 			return err
 		}
@@ -207,7 +211,7 @@ func (r *region) count(ctx context.Context) (err error) {
 	return nil
 }
 
-// agree assigns numbers of shards to the regions, one region after the other.
+// agree assigns numbers to the shards of all regions, one region after the other.
 func agree(set feedSet, regions []*region, most int) ([][]Generation, error) {
 	agreed := make([][]Generation, len(regions))
 	for k, kind := range kinds {
@@ -229,7 +233,7 @@ func agree(set feedSet, regions []*region, most int) ([][]Generation, error) {
 	return agreed, nil
 }
 
-// write writes the shards of a region.
+// write writes the region's shards of all feeds.
 func (r *region) write(ctx context.Context, agreed []Generation) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for k, x := range r.all.exports {

@@ -50,8 +50,8 @@ var AddCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 	return nil
 })
 
-// ledger stands for another service that knows all accounts. While it is broken, it lacks one
-// account in a hundred.
+// ledger stands for another service, which should know all accounts. While it is broken, it does
+// not know one account in a hundred.
 var ledger accounts
 
 type accounts struct{ broken atomic.Bool }
@@ -60,7 +60,7 @@ func (l *accounts) has(account string) bool {
 	return !l.broken.Load() || !strings.HasSuffix(account, "77")
 }
 
-// The service's project, queue and operator.
+// The service's project and queue, and the operator who sends all requests.
 const (
 	project  = "quickstart"
 	location = "projects/" + project + "/locations/local"
@@ -84,7 +84,7 @@ func main() {
 	})
 }
 
-// parse parses the flags. If they ask for help, it prints that.
+// parse parses the flags. For the flag -help it prints the help.
 func parse(args []string, help io.Writer) (c config, err error) {
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
 	flags.IntVar(&c.entities, "entities", 50000, "how many accounts to write, `N` in [0, 1000000]")
@@ -95,7 +95,7 @@ func parse(args []string, help io.Writer) (c config, err error) {
 	return c, command.Between("-entities", c.entities, 0, 1_000_000)
 }
 
-// run serves until ctx ends.
+// run runs the service until ctx ends.
 func run(ctx context.Context, c config, stdout io.Writer) error {
 	listener, err := net.Listen("tcp", c.addr)
 	if err != nil {
@@ -139,7 +139,8 @@ Exported files: %s
 	return nil
 }
 
-// newHandler returns the service's handler for tasks, the jobs API, the dashboard and the ledger.
+// newHandler returns the service's handler: for Cloud Tasks, the jobs API, the dashboard and the
+// ledger.
 func newHandler(
 	ctx context.Context, e *emulator.Emulator, client *datastore.Client, url, files string,
 ) (http.Handler, error) {
@@ -153,7 +154,7 @@ func newHandler(
 		return nil, err
 	}
 	q, err := tasks.NewQueue(taskClient, queue, url+"/mapper/",
-		&tasks.Options{InsecureSkipVerify: true}) // the emulator's tasks carry no tokens
+		&tasks.Options{InsecureSkipVerify: true}) // the emulator's tasks have no tokens
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +185,7 @@ func newHandler(
 	return mux, nil
 }
 
-// local allows requests from this machine, and returns the same operator as the sender of each.
+// local allows requests from this machine only. It returns the same operator for all of them.
 func local(r *http.Request) (who string, err error) {
 	if _, err := auth.Loopback(r); err != nil {
 		return "", errors.Join(auth.ErrForbidden, err)

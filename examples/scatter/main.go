@@ -40,7 +40,7 @@ func main() {
 	})
 }
 
-// parse parses the flags. If they ask for help, it prints that.
+// parse parses the flags. For the flag -help it prints the help.
 func parse(args []string, help io.Writer) (config, error) {
 	var c config
 	flags := flag.NewFlagSet("scatter", flag.ContinueOnError)
@@ -58,7 +58,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	)
 }
 
-// run writes the kind, compares the ways to cut it, and reports.
+// run writes the entities, compares the ways to cut the kind, and prints the result.
 func run(ctx context.Context, c config, stdout io.Writer) error {
 	e, err := emulator.Start(nil)
 	if err != nil {
@@ -81,12 +81,12 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 	return err
 }
 
-// An Article is an entity of the kind that is cut.
+// An Article is an entity of the kind that the command cuts into shards.
 type Article struct {
 	Title string `datastore:",noindex"`
 }
 
-// compare writes the kind, and cuts it in all ways.
+// compare writes the entities, and cuts the kind in all ways.
 func compare(ctx context.Context, client *datastore.Client, c config) (*mapper.SplitsComparison, error) {
 	rng := rand.New(rand.NewPCG(9, 0))
 	var keys []*datastore.Key
@@ -104,7 +104,7 @@ func compare(ctx context.Context, client *datastore.Client, c config) (*mapper.S
 	return mapper.CompareSplits(ctx, client, mapper.Query{Kind: "Article"}, c.shards)
 }
 
-// drawn returns a text with a drawing of the shards of each way.
+// drawn returns a text that draws the sizes of the shards, for each way to cut.
 func drawn(compared *mapper.SplitsComparison, c config) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d entities have a number, %d a name. A shard of %d should have %.1f.\n", c.ids, c.names, c.shards,

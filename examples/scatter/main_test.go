@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestScatter checks that a lexicographic cut gives half of the shards to the few IDs. Samples cut
-// the kind more evenly, the more keys they have.
+// TestScatter checks that a lexicographic cut gives half of the shards to the few entities with
+// IDs. A cut at sampled keys must be more even, the more keys are sampled.
 func TestScatter(t *testing.T) {
 	c, err := parse([]string{"-names", "12000", "-json"}, io.Discard)
 	if err != nil {
@@ -39,7 +39,7 @@ func TestScatter(t *testing.T) {
 	}
 }
 
-// TestPrinted runs the command on kinds of all sizes.
+// TestPrinted checks the output of the command for kinds of several sizes.
 func TestPrinted(t *testing.T) {
 	for _, args := range []string{"-ids 0 -names 0", "-ids 1 -names 0", "-ids 0 -names 1",
 		"-ids 3 -names 5 -shards 100", "-names 300 -shards 1", "-names 700"} {
@@ -60,7 +60,7 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
-// TestFewKeys checks the message for a kind in which too few keys have __scatter__.
+// TestFewKeys checks the message for a kind in which too few entities have __scatter__.
 func TestFewKeys(t *testing.T) {
 	for args, want := range map[string]string{
 		"-ids 0 -names 0":   "\n  no entity has __scatter__, so it is cut nowhere\n",
@@ -83,8 +83,8 @@ func TestFewKeys(t *testing.T) {
 	}
 }
 
-// TestGoogle compares on Google's emulators, where they are installed. One of them does not count,
-// and the other has no __scatter__.
+// TestGoogle runs the command on Google's emulators if they are installed. One of them has no
+// aggregation queries, and the other no __scatter__.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")

@@ -7,8 +7,8 @@
 //	GOOGLE_CLOUD_PROJECT   the project of the database
 //	TASKS_QUEUE            projects/PROJECT/locations/LOCATION/queues/QUEUE
 //	TASKS_SERVICE_ACCOUNT  the account whose tokens the tasks carry
-//	SERVICE_URL            where Cloud Tasks reaches this service
-//	PORT                   where to listen
+//	SERVICE_URL            the URL at which Cloud Tasks reaches this service
+//	PORT                   the port to listen on
 //
 // To run it on your machine beside "scattermap emulator", replace auth.Claimed by auth.Loopback.
 package main
@@ -55,7 +55,7 @@ func main() {
 	taskClient, err := tasks.NewClient(ctx)
 	check(err)
 	queue, err := tasks.NewQueue(taskClient, os.Getenv("TASKS_QUEUE"), url+"/mapper/", &tasks.Options{
-		ServiceAccount:     os.Getenv("TASKS_SERVICE_ACCOUNT"), // whose tokens the tasks carry
+		ServiceAccount:     os.Getenv("TASKS_SERVICE_ACCOUNT"), // the account whose tokens the tasks carry
 		Audience:           url,
 		InsecureSkipVerify: true, // Cloud Run has verified the token
 	})
@@ -68,10 +68,10 @@ func main() {
 	jobs, err := jobsapi.NewHandler(engine, &jobsapi.Options{Allow: auth.Claimed, Logger: log})
 	check(err)
 
-	http.Handle("/mapper/", engine.Handler()) // what Cloud Tasks and Cloud Scheduler call
+	http.Handle("/mapper/", engine.Handler()) // Cloud Tasks and Cloud Scheduler call it
 	http.Handle("/jobs", jobs)
 	http.Handle("/jobs/", jobs)
-	http.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {}) // the process is up
+	http.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {}) // answers as long as the process runs
 	http.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
 		if err := engine.CheckReady(r.Context()); err != nil {
 			http.Error(w, "not ready", http.StatusServiceUnavailable)

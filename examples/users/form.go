@@ -12,19 +12,19 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// An order is the order of users by which the job is cut into parts. Each part is between two
-// values of it.
+// An order is the order of users by which a job is cut into parts. A part is an interval of a
+// property's values or of keys.
 type order struct {
 	name  string
 	query mapper.Query
-	has   func(User) bool // reports whether a user has the property of the order
+	has   func(User) bool // reports whether a user has the property by which users are ordered
 }
 
 var active = mapper.Where("active", "=", true)
 
 var (
-	// byUserID is the order of the random user IDs. The query gives their bounds, so that the whole
-	// range can be cut evenly.
+	// byUserID orders users by their random user IDs. The query has the bounds of these IDs, so
+	// that their range can be cut into equal parts.
 	byUserID = order{"random ids", mapper.Query{
 		Kind: "User", ShardBy: "userid",
 		Filters: []mapper.Filter{active, mapper.Where("userid", ">=", int64(0)), mapper.Where("userid", "<", idSpace)},
@@ -36,20 +36,20 @@ var (
 			mapper.Where("joined", "<", joinedSpace)},
 	}, func(u User) bool { return u.Joined != nil }}
 
-	// byKey is the order of keys. They have random IDs, as Datastore allocates them.
+	// byKey orders users by their keys. The keys have random IDs, as Datastore allocates them.
 	byKey = order{"keys", mapper.Query{
 		Kind: "User", Filters: []mapper.Filter{active}, End: datastore.IDKey("User", keySpace, nil),
 	}, func(User) bool { return true }}
 )
 
-// A form is a way to cut the job, in one of the orders.
+// A form is a way to cut the job into ranges, with one of the orders.
 type form struct {
 	over      order
 	name      string
 	splitting mapper.Splitting
 }
 
-// Ways to cut a job.
+// The ways to cut a job.
 var (
 	chain     = mapper.Splitting{First: 1, FanOut: 1}
 	tenShards = mapper.Splitting{First: 10, FanOut: 1}
@@ -62,7 +62,7 @@ const (
 	adaptiveName = "adaptive"
 )
 
-// forms are all forms that the command compares. The adaptive form is the first one in each order,
+// forms are the forms that the command compares. In each order the adaptive form comes first,
 // because the others are compared with it.
 var forms = []form{
 	{byUserID, adaptiveName, adaptive},
@@ -77,7 +77,7 @@ var forms = []form{
 	{byKey, inTenName, inTen},
 }
 
-// runForm writes the users, runs the job in one form, and reads the users back.
+// runForm writes the users, runs the job in one form, and checks the users.
 func runForm(ctx context.Context, c config, f form) (o outcome, err error) {
 	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Latency: c.latency,
 		Mappers: []mapper.AnyMapper{checkUser}})
@@ -92,7 +92,7 @@ func runForm(ctx context.Context, c config, f form) (o outcome, err error) {
 	on.Slow(true)
 	used, begun := on.Usage(), time.Now()
 	job, err := checkUser.Start(ctx, on.Engine, f.over.query, mapper.NoParams{}, &mapper.StartOptions{
-		AllowEmpty: true, // -users can be 0
+		AllowEmpty: true, // -users may be 0
 		ID:         "check-users", PageSize: c.Page, ExpectedWorkers: c.Workers, Splitting: f.splitting,
 	})
 	if err != nil {

@@ -47,7 +47,7 @@ func main() {
 	})
 }
 
-// parse parses the flags. If they ask for help, it prints that.
+// parse parses the flags. For the flag -help it prints the help.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 100, Workers: 20}}
 	flags := flag.NewFlagSet("users", flag.ContinueOnError)
@@ -57,7 +57,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	flags.DurationVar(&c.latency, "latency", 30*time.Millisecond,
 		"how long each call to the embedded Datastore takes,\na `duration` up to 10s")
 	for _, name := range []string{"page", "datastore"} {
-		flags.Lookup(name).Usage += "\n" // a line for the default, as a terminal has 80 columns
+		flags.Lookup(name).Usage += "\n" // put the default on a line of its own, so that the help fits into 80 columns
 	}
 	if err := command.Parse(flags, args, help); err != nil {
 		return c, err
@@ -79,7 +79,7 @@ func parse(args []string, help io.Writer) (config, error) {
 // embedded is the name of the embedded Datastore, whose calls take the time of the flag -latency.
 const embedded = "embedded"
 
-// where returns a text that says where the users are stored.
+// where returns a text about the Datastore that stores the users.
 func (c config) where() string {
 	switch c.Datastore {
 	case embedded:
@@ -90,7 +90,8 @@ func (c config) where() string {
 	return "Google's Firestore emulator"
 }
 
-// run runs the job in all forms, checks the results, reads the users by offsets, and reports.
+// run runs the job in all forms, checks the results, reads the users by offsets, and prints the
+// comparison.
 func run(ctx context.Context, c config, stdout io.Writer) error {
 	show := stdout
 	if c.JSON {

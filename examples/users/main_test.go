@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// users runs the command, and returns its decoded result.
+// users runs the command, and returns its result.
 func users(t *testing.T, args ...string) (r result, err error) {
 	t.Helper()
 	c, err := parse(append(args, "-json"), io.Discard)
@@ -34,7 +34,7 @@ func users(t *testing.T, args ...string) (r result, err error) {
 	return r, json.Unmarshal(out.Bytes(), &r)
 }
 
-// agree checks that all forms did the same with the users of their order.
+// agree checks that all forms in the same order have checked the same users.
 func agree(t *testing.T, r result) {
 	t.Helper()
 	if len(r.Outcomes) != len(forms) {
@@ -56,7 +56,7 @@ func agree(t *testing.T, r result) {
 	}
 }
 
-// TestWhichForms checks which forms run.
+// TestWhichForms checks which forms run, depending on the flags and the Datastore.
 func TestWhichForms(t *testing.T) {
 	want := []form{
 		{byUserID, "adaptive", mapper.Splitting{}},
@@ -97,7 +97,8 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// wantShapes checks the trees for 2000 users, in pages of 100. Some 1330 of them are active.
+// wantShapes checks the trees of tasks for 2,000 users in pages of 100. Some 1,330 of the users are
+// active.
 func wantShapes(t *testing.T, r result) {
 	t.Helper()
 	for _, o := range r.Outcomes {
@@ -108,7 +109,7 @@ func wantShapes(t *testing.T, r result) {
 		case o.Form == "ten shards":
 			depth, tasks = 1, 10
 		case o.Form == inTenName && o.Over != byJoined.name:
-			depth = 2 // 100, ten shards of some 123, and ten in each of these
+			depth = 2 // a page of 100, ten shards of some 123, and ten shards in each of these
 		}
 		if depth >= 0 && o.Depth != depth || tasks >= 0 && o.Tasks != tasks || o.Without > 0 != (o.Over != byKey.name) {
 			t.Errorf("%s over %s: depth %d, %d tasks, %d without the property; want %d, %d", o.Form, o.Over, o.Depth,
@@ -118,8 +119,8 @@ func wantShapes(t *testing.T, r result) {
 	wantTree(t, r)
 }
 
-// wantTree checks the depths of a tree of ten shards of ten shards. Each depth starts after the one
-// before.
+// wantTree checks the depths of a tree in which each task has ten children. Each depth must start
+// after the depth above it.
 func wantTree(t *testing.T, r result) {
 	t.Helper()
 	if len(r.Tree) != 3 || r.Tree[0].Ranges != 1 || r.Tree[0].Users != 100 ||
@@ -133,8 +134,8 @@ func wantTree(t *testing.T, r result) {
 	}
 }
 
-// TestTimes compares the times of the forms, in virtual time, on 20 workers, with 1 ms for each
-// user.
+// TestTimes compares how long the job takes in each form, in virtual time, with 20 workers and 1 ms
+// for each user.
 func TestTimes(t *testing.T) {
 	took := make(map[string]time.Duration)
 	for _, f := range forms {
@@ -154,8 +155,8 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// TestLogarithm compares ten times as many users, with a worker for each task. The chain takes ten
-// times as long. The tree of "page, then ten" takes the time of one more page.
+// TestLogarithm runs forms over n and 10n users, with a worker for each task. The chain must take
+// ten times as long for 10n users. "page, then ten" must take only one page's time longer.
 func TestLogarithm(t *testing.T) {
 	page := 20 * time.Millisecond
 	for n, levels := range map[int]int{300: 3, 3000: 4} {
@@ -171,8 +172,8 @@ func TestLogarithm(t *testing.T) {
 	}
 }
 
-// inVirtualTime runs a form over n users in pages of 20, with 1 ms for each user and no time for
-// calls.
+// inVirtualTime runs the job in one form over n users in pages of 20. A user takes 1 ms, and calls
+// take no time.
 func inVirtualTime(t *testing.T, f form, n, workers int) (s *mapper.Status, took time.Duration) {
 	t.Helper()
 	slow := mapper.Update("check-user-slowly",
@@ -202,8 +203,8 @@ func inVirtualTime(t *testing.T, f form, n, workers int) (s *mapper.Status, took
 	return s, took
 }
 
-// TestOffsets checks that offsets read the entities that they skip: twice as many users cost four
-// times as much.
+// TestOffsets checks that reading by offsets also reads the skipped entities. So twice as many
+// users must cost four times as much.
 func TestOffsets(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 101, 1000, 2000} {
 		c, err := parse([]string{"-users", fmt.Sprint(n), "-latency", "0"}, io.Discard)
@@ -222,7 +223,7 @@ func TestOffsets(t *testing.T) {
 	}
 }
 
-// TestPrinted checks the output of a run.
+// TestPrinted checks the output of the command.
 func TestPrinted(t *testing.T) {
 	c, err := parse([]string{"-users", "500", "-latency", "0"}, io.Discard)
 	if err != nil {
@@ -254,7 +255,8 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
-// TestTree draws a tree of two depths. Work on the second one starts after half of the time.
+// TestTree checks the drawing of a tree with two depths. The tasks of the second depth start after
+// half of the time.
 func TestTree(t *testing.T) {
 	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := func(seconds int) time.Time { return begun.Add(time.Duration(seconds) * time.Second) }
@@ -289,7 +291,7 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestSays checks that the output fits the Datastore and the number of users.
+// TestSays checks that the output describes the Datastore and the number of users correctly.
 func TestSays(t *testing.T) {
 	for args, want := range map[string]struct{ has, not string }{
 		"-users 300":                     {"the embedded Datastore, 30ms a call", "emulator"},
@@ -312,7 +314,8 @@ func TestSays(t *testing.T) {
 	}
 }
 
-// TestGoogle cuts by arithmetic and adaptively on Google's emulators, where they are installed.
+// TestGoogle runs forms that cut by arithmetic, and the adaptive one, on Google's emulators if they
+// are installed.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")

@@ -16,27 +16,28 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// mostByOffset is the largest number of users that are read by offsets: twice as many cost four
-// times as much.
+// mostByOffset is the maximum number of users that the command reads by offsets, because twice as
+// many users cost four times as much.
 const mostByOffset = 20_000
 
-// offsets has the cost of reading users by offsets. Datastore reads and bills the users that an
+// offsets is the cost of reading users by offsets. Datastore reads and bills all users that an
 // offset skips.
 type offsets struct {
 	Users   int     `json:"users"`
 	Pages   int     `json:"pages"`
 	Reads   int64   `json:"reads"`
 	Seconds float64 `json:"seconds"`
-	// reads of the same pages if they are read one after the other, by cursors
+	// CursorReads is the number of reads for the same pages if each page starts at the cursor of
+	// the page before.
 	CursorReads    int64   `json:"cursor_reads"`
 	CursorSeconds  float64 `json:"cursor_seconds"`
-	MillionReads   int64   `json:"million_reads"` // number of reads of a million users by offsets
+	MillionReads   int64   `json:"million_reads"` // estimated number of reads for a million users by offsets
 	MillionDollars float64 `json:"million_dollars"`
-	CursorDollars  float64 `json:"cursor_dollars"` // the cost of a million users by cursors, in dollars
+	CursorDollars  float64 `json:"cursor_dollars"` // estimated cost of reading a million users by cursors, in dollars
 }
 
-// readByOffsets reads all users twice: by offsets, all pages at once, and then page after page by
-// cursors.
+// readByOffsets reads all users twice: by offsets, with all pages concurrently, and by cursors,
+// page after page.
 func readByOffsets(ctx context.Context, c config) (o offsets, err error) {
 	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Latency: c.latency,
 		Mappers: []mapper.AnyMapper{checkUser}})
@@ -103,8 +104,8 @@ Datastore reads and bills what an offset skips. %s
 		o.CursorReads, o.CursorSeconds, 1_000_000, o.CursorDollars, counted)
 }
 
-// offsetReads returns the number of reads for n entities by offsets: each page reads its own
-// entities and all before them.
+// offsetReads returns the number of reads for n entities by offsets. A page reads its own entities
+// and all entities before it.
 func offsetReads(n, page int) (reads int64) {
 	for first := 0; first < n; first += page {
 		reads += int64(min(first+page, n))

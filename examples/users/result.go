@@ -8,41 +8,44 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// An outcome has the results of the job in one form.
+// An outcome is the result of the job in one form.
 type outcome struct {
 	Over    string  `json:"over"`
 	Form    string  `json:"form"`
 	Seconds float64 `json:"seconds"`
 	Ratio   float64 `json:"ratio"`   // the job's time as a multiple of the adaptive form's time in the same order
 	Active  int64   `json:"active"`  // number of users in the job's query
-	Checked int64   `json:"checked"` // number of users that the job has counted
+	Checked int64   `json:"checked"` // number of users that the job has checked
 	Invalid int64   `json:"invalid"` // number of checked users with invalid data
-	Without int64   `json:"without"` // number of active users without the property, which the job does not see
-	Depth   int     `json:"depth"`   // the depth of the tree of tasks: how often a task made the next one
-	Tasks   int64   `json:"tasks"`
-	Pages   int64   `json:"pages"`
-	Reads   int64   `json:"reads"`  // number of billed reads
-	Writes  int64   `json:"writes"` // number of billed writes
+	// number of active users without the order's property; the job's query does not find them
+	Without int64 `json:"without"`
+	// the depth of the tree of tasks: the length of its longest chain of tasks, each created by the
+	// one before
+	Depth  int   `json:"depth"`
+	Tasks  int64 `json:"tasks"`
+	Pages  int64 `json:"pages"`
+	Reads  int64 `json:"reads"`  // number of billed reads
+	Writes int64 `json:"writes"` // number of billed writes
 
 	levels  []level
-	sampled bool // whether levels are estimates
+	sampled bool // whether the levels are estimated from a sample
 }
 
 type result struct {
 	Users    int       `json:"users"`
 	Outcomes []outcome `json:"forms"`
 	Tree     []level   `json:"tree"`    // the tree of tasks of "page, then ten" over random IDs
-	Sampled  bool      `json:"sampled"` // whether the tree is estimated from some of its tasks
+	Sampled  bool      `json:"sampled"` // whether the tree is estimated from a sample of its tasks
 	Offsets  offsets   `json:"offsets"`
 }
 
-// A level has numbers of the tasks with the same depth in the tree of tasks.
+// A level has the numbers of the tasks at one depth of the tree of tasks.
 type level struct {
 	Depth  int64   `json:"depth"`
 	Ranges float64 `json:"ranges"`
 	Users  float64 `json:"users"`
-	From   float64 `json:"from"`  // seconds from the job's start until its first task was made
-	Until  float64 `json:"until"` // seconds from the job's start until its last page was committed
+	From   float64 `json:"from"`  // when its first task was created, in seconds from the job's start
+	Until  float64 `json:"until"` // when its last page was committed, in seconds from the job's start
 }
 
 // levelsOf returns the levels of the tree of a job's tasks.
@@ -64,8 +67,8 @@ func levelsOf(p *picture.Picture) (all []level) {
 	return all
 }
 
-// add adds an outcome to the result. It compares the outcome with the adaptive form's outcome in
-// the same order.
+// add adds the outcome of a form to the result. It calculates the ratio to the adaptive form in the
+// same order.
 func (r *result) add(o outcome) {
 	r.Outcomes = append(r.Outcomes, o)
 	last := &r.Outcomes[len(r.Outcomes)-1]
@@ -94,10 +97,11 @@ func (r *result) row(i int) string {
 		o.Depth, o.Tasks, o.Pages, o.Reads, o.Writes)
 }
 
-// barWide is the number of columns for the time of the whole job.
+// barWide is the width, in characters, of a bar for the time of the whole job.
 const barWide = 40
 
-// tree returns a drawing, from left to right, of the times in which tasks of each depth worked.
+// tree returns a drawing of the tree of tasks. For each depth, a bar shows from left to right when
+// its tasks worked.
 func (r *result) tree() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nThe tree of %q over random ids, in seconds from the job's start:\n\n", inTenName)

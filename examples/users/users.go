@@ -15,11 +15,12 @@ import (
 
 // A User is an entity of the kind User.
 type User struct {
-	ID      *int64 `datastore:"userid,omitempty"` // a random number in [0, idSpace)
-	Joined  *int64 `datastore:"joined,omitempty"` // seconds after the first day, in [0, joinedSpace)
+	ID *int64 `datastore:"userid,omitempty"` // a random number in [0, idSpace)
+	// when the user joined, in seconds from the start, in [0, joinedSpace)
+	Joined  *int64 `datastore:"joined,omitempty"`
 	Active  bool   `datastore:"active"`
 	Email   string `datastore:"email,noindex"`
-	Checked int64  `datastore:"checked,noindex"` // how often the user was checked
+	Checked int64  `datastore:"checked,noindex"` // how many times the user was checked
 }
 
 const (
@@ -28,9 +29,9 @@ const (
 	keySpace    int64 = 1 << 53             // IDs that Datastore allocates are below this number
 )
 
-// checkUser is a mapper that checks a user, and turns the flag off by which the query filters. So
-// the query no longer finds the user while the job still runs. That is right, because the user has
-// been visited.
+// checkUser is a mapper that checks a user, and sets the user's flag Active to false. The job's
+// query filters by this flag, so it no longer finds the user, although the job still runs. This
+// does no harm, because the user has been processed.
 var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.Entity[User], _ mapper.NoParams) error {
 	if !strings.Contains(u.Value.Email, "@") {
 		u.Count("invalid", 1)
@@ -40,17 +41,17 @@ var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.En
 	return nil
 })
 
-// A tally has sums over the users in an order.
+// A tally has sums over the users, for one order.
 type tally struct {
 	active, invalid int64
-	without         int64 // number of active users without the property of the order
+	without         int64 // number of active users without the order's property
 }
 
-// putBatch is how many users are written in one call.
+// putBatch is the number of users that are written in one call.
 const putBatch = 500
 
-// growth is the exponent that says how unevenly users join: half of them in the first 8% of the
-// time.
+// growth is the exponent of the distribution of the times at which users join. With 5, half of them
+// join in the first 8% of the time.
 const growth = 5
 
 // writeUsers writes the same users each time. It returns the sums over the users in an order. One
@@ -78,7 +79,7 @@ func writeUsers(ctx context.Context, client *datastore.Client, n int, of order) 
 	return sum, err
 }
 
-// add adds a user who was not checked yet to the sums.
+// add adds a user, who was not checked yet, to the sums.
 func (t *tally) add(u User, of order) {
 	switch {
 	case !u.Active:
@@ -92,9 +93,9 @@ func (t *tally) add(u User, of order) {
 	}
 }
 
-// checkUsers reads the users back, and returns an error unless they fit the job's counters and
-// their state before. The job must have checked once each active user that has the order's
-// property, and no other user.
+// checkUsers reads the users after the job. It returns an error if they do not fit the job's
+// counters and the sums from before the job. The job must have checked once each active user that
+// has the order's property, and no other user.
 func checkUsers(ctx context.Context, client *datastore.Client, s *mapper.Status, want tally, of order) error {
 	var users []User
 	if _, err := client.GetAll(ctx, datastore.NewQuery("User"), &users); err != nil {

@@ -81,7 +81,7 @@ func Load[R any](ctx context.Context, client *bigquery.Client, m *export.Manifes
 		if known := new(googleapi.Error); errors.As(err, &known) && known.Code == http.StatusConflict {
 			job, err = find(ctx, client, o.Table, loader.JobID)
 			if err == nil && job.LastStatus().Done() && job.LastStatus().Err() != nil && attempt < mostAttempts {
-				continue // it failed, and loaded nothing
+				continue // this attempt has failed, so it has loaded nothing
 			}
 		}
 		if err != nil {
@@ -91,7 +91,8 @@ func Load[R any](ctx context.Context, client *bigquery.Client, m *export.Manifes
 	}
 }
 
-// mostAttempts is how often Load starts a load job that fails.
+// mostAttempts is the maximum number of load jobs for the same files. Load starts another one only
+// if all earlier ones have failed.
 const mostAttempts = 1000
 
 // find returns the load job with an ID. BigQuery needs a job's location, which is the location of
@@ -187,7 +188,8 @@ func schemaOf(t reflect.Type, tag string, above ...reflect.Type) (bigquery.Schem
 			return nil, fmt.Errorf("field %s of %v: %w", f.Name, t, err)
 		}
 		if f.Anonymous && name == "" && field.Type == bigquery.RecordFieldType {
-			schema = append(schema, field.Schema...) // both formats have its fields in the outer struct
+			// in both formats, fields of an embedded struct are fields of the outer one
+			schema = append(schema, field.Schema...)
 			continue
 		}
 		field.Name = cmp.Or(name, f.Name)
@@ -227,7 +229,7 @@ func fieldOf(t reflect.Type, tag string, above []reflect.Type) (*bigquery.FieldS
 	case t.Kind() == reflect.Pointer:
 		return fieldOf(t.Elem(), tag, above)
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
-		return &bigquery.FieldSchema{Type: bigquery.BytesFieldType}, nil // in base64
+		return &bigquery.FieldSchema{Type: bigquery.BytesFieldType}, nil // JSON and CSV have bytes as base64
 	}
 	if plain := plainTypes[t.Kind()]; plain != "" {
 		return &bigquery.FieldSchema{Type: plain}, nil

@@ -35,12 +35,12 @@ type place struct {
 	Open bool    `json:"open"`
 }
 
-// A bigQuery is a server that keeps jobs as BigQuery does: an ID is used once.
+// A bigQuery is a fake of BigQuery's server. Like BigQuery, it accepts the ID of a job only once.
 type bigQuery struct {
 	mu       sync.Mutex
 	jobs     map[string]map[string]any
 	inserted int
-	failing  int // how many of the next jobs fail
+	failing  int // number of the next jobs that fail
 }
 
 func (b *bigQuery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +53,7 @@ func (b *bigQuery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if at := r.URL.Query().Get("location"); at != "europe-west1" {
-			w.WriteHeader(http.StatusNotFound) // as BigQuery answers outside the US and the EU
+			w.WriteHeader(http.StatusNotFound) // like BigQuery, for jobs outside of the US and the EU
 			return
 		}
 		job := b.jobs[r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]]
@@ -111,7 +111,7 @@ func manifest(format export.Format, c export.Compression) *export.Manifest {
 		Files: []export.ManifestFile{{Name: "run-0123/00001-of-00002.x"}, {Name: "run-0123/00002-of-00002.x"}}}
 }
 
-// TestLoad sends load jobs with the real client to a server that checks the requests.
+// TestLoad sends load jobs with Google's client to a fake server, which checks the requests.
 func TestLoad(t *testing.T) {
 	const both = `{"name":"id","type":"INTEGER"},{"name":"name","type":"STRING"},{"name":"at","type":"TIMESTAMP"}`
 	const jsonSchema = `{"fields":[` + both + `,{"mode":"REPEATED","name":"tags","type":"STRING"},
@@ -166,7 +166,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestOldManifest loads an export of an older build, whose files are directly in the export's
+// TestOldManifest loads an export of an older build, which has its files directly in the export's
 // folder.
 func TestOldManifest(t *testing.T) {
 	text, err := os.ReadFile("../testdata/old/2026-11/bucket.json")
@@ -205,7 +205,8 @@ func TestOldManifest(t *testing.T) {
 	}
 }
 
-// TestAnotherLoad checks that other options, and another run, make another job.
+// TestAnotherLoad checks that Load starts another job if the options or the run of the manifest
+// differ.
 func TestAnotherLoad(t *testing.T) {
 	server, client := newClient(t)
 	o := bqload.Options{Bucket: "gs://my-exports", Folder: "teams", Table: client.Dataset("company").Table("teams")}
@@ -226,7 +227,7 @@ func TestAnotherLoad(t *testing.T) {
 	}
 }
 
-// TestRefused refuses exports that BigQuery can't load.
+// TestRefused checks that Load returns an error for exports that BigQuery can't load.
 func TestRefused(t *testing.T) {
 	_, client := newClient(t)
 	good := bqload.Options{Bucket: "gs://my-exports", Folder: "teams", Table: client.Dataset("company").Table("teams")}
@@ -253,8 +254,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestFailedLoad repeats a failed load, which has loaded nothing. Only one job is started, even if
-// Load is called several times.
+// TestFailedLoad calls Load again after a load job has failed. Even if Load is called several
+// times, it must start only one new job.
 func TestFailedLoad(t *testing.T) {
 	server, client := newClient(t)
 	server.failing = 2
@@ -277,8 +278,8 @@ func TestFailedLoad(t *testing.T) {
 	}
 }
 
-// TestSchema derives schemas from types that BigQuery reads in one way only. Other types are
-// refused with their names.
+// TestSchema derives BigQuery schemas from Go types. Types whose JSON or CSV BigQuery could read in
+// several ways must be refused by name.
 func TestSchema(t *testing.T) {
 	type blob []byte
 	type circle struct{ Next *circle }

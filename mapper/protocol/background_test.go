@@ -14,14 +14,15 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestBackground runs a job of 20 workers on a database whose lookups become slow while more than
-// five pages are under way at once. A background job has about that many. It can be paused and
-// resumed, and its process drains at once, while pages wait.
+// TestBackground runs jobs on a database whose lookups become slow while more than five pages are
+// processed at the same time. A background job must notice this: of its 20 workers it must keep
+// about five busy. It must be possible to pause and resume the job, and to drain its process at
+// once, while pages wait.
 func TestBackground(t *testing.T) {
 	t.Parallel()
 	for _, background := range []bool{false, true} {
 		if testing.Short() && !background {
-			continue // what it is compared with
+			continue // only the comparison with a job that does not give way
 		}
 		synctest.Test(t, func(t *testing.T) {
 			var inside atomic.Int64
@@ -39,7 +40,7 @@ func TestBackground(t *testing.T) {
 			}
 			w := newWorld(t, setting{queue: few(20), emulator: emulator.Options{Interceptor: busy}}, m)
 			w.putAccounts(names(40_000))
-			mean := func(d time.Duration) float64 { // pages at once
+			mean := func(d time.Duration) float64 { // the mean number of calls of the function at the same time
 				sum, n := int64(0), int64(0)
 				for end := time.Now().Add(d); time.Now().Before(end); n++ {
 					time.Sleep(73 * time.Millisecond)
@@ -48,7 +49,7 @@ func TestBackground(t *testing.T) {
 				}
 				return float64(sum) / float64(n)
 			}
-			pause(t) // no page starts
+			pause(t) // in this pause, background jobs start no page
 			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 				&mapper.StartOptions{PageSize: 10, Background: background})
 			if err != nil {
@@ -84,7 +85,7 @@ func TestBackground(t *testing.T) {
 	}
 }
 
-// pause waits until background jobs pause: at the start of a minute.
+// pause waits until the start of a minute. Background jobs then pause for four seconds.
 func pause(t *testing.T) {
 	t.Helper()
 	time.Sleep(time.Until(time.Now().Add(time.Minute - 1).Truncate(time.Minute)))

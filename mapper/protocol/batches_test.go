@@ -18,13 +18,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// A thingBatch is a batch of things, and a batchFunc the function over it.
+// A thingBatch is a batch of entities of the type thing. A batchFunc is a mapper's function over
+// such a batch.
 type (
 	thingBatch = []*mapper.Entity[thing]
 	batchFunc  = func(context.Context, thingBatch, mapper.NoParams) error
 )
 
-// inBatches returns a mapper of batches.
+// inBatches returns a mapper whose function gets up to size entities in a call.
 func inBatches(update bool, size int, fn batchFunc) *mapper.Mapper[mapper.NoParams] {
 	if update {
 		return mapper.UpdateBatches("batches", size, fn)
@@ -32,8 +33,9 @@ func inBatches(update bool, size int, fn batchFunc) *mapper.Mapper[mapper.NoPara
 	return mapper.VisitBatches("batches", size, fn)
 }
 
-// troubled returns a function for the things of TestBatchResults. It adds to the total, and fails
-// on some things, or on their batch. On one of them it fails three times.
+// troubled returns the function that TestBatchResults calls for each entity of a batch. It adds
+// points to the entity total. It fails on some entities, and on one of them only three times. On
+// some it panics, hangs, or lets the whole batch fail.
 func troubled(total *datastore.Key, tries *atomic.Int64) func(context.Context, *mapper.Entity[thing]) error {
 	return func(ctx context.Context, e *mapper.Entity[thing]) error {
 		e.Count("calls", 1)
@@ -60,9 +62,9 @@ func troubled(total *datastore.Key, tries *atomic.Int64) func(context.Context, *
 	}
 }
 
-// TestBatchResults has a function over batches read, count and put. It fails on single entities,
-// and some entities fail, panic or hang their batch. Each entity has its effects once, and only the
-// entities at fault fail.
+// TestBatchResults runs functions over batches that read, count and put entities. Some single
+// entities fail, and some let their whole batch fail, panic or hang. Each entity must have its
+// effects once, and only the entities at fault may fail.
 func TestBatchResults(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -116,8 +118,8 @@ func TestBatchResults(t *testing.T) {
 	}
 }
 
-// TestBatchConflicts has another client change three entities of a batch while the function runs.
-// The function runs again on these three, in one batch, and no write is lost.
+// TestBatchConflicts lets another client change three entities of a batch while the function runs.
+// The function must run again on these three, in one batch, and no write may be lost.
 func TestBatchConflicts(t *testing.T) {
 	t.Parallel()
 	var w *mappertest.Env
@@ -161,8 +163,8 @@ func TestBatchConflicts(t *testing.T) {
 	})
 }
 
-// TestBatchSpeed has a service take a second for a request, whatever it holds. Requests are full,
-// so the job takes hardly longer than 100 of them on 10 workers.
+// TestBatchSpeed calls a service that takes a second for a request of any size. The job must send
+// full requests, so it takes hardly longer than 100 requests by 10 workers.
 func TestBatchSpeed(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -194,8 +196,8 @@ func TestBatchSpeed(t *testing.T) {
 	}
 }
 
-// TestBatchesAtFault has a function fail on every batch, for a minute or always. After a minute the
-// job goes on. A function that always fails fails its job.
+// TestBatchesAtFault runs functions that fail on every batch: one for a minute, and one always. The
+// first job must continue after the minute. The second job must fail.
 func TestBatchesAtFault(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -238,7 +240,8 @@ func TestBatchesAtFault(t *testing.T) {
 	}
 }
 
-// TestBusyBatchService has a service take ten requests a second. The job finds that out.
+// TestBusyBatchService calls a service that accepts ten requests a second. The job must adapt its
+// rate to that.
 func TestBusyBatchService(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -268,8 +271,7 @@ func TestBusyBatchService(t *testing.T) {
 	}
 }
 
-// TestBatchPreview rehearses a mapper of batches, runs it on a share of the keys, and takes it
-// back.
+// TestBatchPreview rehearses a job over batches, runs it on a share of the keys, and undoes it.
 func TestBatchPreview(t *testing.T) {
 	t.Parallel()
 	m := inBatches(true, 20, func(_ context.Context, batch thingBatch, _ mapper.NoParams) error {

@@ -21,7 +21,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// finish runs a job over a query to its end, and checks its records.
+// finish runs a job over a query to its end, checks its records, and returns its status.
 func finish(w *world, m *mapper.Mapper[mapper.NoParams], q mapper.Query, o *mapper.StartOptions) *mapper.Status {
 	w.Helper()
 	job, err := m.Start(w.Context(), w.engine, q, mapper.NoParams{}, o)
@@ -41,7 +41,7 @@ func finish(w *world, m *mapper.Mapper[mapper.NoParams], q mapper.Query, o *mapp
 	return s
 }
 
-// putMany puts entities of one type.
+// putMany puts entities of one Go type, in calls of an allowed size.
 func putMany[T any](w *world, keys []*datastore.Key, entities []T) {
 	w.Helper()
 	for i := 0; i < len(keys); i += 400 {
@@ -52,8 +52,8 @@ func putMany[T any](w *world, keys []*datastore.Key, entities []T) {
 	}
 }
 
-// TestSlowSpaces checks a job whose pages end early because its function is slow. The rest of a
-// range then starts inside a small space: a kind of a namespace.
+// TestSlowSpaces runs a slow function over several kinds and namespaces, so that pages end early.
+// The rest of a range must be able to start anywhere inside a small kind of a namespace.
 func TestSlowSpaces(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -88,8 +88,8 @@ func TestSlowSpaces(t *testing.T) {
 	}
 }
 
-// TestHalves checks that a range of values is cut by arithmetic if the database does not count,
-// even if one value is far from all others.
+// TestHalves checks that the range of a property's values is cut in the middle if the database
+// can't count, even if one value is far from all others.
 func TestHalves(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -116,8 +116,9 @@ func TestHalves(t *testing.T) {
 	}
 }
 
-// TestFewValues cuts a range into ten although it has three values, each shared by many entities.
-// No entity is lost where a page ends inside a value.
+// TestFewValues cuts a range into ten parts although the property has only three values, each
+// shared by many entities. If a page ends between entities with the same value, no entity may be
+// lost.
 func TestFewValues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -134,8 +135,9 @@ func TestFewValues(t *testing.T) {
 	})
 }
 
-// TestPageThenTen does a page, cuts the rest into ten equal parts of the values, and repeats that
-// in each part. If values are random, the tree's depth grows with the logarithm of the entities.
+// TestPageThenTen uses a splitting that processes one page, cuts the rest into ten equal intervals
+// of values, and repeats that in each. If values are random, the depth of the tree of ranges must
+// grow with the logarithm of the number of entities.
 func TestPageThenTen(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -174,8 +176,8 @@ func TestPageThenTen(t *testing.T) {
 	}
 }
 
-// TestTimesAndIntegers shards by a property that is a time in some entities, and in others an
-// integer that is no time.
+// TestTimesAndIntegers shards a job by a property that is a time in some entities, and in others an
+// integer outside the range of times.
 func TestTimesAndIntegers(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -208,7 +210,7 @@ func TestTimesAndIntegers(t *testing.T) {
 	}
 }
 
-// TestLastBounds checks bounds at the last values of each type.
+// TestLastBounds runs jobs with filters at the smallest and largest values of each type.
 func TestLastBounds(t *testing.T) {
 	t.Parallel()
 	last := time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC)
@@ -232,8 +234,8 @@ func TestLastBounds(t *testing.T) {
 	})
 }
 
-// TestRetryMoved mends a failed entity in a way that moves it in the order of the job, and retries
-// it.
+// TestRetryMoved changes a failed entity so that it has another place in the order of the job. A
+// retry must still process it.
 func TestRetryMoved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -265,7 +267,8 @@ func TestRetryMoved(t *testing.T) {
 	})
 }
 
-// TestNeighbourKinds runs jobs over kinds whose names follow each other. Some are empty.
+// TestNeighbourKinds runs jobs over kinds whose names are adjacent in the order. Some of the kinds
+// are empty.
 func TestNeighbourKinds(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -296,14 +299,15 @@ func TestNeighbourKinds(t *testing.T) {
 	}
 }
 
-// A nested struct has properties inside a struct, and a list.
+// A nested is an entity with a struct that has properties, and with a list.
 type nested struct {
 	Addr    struct{ Zip int64 }
 	Tags    []string
 	Checked int64 `datastore:",noindex"`
 }
 
-// TestNested filters by lists, and shards by a property of a nested entity.
+// TestNested runs jobs with filters on lists, and jobs that are sharded by a property of an
+// embedded entity.
 func TestNested(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -347,7 +351,8 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestIndexOfOneKind starts a job over two kinds. Only one has the index that the query needs.
+// TestIndexOfOneKind starts a job over two kinds. Only one of them has the index that the query
+// needs.
 func TestIndexOfOneKind(t *testing.T) {
 	t.Parallel()
 	const index = "indexes:\n- kind: B\n  properties:\n  - name: active\n  - name: userid\n"
@@ -370,8 +375,9 @@ type parcel struct {
 	N    int64
 }
 
-// TestShardedInPlace changes the property that a job is sharded by inside the loaded value. The
-// copy that the job compares with must not change.
+// TestShardedInPlace runs functions that change, inside the loaded value, the property by which the
+// job is sharded. The engine must notice the change: its own copy of the value must not be
+// affected.
 func TestShardedInPlace(t *testing.T) {
 	t.Parallel()
 	for property, change := range map[string]func(*parcel){
@@ -419,9 +425,9 @@ func TestShardedInPlace(t *testing.T) {
 	}
 }
 
-// TestShardedByPath changes properties of an entity in a job that is sharded by a path. A dot of
-// the path leads into a nested entity, or is part of a name. Only the property that the path finds
-// may not change.
+// TestShardedByPath shards jobs by a path with a dot. The dot may lead into an embedded entity, or
+// be part of a property's name. Functions must be allowed to change all properties except the one
+// that the path finds.
 func TestShardedByPath(t *testing.T) {
 	t.Parallel()
 	type list = datastore.PropertyList
@@ -437,7 +443,7 @@ func TestShardedByPath(t *testing.T) {
 	}
 	for _, c := range []struct {
 		by      string
-		stored  func(i int64) list // the function increases the first
+		stored  func(i int64) list // the properties of entity i; the function increases the first one
 		refused bool
 	}{
 		{"a", func(i int64) list { return list{{Name: "a", Value: i}} }, true},

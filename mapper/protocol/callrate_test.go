@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A called service notes when it is called.
+// A calledService records the times of its calls.
 type calledService struct {
 	mu    sync.Mutex
 	times []time.Time
@@ -29,8 +29,9 @@ func (c *calledService) call() {
 	c.times = append(c.times, time.Now())
 }
 
-// check checks that calls keep to a rate from the first second to the last, and that the job takes
-// as long as its calls need. Spare seconds are for the job's start and end.
+// check checks that calls keep to a rate (calls a second) from the first second to the last, and
+// that the job takes as long as its calls need. The start and the end of the job may take spare
+// more seconds.
 func (c *calledService) check(t *testing.T, s *mapper.Status, rate, spare float64) {
 	t.Helper()
 	c.mu.Lock()
@@ -59,8 +60,8 @@ func (c *calledService) check(t *testing.T, s *mapper.Status, rate, spare float6
 	}
 }
 
-// TestCallRateHolds checks that the calls that functions announce keep to the job's rate, whatever
-// share of the entities calls, and however many processes, workers and functions run at once.
+// TestCallRateHolds checks that announced calls keep to the job's rate. It varies how many entities
+// need a call, and how many processes, workers and functions run concurrently.
 func TestCallRateHolds(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -69,10 +70,10 @@ func TestCallRateHolds(t *testing.T) {
 		queue       int32
 		expected    int
 		update      bool
-		oneIn, each int // one in oneIn entities makes each calls
+		oneIn, each int // every oneIn-th entity needs each calls
 		concurrency int
 		rate        float64
-		takes       time.Duration // the service, for a call
+		takes       time.Duration // how long the service takes for a call
 		entities    int
 		spare       float64
 	}{
@@ -139,8 +140,8 @@ func TestCallRateHolds(t *testing.T) {
 	}
 }
 
-// TestCallRateStops pauses, aborts and drains a job whose functions wait for calls, and sets its
-// rate. Each ends the waits within two seconds, and no attempt counts.
+// TestCallRateStops pauses, aborts and drains a job whose functions wait for calls, and changes its
+// rate. Each must end the waits within two seconds, and no attempt may be counted as failed.
 func TestCallRateStops(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -174,7 +175,7 @@ func TestCallRateStops(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(30 * time.Second)
-				if n := inside.Load(); n < 10 { // some of the 20 workers' pages are being committed
+				if n := inside.Load(); n < 10 { // 20 workers, but some of their pages are being committed
 					t.Errorf("%d functions wait, want at least 10", n)
 				}
 				return job
@@ -192,7 +193,7 @@ func TestCallRateStops(t *testing.T) {
 			quiet("an abort", job.Abort(ctx))
 			w.putAccounts(names(400))
 			job = start()
-			for range 3 { // the other process takes over
+			for range 3 { // the other process takes the tasks
 				begun := time.Now()
 				if err := f.drain(f.pick(), time.Minute); err != nil || time.Since(begun) > 2*time.Second {
 					t.Errorf("a drain takes %v: %v", time.Since(begun), err)
@@ -225,7 +226,7 @@ func TestCallRateStops(t *testing.T) {
 	}
 }
 
-// TestCallRateOfBatches has functions over batches and pages announce calls.
+// TestCallRateOfBatches announces calls in functions over batches, and in functions over pages.
 func TestCallRateOfBatches(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -273,8 +274,8 @@ func TestCallRateOfBatches(t *testing.T) {
 	}
 }
 
-// TestCallsTooManyForOneRun has functions over batches and pages need more calls than the rate
-// gives in a delivery. They get fewer entities.
+// TestCallsTooManyForOneRun uses functions over batches and pages that need more calls than the
+// rate allows in a delivery. The engine must give them fewer entities.
 func TestCallsTooManyForOneRun(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -285,7 +286,7 @@ func TestCallsTooManyForOneRun(t *testing.T) {
 			for _, a := range batch {
 				a.Value.Balance++
 				if err := a.AwaitCalls(ctx, each); err != nil {
-					return nil // ignores it
+					return nil // the function ignores the error
 				}
 				made.Add(each)
 			}
@@ -325,7 +326,7 @@ func TestCallsTooManyForOneRun(t *testing.T) {
 				}
 				ideal, took := n*each/rate*time.Second, s.Ended.Sub(s.Created)
 				t.Logf("%v, ideal %v, %d calls of %d, %d pages", took, ideal, made.Load(), n*each, s.Pages)
-				if took > 2*ideal { // until they know how many are too many
+				if took > 2*ideal { // the job first has to learn how many calls fit
 					t.Errorf("it took %v, want %v", took, ideal)
 				}
 			})
@@ -333,8 +334,8 @@ func TestCallsTooManyForOneRun(t *testing.T) {
 	}
 }
 
-// TestCallsContended has so many functions make calls at once that none has all its calls within a
-// delivery. They wait for each other, and the job ends.
+// TestCallsContended lets so many functions announce calls that none of them would get all its
+// calls within a delivery. They must wait for each other, so that the job ends.
 func TestCallsContended(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -362,8 +363,8 @@ func TestCallsContended(t *testing.T) {
 	})
 }
 
-// TestCallsUnlimited announces calls in a job without a rate: they cost nothing, and are counted.
-// A plan and the status of a job with a rate say what its calls take.
+// TestCallsUnlimited announces calls in a job without a rate. They must take no time, and be
+// counted. For a job with a rate, the plan and the status must include the time for calls.
 func TestCallsUnlimited(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -411,14 +412,14 @@ func TestCallsUnlimited(t *testing.T) {
 	})
 }
 
-// TestCallsPlanned compares the plans of jobs whose functions wait for calls with the jobs. Their
-// pages end early, because waiting takes the time of a page.
+// TestCallsPlanned compares the plans of jobs whose functions wait for calls with the real jobs.
+// Their pages end early, because a page's time includes the waits.
 func TestCallsPlanned(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	for _, c := range []struct {
 		queue    int32
-		each     int // calls of an entity
+		each     int // number of calls for an entity
 		rate     float64
 		entities int
 	}{
@@ -450,7 +451,7 @@ func TestCallsPlanned(t *testing.T) {
 				synctest.Wait()
 				t.Logf("planned %d pages, %d tasks, $%.4f; it made %d, %d, $%.4f", plan.Pages, plan.Tasks, plan.Dollars,
 					s.Pages, s.Tasks, s.Dollars)
-				more := int64(c.queue) // in a short job, each task may end a page early
+				more := int64(c.queue) // in a short job, the last page of each task may be a short one
 				if 5*s.Pages < 2*plan.Pages || 2*(s.Pages-more) > 5*plan.Pages {
 					t.Errorf("%d pages, and %d were planned", s.Pages, plan.Pages)
 				}

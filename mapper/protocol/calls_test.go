@@ -20,7 +20,7 @@ import (
 
 type thing struct{ Points int64 }
 
-// things puts n things, with IDs that are spread.
+// things puts n entities of the kind Thing, with IDs that are spread over their range.
 func things(t *testing.T, c *datastore.Client, n int64) {
 	t.Helper()
 	for i := int64(0); i < n; i += 500 {
@@ -34,10 +34,10 @@ func things(t *testing.T, c *datastore.Client, n int64) {
 	}
 }
 
-// A busyService accepts some calls a second, and takes a while for each. It answers the others with
-// an error that says when to come again.
+// A busyService accepts a limited number of calls a second, and takes some time for each. It
+// refuses other calls with an error that says when to try again.
 type busyService struct {
-	limit func(since time.Duration) int // calls per second; 0: the service is away
+	limit func(since time.Duration) int // accepted calls a second; 0: the service is unavailable
 	takes time.Duration
 
 	mu                  sync.Mutex
@@ -45,8 +45,8 @@ type busyService struct {
 	second              int64
 	inSecond            int
 	accepted, refused   int
-	later, laterRefused int           // calls and refused calls after settled
-	settled             time.Duration // from when on calls are counted in later and laterRefused
+	later, laterRefused int           // calls, and refused calls, after the time settled
+	settled             time.Duration // the time from which on calls are counted in later and laterRefused
 }
 
 func (s *busyService) call() error {
@@ -79,8 +79,8 @@ func (s *busyService) call() error {
 	return nil
 }
 
-// callers returns a mapper that calls a service for every entity, or for one of each number of
-// entities.
+// callers returns a mapper whose function calls a service for one in a number of entities. The
+// argument one is this number; 1 means every entity.
 func callers(s *busyService, update bool, one int64) *mapper.Mapper[mapper.NoParams] {
 	if update {
 		return mapper.Update("call", func(_ context.Context, e *mapper.Entity[thing], _ mapper.NoParams) error {
@@ -99,8 +99,8 @@ func callers(s *busyService, update bool, one int64) *mapper.Mapper[mapper.NoPar
 	})
 }
 
-// TestBusyService checks that 100 workers finish a job although their service accepts only 50 calls
-// a second. It takes hardly longer than the service needs, whether all entities call it or few.
+// TestBusyService runs a job with 100 workers whose service accepts only 50 calls a second. The job
+// must take hardly longer than the service needs, whether all entities need a call or only a few.
 func TestBusyService(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -125,7 +125,7 @@ func TestBusyService(t *testing.T) {
 						if status.State != mapper.StateSucceeded || took > ideal*5/3 {
 							t.Errorf("%s after %v, want %v", status.State, took, ideal)
 						}
-						if s.laterRefused*14 > s.later { // 5% beside chance
+						if s.laterRefused*14 > s.later { // 5%, with room for chance
 							t.Errorf("%d of the last %d calls were refused", s.laterRefused, s.later)
 						}
 					})
@@ -150,8 +150,8 @@ func runTo(
 	return status
 }
 
-// TestServiceAway checks that a job survives a service that is away for an hour (half an hour in a
-// usual run), and then accepts half as many calls. Nobody has to resume the job.
+// TestServiceAway runs a job whose service is unavailable for an hour (half an hour in a usual
+// run), and then accepts half as many calls. The job must continue without anybody's help.
 func TestServiceAway(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -183,8 +183,8 @@ func TestServiceAway(t *testing.T) {
 	}
 }
 
-// TestServiceNeverReady checks that a job ends with failures if its function always asks for a
-// later retry, for one entity or for all.
+// TestServiceNeverReady runs functions that always ask for a later retry, for one entity or for
+// all. The job must end, with failures.
 func TestServiceNeverReady(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -217,8 +217,8 @@ func TestServiceNeverReady(t *testing.T) {
 	}
 }
 
-// TestRateHolds checks that jobs keep to their rate, no matter how many tasks the queue delivers at
-// once, and how many workers the start expects.
+// TestRateHolds checks that jobs keep to their rate, for any number of tasks that the queue
+// delivers at once, and any ExpectedWorkers.
 func TestRateHolds(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -226,7 +226,7 @@ func TestRateHolds(t *testing.T) {
 		queue, expected int
 		rate            mapper.Rate
 		entities        int64
-		each            float64 // seconds for each entity, at the rate
+		each            float64 // seconds for each entity at this rate
 	}{
 		{20, 0, mapper.Rate{EntitiesPerSecond: 2000}, 20_000, 1. / 2000},
 		{20, 0, mapper.Rate{EntitiesPerSecond: 500}, 20_000, 1. / 500},
@@ -253,8 +253,8 @@ func TestRateHolds(t *testing.T) {
 					if took > 1.05*ideal+2 || took < 0.95*ideal-1 {
 						t.Errorf("%.1f s, want %.1f", took, ideal)
 					}
-					// The number stays within 5% and one second's entities of the rate, from the
-					// first second on.
+					// From the first second on, the number of entities must fit the rate, within 5%
+					// and one second's entities.
 					for i, at := range times {
 						since := at.Sub(status.Created).Seconds()
 						if most := (1.05*since+1)/c.each + 1; float64(i) > most {
@@ -269,7 +269,8 @@ func TestRateHolds(t *testing.T) {
 	}
 }
 
-// TestWaitReturnsAtOnce ends a job in the process that waits for it.
+// TestWaitReturnsAtOnce checks that Wait returns as soon as the job ends, if the job ends in the
+// same process.
 func TestWaitReturnsAtOnce(t *testing.T) {
 	t.Parallel()
 	m := mapper.Visit("look", func(context.Context, *mapper.Entity[thing], mapper.NoParams) error {
@@ -285,8 +286,8 @@ func TestWaitReturnsAtOnce(t *testing.T) {
 	})
 }
 
-// TestRateHoldsAmongProcesses has 30 processes share the rate of a job. Each call of the database
-// takes some time, and transactions meet each other.
+// TestRateHoldsAmongProcesses lets 30 processes share the rate of a job. Calls of the database take
+// some time, and transactions conflict.
 func TestRateHoldsAmongProcesses(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -311,8 +312,9 @@ func TestRateHoldsAmongProcesses(t *testing.T) {
 	})
 }
 
-// TestOneLater has a service refuse the first entity of each page once, before it has accepted any
-// call. The other entities do not wait for that one, and it has no failed attempt.
+// TestOneLater uses a service that refuses the first entity of each page once, before it has
+// accepted any call. The page's other entities must not wait for that one, and it must have no
+// failed attempt.
 func TestOneLater(t *testing.T) {
 	t.Parallel()
 	for _, update := range []bool{false, true} {

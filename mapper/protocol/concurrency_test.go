@@ -15,8 +15,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestConcurrency has functions wait 100 ms for each of 30,000 entities, on 10 workers with 50
-// calls at once. The job takes at most 1.1 times the 6 s that the calls need.
+// TestConcurrency runs a job with 10 workers, each with 50 concurrent calls of a function that
+// waits 100 ms. For 30,000 entities, the calls need 6 s. The job may take at most 1.1 times as
+// long.
 func TestConcurrency(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -59,8 +60,8 @@ func TestConcurrency(t *testing.T) {
 	}
 }
 
-// putsOthers raises the points of a thing. For some things it also raises the points of a total, or
-// puts a copy.
+// putsOthers adds points to a thing. For some things it also adds points to the entity total, or
+// puts a copy of the thing.
 func putsOthers(ctx context.Context, e *mapper.Entity[thing], i int64, total *datastore.Key) error {
 	switch i % 10 {
 	case 0:
@@ -77,8 +78,8 @@ func putsOthers(ctx context.Context, e *mapper.Entity[thing], i int64, total *da
 	return nil
 }
 
-// TestConcurrencyResults has the functions of an Update read, count, put, fail, panic and hang side
-// by side: each entity has its effects once, and only the entities at fault fail.
+// TestConcurrencyResults runs an Update with concurrent calls that read, count, put, fail, panic
+// and hang. Each entity must have its effects once, and only the entities at fault may fail.
 func TestConcurrencyResults(t *testing.T) {
 	t.Parallel()
 	const n = 120

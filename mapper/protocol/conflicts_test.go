@@ -22,9 +22,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestHotEntities checks a job beside clients that change a few accounts all the time. Each of
-// these accounts alone would make any page that holds it conflict. In both modes of concurrency the
-// job ends, the other clients succeed, and no write is lost.
+// TestHotEntities runs a job while other clients change a few accounts all the time, so that a page
+// with such an account always conflicts. With both kinds of transactions (optimistic and
+// pessimistic), the job must end, the other clients must succeed, and no write may be lost.
 func TestHotEntities(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -79,15 +79,15 @@ func testHotEntities(t *testing.T, pessimistic bool) {
 	t.Logf("%d tasks, %v, turns of others %v", s.Tasks, s.Ended.Sub(s.Created), added[777])
 }
 
-// TestHotEntity checks a job beside a client that writes one account ten times a second, blindly,
-// so that a page with it nearly always conflicts. The entities after it do not wait for it. It is
-// processed if a transaction fits between two writes of the client. Otherwise it becomes a failure
-// that says why.
+// TestHotEntity runs a job while a client writes one account ten times a second, without reading
+// it. A page with this account nearly always conflicts. The accounts after it must not wait for it.
+// If a transaction fits between two writes of the client, the account must be processed. Otherwise
+// it must become a failure that says why.
 func TestHotEntity(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name        string
-		takes       time.Duration // of the function
+		takes       time.Duration // how long the function takes
 		pessimistic bool
 		fails       bool
 	}{
@@ -177,7 +177,8 @@ func testHotEntity(t *testing.T, takes time.Duration, pessimistic, fails bool) {
 	}
 }
 
-// addTo adds 1 to the balance of an account, as another client would. It repeats until it succeeds.
+// addTo adds 1 to the balance of an account in a transaction, like another client. It repeats the
+// transaction until it succeeds.
 func (w *world) addTo(key *datastore.Key) {
 	for {
 		_, err := w.client.RunInTransaction(context.Background(), func(tx *datastore.Transaction) error {
@@ -195,8 +196,8 @@ func (w *world) addTo(key *datastore.Key) {
 	}
 }
 
-// TestInserts inserts entities while a job runs. Those ahead of it are visited, those it has passed
-// are not, and the records add up.
+// TestInserts inserts entities while a job runs. The job must visit those that it has not passed
+// yet, and no others. The records must fit together.
 func TestInserts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -205,7 +206,8 @@ func TestInserts(t *testing.T) {
 		w.putAccounts(keys)
 		job, err := slowCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
 			&mapper.StartOptions{
-				PageSize: 50, Splitting: mapper.Splitting{First: 1, FanOut: 1}, // in the order of the keys
+				// with one task, so that entities are processed in key order
+				PageSize: 50, Splitting: mapper.Splitting{First: 1, FanOut: 1},
 			})
 		if err != nil {
 			t.Fatal(err)
@@ -233,7 +235,7 @@ func TestInserts(t *testing.T) {
 	})
 }
 
-// commits counts the commits that change accounts, by kind of call.
+// commits counts the commits that change accounts: single calls with conditions, and transactions.
 type commits struct{ calls, transactions atomic.Int64 }
 
 func (c *commits) intercept(
@@ -256,8 +258,8 @@ func (c *commits) intercept(
 	return resp, err
 }
 
-// TestOneCall checks that each page of a job without conflicts is committed in one call. A client
-// without versions needs a transaction for each.
+// TestOneCall checks that each page of a job without conflicts is committed in one call, without a
+// transaction. If the database tells no versions of entities, each page must be a transaction.
 func TestOneCall(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -282,8 +284,8 @@ func TestOneCall(t *testing.T) {
 	}
 }
 
-// TestOthersWrite checks that no write is lost while other clients add to accounts all the time,
-// and delete some. In the end most pages are still committed in one call.
+// TestOthersWrite runs a job while other clients add to accounts all the time, and delete some. No
+// write may be lost, and most pages must still be committed in one call.
 func TestOthersWrite(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
@@ -324,9 +326,9 @@ func TestOthersWrite(t *testing.T) {
 	})
 }
 
-// TestCopiesOfUnchanged copies each account without changing it, while another client changes one
-// account and its copy together. The copy must keep that client's change: a page's writes elsewhere
-// are committed only if the entity is still the one that the function saw.
+// TestCopiesOfUnchanged runs a function that copies each account and does not change it. Meanwhile
+// another client changes one account and its copy in one transaction. The copy must keep that
+// change: a page may commit only if the accounts that its function has read are unchanged.
 func TestCopiesOfUnchanged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -360,8 +362,8 @@ func TestCopiesOfUnchanged(t *testing.T) {
 	})
 }
 
-// TestNextPageReadsAnew lets each entity mark the next one, which is in the next page. That page
-// sees the mark, even if it has read ahead.
+// TestNextPageReadsAnew lets the function of each entity mark the next entity. If that one is in
+// the next page, which may have been read ahead, its function must see the mark.
 func TestNextPageReadsAnew(t *testing.T) {
 	t.Parallel()
 	key := func(i int64) *datastore.Key { return datastore.IDKey("Team", i, nil) }
@@ -401,9 +403,9 @@ func TestNextPageReadsAnew(t *testing.T) {
 	}
 }
 
-// TestRefusedInsertPasses inserts an entity that the function of the entity before it has inserted
-// too. That function is run again, and then does not insert. So the second insert succeeds, and is
-// no failure.
+// TestRefusedInsertPasses runs two functions of a page that insert the same entity. A conflict
+// makes the first function run again, and this time it does not insert. The second insert must
+// succeed, and not become a failure.
 func TestRefusedInsertPasses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -436,8 +438,9 @@ func TestRefusedInsertPasses(t *testing.T) {
 	})
 }
 
-// TestErrorPasses lets an entity fail because of what the entity before it has put. That one is run
-// again, and then puts nothing. So the second entity is no failure.
+// TestErrorPasses runs a function that fails because of what the function of the entity before it
+// has put. A conflict makes the earlier function run again, and this time it puts nothing. So the
+// later entity must not become a failure.
 func TestErrorPasses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -482,8 +485,8 @@ func TestErrorPasses(t *testing.T) {
 	})
 }
 
-// TestGetOfItself lets an entity read itself, while another client changes it once. The function
-// runs twice, and sees one consistent state each time.
+// TestGetOfItself lets a function read its own entity, while another client changes the entity
+// once. The function must run twice, and each run must see one consistent state.
 func TestGetOfItself(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -517,8 +520,8 @@ func TestGetOfItself(t *testing.T) {
 	})
 }
 
-// TestShiftOfKeys moves each entity to the key of the one before, while others change the last one.
-// Only the last one runs again.
+// TestShiftOfKeys moves each entity to the key of the entity before it, while other clients change
+// the last one. Only the function of the last one may run again.
 func TestShiftOfKeys(t *testing.T) {
 	t.Parallel()
 	for _, writes := range []int{1, 3} {
@@ -568,8 +571,8 @@ func TestShiftOfKeys(t *testing.T) {
 	}
 }
 
-// TestPutAfterInsert inserts an entity and then puts it, in one call of the function. It is still
-// an error if the entity existed.
+// TestPutAfterInsert inserts an entity and then puts the same entity, in one call of the function.
+// If the entity existed before, this must still be an error.
 func TestPutAfterInsert(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -593,7 +596,8 @@ func TestPutAfterInsert(t *testing.T) {
 	})
 }
 
-// overTeams runs a job over the teams with one worker, to its end.
+// overTeams runs a job over the teams with one worker to its end, and returns the job and its
+// status.
 func overTeams(w *world, m *mapper.Mapper[mapper.NoParams]) (*mapper.Job, *mapper.Status) {
 	w.Helper()
 	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Team"}, mapper.NoParams{},
@@ -614,7 +618,7 @@ func wantNoFailure(w *world, job *mapper.Job) {
 }
 
 // TestTolerantBesideOthers changes one entity of a page all the time, while the page's other
-// entities fail permanently. A job without a failure limit records these failures, and ends.
+// entities fail permanently. A job without a failure limit must record these failures, and end.
 func TestTolerantBesideOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// slowCredit takes 10 ms an account.
+// slowCredit adds an amount to accounts, and takes 10 ms for each.
 var slowCredit = mapper.Update("slow-credit", func(_ context.Context, a *mapper.Entity[account], p credit) error {
 	time.Sleep(10 * time.Millisecond)
 	a.Value.Balance += p.Amount
@@ -52,7 +52,7 @@ func (w *world) status(job *mapper.Job) *mapper.Status {
 	return s
 }
 
-// TestPauseAndResume pauses a job in its middle for days, and resumes it. No entity is lost or
+// TestPauseAndResume pauses a job in the middle for days, and resumes it. No entity may be lost or
 // processed twice.
 func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
@@ -66,7 +66,7 @@ func TestPauseAndResume(t *testing.T) {
 			if err := job.Pause(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(10 * time.Second) // for the pages under way
+			time.Sleep(10 * time.Second) // until pages that were running have committed
 			paused := w.status(job)
 			if paused.State != mapper.StatePaused || paused.Processed == 0 || paused.Processed == 2000 {
 				t.Fatalf("round %d: %+v", round, paused)
@@ -95,8 +95,8 @@ func TestPauseAndResume(t *testing.T) {
 	})
 }
 
-// TestAbort aborts a job in its middle. Each account was credited once or not at all, and nothing
-// runs any more.
+// TestAbort aborts a job in the middle. Each account must have been credited once or not at all,
+// and nothing may run afterwards.
 func TestAbort(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -136,8 +136,8 @@ func TestAbort(t *testing.T) {
 	})
 }
 
-// TestPurgedQueue deletes all tasks of a job, repeatedly. The next sweep, or Resume, enqueues new
-// ones.
+// TestPurgedQueue deletes all tasks of a job, several times. The next sweep, which is a periodic
+// task, or a call of Resume must enqueue new tasks.
 func TestPurgedQueue(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -159,8 +159,7 @@ func TestPurgedQueue(t *testing.T) {
 					if err != nil {
 						break
 					}
-					// A purge spares the tasks of sweeps, except when Resume has to replace them
-					// too.
+					// Spare the tasks of sweeps, except if Resume is to replace them, too.
 					if !resume && task.ScheduleTime.AsTime().After(time.Now().Add(time.Second)) {
 						continue
 					}
@@ -188,8 +187,8 @@ func TestPurgedQueue(t *testing.T) {
 	}
 }
 
-// TestRevive deletes all tasks of running jobs, including their sweeps, repeatedly. A scheduled
-// call of Revive enqueues new sweeps, and jobs that still have a sweep keep only that one.
+// TestRevive deletes all tasks of running jobs, including their sweeps, several times. A call of
+// ReviveJobs must enqueue new sweeps. A job that still has a sweep must keep only that one.
 func TestRevive(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -197,11 +196,11 @@ func TestRevive(t *testing.T) {
 		w := newWorld(t, setting{queue: few(4)}, slowCredit, addCredit)
 		keys := names(3000)
 		w.putAccounts(keys)
-		w.wait(w.start(1, nil)) // ended: Revive leaves it alone
+		w.wait(w.start(1, nil)) // ReviveJobs must not change a job that has ended
 		job := w.startSlow()
 		time.Sleep(time.Second)
-		for range 4 { // before the first sweep is due
-			w.lose("") // all of them
+		for range 4 { // earlier than the first sweep is due
+			w.lose("") // tasks of all paths
 			for range 5 {
 				resp := httptest.NewRecorder()
 				w.handler.ServeHTTP(resp, httptest.NewRequest(http.MethodPost, "/mapper/revive", nil))
@@ -224,7 +223,7 @@ func TestRevive(t *testing.T) {
 	})
 }
 
-// TestHandlerDownForADay leaves all tasks unanswered for a day.
+// TestHandlerDownForADay makes the service unreachable for a day.
 func TestHandlerDownForADay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -253,11 +252,12 @@ func downUntil(up time.Time, h http.Handler) http.Handler {
 	})
 }
 
-// TestFailuresAndRetry lists the failures of a job, and retries them after their cause is mended.
+// TestFailuresAndRetry lists the failures of a job, and retries them after the test has removed
+// their cause.
 func TestFailuresAndRetry(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	n := 3000 // more failures than one page of the list has
+	n := 3000 // so many failures that their list has several pages
 	if testing.Short() {
 		n = 500
 	}
@@ -308,7 +308,7 @@ func TestFailuresAndRetry(t *testing.T) {
 		if _, _, err := job.FailuresPage(t.Context(), "nonsense"); !errors.Is(err, mapper.ErrInvalidArgument) {
 			t.Errorf("a bad cursor: %v", err)
 		}
-		if err := job.Retry(t.Context(), nil); err != nil { // they fail once more
+		if err := job.Retry(t.Context(), nil); err != nil { // the entities fail once more
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
@@ -325,7 +325,7 @@ func TestFailuresAndRetry(t *testing.T) {
 		if err := job.Retry(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
-		w.lose(replayTasks) // the next sweep does the lost tasks' work
+		w.lose(replayTasks) // the next sweep must do the work of the lost tasks
 		if s := w.wait(job); s.Failures != 0 || s.Processed != int64(n) || s.Counters["seen"] != int64(n) {
 			t.Errorf("after the retry: %+v", s)
 		}
@@ -335,15 +335,16 @@ func TestFailuresAndRetry(t *testing.T) {
 
 const replayTasks = "/mapper/replay"
 
-// lose deletes the queue's tasks of one path.
+// lose deletes the tasks with a path from the queues, or all tasks if path is empty.
 func (w *world) lose(path string) {
 	w.Helper()
 	w.eachTask(path, func(client *cloudtasks.Client, name string) {
-		_ = client.DeleteTask(w.Context(), &cloudtaskspb.DeleteTaskRequest{Name: name}) // it may be gone
+		// an error means that the task is gone
+		_ = client.DeleteTask(w.Context(), &cloudtaskspb.DeleteTaskRequest{Name: name})
 	})
 }
 
-// tasks returns how many tasks of a path are in the queues.
+// tasks returns the number of tasks with a path in the queues.
 func (w *world) tasks(path string) (n int) {
 	w.Helper()
 	w.eachTask(path, func(*cloudtasks.Client, string) { n++ })
@@ -367,8 +368,8 @@ func (w *world) eachTask(path string, f func(*cloudtasks.Client, string)) {
 	}
 }
 
-// TestFailureLimit pauses a job because more of its entities fail than its limit allows. Each
-// Resume allows the same number of failures again.
+// TestFailureLimit runs a job with more failures than its limit allows, so that it is paused. Each
+// Resume must allow the same number of failures again.
 func TestFailureLimit(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -403,9 +404,9 @@ func TestFailureLimit(t *testing.T) {
 	})
 }
 
-// TestResumeHandsOver resumes a job while its deliveries go on from page to page. Each delivery
-// leaves the rest of its range to the task that Resume has enqueued, so that hardly any page is
-// done twice.
+// TestResumeHandsOver resumes a job whose deliveries continue from page to page. A delivery must
+// leave the rest of its range to the task that Resume has enqueued. Otherwise pages would be
+// processed twice.
 func TestResumeHandsOver(t *testing.T) {
 	t.Parallel()
 	const n = 2000
@@ -423,7 +424,7 @@ func TestResumeHandsOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second + time.Millisecond) // so that no two deliveries end at the same moment
+		time.Sleep(time.Second + time.Millisecond) // so that no two deliveries end at the same time
 		if err := job.Resume(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -434,19 +435,21 @@ func TestResumeHandsOver(t *testing.T) {
 	})
 }
 
-// An operation is a call by which an operator controls the job "j".
+// An operation is a call by which an operator controls the job "j", with the state in which it is
+// tested.
 type operation struct {
-	before func(*guardWorld)                        // brings the job into the state before the operation
-	do     func(context.Context, *guardWorld) error // the operation, by one of the processes
-	want   mapper.State                             // the job's state in the end; empty: the job is gone
-	taken  func(*mapper.Status) bool                // whether the status shows that the operation took effect
+	before func(*guardWorld)                        // brings the job into the state in which the call is made
+	do     func(context.Context, *guardWorld) error // makes the call in one of the processes
+	want   mapper.State                             // the job's state at the end of the test; empty: the job is deleted
+	taken  func(*mapper.Status) bool                // whether a status shows that the call took effect
 }
 
-// A guardWorld has two processes of one service and two of another. Nobody calls Revive in it.
+// A guardWorld has two processes of a service, and two of another service. Nobody calls ReviveJobs
+// in it, so lost tasks are found only by sweeps and guards.
 type guardWorld struct {
 	*world
 	fleet  *fleet
-	others *fleet // of a second service, with another queue
+	others *fleet // the processes of the other service, which has another queue
 	mapper *mapper.Mapper[mapper.NoParams]
 	mended atomic.Bool
 	slow   atomic.Bool
@@ -458,7 +461,7 @@ func (w *guardWorld) begin(ctx context.Context) error {
 	return err
 }
 
-// must fails the test if err is not nil. Then it sleeps for a while.
+// must fails the test if err is not nil. Otherwise it sleeps for the duration while.
 func (w *guardWorld) must(while time.Duration, err error) {
 	w.Helper()
 	if err != nil {
@@ -499,7 +502,7 @@ var operations = map[string]operation{
 		},
 		taken: func(s *mapper.Status) bool { return s == nil || s.CleaningUp },
 	},
-	"clean up again": { // the first clean-up ends meanwhile
+	"clean up again": { // the first clean-up ends during the call
 		before: func(w *guardWorld) {
 			w.must(time.Hour, w.begin(w.Context()))
 			w.must(0, w.engine.Job("j").CleanUp(w.Context(), &mapper.CleanUpOptions{IncludeFailures: true}))
@@ -543,10 +546,11 @@ func move(ctx context.Context, w *guardWorld) error { return w.others.pick().eng
 
 func moved(s *mapper.Status) bool { return s.Queue == otherQueue }
 
-// TestOperatorsDie kills or stops the process of an operator at some of its calls, before or after
-// them; in .ci/nightly at all. It dies, stops for three hours, or stops for minutes and dies after
-// the next commit. The operator repeats the call only if the job is unchanged. Nobody calls Revive,
-// and all tasks but sweeps are lost. The job still ends within minutes, and leaves no task.
+// TestOperatorsDie disturbs the process in which an operator's call runs, at some of the calls that
+// it makes, before or after them; in .ci/nightly at all of them. The process dies, stops for three
+// hours, or stops for minutes and dies after its next commit. The operator repeats the call only if
+// the job is unchanged. Nobody calls ReviveJobs, and all tasks except sweeps are lost. Despite
+// that, the job must end within minutes, and leave no task.
 func TestOperatorsDie(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -559,14 +563,14 @@ func TestOperatorsDie(t *testing.T) {
 		}{
 			"dies":  {happen: die},
 			"stops": {happen: stop, stopped: 3 * time.Hour},
-			// jobs still run then, and a guard has been delivered
+			// until then, jobs still run, and a guard has been delivered
 			"stops and dies": {happen: stop, stopped: 4 * time.Minute, deadly: true},
 		} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				t.Parallel()
 				step := 1
 				if *testflag.Seeds == 0 {
-					step = testflag.Size(t, 15, 12, 1) // a mishap at one of this many calls and answers, on average
+					step = testflag.Size(t, 15, 12, 1) // of this many calls and answers, on average one has a mishap
 				}
 				reached, after := true, rand.IntN(step)
 				for ; reached && !t.Failed(); after += step {
@@ -582,9 +586,9 @@ func TestOperatorsDie(t *testing.T) {
 	}
 }
 
-// TestResumeUnderWay kills the process of an operator after the commit by which it resumes a
-// running job. The delivery that is under way enqueues the rest of its range, so nothing waits for
-// the guard.
+// TestResumeUnderWay resumes a running job, and kills the operator's process after the commit. A
+// delivery that still runs must enqueue the rest of its range, so that nothing waits for the guard,
+// the task that would repair this.
 func TestResumeUnderWay(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -611,8 +615,8 @@ func TestResumeUnderWay(t *testing.T) {
 	})
 }
 
-// testOperatorDies runs an operation whose process meets a mishap. A stopped process wakes after a
-// while.
+// testOperatorDies runs an operation whose process has a mishap. A process that was stopped
+// continues after the time stopped.
 func testOperatorDies(t *testing.T, op operation, m *mishap, stopped time.Duration) {
 	planned := m.after
 	w := &guardWorld{}
@@ -655,7 +659,7 @@ func testOperatorDies(t *testing.T, op operation, m *mishap, stopped time.Durati
 			t.Errorf("mishap %d: the job goes on without a sweep: %+v", planned, s)
 		}
 		for _, path := range []string{"range", "replay", "cleanup"} {
-			w.lose("/mapper/" + path) // the sweeps' tasks have to exist, too
+			w.lose("/mapper/" + path) // the sweeps' tasks must exist, too
 		}
 	}
 	for waited := time.Duration(0); ; waited += 5 * time.Second {
@@ -674,7 +678,7 @@ func testOperatorDies(t *testing.T, op operation, m *mishap, stopped time.Durati
 	}
 }
 
-// statusOf returns the status of a job, or nil if there is none.
+// statusOf returns the status of a job, or nil if it does not exist.
 func (w *guardWorld) statusOf(id string) *mapper.Status {
 	w.Helper()
 	status, err := w.engine.Job(id).Status(w.Context())

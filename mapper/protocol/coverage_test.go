@@ -29,7 +29,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// TestSizes runs jobs over kinds of every size around a page.
+// TestSizes runs jobs over kinds with zero to a few more entities than a page has.
 func TestSizes(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -50,8 +50,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestFullPages checks the number of tasks at the main job's size: one for each worker, and no more
-// than the entities need.
+// TestFullPages checks the number of tasks of a job over many entities: at least one for each
+// worker, and not more than the number of full pages requires.
 func TestFullPages(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
@@ -79,7 +79,7 @@ func TestKeysOfEveryForm(t *testing.T) {
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		w := newWorld(t, setting{client: client}, addCredit)
 		rng := rand.New(rand.NewPCG(seed, 0))
-		// The client takes these keys for each other, as their texts are equal: see lookup.
+		// Google's client takes these keys for equal, because they have the same text: see lookup.
 		keys := []*datastore.Key{
 			datastore.IDKey("Account", 7, nil), datastore.NameKey("Account", "7", nil),
 			datastore.NameKey("Account", "a/Account,b", nil),
@@ -99,7 +99,7 @@ func TestKeysOfEveryForm(t *testing.T) {
 				keys = append(keys, k)
 			}
 		}
-		// Each is put alone, as the client confuses such keys within one call.
+		// Put each in a call of its own, because the client would confuse these keys in one call.
 		for i, k := range keys {
 			if _, err := client.Put(t.Context(), k, &account{Balance: int64(i)}); err != nil {
 				t.Fatal(err)
@@ -116,7 +116,8 @@ func TestKeysOfEveryForm(t *testing.T) {
 }
 
 // TestForeignKeyOrder runs a job on a database that orders keys differently from Datastore:
-// Google's classic emulator sorts by UTF-16. The job may fail, but must not credit anything twice.
+// Google's classic emulator sorts names by UTF-16. The job may fail, but must not credit an account
+// twice.
 func TestForeignKeyOrder(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -148,9 +149,9 @@ func TestForeignKeyOrder(t *testing.T) {
 	}
 }
 
-// TestOtherWriters changes accounts from another client while the job runs. The client adds to the
-// balance in transactions, and writes another property blindly. In both modes of concurrency none
-// of its writes is lost.
+// TestOtherWriters runs a job while another client changes its accounts. The client adds to
+// balances in transactions, and writes another property without reading. With both kinds of
+// transactions (optimistic and pessimistic), no write of the client may be lost.
 func TestOtherWriters(t *testing.T) {
 	t.Parallel()
 	for _, pessimistic := range []bool{false, true} {
@@ -159,7 +160,7 @@ func TestOtherWriters(t *testing.T) {
 }
 
 func testOtherWriters(t *testing.T, pessimistic bool) {
-	// Some latency makes the job and the client overlap.
+	// Calls take some time, so that the job and the client really run concurrently.
 	slow := emulator.NewFaults(0,
 		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(3 * time.Millisecond)})
 	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, PessimisticConcurrency: pessimistic}}, addCredit)
@@ -203,7 +204,7 @@ func testOtherWriters(t *testing.T, pessimistic bool) {
 	}
 }
 
-// TestTwoJobsAtOnce runs two jobs over the same entities.
+// TestTwoJobsAtOnce runs two jobs concurrently over the same entities.
 func TestTwoJobsAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -221,7 +222,7 @@ func TestTwoJobsAtOnce(t *testing.T) {
 	})
 }
 
-// TestEmptyKind checks that a job over nothing succeeds, and says so.
+// TestEmptyKind checks that a job without any entity succeeds, and that its status says so.
 func TestEmptyKind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -235,7 +236,7 @@ func TestEmptyKind(t *testing.T) {
 	})
 }
 
-// TestNamespaces checks that a job stays in its namespace.
+// TestNamespaces checks that a job changes only entities of its namespace.
 func TestNamespaces(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -257,8 +258,8 @@ func TestNamespaces(t *testing.T) {
 	})
 }
 
-// TestNoCompositeIndexes runs a job on a database that refuses queries that need a composite index.
-// The job's own queries need none.
+// TestNoCompositeIndexes runs a job on a database without composite indexes. The engine's own
+// queries must not need any.
 func TestNoCompositeIndexes(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -271,13 +272,14 @@ func TestNoCompositeIndexes(t *testing.T) {
 	})
 }
 
-// TestKeyOrder compares this module's order of keys, of all forms, with the databases' order.
+// TestKeyOrder compares the order of keys of all forms in package keyspace with their order in each
+// database.
 func TestKeyOrder(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	seed := testflag.Seed(t)
 	onEach(t, func(t *testing.T, client *datastore.Client) {
-		// The classic emulator orders characters above U+FFFF differently: see the emulator's
+		// Google's classic emulator orders characters above U+FFFF differently: see the emulator's
 		// tests.
 		classic := t.Name() == "TestKeyOrder/google"
 		keys := keytest.Random(rand.New(rand.NewPCG(seed, 0)), 1000,
@@ -299,8 +301,8 @@ func TestKeyOrder(t *testing.T) {
 	})
 }
 
-// TestFanOutOnGoogle runs the main job on databases in which half of the entities have scatter
-// keys, or none. It fans out on both, into first ranges of at least 50 entities.
+// TestFanOutOnGoogle runs a job on emulators in which half of the entities, or none, have
+// __scatter__. On both, the job must start with several ranges, each of at least 50 entities.
 func TestFanOutOnGoogle(t *testing.T) {
 	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
@@ -316,15 +318,16 @@ func TestFanOutOnGoogle(t *testing.T) {
 	}
 }
 
-// TestSlowFunctions compares how long jobs over slow functions take with the ideal time. After a
-// slow page the rest of its range is spread over workers, and not done one page after the other.
+// TestSlowFunctions compares the duration of jobs with slow functions with the ideal time. After a
+// slow page, the rest of its range must be spread over workers, and not be processed page after
+// page by one.
 func TestSlowFunctions(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		entities, workers int
 		cost              func(i int) time.Duration
-		most              float64 // times the ideal
+		most              float64 // allowed duration, as a multiple of the ideal
 	}{
 		"all of them": {2000, 20, func(int) time.Duration { return 100 * time.Millisecond }, 2},
 		"a slow tenth": {20000, 20, func(i int) time.Duration {
@@ -359,7 +362,8 @@ func TestSlowFunctions(t *testing.T) {
 	}
 }
 
-// TestLargeEntities updates entities so large that a page of them does not fit into one commit.
+// TestLargeEntities updates entities that are so large that a page of them does not fit into one
+// commit.
 func TestLargeEntities(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -392,8 +396,8 @@ func TestLargeEntities(t *testing.T) {
 	})
 }
 
-// TestUnevenEntities runs a function that takes between a millisecond and a second. Pages end by
-// time, become smaller, and give parts of their ranges away.
+// TestUnevenEntities runs a function that takes from a millisecond to a second for an entity. Pages
+// must end early, become smaller, and leave parts of their ranges to other workers.
 func TestUnevenEntities(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -434,7 +438,8 @@ func TestUnevenEntities(t *testing.T) {
 	}
 }
 
-// unscattered is a database in which queries ordered by __scatter__ find no entities.
+// unscattered makes the emulator a database in which no entity has __scatter__: queries ordered by
+// it find nothing.
 func unscattered(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	resp, err := handler(ctx, req)
 	if q, ok := req.(*datastorepb.RunQueryRequest); ok && err == nil {
@@ -446,7 +451,7 @@ func unscattered(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler 
 	return resp, err
 }
 
-// uncounted is a database that refuses to count after n counts.
+// uncounted makes the emulator a database that refuses all counts after the first n.
 func uncounted(n int64, code codes.Code) grpc.UnaryServerInterceptor {
 	var counts atomic.Int64
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -457,15 +462,15 @@ func uncounted(n int64, code codes.Code) grpc.UnaryServerInterceptor {
 	}
 }
 
-// blind is a database that neither counts nor has samples.
+// blind makes the emulator a database that neither counts nor has samples of keys.
 func blind(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	return uncounted(0, codes.Unimplemented)(ctx, req, info, func(ctx context.Context, req any) (any, error) {
 		return unscattered(ctx, req, info, handler)
 	})
 }
 
-// TestViewsOfTheKind runs jobs on databases that have no samples, find no scatter keys, or refuse
-// to count. Splitting works without them.
+// TestViewsOfTheKind runs jobs on databases that can't sample or count. Jobs must be split without
+// that.
 func TestViewsOfTheKind(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -474,7 +479,7 @@ func TestViewsOfTheKind(t *testing.T) {
 		"no samples": func() grpc.UnaryServerInterceptor { return unscattered },
 		"no counts":  func() grpc.UnaryServerInterceptor { return uncounted(0, codes.Unimplemented) },
 		"neither":    func() grpc.UnaryServerInterceptor { return blind },
-		// This is the count that Start makes.
+		// the count that Start makes
 		"not allowed": func() grpc.UnaryServerInterceptor { return uncounted(1, codes.PermissionDenied) },
 		"exhausted":   func() grpc.UnaryServerInterceptor { return uncounted(1, codes.ResourceExhausted) },
 	} {
@@ -499,7 +504,7 @@ func TestViewsOfTheKind(t *testing.T) {
 	}
 }
 
-// unhurriedCredit and countBalances take a while for each account.
+// unhurriedCredit and countBalances are mappers that take a while for each account.
 var (
 	unhurriedCredit = mapper.Update("unhurried-credit",
 		func(_ context.Context, a *mapper.Entity[account], c credit) error {
@@ -514,9 +519,9 @@ var (
 	})
 )
 
-// TestEntitiesComeAndGo deletes all entities of a job while it runs. It also puts some back between
-// the query for keys and the count beside it. So ranges with entities become empty, and empty
-// ranges get some.
+// TestEntitiesComeAndGo deletes all entities of a job while it runs. It also puts some of them back
+// between the engine's query for keys and its concurrent count. So ranges become empty, and empty
+// ranges get entities.
 func TestEntitiesComeAndGo(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -531,7 +536,7 @@ func TestEntitiesComeAndGo(t *testing.T) {
 					putBack := func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 						handler grpc.UnaryHandler) (any, error) {
 						if back && path.Base(info.FullMethod) == "RunAggregationQuery" && gone.Load() {
-							time.Sleep(time.Second) // after the query for keys
+							time.Sleep(time.Second) // the engine's query for keys has ended by then
 							if gone.CompareAndSwap(true, false) {
 								w.putAccounts(keys)
 							}

@@ -25,13 +25,13 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A poison is an entity that the function can't process, in one of several ways.
+// A poison is an entity that the function can't process, and the way in which it fails.
 type poison struct {
 	name  string
 	do    func(ctx context.Context, f *fleet, a *mapper.Entity[growing]) error
-	wants string // part of the recorded error
-	store any    // what is stored in place of the account
-	few   bool   // tested with few accounts, as another poison is much the same
+	wants string // a part of the error in the failure
+	store any    // stored instead of an account
+	few   bool   // whether to test with few accounts, because another poison is similar
 }
 
 type growing struct {
@@ -59,7 +59,7 @@ var poisons = []poison{
 		}},
 	{name: "hang", wants: "took too long", do: func(ctx context.Context, _ *fleet, _ *mapper.Entity[growing]) error {
 		<-ctx.Done()
-		time.Sleep(time.Hour) // it ignores its context
+		time.Sleep(time.Hour) // ignores its context, which is cancelled
 		return nil
 	}},
 	{name: "goexit", few: true, wants: "ended its goroutine",
@@ -75,9 +75,9 @@ var poisons = []poison{
 		}},
 }
 
-// TestPoison puts one entity that the function can't process among many others. The job ends
-// without help, the others are done, and that one is listed as a failure. After it is mended a
-// retry processes it.
+// TestPoison puts one poison among many other entities. The job must end without help. All other
+// entities must be processed, and only the poison must be listed as a failure. After the test has
+// changed it, a retry must process it.
 func TestPoison(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -159,11 +159,11 @@ func testPoison(t *testing.T, p poison, n int) {
 	if err != nil || len(proof.Problems) > 0 {
 		t.Errorf("proof %+v, %v", proof, err)
 	}
-	time.Sleep(2 * time.Hour) // until abandoned functions have returned
+	time.Sleep(2 * time.Hour) // until functions that were abandoned have returned
 }
 
-// TestDeadlyEntities finds deadly entities on a queue that delivers each task once. If a deadly
-// entity is deleted, no other is blamed instead.
+// TestDeadlyEntities has entities that kill their process, in a queue that delivers each task only
+// once. The job must find these entities. If one is deleted, no other entity may be blamed instead.
 func TestDeadlyEntities(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
@@ -207,7 +207,8 @@ func TestDeadlyEntities(t *testing.T) {
 	}
 }
 
-// TestAbortAtTheGate aborts a job while pages wait to run exclusively. They do not start any more.
+// TestAbortAtTheGate aborts a job while pages wait until they may run exclusively, which means
+// alone in their process. They must not start any more.
 func TestAbortAtTheGate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -228,7 +229,7 @@ func TestAbortAtTheGate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // after two deaths all are suspected
+		for range 2 { // after two deaths, all pages must run exclusively
 			time.Sleep(5 * time.Second)
 			f.killAny()
 		}
@@ -236,7 +237,7 @@ func TestAbortAtTheGate(t *testing.T) {
 		if err := job.Abort(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(11 * time.Second) // until pages under way have ended
+		time.Sleep(11 * time.Second) // until pages that still run have ended
 		before := w.status(job)
 		time.Sleep(time.Hour)
 		if after := w.status(job); after.Processed > before.Processed || before.Processed == 0 {
@@ -245,8 +246,8 @@ func TestAbortAtTheGate(t *testing.T) {
 	})
 }
 
-// TestRecoveryBound kills the process at one entity, where transactions have locks. A dead
-// process's locks stay until they expire, and deliveries have a short deadline. The job recovers in
+// TestRecoveryBound kills the process at one entity, in a database whose transactions lock
+// entities. The locks of a dead process stay until they expire. The job must recover within a
 // bounded time.
 func TestRecoveryBound(t *testing.T) {
 	if testing.Short() {
@@ -281,9 +282,9 @@ func TestRecoveryBound(t *testing.T) {
 				if s.State != mapper.StateSucceededWithFailures || s.Processed != 499 || s.Failures != 1 {
 					t.Errorf("status %+v", s)
 				}
-				// Two deaths beside other pages, nine until the page is one entity, and MaxDeaths.
-				// Each costs its delay; the locks' expiry and the time until a death is certain are
-				// added once.
+				// Two deaths while other pages run, nine until the page has one entity, and five
+				// deaths of this entity alone. Each death costs a delay. The expiry of locks, and
+				// the time until a death is certain, count once.
 				if most := 16*10*time.Second + 2*time.Minute + 2*time.Minute; takes > most {
 					t.Errorf("it took %v, above %v", takes, most)
 				}
@@ -292,9 +293,9 @@ func TestRecoveryBound(t *testing.T) {
 	}
 }
 
-// TestDeadlyEntityAfterOutage kills processes at one entity, after the database has refused all
-// calls for an hour. The queue's back-off has grown by then. It does not delay the deaths that
-// halve the page.
+// TestDeadlyEntityAfterOutage kills processes at one entity, after an hour in which the database
+// has refused all calls. By then, the queue waits long before it retries a task. This must not
+// delay the search for the deadly entity.
 func TestDeadlyEntityAfterOutage(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -342,10 +343,10 @@ func TestDeadlyEntityAfterOutage(t *testing.T) {
 	})
 }
 
-// A refusal is a database that refuses some commits until a time.
+// A refusal makes the database refuse some commits until a certain time.
 type refusal struct {
 	about func(*datastorepb.CommitRequest) bool
-	after time.Duration // how long each takes
+	after time.Duration // how long each refusal takes
 	until time.Time
 	count atomic.Int64
 }
@@ -361,8 +362,8 @@ func (r *refusal) intercept(
 	return handler(ctx, req)
 }
 
-// wantNoneSuspected checks that commits were refused, and yet no range of a job is suspected of
-// killing its process.
+// wantNoneSuspected checks that commits were refused, and that despite this no range of a job is
+// suspected of killing its process.
 func (w *world) wantNoneSuspected(job string, refused *refusal) {
 	w.Helper()
 	if refused.count.Load() == 0 {
@@ -375,8 +376,8 @@ func (w *world) wantNoneSuspected(job string, refused *refusal) {
 	}
 }
 
-// TestInnocents lets processes die of one entity, and of causes outside of all entities, each with
-// 20 pages in flight. Only that entity is blamed.
+// TestInnocents lets processes die because of one entity, and because of other causes, while each
+// runs 20 pages. Only that entity may be blamed.
 func TestInnocents(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
@@ -433,8 +434,9 @@ func TestInnocents(t *testing.T) {
 	}
 }
 
-// TestInnocentsAlone lets processes die of one entity, beside pages of one entity each. Some of
-// these fail for a while. Only the deadly entity is blamed.
+// TestInnocentsAlone lets processes die because of one entity, while they run pages of one entity
+// each. Some of the other entities fail for a while. Only the deadly entity may be blamed for
+// deaths.
 func TestInnocentsAlone(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -447,7 +449,7 @@ func TestInnocentsAlone(t *testing.T) {
 				time.Sleep(50 * time.Millisecond)
 				return f.die(ctx)
 			}
-			time.Sleep(100 * time.Millisecond) // so that it is under way when its process dies
+			time.Sleep(100 * time.Millisecond) // so that the page runs when its process dies
 			a.Value.Balance += 10
 			return nil
 		})
@@ -467,8 +469,9 @@ func TestInnocentsAlone(t *testing.T) {
 	})
 }
 
-// TestErrorsAreNoDeaths lets every delivery end in an error for a while: the database refuses to
-// commit pages, and sometimes to remove crash marks. No range is suspected of killing its process.
+// TestErrorsAreNoDeaths lets every delivery end with an error for a while: the database refuses to
+// commit pages, and sometimes to remove crash marks, the notes that a delivery is running. No range
+// may be suspected of killing its process.
 func TestErrorsAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -493,8 +496,9 @@ func TestErrorsAreNoDeaths(t *testing.T) {
 	})
 }
 
-// TestOverrunsAreNoDeaths makes most transactions take longer to start than a delivery may last.
-// That includes the transactions that remove crash marks. No process counts as dead.
+// TestOverrunsAreNoDeaths makes most transactions start so slowly that deliveries exceed their
+// deadline. This includes transactions that remove crash marks, the notes that a delivery is
+// running. No process may be counted as dead.
 func TestOverrunsAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	n := uint64(4)
@@ -533,9 +537,9 @@ func TestOverrunsAreNoDeaths(t *testing.T) {
 	}
 }
 
-// TestTwinsAreNoDeaths lets the queue deliver each task twice at nearly the same time, while the
-// database does not commit pages. The deliveries find each other's crash marks, and no process
-// counts as dead.
+// TestTwinsAreNoDeaths delivers each task twice at nearly the same time, while the database does
+// not commit pages. The deliveries find each other's crash marks, the notes that a delivery is
+// running. No process may be counted as dead.
 func TestTwinsAreNoDeaths(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -551,7 +555,7 @@ func TestTwinsAreNoDeaths(t *testing.T) {
 				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refused.intercept, Faults: twins},
 					queue: few(4)}, addCredit)
 				f := newFleet(w, 1, 10, addCredit)
-				keys := names(4) // few, so that each range is tried often
+				keys := names(4) // so few that each range is tried often
 				w.putAccounts(keys)
 				refused.until = time.Now().Add(10 * time.Minute)
 				job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
@@ -571,7 +575,7 @@ func TestTwinsAreNoDeaths(t *testing.T) {
 	}
 }
 
-// changes reports whether a commit changes entities of a kind.
+// changes reports whether a commit changes entities of the given kind.
 func changes(commit *datastorepb.CommitRequest, kind string) bool {
 	for _, m := range commit.Mutations {
 		for _, e := range []*datastorepb.Entity{m.GetInsert(), m.GetUpdate(), m.GetUpsert()} {
@@ -583,8 +587,9 @@ func changes(commit *datastorepb.CommitRequest, kind string) bool {
 	return false
 }
 
-// TestLiveDeliveriesAreNoDeaths resumes a job repeatedly, so that an entity that takes minutes gets
-// several tasks. Their deliveries find each other's crash marks, and no process counts as dead.
+// TestLiveDeliveriesAreNoDeaths resumes a job several times while an entity takes minutes, so that
+// its range gets several tasks. Their deliveries find each other's crash marks, the notes that a
+// delivery is running. No process may be counted as dead.
 func TestLiveDeliveriesAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -594,7 +599,8 @@ func TestLiveDeliveriesAreNoDeaths(t *testing.T) {
 		})
 		w := newWorld(t, setting{}, m)
 		newFleet(w, 1, 40, m)
-		w.handler = downUntil(time.Now().Add(time.Second), w.handler) // so that the next delivery leaves a mark
+		// the first delivery fails, and the second one leaves a crash mark
+		w.handler = downUntil(time.Now().Add(time.Second), w.handler)
 		w.putAccounts(names(1))
 		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 1, EntityTimeout: 5 * time.Minute})
@@ -611,9 +617,9 @@ func TestLiveDeliveriesAreNoDeaths(t *testing.T) {
 	})
 }
 
-// TestRefusedDeliveriesAreNoDeaths lets a function refuse its entities for a while, in which the
-// database does not commit failed attempts either. The deliveries end in good order, and no process
-// counts as dead.
+// TestRefusedDeliveriesAreNoDeaths runs a function that refuses its entities for a while. Meanwhile
+// the database does not commit failed attempts. The deliveries end normally, so no process may be
+// counted as dead.
 func TestRefusedDeliveriesAreNoDeaths(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -653,8 +659,8 @@ func TestRefusedDeliveriesAreNoDeaths(t *testing.T) {
 	})
 }
 
-// TestSupersededDeliveriesAreNoDeaths purges the queue while a delivery is under way, so that its
-// range gets another task. The delivery ends in good order, and no process counts as dead.
+// TestSupersededDeliveriesAreNoDeaths purges the queue while a delivery runs, so that its range
+// gets another task. The first delivery ends normally, so no process may be counted as dead.
 func TestSupersededDeliveriesAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -675,7 +681,8 @@ func TestSupersededDeliveriesAreNoDeaths(t *testing.T) {
 		q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(20 * time.Second)}
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refused.intercept}, queue: q}, m)
 		f := newFleet(w, 1, 40, m)
-		w.handler = downUntil(time.Now().Add(time.Second), w.handler) // so that the next delivery leaves a mark
+		// the first delivery fails, and the second one leaves a crash mark
+		w.handler = downUntil(time.Now().Add(time.Second), w.handler)
 		w.putAccounts(names(1))
 		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{ID: "j", PageSize: 1, EntityTimeout: 5 * time.Minute})
@@ -703,8 +710,8 @@ func TestSupersededDeliveriesAreNoDeaths(t *testing.T) {
 	})
 }
 
-// TestUnsuspected kills every process that starts the root of a job, for a while. Only the root's
-// page is suspected. The rest of the kind is processed as usual.
+// TestUnsuspected kills, for a while, every process that starts the job's first range. Only the
+// page of that range may be suspected. The rest of the kind must be processed as usual.
 func TestUnsuspected(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -725,8 +732,8 @@ func TestUnsuspected(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 12 {
-			// By now the delivery has left its crash mark, and no more. No call is answered at this
-			// moment; otherwise chance would decide whether the answer or the death comes first.
+			// By now the delivery has written its crash mark. No call is answered at this moment,
+			// so it does not depend on chance whether the answer or the death comes first.
 			time.Sleep(5500 * time.Millisecond)
 			f.killAny()
 		}

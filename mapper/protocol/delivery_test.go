@@ -27,9 +27,9 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestUndelivered checks jobs whose tasks the queue does not deliver, for causes that the queue can
-// tell. Within two minutes the status names the cause, and so does the log of the process that
-// waits for the job. After the cause is mended they no longer do.
+// TestUndelivered runs jobs whose tasks are not delivered, for reasons that the queue's API shows.
+// Within two minutes the job's status must name the reason, and so must the log of the process that
+// waits for the job. After the reason is gone, they must no longer name it.
 func TestUndelivered(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -37,11 +37,11 @@ func TestUndelivered(t *testing.T) {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
 	}
 	for name, test := range map[string]struct {
-		handler http.Handler // of all deliveries
-		dead    bool         // no process answers deliveries
-		paused  bool         // the queue is paused
-		lost    bool         // tasks are deleted
-		drained bool         // the process has drained
+		handler http.Handler // gets all deliveries
+		dead    bool         // whether no process answers deliveries
+		paused  bool         // whether the queue is paused
+		lost    bool         // whether tasks are deleted
+		drained bool         // whether the process has drained
 		want    []string
 	}{
 		"wrong URL": {handler: answer(404), want: []string{"404", target, "URL"}},
@@ -104,7 +104,7 @@ func TestUndelivered(t *testing.T) {
 				if lines := strings.Count(said, "\n"); test.drained && lines > 5 {
 					t.Errorf("the log has %d lines:\n%.2000s", lines, said)
 				}
-				// The cause is mended.
+				// The reason for the problem is removed.
 				if w.handler = own; test.drained {
 					w.observe(&log, nil, addCredit)
 				}
@@ -115,7 +115,7 @@ func TestUndelivered(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if test.lost { // the sweeps as well
+				if test.lost { // also the tasks of sweeps
 					if err := w.engine.ReviveJobs(t.Context()); err != nil {
 						t.Fatal(err)
 					}
@@ -129,9 +129,9 @@ func TestUndelivered(t *testing.T) {
 	}
 }
 
-// TestUnwatched checks a job whose tasks are not delivered, and that nobody waits for. The process
-// that started or resumed it logs why. Right after Resume the status does not say that tasks are
-// lost.
+// TestUnwatched runs a job whose tasks are not delivered, while nobody waits for it. The process
+// that has started or resumed it must log the reason. Just after Resume, the status must not claim
+// that tasks are lost.
 func TestUnwatched(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -168,9 +168,9 @@ func TestUnwatched(t *testing.T) {
 	})
 }
 
-// TestOtherURL changes the URL at which a job's service answers, as after a deployment under
-// another name. The status says so. A scheduled Revive makes the job continue at the new URL, in
-// each state that it may be in.
+// TestOtherURL changes the URL of a job's service, like a deployment under another name. The status
+// must say that the old URL does not answer. A call of ReviveJobs must make the job continue at the
+// new URL, in any of its phases.
 func TestOtherURL(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -192,7 +192,7 @@ func TestOtherURL(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				bridge.Portion(before, 100, time.Minute) // so that a task ends the job
+				bridge.Portion(before, 100, time.Minute) // so that the job ends in a task
 				own, began, gone := w.handler, time.Now(), atomic.Bool{}
 				w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 					if time.Since(began) >= until || path.Base(r.URL.Path) == "finalize" {
@@ -233,8 +233,8 @@ func TestOtherURL(t *testing.T) {
 	}
 }
 
-// TestMissingMapper delivers the tasks of a job to a build without its mapper. The status says so
-// within two minutes, and the log in few lines.
+// TestMissingMapper delivers the tasks of a job to a build without its mapper. The status must say
+// so within two minutes, and the log must say so in few lines.
 func TestMissingMapper(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -243,7 +243,7 @@ func TestMissingMapper(t *testing.T) {
 		w := newWorld(t, setting{log: new(logged)}, addCredit)
 		w.putAccounts(names(100))
 		own := w.handler
-		job := func() *mapper.Job { // started by a build that has the mapper
+		job := func() *mapper.Job { // starts the job in a build that has the mapper
 			engine := w.engine
 			w.observe(&log, nil, steadyCredit)
 			job, err := addCredit.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, credit{10}, nil)
@@ -268,8 +268,8 @@ func TestMissingMapper(t *testing.T) {
 	})
 }
 
-// TestUndeliveredUnknown checks a queue that may not be asked for its tasks, or that does not
-// answer. The status says nothing about tasks, and nothing fails.
+// TestUndeliveredUnknown uses a queue whose state can't be read: the caller lacks the permission,
+// or the queue does not answer. The status must say nothing about tasks, and no call may fail.
 func TestUndeliveredUnknown(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -281,7 +281,7 @@ func TestUndeliveredUnknown(t *testing.T) {
 					error) {
 					switch req.(type) {
 					case *cloudtaskspb.GetTaskRequest, *cloudtaskspb.GetQueueRequest:
-						// A start without an answer would fail.
+						// the start itself needs one answer
 						if asked.Add(1); code != codes.Unavailable || asked.Load() > 1 {
 							return nil, status.Error(code, "no")
 						}
@@ -308,8 +308,8 @@ func TestUndeliveredUnknown(t *testing.T) {
 	}
 }
 
-// TestUnsendable writes properties that the client can't send, to the function's own entity and to
-// another one. Each entity is a failure that says so, and the job ends.
+// TestUnsendable sets properties that Google's client can't encode, in the function's own entity
+// and in another one. Each entity must become a failure that says so, and the job must end.
 func TestUnsendable(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -368,7 +368,8 @@ func TestUnsendable(t *testing.T) {
 	}
 }
 
-// TestUnsendableStored writes entities in the protocol's form whose texts are not valid UTF-8.
+// TestUnsendableStored puts entities as protocol buffers that contain strings which are not valid
+// UTF-8.
 func TestUnsendableStored(t *testing.T) {
 	t.Parallel()
 	text := &pb.Value{ValueType: &pb.Value_StringValue{StringValue: "\xff"}}
@@ -394,8 +395,8 @@ func TestUnsendableStored(t *testing.T) {
 	}
 }
 
-// TestReady checks that an engine is ready while its database answers and it accepts deliveries. It
-// asks the database once a second at most, however often it is asked.
+// TestReady checks that Engine.Ready succeeds while the database answers and the engine accepts
+// deliveries. Even if it is called more often, it must call the database at most once a second.
 func TestReady(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -433,8 +434,9 @@ func TestReady(t *testing.T) {
 	})
 }
 
-// TestWaitOutlastsReads waits for a job while its reads take minutes and then fail, as on a machine
-// that stood still. Four failed reads in a row do not end the wait. Reads that all fail do.
+// TestWaitOutlastsReads waits for a job while reads of its status take minutes and then fail, as on
+// a machine that stood still. Four failed reads in a row must not end the wait. Constantly failing
+// reads must end it.
 func TestWaitOutlastsReads(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

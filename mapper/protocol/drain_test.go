@@ -23,7 +23,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A caller counts the calls of a function by account. Each call takes a while.
+// A caller is a function that takes a while, and counts its calls for each account.
 type caller struct {
 	mu    sync.Mutex
 	calls map[string]int
@@ -61,9 +61,9 @@ func (c *caller) wantOnce(t *testing.T, n int) {
 	}
 }
 
-// TestDrain drains the processes of a job one after the other, while pages are under way. Each
-// process ends its pages after the current entity and commits them. No entity is processed twice,
-// no range is suspected, and no delivery is refused.
+// TestDrain drains the processes of a job one after the other, while they process pages. Each
+// process must end its pages after the current entity, and commit them. No entity may be processed
+// twice, no range may be suspected of killing its process, and no delivery may be refused.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	for name, define := range map[string]func(string, func(context.Context, *mapper.Entity[account],
@@ -121,8 +121,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainOfWaiting drains a process whose deliveries wait for a rate, and one that ends a job.
-// Both drain at once, and other processes go on.
+// TestDrainOfWaiting drains a process whose deliveries wait for a rate, and a process that is
+// ending a job. Both must drain at once, and other processes must continue.
 func TestDrainOfWaiting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestDrainOfWaiting(t *testing.T) {
 	})
 }
 
-// TestDrained checks what an engine does after it has drained, and one whose drain fails.
+// TestDrained checks what an engine does after it has drained, and after a drain that has failed.
 func TestDrained(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestDrained(t *testing.T) {
 			!strings.Contains(err.Error(), "deliveries still under way: 1: context deadline exceeded") {
 			t.Errorf("drain while a function hangs: %v", err)
 		}
-		if err := w.engine.Drain(t.Context()); err != nil { // waits until it takes no more
+		if err := w.engine.Drain(t.Context()); err != nil { // waits until the engine accepts no more deliveries
 			t.Error(err)
 		}
 		if err := w.engine.Drain(t.Context()); err != nil {
@@ -201,14 +201,14 @@ func TestDrained(t *testing.T) {
 			after.State != mapper.StateRunning {
 			t.Errorf("status %+v, before %+v", after, before)
 		}
-		// Only "entities failed" and "tasks are not delivered" may be warned of: no other process
-		// takes the tasks.
+		// Only the warnings "entities failed" and "tasks are not delivered" are allowed, because no
+		// other process takes the tasks.
 		wrong := regexp.MustCompile(`level=WARN msg="(?:[^et]|e[^n]|t[^a])`)
 		if text := log.String(); strings.Contains(text, slog.LevelError.String()) ||
 			!strings.Contains(text, "level=INFO") || wrong.MatchString(text) {
 			t.Errorf("the log has %.20000s", text)
 		}
-		if err := job.Abort(t.Context()); err != nil { // a drained engine still controls jobs
+		if err := job.Abort(t.Context()); err != nil { // a drained engine can still control jobs
 			t.Error(err)
 		}
 		if err := (*mapper.Engine)(nil).Drain(t.Context()); err == nil {
@@ -217,9 +217,9 @@ func TestDrained(t *testing.T) {
 	})
 }
 
-// TestDrainBeforePages drains processes whose deliveries have not started their pages yet, as the
-// database is slow. No task waits for the queue's back-off: every delivery is answered with
-// success.
+// TestDrainBeforePages drains processes whose deliveries have not yet started their pages, because
+// the database is slow. Every delivery must be answered with success, so that no task waits for a
+// retry by the queue.
 func TestDrainBeforePages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -246,7 +246,7 @@ func TestDrainBeforePages(t *testing.T) {
 		rng := rand.New(rand.NewPCG(1, 1))
 		for range 8 {
 			time.Sleep(time.Duration(200+rng.IntN(1000)) * time.Millisecond)
-			synctest.Wait() // what is routed to the process has reached it
+			synctest.Wait() // until all deliveries that were sent have reached the process
 			if err := f.retire(f.pick(), 9*time.Second); err != nil {
 				t.Error(err)
 			}
@@ -264,7 +264,7 @@ func TestDrainBeforePages(t *testing.T) {
 }
 
 // TestNoPageBeginsWhileDraining drains a process while it looks up the entities of a page. The
-// function is called for none of them.
+// function must be called for none of them.
 func TestNoPageBeginsWhileDraining(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -303,7 +303,7 @@ func TestNoPageBeginsWhileDraining(t *testing.T) {
 	})
 }
 
-// A door passes deliveries on to a handler while it is open.
+// A door passes deliveries on to a handler, unless it is shut.
 type door struct {
 	handler http.Handler
 	shut    atomic.Bool

@@ -25,7 +25,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestPutsAndDeletes lets the function put and delete other entities.
+// TestPutsAndDeletes runs functions that put and delete entities other than their own.
 func TestPutsAndDeletes(t *testing.T) {
 	t.Parallel()
 	type entry struct{ Account string }
@@ -76,17 +76,17 @@ func TestPutsAndDeletes(t *testing.T) {
 	})
 }
 
-// TestPageMates puts or deletes entities of the function's own page, which holds all accounts. Each
-// entity is read again before its turn. The function does not do both: Datastore refuses to change
-// an entity that the same commit deletes. If a page went on in spite of that, it would be halved,
-// and a later put in the page would be read after all.
+// TestPageMates runs functions that put or delete other entities of their own page, which has all
+// accounts. When it is the turn of such an entity, its function must see the earlier write. A
+// function does not do both: Datastore refuses a commit that deletes an entity and then changes it.
+// The engine would have to halve such a page.
 func TestPageMates(t *testing.T) {
 	t.Parallel()
 	type effects = func(a *mapper.Entity[account])
 	key := func(i int) *datastore.Key { return names(i + 1)[i] }
 	for name, c := range map[string]struct {
 		of   map[int]effects
-		want map[int]int64 // balances that are not increased by 1
+		want map[int]int64 // balances that differ from the usual result, which is one more than before
 		gone int
 	}{
 		"put": {
@@ -132,7 +132,7 @@ func TestPageMates(t *testing.T) {
 	}
 }
 
-// TestMisuse checks that a function's forbidden acts are errors of its entity.
+// TestMisuse checks that a function which does something forbidden fails with an error.
 func TestMisuse(t *testing.T) {
 	t.Parallel()
 	key := datastore.NameKey("Other", "x", nil)
@@ -190,7 +190,7 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestUseAfterReturn checks that the use of an entity after its function returned is an error.
+// TestUseAfterReturn checks that it is an error to use an Entity after its function has returned.
 func TestUseAfterReturn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -211,15 +211,15 @@ func TestUseAfterReturn(t *testing.T) {
 	})
 }
 
-// TestVisit checks that a visit sees every entity, that its idempotency keys tell repetitions, and
-// that its counters are exact.
+// TestVisit checks that a Visit calls its function for every entity, that idempotency keys identify
+// repeated calls, and that counters are exact.
 func TestVisit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		calls := make(map[string][]string)
 		m := mapper.Visit("look", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
-			a.Value.Balance = -1 // not saved
+			a.Value.Balance = -1 // a Visit does not save this
 			a.Count("seen", 1)
 			mu.Lock()
 			defer mu.Unlock()
@@ -256,9 +256,9 @@ func TestVisit(t *testing.T) {
 	})
 }
 
-// TestUnchangedIsNotWritten counts the writes of updates. Some change part of the entities, some
-// store them as another type would, and some skip them. Each entity is written at most once, and a
-// second job writes none.
+// TestUnchangedIsNotWritten counts the entities that updates write. Some functions change a part of
+// the entities, some use another Go type, and some skip entities. Each entity must be written at
+// most once, and a second job must write none.
 func TestUnchangedIsNotWritten(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -269,7 +269,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 			}
 			return nil
 		})
-		// A new version of the type has one more field, and another one has other indexes.
+		// Newer versions of the Go type have one more field, or other index flags.
 		more := mapper.Update("more", func(_ context.Context, a *mapper.Entity[struct {
 			account
 			Large bool
@@ -314,7 +314,8 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	})
 }
 
-// TestSkipWithError returns Skip joined with an error: the error counts.
+// TestSkipWithError returns mapper.Skip joined with another error. The error must count as a
+// failure.
 func TestSkipWithError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -338,8 +339,8 @@ func TestSkipWithError(t *testing.T) {
 	})
 }
 
-// TestManyCounters counts under many names, a few in each page or all in one. The counters are
-// exact, and the proof holds.
+// TestManyCounters counts under many names: a few in each page, or all in one page. The counters
+// must be exact, and the proof of the job must hold.
 func TestManyCounters(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -347,7 +348,7 @@ func TestManyCounters(t *testing.T) {
 		{1000, 10_000, 1000}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := mapper.Visit("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
-				for i := range int64(10) { // neighbours share some names
+				for i := range int64(10) { // adjacent entities share some names
 					a.Count(fmt.Sprintf("country-%04d", (a.Value.Balance*10+i)%int64(c.names)), a.Value.Balance-100)
 				}
 				return nil
@@ -375,9 +376,9 @@ func TestManyCounters(t *testing.T) {
 	}
 }
 
-// TestTooManyCounters counts under more names than a job can have: in one page, in the pages of one
-// process, or of several. It also adds up to more than an int64 holds. The job fails. After Resume
-// it goes on without counters, so it never shows a wrong number.
+// TestTooManyCounters counts under more names than a job can have: in one page, in all pages of one
+// process, or of several processes together. It also counts up to more than an int64 holds. The job
+// must fail. After Resume it must continue without counters, so that it never shows a wrong number.
 func TestTooManyCounters(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -452,8 +453,8 @@ func TestTooManyCounters(t *testing.T) {
 	}
 }
 
-// TestAbortedCounters aborts a job whose processes have together counted under too many names, or
-// to too large a sum. The job has no counters and says so, also after its clean-up.
+// TestAbortedCounters aborts a job whose processes together have counted under too many names, or
+// up to too large a number. The job must have no counters and say so, also after its clean-up.
 func TestAbortedCounters(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -502,8 +503,9 @@ func TestAbortedCounters(t *testing.T) {
 	}
 }
 
-// TestKeysOfOneText deletes entities whose keys the client takes for one key, as they have one
-// text. All of them are deleted, by one function and by several of a page.
+// TestKeysOfOneText deletes entities with different keys that Google's client takes for equal,
+// because they have the same text. All of them must be deleted, by one function, and by several
+// functions of a page.
 func TestKeysOfOneText(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -533,7 +535,7 @@ func TestKeysOfOneText(t *testing.T) {
 	})
 }
 
-// A player belongs to a team, and gets a copy of its name.
+// A player belongs to a team, and has a copy of the team's name.
 type player struct {
 	Team string
 	Name string `datastore:",noindex"`
@@ -546,9 +548,9 @@ type team struct {
 
 func teamKey(name string) *datastore.Key { return datastore.NameKey("Team", name, nil) }
 
-// TestJoin copies the names of teams to their members, while others rename teams and members move.
-// In the end each player has the name that its team had when the player was written. So a second
-// job changes nothing where nobody interferes.
+// TestJoin copies the names of teams to their players. Meanwhile other clients rename teams, and
+// players change teams. At the end, each player must have the name that its team had when the
+// player was written. A second job must therefore change nothing, if nobody else writes.
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	named := func(ctx context.Context, e *mapper.Entity[player], _ mapper.NoParams) error {
@@ -591,9 +593,9 @@ func testJoin(t *testing.T, m *mapper.Mapper[mapper.NoParams]) {
 	job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Member"}, mapper.NoParams{},
 		&mapper.StartOptions{PageSize: 50, ExpectedWorkers: 4})
 	w.must(err)
-	// Another client renames a team and its named members in one transaction. So all members agree,
-	// or have no name yet.
-	for turn, i := range rng.Perm(teams) { // each once: a second time would mend a mistake
+	// Another client renames a team, and all its players that have a name, in one transaction. So
+	// these players always agree.
+	for turn, i := range rng.Perm(teams) { // each team once, because a second change could hide a mistake
 		of := fmt.Sprint(i)
 		name := fmt.Sprint("name ", turn)
 		_, err := w.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
@@ -634,8 +636,8 @@ func testJoin(t *testing.T, m *mapper.Mapper[mapper.NoParams]) {
 	}
 }
 
-// TestMerge merges duplicates, while others add points: each duplicate adds its points to its team
-// and is deleted. No point is lost.
+// TestMerge merges duplicates while other clients add points. Each duplicate must add its points to
+// its team, and be deleted. No point may be lost.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
@@ -701,9 +703,9 @@ func TestMerge(t *testing.T) {
 	})
 }
 
-// TestRekey moves entities to keys of another form. Two entities of one page, or of several, want
-// the same key, and some keys are taken. The first one moves. The others are failures that name
-// both keys.
+// TestRekey moves entities to keys of another form. Several entities, of one page or of several,
+// want the same key, and some keys are taken. The first one must move. The others must be failures
+// that name both keys.
 func TestRekey(t *testing.T) {
 	t.Parallel()
 	to := func(name string) *datastore.Key { return datastore.NameKey("Patron", strings.ToLower(name), nil) }
@@ -755,7 +757,7 @@ func TestRekey(t *testing.T) {
 }
 
 // TestReadsInOrder copies a value from each entity to the next one, in one page or several. The
-// result is as if the functions had run one after the other.
+// result must be the same as if the functions had run one after the other.
 func TestReadsInOrder(t *testing.T) {
 	t.Parallel()
 	key := func(i int64) *datastore.Key { return datastore.IDKey("Team", i, nil) }
@@ -795,8 +797,8 @@ func TestReadsInOrder(t *testing.T) {
 	}
 }
 
-// TestGet checks the errors of Get for missing entities, the entity itself, bad keys and bad
-// destinations.
+// TestGet checks the errors of Entity.Get for missing entities, for the function's own entity, and
+// for wrong keys and destinations.
 func TestGet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -848,9 +850,9 @@ func TestGet(t *testing.T) {
 	})
 }
 
-// TestGroups aggregates over 10,000 groups, with the count of each, and with or without a sum,
-// minimum and maximum, while calls and deliveries fail. The finalizer gets exact aggregates,
-// whatever is repeated, lost or killed.
+// TestGroups aggregates over 10,000 groups of entities: the count of each, and optionally a sum,
+// minimum and maximum. Calls and deliveries fail meanwhile. The finalizer must get exact
+// aggregates.
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
@@ -862,7 +864,7 @@ func TestGroups(t *testing.T) {
 		for i := range uint64(testflag.Size(t, 1, 1, 2)) {
 			seed := first + i
 			t.Run(fmt.Sprintf("%d groups/four %t/seed %d", c.groups, c.four, seed), func(t *testing.T) {
-				const each = 2 // entities in each group
+				const each = 2 // number of entities in each group
 				n := c.groups * each
 				var got map[string]int64
 				m := mapper.Visit("groups", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) error {

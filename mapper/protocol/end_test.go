@@ -37,7 +37,7 @@ type report struct {
 
 var reportKey = datastore.NameKey("Report", "r", nil)
 
-// reporting returns a mapper whose finalizer adds to a report.
+// reporting returns a mapper whose finalizer adds the job's numbers to an entity, the report.
 func reporting(client func() *datastore.Client, fail func() error) *mapper.Mapper[mapper.NoParams] {
 	return mapper.Update("report", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 		a.Value.Balance += 10
@@ -57,7 +57,7 @@ func reporting(client func() *datastore.Client, fail func() error) *mapper.Mappe
 }
 
 // TestFinalizer checks that a finalizer takes effect once, although every task is delivered several
-// times and calls lose their answers.
+// times and answers to calls get lost.
 func TestFinalizer(t *testing.T) {
 	t.Parallel()
 	seed := testflag.Seed(t)
@@ -90,10 +90,10 @@ func TestFinalizer(t *testing.T) {
 	}
 }
 
-// TestFinalizerStatus checks the numbers of entities that a finalizer gets.
+// TestFinalizerStatus checks the numbers of entities in the status that a finalizer gets.
 func TestFinalizerStatus(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{30, 3000} { // a small job ends in its last delivery
+	for _, n := range []int{30, 3000} { // the small job ends in the delivery of its last page, the large one in a task
 		synctest.Test(t, func(t *testing.T) {
 			var got mapper.Status
 			fails := func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
@@ -133,8 +133,8 @@ func TestFinalizerStatus(t *testing.T) {
 	}
 }
 
-// TestFailingFinalizer lets the finalizer fail for a while. The job keeps running, says why, and
-// ends when the finalizer succeeds.
+// TestFailingFinalizer runs a job whose finalizer fails for a while. The job must stay running, its
+// status must say why, and it must end when the finalizer succeeds.
 func TestFailingFinalizer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -181,8 +181,8 @@ func TestFailingFinalizer(t *testing.T) {
 	})
 }
 
-// TestRefusedFinalizer checks two finalizers. The first one puts what the database refuses, and the
-// job fails. The second one takes too long, and the status says so.
+// TestRefusedFinalizer tests two finalizers. The first one puts an entity that the database
+// refuses; its job must fail. The second one takes too long; the status must say so.
 func TestRefusedFinalizer(t *testing.T) {
 	t.Parallel()
 	plain := func(onDone func(context.Context, *mapper.Completion,
@@ -230,7 +230,7 @@ func TestRefusedFinalizer(t *testing.T) {
 	})
 }
 
-// TestLostFinalizer deletes the finalizer's task. A sweep enqueues it again.
+// TestLostFinalizer deletes the task that runs the finalizer. A sweep must enqueue it again.
 func TestLostFinalizer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -256,8 +256,8 @@ func TestLostFinalizer(t *testing.T) {
 	})
 }
 
-// TestLostEnd deletes the task that ends a job without a finalizer, where the service account may
-// not ask the queue for its tasks. A sweep enqueues another.
+// TestLostEnd deletes the task that ends a job. The service account may not read tasks in the
+// queue. A sweep must enqueue another task.
 func TestLostEnd(t *testing.T) {
 	t.Parallel()
 	for _, mayAsk := range []bool{true, false} {
@@ -267,13 +267,13 @@ func TestLostEnd(t *testing.T) {
 				set.emulator.Interceptor = mayNotAsk
 			}
 			w := newWorld(t, set, addCredit)
-			bridge.Portion(w.engine, 100, time.Minute) // so that the job is not a small one
+			bridge.Portion(w.engine, 100, time.Minute) // so that the job is too large to end without a task
 			inner := w.handler
 			var ends atomic.Int64
 			w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				if strings.HasSuffix(r.URL.Path, "/finalize") {
 					if ends.Add(1) == 1 {
-						return // the task disappears, as if the queue had been purged
+						return // the task disappears, as if somebody had purged the queue
 					}
 				}
 				inner.ServeHTTP(rw, r)
@@ -288,15 +288,15 @@ func TestLostEnd(t *testing.T) {
 	}
 }
 
-// TestSmallEnd checks that the delivery of a small job's last page ends the job, without a task. If
-// somebody changes the job just before the commit, that commit has no effect.
+// TestSmallEnd checks that a small job ends in the delivery of its last page, without another task.
+// If somebody changes the job just before this commit, the commit must have no effect.
 func TestSmallEnd(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
 		accounts int
 		beside   func(context.Context, *mapper.Job) error
-		state    mapper.State // after the last page
+		state    mapper.State // the job's state just after its last page
 	}{
 		{"one entity", 1, nil, mapper.StateSucceeded},
 		{"a few pages", 100, nil, mapper.StateSucceeded},
@@ -319,7 +319,8 @@ func TestSmallEnd(t *testing.T) {
 					}
 					return handler(ctx, req)
 				}
-				// One worker: of two last deliveries, one may enqueue the task while the other ends the job.
+				// One worker, because of two concurrent last deliveries one may enqueue a task
+				// while the other ends the job.
 				w := newWorld(t, setting{queue: few(1), emulator: emulator.Options{Interceptor: ends}}, addCredit)
 				inner := w.handler
 				var tasks atomic.Int64
@@ -352,8 +353,8 @@ func TestSmallEnd(t *testing.T) {
 	}
 }
 
-// endsJob reports whether a request writes the record of a job that has succeeded, on the condition
-// of its version.
+// endsJob reports whether a request is the commit that ends a small job. It writes the job's record
+// if the record still has a certain version.
 func endsJob(req any) bool {
 	commit, ok := req.(*datastorepb.CommitRequest)
 	return ok && slices.ContainsFunc(commit.GetMutations(), func(m *datastorepb.Mutation) bool {
@@ -363,8 +364,8 @@ func endsJob(req any) bool {
 	})
 }
 
-// TestFailingEnd lets a finalizer fail for a day, where the queue may not be asked for its tasks.
-// Its task is retried, and no second task is enqueued.
+// TestFailingEnd runs a finalizer that fails for a day, in a queue whose tasks the service account
+// may not read. The queue must retry its task, and no second task may be enqueued.
 func TestFailingEnd(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -390,13 +391,13 @@ func TestFailingEnd(t *testing.T) {
 			t.Errorf("the finalizer runs %d times", n)
 		}
 		mended.Store(true)
-		time.Sleep(time.Hour) // until the task is tried again
+		time.Sleep(time.Hour) // until the queue retries the task
 		w.wait(job)
 	})
 }
 
-// TestFinalizerMarksUnanswered loses the answers to the commits in which deliveries of a finalizer
-// leave their crash marks. No process has died, and none is counted as dead.
+// TestFinalizerMarksUnanswered loses the answers to the commits by which deliveries of a finalizer
+// record that they run. No process has died, so none may be counted as dead.
 func TestFinalizerMarksUnanswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -434,7 +435,7 @@ func TestFinalizerMarksUnanswered(t *testing.T) {
 	})
 }
 
-// mayNotAsk is a queue that the service account may not ask for its tasks.
+// mayNotAsk makes a queue refuse the calls that read tasks.
 func mayNotAsk(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if strings.HasSuffix(info.FullMethod, "/GetTask") {
 		return nil, status.Error(codes.PermissionDenied, "no cloudtasks.tasks.get")
@@ -444,14 +445,15 @@ func mayNotAsk(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler
 
 type leaf struct{ N int64 }
 
-// A sheet is what the function over pages has recorded of a page: the token of its attempt, and the
-// number of leaves.
+// A sheet is the entity that the function over pages puts for each page. It has the name under which
+// the function has written the page to a store outside of Datastore, and the number of leaves.
 type sheet struct {
 	Name string
 	N    int64
 }
 
-// A shelf is a store outside of Datastore to which pages are written.
+// A shelf is a store outside of Datastore, such as a bucket. A function over pages writes each page
+// to it as a sheet.
 type shelf struct {
 	mu     sync.Mutex
 	sheets map[string][]int64
@@ -474,7 +476,7 @@ func (s *shelf) remove(name string) {
 	delete(s.sheets, name)
 }
 
-// tries counts an attempt at the leaf n, and returns how many there were.
+// tries counts an attempt at the leaf n, and returns the number of attempts so far.
 func (s *shelf) tries(n int64) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -484,8 +486,8 @@ func (s *shelf) tries(n int64) int {
 
 const leaves = 3000
 
-// collector returns a mapper that writes all leaves to a shelf. Some are skipped instead, some fail
-// permanently, and some fail at first.
+// collector returns a mapper that writes leaves to a shelf, page by page. It skips some leaves.
+// Some others fail permanently, or only at first.
 func collector(s *shelf) *mapper.Mapper[mapper.NoParams] {
 	return mapper.VisitPages("collect", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) (int64,
 		error) {
@@ -520,8 +522,9 @@ func collector(s *shelf) *mapper.Mapper[mapper.NoParams] {
 	})
 }
 
-// TestCollect writes pages to a store outside, with and without faults. The sheets that commits
-// name have each entity once. Without faults there are no others.
+// TestCollect writes pages to a store outside of Datastore, with and without faults. The sheets
+// whose names were committed must have each entity once. Without faults, the store must have no
+// other sheets.
 func TestCollect(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -573,8 +576,8 @@ func putLeaves(t *testing.T, client *datastore.Client) {
 	}
 }
 
-// checkSheets checks that the sheets that a job has put name each leaf once. If there were no
-// faults, there may be no other sheets.
+// checkSheets checks that the sheets which the job has committed have each leaf once. If calm is
+// set, there were no faults, and the shelf must have no other sheets.
 func checkSheets(t *testing.T, client *datastore.Client, s *shelf, status *mapper.Status, calm bool) {
 	t.Helper()
 	const failed, skipped = leaves / 100, leaves / 100
@@ -619,7 +622,7 @@ func checkSheets(t *testing.T, client *datastore.Client, s *shelf, status *mappe
 	}
 }
 
-// TestCollectFails lets the function over pages fail, in each way that makes a job end.
+// TestCollectFails runs functions over pages that fail in each way that makes a job end.
 func TestCollectFails(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
@@ -655,8 +658,8 @@ func TestCollectFails(t *testing.T) {
 	}
 }
 
-// TestRollbackFails lets functions of OnRollback panic, hang and end their goroutine. The job ends as
-// it would without them, and the other functions are called.
+// TestRollbackFails registers functions with OnRollback that panic, hang or end their goroutine.
+// The job must end as without them, and the other registered functions must be called.
 func TestRollbackFails(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
@@ -695,8 +698,8 @@ func TestRollbackFails(t *testing.T) {
 	}
 }
 
-// TestCollectOfTwins delivers each task twice at nearly the same time, and no process dies. If both
-// deliveries have written a page, the one whose commit was late deletes its own.
+// TestCollectOfTwins delivers each task twice at nearly the same time. If both deliveries have
+// written a page to the shelf, the one whose commit is refused must delete its sheet.
 func TestCollectOfTwins(t *testing.T) {
 	t.Parallel()
 	s := &shelf{sheets: make(map[string][]int64), tried: make(map[int64]int)}
@@ -716,7 +719,7 @@ func TestCollectOfTwins(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour) // until the last of both has ended
+		time.Sleep(time.Hour) // until both deliveries have ended
 		checkSheets(t, w.client, s, status, true)
 		if s.tried[-1] <= int(status.Counters["sheets"])*11/10 {
 			t.Errorf("%d pages were written for %d that count: there were no twins", s.tried[-1],

@@ -29,7 +29,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestEveryTaskTwice delivers every task twice at the same time, and a third time afterwards.
+// TestEveryTaskTwice delivers every task twice at the same time, and a third time later.
 func TestEveryTaskTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -46,8 +46,8 @@ func TestEveryTaskTwice(t *testing.T) {
 	})
 }
 
-// repeat handles each request three times, the first two at once, and answers with the worst
-// status.
+// repeat returns a handler that handles each request three times, the first two concurrently. It
+// answers with the worst status.
 func repeat(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -71,8 +71,8 @@ func repeat(h http.Handler) http.Handler {
 	})
 }
 
-// lost returns faults that lose a share of the calls, before or after their effect. They start when
-// resumed.
+// lost returns faults that lose a share of the calls of some methods, before or after they take
+// effect. They start with a call of Resume.
 func lost(seed uint64, share float64, methods ...string) *emulator.Faults {
 	f := emulator.NewFaults(seed,
 		emulator.Fault{Kind: emulator.LoseCall, Methods: methods, Share: share},
@@ -89,7 +89,8 @@ func checkLost(t *testing.T, f *emulator.Faults) {
 	}
 }
 
-// TestLostResponses runs jobs while calls of both services fail, before or after their effect.
+// TestLostResponses runs jobs while calls of Datastore and Cloud Tasks fail, before or after they
+// take effect.
 func TestLostResponses(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -113,9 +114,10 @@ func TestLostResponses(t *testing.T) {
 	}
 }
 
-// TestBeatenAtTheCommit makes the commit of a page fail without a hint at why, while another
-// delivery of its task commits the page and goes on with the rest. The first delivery gives the
-// rest no second task, and deletes what it has written elsewhere.
+// TestBeatenAtTheCommit lets the commit of a page fail with an error that does not say why.
+// Meanwhile another delivery of the same task commits the page, and continues with the rest. The
+// first delivery must not enqueue a second task for the rest. It must delete what it has written
+// outside of Datastore.
 func TestBeatenAtTheCommit(t *testing.T) {
 	t.Parallel()
 	for _, plain := range []bool{false, true} {
@@ -168,7 +170,7 @@ func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.NoParams]) {
 		return e
 	}
 	var mu sync.Mutex
-	var bodies [][]byte // of deliveries for ranges
+	var bodies [][]byte // the bodies of deliveries for ranges
 	var header http.Header
 	lost, did := false, make(chan struct{})
 	finished := sync.OnceFunc(func() { close(did) })
@@ -219,7 +221,7 @@ func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.NoParams]) {
 	}
 }
 
-// finishes reports whether a request is the commit of a page.
+// finishes reports whether a request is the commit that marks a range as done.
 func finishes(req any) bool {
 	commit, ok := req.(*pb.CommitRequest)
 	return ok && slices.ContainsFunc(commit.Mutations, func(m *pb.Mutation) bool {
@@ -228,8 +230,8 @@ func finishes(req any) bool {
 	})
 }
 
-// TestLateAnswer delays the answer to a start until its job has failed. The log says that the job
-// was started, and once that it has failed.
+// TestLateAnswer delays the answer to the commit of a start until the job has failed. The log must
+// say that the job was started, and once that it has failed.
 func TestLateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

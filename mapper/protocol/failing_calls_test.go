@@ -24,13 +24,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// sparse is the distance between the calls that fail in the worlds of one seed. So that many seeds
-// in a row make every call fail.
+// sparse is the distance between the calls that fail for one seed. With seed s, these are the calls
+// s, s+60, s+120 and so on, and each fails in a run of its own. So 60 successive seeds cover all
+// calls.
 const sparse = 60
 
-// TestEachCallFails tells stories of jobs and of the people who control them. In each world one
-// call of Datastore fails: the database refuses it, or carries it out and the answer is lost. Each
-// story then ends as if nothing had happened.
+// TestEachCallFails runs several stories. A story is a sequence of calls on jobs. In each run, one
+// call of Datastore fails. Either the database refuses it, or carries it out and the answer is
+// lost. Each story must end as without the failure.
 func TestEachCallFails(t *testing.T) {
 	testflag.Sequential(t)
 	testflag.Simulate(t, 1, 1, func(t *testing.T, seed uint64) {
@@ -38,7 +39,7 @@ func TestEachCallFails(t *testing.T) {
 		for _, s := range stories {
 			for _, lose := range []bool{false, true} {
 				for at := int(seed % sparse); ; at += sparse {
-					failed := false // also if -run leaves the subtest out
+					failed := false // stays false also if -run leaves out the subtest
 					name := fmt.Sprintf("%s/call %d, answer lost %t", s.name, at, lose)
 					ok := t.Run(name, func(t *testing.T) {
 						synctest.Test(t, func(t *testing.T) { failed = tell(t, s, &failing{at: at, lose: lose}) })
@@ -52,17 +53,17 @@ func TestEachCallFails(t *testing.T) {
 	})
 }
 
-// A failing is the call of a world that fails.
+// A failing is an interceptor that makes one call of the database fail.
 type failing struct {
-	at   int  // how many calls come before it
-	lose bool // it is carried out, and its answer is lost
+	at   int  // number of calls before the one that fails
+	lose bool // whether the call is carried out, and only its answer is lost
 
 	mu    sync.Mutex
 	armed bool
 	calls int
 }
 
-// arm starts or stops the count of calls.
+// arm starts or stops counting calls. A call can only fail while calls are counted.
 func (f *failing) arm(armed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,20 +97,20 @@ func (f *failing) intercept(
 	return nil, status.Error(codes.Internal, "injected")
 }
 
-// A story is what people do with jobs, and what has to be true in the end.
+// A story is a sequence of calls on jobs, as people make them, and checks of the final state.
 type story struct {
 	name    string
 	mappers []mapper.AnyMapper
 	tell    func(s *telling)
 }
 
-// A telling is a story in a world in which one call fails.
+// A telling is one run of a story, in which one call of the database fails.
 type telling struct {
 	*world
 	*failing
 }
 
-// tell tells a story, and reports whether its call has failed.
+// tell runs a story, and reports whether the call that was to fail was reached.
 func tell(t *testing.T, s story, f *failing) bool {
 	w := newWorld(t, setting{
 		emulator: emulator.Options{Interceptor: f.intercept, PointInTimeRecovery: true}, queue: few(1),
@@ -120,8 +121,8 @@ func tell(t *testing.T, s story, f *failing) bool {
 	return f.failed()
 }
 
-// do makes a call as a person would: again after each error that may be temporary. Taken reports
-// whether a call has had its effect though its answer was lost.
+// do makes a call on a job as a person would: it repeats the call after an error. If taken is not
+// nil, it reports whether the call has taken effect although its answer was lost.
 func (s *telling) do(what string, taken func() bool, do func(context.Context) error) {
 	s.Helper()
 	var err error
@@ -139,14 +140,14 @@ func (s *telling) do(what string, taken func() bool, do func(context.Context) er
 	s.Fatalf("%s: %v", what, err)
 }
 
-// calmly runs a part of the story whose calls do not fail, such as a look at the result.
+// calmly runs a part of the story without injected failures, such as a check of the result.
 func (s *telling) calmly(look func()) {
 	s.arm(false)
 	look()
 	s.arm(true)
 }
 
-// state returns a function that reports whether a job has a state.
+// state returns a function that reports whether a job is in a state.
 func (s *telling) state(id string, want mapper.State) func() bool {
 	return func() bool {
 		status, err := s.engine.Job(id).Status(s.Context())
@@ -154,7 +155,7 @@ func (s *telling) state(id string, want mapper.State) func() bool {
 	}
 }
 
-// begin starts a job of a mapper over the accounts.
+// begin starts a job over the accounts.
 func (s *telling) begin(m *mapper.Mapper[credit], o mapper.StartOptions) *mapper.Job {
 	s.Helper()
 	o.PageSize, o.ExpectedWorkers = 5, 3
@@ -181,7 +182,7 @@ func (s *telling) await(job *mapper.Job) (is *mapper.Status) {
 	return is
 }
 
-// begun starts a job, and waits for its end.
+// begun starts a job over the accounts, and waits for its end.
 func (s *telling) begun(m *mapper.Mapper[credit], o mapper.StartOptions) *mapper.Job {
 	s.Helper()
 	job := s.begin(m, o)
@@ -189,7 +190,7 @@ func (s *telling) begun(m *mapper.Mapper[credit], o mapper.StartOptions) *mapper
 	return job
 }
 
-// verify checks the proof of a job.
+// verify checks that a job's records prove that the job is complete.
 func (s *telling) verify(job *mapper.Job) {
 	s.Helper()
 	s.do("verify "+job.ID, nil, func(ctx context.Context) error {
@@ -201,7 +202,7 @@ func (s *telling) verify(job *mapper.Job) {
 	})
 }
 
-// undo undoes a job, and waits for the end of the undo.
+// undo undoes a job, and waits for the end of the undo. It returns the undo.
 func (s *telling) undo(job *mapper.Job) (undo *mapper.Job) {
 	s.Helper()
 	s.do("undo "+job.ID, nil, func(ctx context.Context) (err error) {
@@ -214,7 +215,7 @@ func (s *telling) undo(job *mapper.Job) (undo *mapper.Job) {
 	return undo
 }
 
-// none checks that no records of a kind are left.
+// none checks that the database has no records of the given kinds.
 func (s *telling) none(kinds ...string) {
 	s.Helper()
 	s.calmly(func() {
@@ -235,8 +236,8 @@ func allKeys(w *world, kind string) []*datastore.Key {
 	return keys
 }
 
-// restored checks that the entities are as at an earlier moment, besides those that the undo
-// lists. It lists at most a number.
+// restored checks that the entities are the same as in before, except for those that the undo lists
+// as not restored. It may list up to most entities.
 func (s *telling) restored(before map[string]string, undo *mapper.Job, most int) {
 	s.Helper()
 	s.calmly(func() {
@@ -288,7 +289,7 @@ var stories = []story{
 		if status := s.await(job); status.State != mapper.StateSucceededWithFailures || status.Failures != 4 {
 			s.Errorf("status %+v", status)
 		}
-		s.calmly(func() { // the mapper's function looks at it
+		s.calmly(func() { // the check uses the mapper's function, whose calls must not fail
 			_, err := s.client.Put(s.Context(), datastore.NameKey("Repair", "done", nil), new(account))
 			s.must(err)
 		})
@@ -315,7 +316,7 @@ var stories = []story{
 		time.Sleep(time.Hour)
 		job := s.begun(meddler, mapper.StartOptions{ID: "j", FailureLimit: -1})
 		time.Sleep(3 * 24 * time.Hour)
-		s.restored(before, s.undo(job), 8) // their states just before the job are not known
+		s.restored(before, s.undo(job), 8) // days later, the database no longer knows all states just before the job
 	}},
 	{"records that are kept for a time", mappersOf(addCredit), func(s *telling) {
 		keys := names(20)
@@ -338,7 +339,7 @@ var stories = []story{
 		s.do("pause", s.state("j", mapper.StatePaused), job.Pause)
 		time.Sleep(time.Hour)
 		s.do("resume", s.state("j", mapper.StateRunning), job.Resume)
-		ended := s.state("j", mapper.StateSucceeded) // while its people waited
+		ended := s.state("j", mapper.StateSucceeded) // the job may have ended while the operators waited
 		s.do("rate", ended, func(ctx context.Context) error {
 			return job.SetRateFor(ctx, mapper.Rate{EntitiesPerSecond: 10}, time.Minute)
 		})
@@ -357,7 +358,7 @@ var stories = []story{
 		job := s.begin(slowCredit, mapper.StartOptions{ID: "j"})
 		time.Sleep(100 * time.Millisecond)
 		s.do("abort", s.state("j", mapper.StateAborted), job.Abort)
-		time.Sleep(time.Minute) // until the pages under way have ended
+		time.Sleep(time.Minute) // until pages that still run have ended
 		status := s.await(job)
 		var credited int64
 		s.calmly(func() { credited = s.credited(200) })
@@ -469,7 +470,7 @@ var stories = []story{
 	}},
 }
 
-// eraser deletes accounts, and what records say of them.
+// eraser deletes accounts, and removes the word "alice" from the records of other jobs.
 var eraser = mapper.Update("eraser", func(_ context.Context, a *mapper.Entity[account], _ credit) error {
 	a.Delete(a.Key)
 	return nil
@@ -478,7 +479,7 @@ var eraser = mapper.Update("eraser", func(_ context.Context, a *mapper.Entity[ac
 	return err
 })
 
-// pager puts an entity for each page and one at its end.
+// pager puts an entity for each page, and one in its finalizer.
 var pager = mapper.VisitPages("pager",
 	func(_ context.Context, a *mapper.Entity[account], _ credit) (string, error) { return a.Key.Name, nil },
 	func(_ context.Context, p *mapper.Page[string], _ credit) error {
@@ -490,7 +491,7 @@ var pager = mapper.VisitPages("pager",
 	return nil
 })
 
-// mended fails for every fifth account, until an entity says that the cause is gone.
+// mended fails on every fifth account, until an entity says that the cause is removed.
 var mended = mapper.Update("mended", func(ctx context.Context, a *mapper.Entity[account], p credit) error {
 	err := a.Get(ctx, datastore.NameKey("Repair", "done", nil), new(account))
 	switch {

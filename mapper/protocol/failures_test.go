@@ -24,7 +24,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// over runs a mapper without parameters over the accounts, to the job's end.
+// over runs a job without parameters over the accounts to its end, and returns its status.
 func over(w *world, m *mapper.Mapper[mapper.NoParams], o *mapper.StartOptions) *mapper.Status {
 	w.Helper()
 	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, o)
@@ -37,12 +37,12 @@ func over(w *world, m *mapper.Mapper[mapper.NoParams], o *mapper.StartOptions) *
 	if err != nil {
 		w.Fatal(err)
 	}
-	time.Sleep(time.Millisecond) // what comes next has a later time than the end
+	time.Sleep(time.Millisecond) // so that later events have a later time than the job's end
 	return status
 }
 
-// TestFailingEntities makes the function fail on a few of many entities, in every way. The others
-// of their pages are processed.
+// TestFailingEntities runs a function that fails on a few of many entities, in every possible way.
+// The other entities of their pages must be processed.
 func TestFailingEntities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -98,8 +98,8 @@ func TestFailingEntities(t *testing.T) {
 	})
 }
 
-// TestFailingFunction makes the function fail on all entities. The job soon fails with the
-// function's error, and no entity is changed or lost.
+// TestFailingFunction runs a function that fails on all entities. The job must soon fail with the
+// function's error. No entity may be changed or lost.
 func TestFailingFunction(t *testing.T) {
 	t.Parallel()
 	for _, permanent := range []bool{false, true} {
@@ -134,8 +134,8 @@ func TestFailingFunction(t *testing.T) {
 	}
 }
 
-// TestLogsSayNothingOfEntities puts an entity's contents into errors and panics of the function.
-// The records have them, and the log has not.
+// TestLogsSayNothingOfEntities runs a function whose errors and panics contain data of its entity.
+// The job's records must have these texts, and the log must not.
 func TestLogsSayNothingOfEntities(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -149,7 +149,7 @@ func TestLogsSayNothingOfEntities(t *testing.T) {
 		})
 		w := newWorld(t, setting{log: &log}, m)
 		w.putAccounts(names(200))
-		for _, size := range []int{5, 100} { // enough to fail one by one, and as a page
+		for _, size := range []int{5, 100} { // so few that entities fail one by one, and so many that their page fails
 			s := over(w, m, &mapper.StartOptions{PageSize: size})
 			if s.State == mapper.StateFailed && !strings.Contains(s.Error, " of owner ") {
 				t.Errorf("the record does not say why: %q", s.Error)
@@ -161,8 +161,8 @@ func TestLogsSayNothingOfEntities(t *testing.T) {
 	})
 }
 
-// TestMixedErrors makes most entities of a page fail, some permanently. The others may still
-// succeed, so the job keeps trying, and ends when they do.
+// TestMixedErrors runs a function that fails on most entities of a page, on some permanently. The
+// others may still succeed later, so the job must retry, and end when they succeed.
 func TestMixedErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -185,8 +185,8 @@ func TestMixedErrors(t *testing.T) {
 	})
 }
 
-// TestRefusedCommits writes a value that only the database refuses, and with it the whole commit.
-// That entity is a failure, and the others are processed.
+// TestRefusedCommits writes a value that only the database refuses, and then the whole commit is
+// refused. Only the entity with this value must become a failure.
 func TestRefusedCommits(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -240,7 +240,8 @@ func TestRefusedCommits(t *testing.T) {
 	}
 }
 
-// TestPanicSaysWhere checks that the record of a panic names the line of the user's code.
+// TestPanicSaysWhere checks that the failure of a function that has panicked names the line in the
+// user's code.
 func TestPanicSaysWhere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -260,8 +261,8 @@ func TestPanicSaysWhere(t *testing.T) {
 	})
 }
 
-// TestStructThatDoesNotFit runs over entities that do not fit the Go type. The error names the
-// field, and the entities stay unchanged.
+// TestStructThatDoesNotFit runs a job over entities that can't be loaded into the mapper's Go type.
+// The error must name the field, and the entities must stay unchanged.
 func TestStructThatDoesNotFit(t *testing.T) {
 	t.Parallel()
 	type misfit struct{ Owner int64 }
@@ -280,8 +281,8 @@ func TestStructThatDoesNotFit(t *testing.T) {
 	})
 }
 
-// TestRepeatedFailure delivers the tasks of an always failing entity several times. It counts as
-// one failure, and does not fail the job.
+// TestRepeatedFailure delivers the tasks of an entity that always fails several times. It must
+// count as one failure, so that the job does not fail.
 func TestRepeatedFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -302,8 +303,8 @@ func TestRepeatedFailure(t *testing.T) {
 	})
 }
 
-// TestRepeatedVisit makes the repetition of a visit a permanent error. The range is already done,
-// so the error has no effect.
+// TestRepeatedVisit delivers a task twice, and the second call of the function returns a permanent
+// error. By then the range is done, so the error must have no effect.
 func TestRepeatedVisit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -329,7 +330,7 @@ func TestRepeatedVisit(t *testing.T) {
 	})
 }
 
-// TestLargestPages runs pages of the largest size allowed.
+// TestLargestPages runs a job with the largest allowed page size.
 func TestLargestPages(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -344,8 +345,8 @@ func TestLargestPages(t *testing.T) {
 	})
 }
 
-// TestRefusedReads makes the database refuse lookups in transactions for a while. No entity is
-// blamed.
+// TestRefusedReads lets the database refuse lookups in transactions for a while. No entity may
+// become a failure.
 func TestRefusedReads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -367,8 +368,8 @@ func TestRefusedReads(t *testing.T) {
 	})
 }
 
-// TestEveryCommitRefused makes the database refuse every write of the function. That fails the job,
-// without a failure for each entity.
+// TestEveryCommitRefused lets the database refuse every commit of the function's writes. The job
+// must fail, without recording each entity as a failure.
 func TestEveryCommitRefused(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -398,7 +399,8 @@ func TestEveryCommitRefused(t *testing.T) {
 	})
 }
 
-// TestSameKeyTwice puts and deletes one entity several times in one function. The last call counts.
+// TestSameKeyTwice puts and deletes the same entity several times in one function. The last call
+// must take effect.
 func TestSameKeyTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -426,8 +428,8 @@ func TestSameKeyTwice(t *testing.T) {
 	})
 }
 
-// TestOwnAndOthers lets entities of a page change themselves, and put or delete each other, before
-// or after that. The last write counts, and the page does not fail.
+// TestOwnAndOthers runs functions that change their own entity, and put or delete another entity of
+// the page before or after its turn. The last write must take effect, and the page must not fail.
 func TestOwnAndOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -435,7 +437,7 @@ func TestOwnAndOthers(t *testing.T) {
 		m := mapper.Update("own-and-others",
 			func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 				switch a.Value.Balance++; a.Key.Name {
-				case keys[3].Name: // the first one has already had its turn
+				case keys[3].Name: // the first entity's function has already run
 					a.Put(keys[1], &account{Owner: "put after it", Balance: 7})
 					a.Put(keys[6], &account{Owner: "put before it", Balance: 7})
 				case keys[4].Name:
@@ -466,7 +468,7 @@ func TestOwnAndOthers(t *testing.T) {
 	})
 }
 
-// TestTooMuchForACommit writes more for one entity than a commit can hold.
+// TestTooMuchForACommit runs a function that writes more for one entity than fits into a commit.
 func TestTooMuchForACommit(t *testing.T) {
 	t.Parallel()
 	type large struct {
@@ -489,8 +491,8 @@ func TestTooMuchForACommit(t *testing.T) {
 	})
 }
 
-// TestTooSlowForATransaction takes longer for one entity than a transaction can stay open. It is a
-// failure, and the job ends.
+// TestTooSlowForATransaction runs a function that takes longer for one entity than a transaction
+// may stay open. The entity must become a failure, and the job must end.
 func TestTooSlowForATransaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -508,12 +510,12 @@ func TestTooSlowForATransaction(t *testing.T) {
 			s.Counters["seen"] != 99 {
 			t.Errorf("status %+v", s)
 		}
-		time.Sleep(5 * time.Minute) // until abandoned functions have returned
+		time.Sleep(5 * time.Minute) // until functions that were abandoned have returned
 	})
 }
 
-// TestCauses makes entities fail for three causes, and retries the failures of one cause after it
-// is mended. The others stay.
+// TestCauses runs a job whose entities fail for three causes. After the test has removed one cause,
+// it retries only the failures with that cause. The other failures must stay.
 func TestCauses(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -525,7 +527,7 @@ func TestCauses(t *testing.T) {
 				return mapper.Permanent(fmt.Errorf("the ledger has no %s", a.Key.Name))
 			case n%100 == 8 && !mended.Load():
 				return mapper.Permanent(fmt.Errorf("invoice %d of %q is open", n, a.Value.Owner))
-			case n%200 == 9 && !mended.Load(): // would succeed, if it were retried
+			case n%200 == 9 && !mended.Load(): // a retry of this entity would succeed
 				return mapper.Permanent(errors.New("a plain error"))
 			}
 			a.Value.Balance += p.Amount
@@ -577,7 +579,8 @@ func TestCauses(t *testing.T) {
 		}
 		wait(mapper.StateSucceededWithFailures, 30)
 		wantCauses("20 the ledger has no #", "10 a plain error")
-		if err := job.Retry(ctx, &mapper.RetryOptions{Cause: "the ledger has no #"}); err != nil { // fail again
+		// the entities fail again
+		if err := job.Retry(ctx, &mapper.RetryOptions{Cause: "the ledger has no #"}); err != nil {
 			t.Fatal(err)
 		}
 		wait(mapper.StateSucceededWithFailures, 30)
@@ -602,7 +605,8 @@ func TestCauses(t *testing.T) {
 	})
 }
 
-// TestFailureShare pauses a job after more than a share of its entities have failed.
+// TestFailureShare checks that a job is paused when more than the allowed share of its entities
+// have failed.
 func TestFailureShare(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -626,12 +630,12 @@ func TestFailureShare(t *testing.T) {
 	})
 }
 
-// TestPausedTwice pauses a job that its limit has already paused. Wait returns, and Resume does not
-// allow more failures.
+// TestPausedTwice pauses a job that its failure limit has already paused. Wait must return, and
+// Resume must not allow more failures.
 func TestPausedTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		// Calls take a while, so that the job does not get far between Resume and Pause.
+		// Calls take a while, so that the job processes little between Resume and Pause.
 		f := emulator.NewFaults(1,
 			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: time.Millisecond,
 				Max: time.Millisecond}})
@@ -662,9 +666,9 @@ func TestPausedTwice(t *testing.T) {
 	})
 }
 
-// TestBadNeighbours makes up to 5% of a page fail, in several ways at once. They are failures. The
-// job does not fail, and their neighbours are not blamed, even if the page is halved for one of
-// them.
+// TestBadNeighbours lets up to 5% of a page fail, in several ways in one page. These entities must
+// become failures. The job must not fail, and the page's other entities must not be blamed, even if
+// the page is halved to find the entities at fault.
 func TestBadNeighbours(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
@@ -729,7 +733,7 @@ func TestBadNeighbours(t *testing.T) {
 }
 
 // TestBugs runs functions that fail on all entities: quickly, slowly, by hanging, or in small
-// pages. The job fails before many entities have a range of their own.
+// pages. The job must fail before many entities have got ranges of their own.
 func TestBugs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
@@ -776,13 +780,14 @@ func TestBugs(t *testing.T) {
 	}
 }
 
-// A wrongError is an error whose methods panic if its pointer is nil.
+// A wrongError is an error type whose methods panic for a nil pointer.
 type wrongError struct{ text string }
 
 func (e *wrongError) Error() string { return e.text }
 
-// TestNilErrors has functions that return a nil pointer as an error, by mistake. Such an error is
-// not nil, and its method panics. The entities are failures, and every job ends.
+// TestNilErrors runs functions that return a nil pointer of type *wrongError as an error, by
+// mistake. This error is not nil, and its method panics. The entities must become failures, and
+// every job must end.
 func TestNilErrors(t *testing.T) {
 	t.Parallel()
 	wrong := func(key *datastore.Key) error {

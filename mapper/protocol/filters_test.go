@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// A session is an entity that jobs delete when it is old.
+// A session is an entity that jobs delete when it has not been used for long.
 type session struct {
 	Seen  time.Time `datastore:"seen"`
 	User  string    `datastore:"user"`
@@ -31,7 +31,7 @@ type session struct {
 	Text  string    `datastore:"text,noindex"`
 }
 
-// deleteAll deletes every entity that it gets.
+// deleteAll is an Update that deletes every entity.
 var deleteAll = mapper.Update("delete-all",
 	func(_ context.Context, s *mapper.Entity[session], _ mapper.NoParams) error {
 		s.Delete(s.Key)
@@ -39,7 +39,7 @@ var deleteAll = mapper.Update("delete-all",
 		return nil
 	})
 
-// putSessions puts n sessions, seen one hour apart.
+// putSessions puts n sessions. Each was last seen an hour after the one before.
 func (w *world) putSessions(kind string, n int) {
 	w.Helper()
 	keys, all := make([]*datastore.Key, n), make([]session, n)
@@ -55,8 +55,8 @@ func (w *world) putSessions(kind string, n int) {
 	}
 }
 
-// TestDeleteByAge deletes entities older than a time, in each way that a user may try first, on a
-// database without composite indexes.
+// TestDeleteByAge deletes entities older than a time, with each query that a user may try first.
+// The database has no composite indexes.
 func TestDeleteByAge(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -65,7 +65,7 @@ func TestDeleteByAge(t *testing.T) {
 		before := mapper.Where("seen", "<", epoch.Add(time.Duration(old)*time.Hour))
 		for name, c := range map[string]struct {
 			q       mapper.Query
-			refused bool // refused until there is an index; the error says what to do
+			refused bool // whether the start is refused without an index; the error must then say what to do
 			reads   bool
 		}{
 			"KeysOnly": {mapper.Query{KeysOnly: true, Filters: []mapper.Filter{before}}, false, true},
@@ -83,13 +83,13 @@ func TestDeleteByAge(t *testing.T) {
 					&mapper.StartOptions{PageSize: 50})
 			}
 			job, err := start()
-			if c.refused && err != nil { // the Firestore emulator needs no index
+			if c.refused && err != nil { // Google's Firestore emulator needs no index
 				if !errors.Is(err, mapper.ErrInvalidArgument) ||
 					!strings.Contains(err.Error(), `Or do without by Query.ShardBy "seen"`) ||
 					!strings.Contains(err.Error(), "KeysOnly") {
 					t.Errorf("%s: %v", name, err)
 				}
-				c.q.ShardBy = "seen" // as the error says
+				c.q.ShardBy = "seen" // as the error recommends
 				job, err = start()
 			}
 			if err != nil {
@@ -109,7 +109,7 @@ func TestDeleteByAge(t *testing.T) {
 				t.Errorf("%s: %+v, %v", name, proof, err)
 			}
 		}
-		// By equalities, in key order.
+		// filters with "=" only, in key order
 		w.putSessions("Session", 70)
 		q := mapper.Query{Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("user", "=", "user 3"),
 			mapper.Where("hits", "=", 10)}}
@@ -134,8 +134,8 @@ func TestDeleteByAge(t *testing.T) {
 	}
 }
 
-// TestDeleteByAgeSparesTheRenewed renews sessions while a job deletes old ones by their keys.
-// Sessions that are young when their page commits stay.
+// TestDeleteByAgeSparesTheRenewed updates the times of sessions while a job deletes old sessions by
+// their keys. A session that is young when its page commits must stay.
 func TestDeleteByAgeSparesTheRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -183,8 +183,8 @@ func TestDeleteByAgeSparesTheRenewed(t *testing.T) {
 	})
 }
 
-// TestFilterTypes starts jobs whose filters compare with values of another type than the stored
-// ones.
+// TestFilterTypes starts jobs whose filters compare a property with a value of another type than
+// the stored values.
 func TestFilterTypes(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -259,7 +259,8 @@ func TestFilterTypes(t *testing.T) {
 				t.Errorf("%s: %v, want %q", filters, err, want)
 			}
 		}
-		// A property that no entity has may be intended. Comparing it with null is no mistake.
+		// A filter on a property that no entity has may be intended. A comparison with null is
+		// never a mistake.
 		absent := mapper.Query{Kind: "Session", KeysOnly: true,
 			Filters: []mapper.Filter{mapper.Where("sean", "<", epoch)}}
 		if _, err := deleteAll.Start(t.Context(), w.engine, absent, mapper.NoParams{},
@@ -274,7 +275,7 @@ func TestFilterTypes(t *testing.T) {
 		if _, err := deleteAll.Start(t.Context(), w.engine, nulls, mapper.NoParams{}, nil); err != nil {
 			t.Errorf("a property that is null: %v", err)
 		}
-		// Null, and properties with several types.
+		// Filters with null, and filters on properties with values of several types.
 		in := func(f ...mapper.Filter) error {
 			_, err := deleteAll.Start(t.Context(), w.engine, mapper.Query{Kind: "Mixed", Namespaces: []string{"", "n"},
 				ShardBy: f[0].Property, Filters: f}, mapper.NoParams{}, &mapper.StartOptions{AllowOverlap: true})
@@ -297,7 +298,8 @@ func TestFilterTypes(t *testing.T) {
 	})
 }
 
-// TestFilterTypesOnEach starts jobs whose filter has a wrong type, on each Datastore.
+// TestFilterTypesOnEach starts jobs whose filter has a value of a wrong type, on the embedded
+// Datastore and on Google's emulators.
 func TestFilterTypesOnEach(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -334,7 +336,7 @@ func TestFilterTypesOnEach(t *testing.T) {
 	})
 }
 
-// TestMistypedKind starts jobs over kinds without entities, and over queries that find none.
+// TestMistypedKind starts jobs over kinds without entities, and over queries without results.
 func TestMistypedKind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -394,9 +396,9 @@ func TestMistypedKind(t *testing.T) {
 	})
 }
 
-// TestOddNamesOfFilters has filters and shards by properties whose names the Go client would read
-// in another way: with signs, quotes and spaces. Each entity also has the properties that such a
-// reading finds.
+// TestOddNamesOfFilters filters and shards jobs by properties whose names contain signs, quotes and
+// spaces. Google's client would interpret such names. Each entity also has the properties that such
+// an interpretation would find.
 func TestOddNamesOfFilters(t *testing.T) {
 	t.Parallel()
 	visit := mapper.Visit("visit", func(context.Context, *mapper.Entity[struct{}], mapper.NoParams) error {
@@ -408,7 +410,8 @@ func TestOddNamesOfFilters(t *testing.T) {
 	})
 	names := slices.Concat(anyentity.Names, []string{"n", "-n", "+n", " n", "n ", "`n`", `"n"`, "-", "+", "`", `"`,
 		"- n", "n =", "n >"})
-	names = slices.DeleteFunc(names, func(n string) bool { return strings.Contains(n, ".") }) // a path
+	// a name with a dot is a path
+	names = slices.DeleteFunc(names, func(n string) bool { return strings.Contains(n, ".") })
 	mappertest.Run(t, []mapper.AnyMapper{visit, remove}, nil, func(t *testing.T, w *mappertest.Env) {
 		for i, name := range names {
 			kind := fmt.Sprint("Odd", i)

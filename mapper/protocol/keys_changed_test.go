@@ -12,10 +12,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestKeysChanged runs functions that change the key that they get, to make another key of it. The
-// job keeps the entity's own key, so it passes over no entity: between any two of these keys, a
-// changed one has its place. One key that a function changes between its writes stands for each of
-// them.
+// TestKeysChanged runs functions that change the fields of the key that they get, to make another
+// key. The job must keep the entity's own key, and so process every entity. A function may also use
+// one key for several writes and change it in between. Each write must have the key as at that
+// time.
 func TestKeysChanged(t *testing.T) {
 	t.Parallel()
 	type value struct {

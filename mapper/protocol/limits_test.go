@@ -24,7 +24,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A clocked mapper notes when it processes entities.
+// A clocked has a mapper that records when it processes entities.
 type clocked struct {
 	mu    sync.Mutex
 	times []time.Time
@@ -40,7 +40,7 @@ func (c *clocked) mapper() *mapper.Mapper[mapper.NoParams] {
 	})
 }
 
-// start starts a job over n accounts.
+// start starts a job of the mapper over n accounts, in a new world.
 func (c *clocked) start(
 	t *testing.T, queue *cloudtaskspb.Queue, n int, options *mapper.StartOptions,
 ) (*world, *mapper.Job) {
@@ -55,14 +55,14 @@ func (c *clocked) start(
 	return w, job
 }
 
-// last returns the time of the last call.
+// last returns the time at which the last entity was processed.
 func (c *clocked) last() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.times[len(c.times)-1]
 }
 
-// between counts the entities that were processed in an interval.
+// between returns the number of entities that were processed between two times.
 func (c *clocked) between(from, to time.Time) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,13 +76,13 @@ func (c *clocked) between(from, to time.Time) (n int) {
 
 var tenWorkers = &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 10}}
 
-// TestRate runs a job at 100 entities a second, and then at 1,000.
+// TestRate runs a job at 100 entities a second, and then changes the rate to 1,000.
 func TestRate(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	for name, rate := range map[string]mapper.Rate{
 		"entities": {EntitiesPerSecond: 100},
-		"writes":   {WritesPerSecond: 100 * 1.1}, // pages of 20 entities, with 2 more for records
+		"writes":   {WritesPerSecond: 100 * 1.1}, // a page of 20 entities also writes 2 records
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name == "writes" {
@@ -116,8 +116,8 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// TestRateOfFew runs a job over few entities, with many workers and a low rate. Each worker gets
-// its share of the entities and of the rate.
+// TestRateOfFew runs a job over few entities, with many workers and a low rate. Each worker must
+// get its share of the entities and of the rate.
 func TestRateOfFew(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out tests of numbers")
@@ -136,7 +136,8 @@ func TestRateOfFew(t *testing.T) {
 	})
 }
 
-// TestRateLowered lowers the rate so far that the pages under way would wait for minutes.
+// TestRateLowered lowers a job's rate so far that pages which have already started would have to
+// wait for minutes.
 func TestRateLowered(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -163,7 +164,8 @@ func TestRateLowered(t *testing.T) {
 	})
 }
 
-// TestRateOfManyWrites makes 50 writes for each entity, which the engine can't know before.
+// TestRateOfManyWrites runs a function that makes 50 writes for each entity, which the engine can't
+// know in advance.
 func TestRateOfManyWrites(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
@@ -197,7 +199,7 @@ func TestRateOfManyWrites(t *testing.T) {
 	})
 }
 
-// TestRamp runs a job at the growing rate that Datastore asks for.
+// TestRamp runs a job with a rate that grows slowly, as Datastore's documentation recommends.
 func TestRamp(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -214,14 +216,15 @@ func TestRamp(t *testing.T) {
 		if n := c.between(begun, begun.Add(time.Minute)); n > 13_000 || n < 8_000 {
 			t.Errorf("%d entities in the first minute, want 12000 at most", n)
 		}
-		// The ten pages that waited by then, of up to 400 entities each, may start at once.
+		// Up to ten pages of up to 400 entities have waited for the minute's end, and may start
+		// together.
 		if n := c.between(begun.Add(time.Minute), begun.Add(90*time.Second)); n > 19_500 || n < 12_000 {
 			t.Errorf("%d entities in the 30 s after that, want 15000", n)
 		}
 	})
 }
 
-// TestRampLater turns the ramp on after a job has run for an hour: the ramp starts then.
+// TestRampLater turns on the ramp when a job has run for an hour. The ramp must start at that time.
 func TestRampLater(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out tests of numbers")
@@ -250,8 +253,8 @@ func TestRampLater(t *testing.T) {
 	})
 }
 
-// TestRatePauses pauses a job that waits for its rate. It stops within a second, and can be
-// resumed.
+// TestRatePauses pauses a job whose pages wait for the rate. It must stop within a second. Then the
+// test resumes it.
 func TestRatePauses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -326,7 +329,8 @@ func TestBadRates(t *testing.T) {
 	})
 }
 
-// TestRateFor sets the rate of a job for a time. After that the job runs at its rate of before.
+// TestRateFor sets the rate of a job for a limited time. After that time the job must run at its
+// earlier rate.
 func TestRateFor(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -353,7 +357,7 @@ func TestRateFor(t *testing.T) {
 			}
 		}
 		set(mapper.Rate{EntitiesPerSecond: 20}, 10*time.Minute)
-		set(mapper.Rate{EntitiesPerSecond: 10}, 5*time.Minute) // the rate of before is still 100
+		set(mapper.Rate{EntitiesPerSecond: 10}, 5*time.Minute) // the rate without this temporary one is still 100
 		rate(10)
 		time.Sleep(time.Minute)
 		if n := processed(3 * time.Minute); n > 4*3*60*10 {
@@ -377,7 +381,7 @@ func TestRateFor(t *testing.T) {
 			t.Errorf("a rate that says nothing: %v", err)
 		}
 		rate(40)
-		set(mapper.Rate{EntitiesPerSecond: mapper.Unlimited}, time.Minute) // without a limit for a minute
+		set(mapper.Rate{EntitiesPerSecond: mapper.Unlimited}, time.Minute) // no limit for a minute
 		w.wait(job)
 		acts, err := job.History(ctx)
 		if err != nil {
@@ -398,8 +402,8 @@ func TestRateFor(t *testing.T) {
 	})
 }
 
-// TestBudget runs jobs of several shapes with budgets. Each pauses before its pages exceed the
-// budget, but not long before. Resumed as often as needed, it processes all entities.
+// TestBudget runs several jobs with budgets. Each must be paused before its pages exceed the
+// budget, but not much earlier. If it is resumed as often as needed, it must process all entities.
 func TestBudget(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -417,7 +421,7 @@ func TestBudget(t *testing.T) {
 	for name, test := range map[string]struct {
 		mapper *mapper.Mapper[mapper.NoParams]
 		budget mapper.Budget
-		like   bool // the case is much like another one
+		like   bool // whether the case is similar to another one
 	}{
 		"operations":       {setOwner, mapper.Budget{Operations: 5000}, false},
 		"dollars":          {setOwner, mapper.Budget{Dollars: 0.005}, true},
@@ -439,7 +443,7 @@ func TestBudget(t *testing.T) {
 					t.Fatal(err)
 				}
 				pauses, looks := 0, int64(0)
-				before := w.emulator.Usage() // the start's operations do not count
+				before := w.emulator.Usage() // the operations of the start do not count
 				for {
 					for state := mapper.StateRunning; state == mapper.StateRunning; looks++ {
 						time.Sleep(time.Second)
@@ -449,7 +453,7 @@ func TestBudget(t *testing.T) {
 						}
 						state = jobs[0].State
 					}
-					time.Sleep(10 * time.Second) // until pages under way have ended
+					time.Sleep(10 * time.Second) // until pages that still run have ended
 					used := w.emulator.Usage().Sub(before)
 					used.Reads -= looks
 					s := w.status(job)
@@ -503,7 +507,7 @@ func TestBudget(t *testing.T) {
 }
 
 // TestBudgetAndFailures checks that a budget and a failure limit pause a job independently. A
-// resume after one does not renew the other.
+// resume after the one must not renew the other.
 func TestBudgetAndFailures(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -551,7 +555,7 @@ func TestBudgetAndFailures(t *testing.T) {
 	})
 }
 
-// checkWrongBudgets sets budgets that are refused.
+// checkWrongBudgets sets invalid budgets, which must be refused.
 func checkWrongBudgets(t *testing.T, job *mapper.Job) {
 	t.Helper()
 	for _, test := range []struct {
@@ -568,9 +572,9 @@ func checkWrongBudgets(t *testing.T, job *mapper.Job) {
 	}
 }
 
-// TestSetBudget sets the budget of a job that its budget has paused, by what its status says that
-// it will cost. The job then ends without another pause. A budget that is lowered pauses a running
-// job, and one that is removed no job.
+// TestSetBudget raises the budget of a job that was paused by its budget, to the total cost in its
+// status. The job must end without another pause. If the budget is lowered below the cost so far, a
+// running job must be paused. If it is removed, no job may be paused.
 func TestSetBudget(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -583,7 +587,7 @@ func TestSetBudget(t *testing.T) {
 		w.must(err)
 		_, err = job.Wait(ctx)
 		w.must(err)
-		time.Sleep(time.Minute) // until pages under way have ended
+		time.Sleep(time.Minute) // until pages that still run have ended
 		s := w.status(job)
 		if s.Phase != mapper.PhaseOverBudget || !s.Limited || s.Dollars >= poor.Dollars ||
 			s.DollarsTotal < 2*poor.Dollars || s.DollarsTotal > 0.1 {
@@ -627,7 +631,7 @@ func TestSetBudget(t *testing.T) {
 	})
 }
 
-// spentOf returns the share of its budget that a job's record says is spent.
+// spentOf returns the share of its budget that a job has spent, according to its record.
 func (w *world) spentOf(id string) float64 {
 	w.Helper()
 	var list datastore.PropertyList
@@ -636,8 +640,8 @@ func (w *world) spentOf(id string) float64 {
 	return spent
 }
 
-// TestBudgetAmongManyJobs lets a process work for more than a thousand other jobs while it has a
-// page of a job with a budget in hand. No spent operation is forgotten.
+// TestBudgetAmongManyJobs lets a process run more than a thousand other jobs while it processes a
+// page of a job with a budget. No spent operation may be forgotten.
 func TestBudgetAmongManyJobs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out a thousand jobs")
@@ -657,7 +661,7 @@ func TestBudgetAmongManyJobs(t *testing.T) {
 				Splitting: mapper.Splitting{First: 1, FanOut: 1}, Budget: mapper.Budget{Operations: 3000}}
 			job, err := steadyCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1}, o)
 			w.must(err)
-			time.Sleep(1500 * time.Millisecond) // until the second page is under way
+			time.Sleep(1500 * time.Millisecond) // until the second page runs
 			var all sync.WaitGroup
 			for first := range 20 {
 				all.Go(func() {
@@ -681,17 +685,17 @@ func TestBudgetAmongManyJobs(t *testing.T) {
 	}
 }
 
-// TestBudgetIsGivenBack drains the processes of a job with a budget, or pauses and resumes it,
-// repeatedly. The processes give back what they have reserved and not spent. So the job spends
-// hardly more than an undisturbed one.
+// TestBudgetIsGivenBack disturbs a job with a budget: it drains its processes, or pauses and
+// resumes the job, several times. The processes must give back the parts of the budget that they
+// have reserved and not spent. So the job must spend hardly more than an undisturbed one.
 func TestBudgetIsGivenBack(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	var alone float64
 	for _, test := range []struct {
 		name string
-		// most is how much more of the budget the job spends than an undisturbed one. Up to 0.09
-		// was seen, and 0.20 if nothing is given back.
+		// most is the allowed extra share of the budget, in comparison with an undisturbed job. Up
+		// to 0.09 was measured, and 0.20 if processes give nothing back.
 		most    float64
 		disturb func(w *world, f *fleet, job *mapper.Job)
 	}{
@@ -736,8 +740,8 @@ func TestBudgetIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestLeastIsEnough starts jobs with too low rates and budgets. The error names the least value, and
-// a start with this value is not refused.
+// TestLeastIsEnough starts jobs with too low rates and budgets. The error must name the minimum,
+// and a start with this minimum must not be refused.
 func TestLeastIsEnough(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`at least \$?([0-9.]+)`)

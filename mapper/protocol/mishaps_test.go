@@ -17,9 +17,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// eachMishap runs a test in which an operator's process dies at one of its calls, or after the
-// answer. It repeats the test for every third call, from a random one on. The test returns whether
-// it came to that call.
+// eachMishap runs a test several times. In each run, an operator's process dies at another one of
+// its calls, before it or after its answer. It tries every third call, from a random one on. The
+// test passes operators the processes that may die. eachMishap stops when a run does not reach the
+// call.
 func eachMishap(t *testing.T, test func(t *testing.T, m *mishap, operators func(*fleet))) {
 	t.Helper()
 	step := 3
@@ -33,9 +34,10 @@ func eachMishap(t *testing.T, test func(t *testing.T, m *mishap, operators func(
 	}
 }
 
-// TestTickDies kills the process that calls Tick, while the last run goes on. It dies after each of
-// its calls, from the decision on the tick to the first task of its run. Another process then calls
-// Tick, as a scheduler does. No run is lost or starts twice, and no two runs overlap.
+// TestTickDies calls Tick while the schedule's last run still runs, and kills the calling process.
+// It dies after each of its calls, from the decision about the tick to the first task of the run.
+// Then another process calls Tick, as a scheduler would. No run may be lost or start twice, and no
+// two runs may overlap.
 func TestTickDies(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -59,7 +61,8 @@ func TestTickDies(t *testing.T) {
 					t.Fatalf("%+v, %v", got, err)
 				}
 				time.Sleep(time.Second)
-				_, _ = tick(m.with(ctx), operators.pick().engine, second) // it may get an error or an answer
+				// returns an error or an outcome, depending on when the process dies
+				_, _ = tick(m.with(ctx), operators.pick().engine, second)
 				time.Sleep(time.Second)
 				got, err := tick(ctx, w.engine, second)
 				if err != nil {
@@ -89,7 +92,7 @@ func TestTickDies(t *testing.T) {
 				want := map[mapper.Overlap]int{mapper.OverlapSkip: 1, mapper.OverlapQueue: 2,
 					mapper.OverlapReplace: 1}[overlap]
 				if got.Outcome == mapper.TickStarted && overlap == mapper.OverlapSkip {
-					want = 2 // the first run had ended by then
+					want = 2 // the first run had already ended
 				}
 				if runs != want {
 					t.Errorf("%d runs have succeeded, want %d; the tick was %s; jobs %+v", runs, want, got.Outcome,
@@ -102,7 +105,7 @@ func TestTickDies(t *testing.T) {
 				if balances != 10*done {
 					t.Errorf("%d credits for %d processed entities", balances/10, done)
 				}
-				for i := 1; i < len(jobs); i++ { // in order of time; the list has the last one first
+				for i := 1; i < len(jobs); i++ { // in the order of time; the list is in reverse order
 					if before, after := jobs[i], jobs[i-1]; after.Created.Before(before.Ended) {
 						t.Errorf("%s started at %v, before %s ended at %v", after.ID, after.Created, before.ID,
 							before.Ended)
@@ -113,8 +116,8 @@ func TestTickDies(t *testing.T) {
 	}
 }
 
-// TestUndoDies kills the process that calls Undo at each of its calls. Another process then calls
-// Undo. The job is undone once.
+// TestUndoDies calls Undo, and kills the calling process at each of its calls. Then another process
+// calls Undo. The job must be undone once.
 func TestUndoDies(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -148,9 +151,9 @@ func TestUndoDies(t *testing.T) {
 	})
 }
 
-// TestOldTick checks that a waiting tick is also stored under the old names of its settings, for
-// processes of a build that knows only these. It also checks that a tick stored by such a build
-// starts its run.
+// TestOldTick checks the compatibility of waiting ticks with older builds. A tick must be stored
+// also with the old names of its settings. A tick that was stored by such a build must start its
+// run.
 func TestOldTick(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

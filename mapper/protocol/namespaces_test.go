@@ -18,7 +18,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestManySpaces runs a job over three kinds in all of 1,000 namespaces, whose sizes differ a lot.
+// TestManySpaces runs a job over three kinds in all of 1,000 namespaces, whose numbers of entities
+// differ much.
 func TestManySpaces(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -30,7 +31,8 @@ func TestManySpaces(t *testing.T) {
 		var keys []*datastore.Key
 		for i := range spaces {
 			for j, kind := range []string{"Admin", "Guest", "User"} {
-				n := 4000 / (1 + 10*((i+7*j)%spaces)) // 4,000 in one namespace of each kind, less than one in most
+				// 4,000 entities of a kind in one namespace, and few or none in most others
+				n := 4000 / (1 + 10*((i+7*j)%spaces))
 				if n == 0 {
 					n = rng.IntN(2)
 				}
@@ -91,8 +93,8 @@ func TestManySpaces(t *testing.T) {
 	})
 }
 
-// TestSpaces runs jobs over several kinds and namespaces, combined with other features of queries
-// and with failing entities.
+// TestSpaces runs jobs over several kinds and namespaces. It combines them with other features of
+// queries, and with entities that fail.
 func TestSpaces(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -177,8 +179,8 @@ func TestSpaces(t *testing.T) {
 	}
 }
 
-// TestSharedSpace checks that all workers share the one space that has nearly all entities, after a
-// cut between spaces.
+// TestSharedSpace runs a job over several kinds and namespaces. One kind of one namespace has
+// nearly all entities. After the job was cut between them, all workers must still share that one.
 func TestSharedSpace(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -208,9 +210,9 @@ func TestSharedSpace(t *testing.T) {
 	})
 }
 
-// TestVisitShared visits entities, some slowly, so that ranges are cut while they are read. Each
-// entity is visited, and few are read twice. How many depends on where the cuts fall: the bound is
-// for the best of three jobs.
+// TestVisitShared visits entities, some of them slowly, so that ranges are cut while their entities
+// are read. Each entity must be visited, and few may be read twice. The number depends on where the
+// cuts happen to be, so the test takes the best of three jobs.
 func TestVisitShared(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -223,7 +225,7 @@ func TestVisitShared(t *testing.T) {
 	}
 }
 
-// visitShared returns how many reads one job of TestVisitShared makes.
+// visitShared runs the job of TestVisitShared once, and returns its number of reads.
 func visitShared(t *testing.T) int64 {
 	t.Helper()
 	var visits atomic.Int64
@@ -254,7 +256,8 @@ func visitShared(t *testing.T) int64 {
 	return reads
 }
 
-// TestPlanManyNamespaces checks that a plan looks at 1,000 namespaces at most, and says so.
+// TestPlanManyNamespaces checks that a plan reads at most 1,000 namespaces, and says that it has
+// not read all.
 func TestPlanManyNamespaces(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

@@ -14,9 +14,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestOwnKinds runs a function that reads and writes scattermap's own records in all ways, also the
-// record of its job. Each call is a failure of its entity that names the kind, and the records stay
-// unchanged. The same kinds in another namespace are the user's.
+// TestOwnKinds runs functions that read and write scattermap's own records in all ways, even the
+// record of their own job. Each entity must become a failure that names the kind, and the records
+// must stay unchanged. In another namespace, these kinds are the user's, and everything is allowed.
 func TestOwnKinds(t *testing.T) {
 	t.Parallel()
 	ways := []func(context.Context, *mapper.Entity[account], *datastore.Key) error{
@@ -55,7 +55,7 @@ func TestOwnKinds(t *testing.T) {
 			meddles := mapper.Update("meddles", func(ctx context.Context, a *mapper.Entity[account], _ credit) error {
 				i := int(a.Value.Balance)
 				a.Value.Owner = "done"
-				key := datastore.NameKey(kinds[i/len(ways)], "mine", nil) // of the job
+				key := datastore.NameKey(kinds[i/len(ways)], "mine", nil) // a record of this job
 				if namespace != "" {
 					key.Name, key.Namespace = a.Key.Name, namespace
 				}

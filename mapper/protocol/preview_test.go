@@ -25,11 +25,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// lookAt visits entities and writes nothing.
+// lookAt is a Visit that does nothing.
 var lookAt = mapper.Visit("look-at",
 	func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })
 
-// TestPlan compares a plan with the job that follows.
+// TestPlan compares the estimates of a plan with the job that follows.
 func TestPlan(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -122,8 +122,8 @@ func TestPlanOfNothing(t *testing.T) {
 	})
 }
 
-// TestPlanOfMany plans jobs over a billion entities, by the database's statistics. A plan must not
-// show a guess as an estimate.
+// TestPlanOfMany plans jobs over a billion entities, from the database's statistics. The plan must
+// mark numbers that it can't estimate as unknown.
 func TestPlanOfMany(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -157,7 +157,8 @@ func TestPlanOfMany(t *testing.T) {
 				t.Errorf("%s: %+v, %v", name, plan, err)
 			}
 			var takes []time.Duration
-			for _, ramp := range []bool{false, true} { // four months, in which the ramp's limit would overflow
+			// the job takes four months; at that time, the ramp's limit would overflow
+			for _, ramp := range []bool{false, true} {
 				plan, err := addCredit.Plan(t.Context(), w.engine, q,
 					&mapper.PlanOptions{StartOptions: mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 1,
 						Ramp: ramp}}})
@@ -171,7 +172,7 @@ func TestPlanOfMany(t *testing.T) {
 			}
 		}
 	})
-	synctest.Test(t, func(t *testing.T) { // this database has no sample
+	synctest.Test(t, func(t *testing.T) { // in this database, no entity has __scatter__, by which keys are sampled
 		blindly := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
 			error) {
 			return unscattered(ctx, req, info, func(ctx context.Context, req any) (any, error) {
@@ -187,7 +188,7 @@ func TestPlanOfMany(t *testing.T) {
 	})
 }
 
-// TestPlanOfSpaces plans a job over namespaces that are all smaller than a page.
+// TestPlanOfSpaces plans a job over many namespaces that each have fewer entities than a page.
 func TestPlanOfSpaces(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -221,7 +222,7 @@ func TestPlanOfSpaces(t *testing.T) {
 	})
 }
 
-// TestPlanKeysOnly plans and runs a job that reads no entities, and one at a low rate.
+// TestPlanKeysOnly plans and runs a job that reads only keys, and a job with a low rate.
 func TestPlanKeysOnly(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -260,8 +261,8 @@ func TestPlanKeysOnly(t *testing.T) {
 	})
 }
 
-// eventful does all that a function can do: it changes most accounts, deletes some, puts and
-// deletes others, leaves some alone, and fails on some.
+// eventful is an Update that does everything that a function can do. It changes most accounts,
+// deletes some, puts and deletes other entities, leaves some accounts unchanged, and fails on some.
 var eventful = mapper.Update("eventful", func(_ context.Context, a *mapper.Entity[account], p credit) error {
 	a.Count("seen", 1)
 	switch n := a.Value.Balance; {
@@ -285,8 +286,8 @@ var eventful = mapper.Update("eventful", func(_ context.Context, a *mapper.Entit
 	return nil
 })
 
-// TestRehearsal runs a function over accounts without writing. Its report says what the function
-// would do, and the real job then does that.
+// TestRehearsal runs a job as a rehearsal, without writes. The report must say what the function
+// would do, and the real job must then do exactly that.
 func TestRehearsal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -350,7 +351,7 @@ func TestRehearsal(t *testing.T) {
 		if proof, err := job.Verify(ctx, nil); err != nil || len(proof.Problems) > 0 {
 			t.Errorf("proof %+v, %v", proof, err)
 		}
-		// A rehearsal never becomes a job.
+		// The ID of a rehearsal can't be used for a real job.
 		if _, err := start(mapper.StartOptions{ID: "tried"}); !errors.Is(err, mapper.ErrIDTaken) {
 			t.Errorf("the job itself under the ID of its rehearsal: %v", err)
 		}
@@ -393,8 +394,8 @@ var slowVisit = mapper.Visit("slow-visit", func(context.Context, *mapper.Entity[
 	return nil
 })
 
-// TestCanary runs a job over a share of the keys, under faults, and another over the rest. Together
-// they process each entity once.
+// TestCanary runs a job over a share of the keys, and another job over the rest, while calls fail.
+// Together they must process each entity once.
 func TestCanary(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -456,8 +457,8 @@ func TestCanary(t *testing.T) {
 	}
 }
 
-// TestCanaryCost checks that a canary of 2% reads only its entities, in as many pages as these
-// need.
+// TestCanaryCost checks that a job over 2% of the keys reads only these entities, in as few pages
+// as they need.
 func TestCanaryCost(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -504,8 +505,8 @@ func TestCanaryCost(t *testing.T) {
 	}
 }
 
-// TestShareCombined combines shares with all other features of queries. A share and its rest
-// together are the whole query.
+// TestShareCombined combines shares of the keys with all other features of queries. A share and its
+// rest must together be the whole query.
 func TestShareCombined(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -536,7 +537,7 @@ func TestShareCombined(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(time.Second) // so that a later time can be read
+		time.Sleep(time.Second) // so that a job can read as of a later time
 		for name, q := range map[string]mapper.Query{
 			"kinds":          {Kinds: []string{"Leaf", "Twig"}},
 			"all namespaces": {Kind: "Leaf", AllNamespaces: true},

@@ -25,7 +25,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// damaged runs a job with some failures, and calls test with the job's records.
+// damaged runs a job with some failures, and calls test with the job's records, so that it can
+// damage them.
 func damaged(t *testing.T, test func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -48,7 +49,7 @@ func damaged(t *testing.T, test func(w *world, job *mapper.Job, keys []*datastor
 	})
 }
 
-// put puts entities in calls of a size that the database accepts.
+// put puts entities, in calls of a size that the database accepts.
 func (w *world) put(keys []*datastore.Key, all []datastore.PropertyList) {
 	w.Helper()
 	for i := 0; i < len(keys); i += 400 {
@@ -59,8 +60,8 @@ func (w *world) put(keys []*datastore.Key, all []datastore.PropertyList) {
 	}
 }
 
-// TestVerifyFindsLoss deletes records, one of every sort, and properties of records. Verify finds
-// each loss.
+// TestVerifyFindsLoss deletes records of a job, one of each kind, and properties of records. Verify
+// must find each loss.
 func TestVerifyFindsLoss(t *testing.T) {
 	testflag.Sequential(t)
 	damaged(t, func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList) {
@@ -91,15 +92,15 @@ func TestVerifyFindsLoss(t *testing.T) {
 	})
 }
 
-// TestVerifyFindsChange changes records in ways that keep them consistent with each other. Verify
-// finds each change.
+// TestVerifyFindsChange changes several records of a job together, so that they still fit to each
+// other. Verify must find each change.
 func TestVerifyFindsChange(t *testing.T) {
 	testflag.Sequential(t)
 	damaged(t, func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList) {
 		at := func(list datastore.PropertyList, name string) int {
 			return slices.IndexFunc(list, func(p datastore.Property) bool { return p.Name == name })
 		}
-		// Two neighbouring ranges, and one of a single entity.
+		// Find the records of two adjacent ranges, and of a range with a single entity.
 		one, other, alone := -1, -1, -1
 		for i, list := range all {
 			if at(list, "alone") >= 0 {
@@ -194,7 +195,8 @@ func TestVerifyFindsChange(t *testing.T) {
 	})
 }
 
-// TestVerifyFindsNames stores a record under another name of the same job.
+// TestVerifyFindsNames moves a record to another name that a record of the same job could have.
+// Verify must find this.
 func TestVerifyFindsNames(t *testing.T) {
 	damaged(t, func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList) {
 		other := datastore.NameKey(keys[3].Kind, keys[3].Name[:len(keys[3].Name)-4]+"0000", nil)
@@ -221,7 +223,7 @@ func positionKey(p datastore.Property) *datastore.Key {
 	return new(datastore.Key)
 }
 
-// TestCompletionChecksRecords deletes or changes a record while a job runs. The job does not
+// TestCompletionChecksRecords deletes or changes a record while the job runs. The job must not
 // succeed.
 func TestCompletionChecksRecords(t *testing.T) {
 	t.Parallel()
@@ -264,8 +266,8 @@ func TestCompletionChecksRecords(t *testing.T) {
 	}
 }
 
-// TestCompletionChecksEntities waits until an entity is retried alone, and moves its record to
-// another entity. The job does not succeed.
+// TestCompletionChecksEntities waits until a failed entity has a range of its own, and replaces the
+// entity in this range's record by another one. The job must not succeed.
 func TestCompletionChecksEntities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -285,7 +287,7 @@ func TestCompletionChecksEntities(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(3 * time.Minute) // its page may wait first
+		time.Sleep(3 * time.Minute) // its page may have to wait before that
 		var all []datastore.PropertyList
 		records, err := w.client.GetAll(t.Context(), datastore.NewQuery(record.RangeKind).FilterField("open", ">", ""),
 			&all)
@@ -303,8 +305,8 @@ func TestCompletionChecksEntities(t *testing.T) {
 	})
 }
 
-// TestVerifyEntities compares the ranges of a job with the entities of now, and of a time before
-// some were put and deleted.
+// TestVerifyEntities lets Verify compare the ranges of a job with the entities: with the present
+// ones, and with the ones at a time before some were put and deleted.
 func TestVerifyEntities(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -363,14 +365,15 @@ func TestVerifyEntities(t *testing.T) {
 			}
 			check("another in the place of one", time.Time{}, 1)
 			if q.AllNamespaces {
-				return // they are listed as they are stored now
+				return // these ranges are listed by the entities that exist now
 			}
 			check("before", before, 0)
 		})
 	}
 }
 
-// without returns a copy of properties that lacks one, which must not be zero.
+// without returns a copy of a list of properties that lacks one property. This property must be in
+// the list, and not zero.
 func without(list datastore.PropertyList, name string) datastore.PropertyList {
 	var rest datastore.PropertyList
 	for _, p := range list {
@@ -382,12 +385,14 @@ func without(list datastore.PropertyList, name string) datastore.PropertyList {
 	return rest
 }
 
-// An additions interceptor watches how the records of jobs are added up.
+// An additions is an interceptor that observes how the end of a job adds up its records. Long
+// additions store drafts: the sums so far.
 type additions struct {
-	drafts, touched, read atomic.Int64 // drafts kept, requests about drafts, and records read to add up
+	// number of drafts stored, of requests about drafts, and of records read for the addition
+	drafts, touched, read atomic.Int64
 
 	mu   sync.Mutex
-	kept func(n int64) // called after each draft, with their number
+	kept func(n int64) // called after each draft with the number of drafts so far
 }
 
 func (a *additions) intercept(
@@ -399,7 +404,7 @@ func (a *additions) intercept(
 	resp, err := handler(ctx, req)
 	if q, ok := req.(*datastorepb.RunQueryRequest); ok && err == nil &&
 		q.GetQuery().GetKind()[0].Name == record.RangeKind &&
-		// without a crash mark
+		// this query does not ask for crash marks, so it is part of an addition
 		len(q.GetQuery().GetFilter().GetCompositeFilter().GetFilters()) == 2 && len(q.GetQuery().GetProjection()) == 0 {
 		a.read.Add(int64(len(resp.(*datastorepb.RunQueryResponse).Batch.EntityResults)))
 	}
@@ -419,9 +424,9 @@ func containsText(m proto.Message, text string) bool {
 	return err == nil && bytes.Contains(b, []byte(text))
 }
 
-// TestEndInParts ends a job of many records while processes die during the addition, before and
-// after each draft, in one task or in a chain of them. The totals are exact, and no record is added
-// up twice.
+// TestEndInParts ends a job with many records while processes die during the addition of the
+// records, before and after drafts of the sums are stored. The addition is one task, or a chain of
+// tasks. The totals must be exact, and no record may be added twice.
 func TestEndInParts(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -471,7 +476,7 @@ func TestEndInParts(t *testing.T) {
 	}
 }
 
-// TestEndAtOnce ends a job of few records. No draft is kept or looked for.
+// TestEndAtOnce ends a job with few records. No draft of the sums may be stored or read.
 func TestEndAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -479,15 +484,15 @@ func TestEndAtOnce(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: a.intercept}}, addCredit)
 		w.putAccounts(names(1000))
 		w.wait(w.start(10, &mapper.StartOptions{PageSize: 10}))
-		// Two deliveries that end at the same time may both look whether the job is complete.
+		// Two deliveries that end at the same time may both check whether the job is complete.
 		if n := int64(w.count(record.RangeKind, "id")); a.touched.Load() > 0 || a.read.Load() > 2*n {
 			t.Errorf("%d requests are about drafts, and %d records were read of %d", a.touched.Load(), a.read.Load(), n)
 		}
 	})
 }
 
-// TestEndOfLostLinks loses every task that continues the end of a job. Sweeps continue it where it
-// stopped.
+// TestEndOfLostLinks loses every task that continues the addition of a job's records. Sweeps must
+// continue the addition where it stopped.
 func TestEndOfLostLinks(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -516,8 +521,8 @@ func TestEndOfLostLinks(t *testing.T) {
 	})
 }
 
-// TestDraftOfAnotherEpoch retries failures while the records of their job are added up. The old
-// sums no longer count.
+// TestDraftOfAnotherEpoch retries failures while the job's records are added up. A draft of the
+// sums from before the retry must not be used.
 func TestDraftOfAnotherEpoch(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -557,8 +562,8 @@ func TestDraftOfAnotherEpoch(t *testing.T) {
 	})
 }
 
-// TestAbortedInParts cleans up an aborted job while processes that add up its records die. Its
-// totals are exactly the changes that took effect.
+// TestAbortedInParts cleans up an aborted job, while the processes that add up its records die. The
+// totals must be exactly the changes that took effect.
 func TestAbortedInParts(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A user has a property of each type that jobs can be sharded by.
+// A user is an entity with a property of each type by which jobs can be sharded.
 type user struct {
 	UserID  int64     `datastore:"userid"`
 	Active  bool      `datastore:"active"`
@@ -35,7 +35,7 @@ type user struct {
 
 var epoch = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// putUsers puts n users, half of them active. Their properties are in random order.
+// putUsers puts n users, half of them active. The values of their properties are in random order.
 func (w *world) putUsers(rng *rand.Rand, n int) (keys []*datastore.Key, users []user) {
 	w.Helper()
 	for i := range n {
@@ -48,7 +48,7 @@ func (w *world) putUsers(rng *rand.Rand, n int) (keys []*datastore.Key, users []
 			Name: fmt.Sprintf("%c%x", 'a'+rng.IntN(26), rng.Uint32()),
 		})
 		if i%5 == 0 {
-			users[i].UserID = 7777 // many share one value
+			users[i].UserID = 7777 // many users have this value
 		}
 	}
 	for i := 0; i < n; i += 400 {
@@ -59,7 +59,7 @@ func (w *world) putUsers(rng *rand.Rand, n int) (keys []*datastore.Key, users []
 	return keys, users
 }
 
-// checkUser turns off the flag that queries filter by.
+// checkUser is an Update that sets the flag to false by which queries filter.
 var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 	u.Value.Active = false
 	u.Value.Checked++
@@ -71,7 +71,7 @@ var lookAtUser = mapper.Visit("look-at-user", func(context.Context, *mapper.Enti
 	return nil
 })
 
-// queries are the forms of queries, each with the users that it finds.
+// queries has the forms of queries, each with a function that reports which users the query finds.
 var queries = map[string]struct {
 	query mapper.Query
 	want  func(k *datastore.Key, u user) bool
@@ -133,8 +133,8 @@ func between(k *datastore.Key, _ user) bool {
 	return true
 }
 
-// TestQueries runs a job over each form of query. The job changes a property that some of the
-// queries filter by.
+// TestQueries runs a job over each form of query. The function changes a property by which some of
+// the queries filter.
 func TestQueries(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -170,7 +170,7 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// wantChecked checks that exactly the users of a query were checked, each once.
+// wantChecked checks that the job has processed exactly the users that the query finds, each once.
 func (w *world) wantChecked(
 	keys []*datastore.Key, users []user, want func(*datastore.Key, user) bool, s *mapper.Status,
 ) {
@@ -205,8 +205,8 @@ func (w *world) wantChecked(
 	}
 }
 
-// TestValues runs jobs over a property that some entities lack, that is a list in others, and that
-// the function changes.
+// TestValues runs jobs that are sharded by a property which some entities lack, which is a list in
+// others, and which the function changes.
 func TestValues(t *testing.T) {
 	t.Parallel()
 	moving := mapper.Update("move", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
@@ -221,7 +221,7 @@ func TestValues(t *testing.T) {
 		for i := range 500 {
 			list := datastore.PropertyList{{Name: "plan", Value: "free"}}
 			switch {
-			case i < 7: // without the property
+			case i < 7: // lacks the property
 			case i < 12:
 				list = append(list,
 					datastore.Property{Name: "userid", Value: []any{int64(i), int64(i + 100), int64(i + 2000)}})
@@ -244,7 +244,8 @@ func TestValues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// 485 have one value: 53, 103, …, 453 of them are changed.
+		// 485 entities have one value. In these, the function changes the ones with the values 53,
+		// 103, …, 453.
 		const moved, lists = 9, 5
 		if s.State != mapper.StateSucceededWithFailures || s.Failures != moved+lists || s.Processed != 485-moved {
 			t.Errorf("status %+v", s)
@@ -267,7 +268,7 @@ func TestValues(t *testing.T) {
 	})
 }
 
-// TestUnsharded counts entities without the property that a job is sharded by.
+// TestUnsharded checks that a job counts the entities without the property by which it is sharded.
 func TestUnsharded(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -318,7 +319,7 @@ func TestUnsharded(t *testing.T) {
 	}
 }
 
-// TestOneValue runs a job sharded by a property that has the same value in 10,000 entities.
+// TestOneValue runs a job that is sharded by a property whose value is the same in 10,000 entities.
 func TestOneValue(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -349,16 +350,16 @@ func TestOneValue(t *testing.T) {
 		}
 		s := w.wait(job)
 		w.wantChecked(keys, users, everybody, s)
-		// Each worker has a page and a fifth of a page, which makes a second page.
+		// Each worker has a page and a fifth of another page, so it makes two pages.
 		if s.MaxDepth < 1 || s.Tasks < 10 || s.Pages > int64(n/100*3/2+20) {
 			t.Errorf("it is not cut well: %+v", s)
 		}
 	})
 }
 
-// TestMovingValues lets other clients move entities in the order of the job, by changing the
-// property that it is sharded by. An entity that moves ahead may be seen at both places, but no
-// page is done twice.
+// TestMovingValues shards a job by a property. Other clients change this property, and so move
+// entities in the order of the job. An entity that moves ahead may be processed at both places, but
+// no page may be processed twice.
 func TestMovingValues(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -413,7 +414,7 @@ func TestMovingValues(t *testing.T) {
 	})
 }
 
-// TestVisitValues runs a Visit over the values of a property that is a list in some entities.
+// TestVisitValues runs a Visit that is sharded by a property which is a list in some entities.
 func TestVisitValues(t *testing.T) {
 	t.Parallel()
 	seen := mapper.Visit("see", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
@@ -451,7 +452,7 @@ func TestVisitValues(t *testing.T) {
 
 var writeQueries = flag.Bool("queries", false, "write the table of TestCombinations to docs/queries.md")
 
-// features are the features of a query.
+// features are the features that TestCombinations combines in queries.
 var features = []struct {
 	name string
 	add  func(q *mapper.Query)
@@ -478,19 +479,21 @@ var features = []struct {
 	{"`KeysOnly`", func(q *mapper.Query) { q.KeysOnly = true }},
 }
 
-// A verdict is the answer of Start to a query, on a database with only the given composite indexes.
+// A verdict is the answer of Start to a query, if the database has only the given composite
+// indexes.
 type verdict struct {
-	cell   string // of the table
+	cell   string // the text in the table of docs/queries.md
 	reason string
 }
 
-// ask starts a job in a world with users, and returns the verdict.
+// ask starts a job over a query of users, in a new world with the given indexes, and returns the
+// verdict.
 func ask(t *testing.T, q mapper.Query, indexes []byte) (a verdict, err error) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Indexes: indexes}}, checkUser, lookAtUser)
 		w.putUsers(rand.New(rand.NewPCG(1, 0)), 60)
 		m := checkUser
-		if q.KeysOnly || !q.ReadTime.IsZero() { // checkUser works for neither
+		if q.KeysOnly || !q.ReadTime.IsZero() { // such a query allows only a Visit
 			m = lookAtUser
 		}
 		if !q.ReadTime.IsZero() {
@@ -520,8 +523,8 @@ func ask(t *testing.T, q mapper.Query, indexes []byte) (a verdict, err error) {
 }
 
 // TestCombinations starts jobs over queries with each pair of features, and compares the verdicts
-// with docs/queries.md. Where an index is missing, the index lines in the error make the query
-// work.
+// with the table in docs/queries.md. If an index is missing, the error must contain lines for
+// index.yaml with which the query works.
 func TestCombinations(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
@@ -581,7 +584,7 @@ func TestCombinations(t *testing.T) {
 	}
 }
 
-// TestQueryRefused starts jobs over queries that can't be served.
+// TestQueryRefused starts jobs over queries that Datastore can't run, or that a job can't process.
 func TestQueryRefused(t *testing.T) {
 	t.Parallel()
 	key := datastore.IDKey("User", 5, nil)

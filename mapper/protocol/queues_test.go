@@ -29,7 +29,8 @@ import (
 
 const otherQueue = location + "/queues/other"
 
-// A second is a second service of a world, on the same database, with a queue and a URL of its own.
+// A second is a second service in a world: it uses the same database, and has its own queue and
+// URL.
 type second struct {
 	engine *mapper.Engine
 	log    logged
@@ -48,7 +49,7 @@ func (w *world) tasksClient() *cloudtasks.Client {
 	return client
 }
 
-// otherHandler creates the queue of a second service, and sends its deliveries to another handler.
+// otherHandler creates the queue of a second service. Its deliveries go to the handler.
 func (w *world) otherHandler(other http.Handler) *cloudtasks.Client {
 	w.Helper()
 	client := w.tasksClient()
@@ -67,7 +68,7 @@ func (w *world) otherHandler(other http.Handler) *cloudtasks.Client {
 	return client
 }
 
-// second starts a second service, perhaps with other mappers.
+// second starts a second service in a world. Its mappers may be others.
 func (w *world) second(mappers ...mapper.AnyMapper) *second {
 	w.Helper()
 	s := new(second)
@@ -86,7 +87,7 @@ func (w *world) second(mappers ...mapper.AnyMapper) *second {
 	return s
 }
 
-// steadyCredit takes a while for each account.
+// steadyCredit adds an amount to accounts, and takes a while for each.
 var steadyCredit = mapper.Update("steady-credit", func(_ context.Context, a *mapper.Entity[account], p credit) error {
 	time.Sleep(100 * time.Millisecond)
 	a.Value.Balance += p.Amount
@@ -94,8 +95,8 @@ var steadyCredit = mapper.Update("steady-credit", func(_ context.Context, a *map
 	return nil
 })
 
-// TestTwoServices runs a job in one service. Meanwhile another service, with other mappers and its
-// own queue on the same database, makes every call that could affect the job.
+// TestTwoServices runs a job in one service. Meanwhile another service makes every call that could
+// affect the job. It has other mappers and another queue, and uses the same database.
 func TestTwoServices(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -151,8 +152,8 @@ func TestTwoServices(t *testing.T) {
 	})
 }
 
-// TestForeignTask delivers the tasks of a job to another service. Nothing is processed or lost, and
-// the log names both queues.
+// TestForeignTask delivers the tasks of a job to another service. Nothing may be processed or lost,
+// and the log must name both queues.
 func TestForeignTask(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -160,7 +161,7 @@ func TestForeignTask(t *testing.T) {
 		w := newWorld(t, setting{log: new(logged)}, addCredit)
 		other := w.second(addCredit)
 		handler := w.handler
-		w.handler = other.engine.Handler() // the wrong service now has the job's URL
+		w.handler = other.engine.Handler() // the wrong service gets the deliveries
 		keys := names(100)
 		w.putAccounts(keys)
 		job := w.start(10, nil)
@@ -175,7 +176,7 @@ func TestForeignTask(t *testing.T) {
 	})
 }
 
-// TestMove moves a job from one queue to another while it runs, is paused, has ended, and is
+// TestMove moves a job from one queue to another: while it runs, is paused, has ended, and is
 // cleaned up.
 func TestMove(t *testing.T) {
 	testflag.Sequential(t)
@@ -221,18 +222,19 @@ func TestMove(t *testing.T) {
 					t.Errorf("status %+v", s)
 				}
 				w.wantBalances(keys, 10)
-				time.Sleep(time.Hour) // until the old queue's tasks have run
+				time.Sleep(time.Hour) // until the tasks in the old queue have run
 				if text := own.String(); strings.Contains(text, "WARN") || strings.Contains(text, "ERROR") {
 					t.Errorf("the old service logs\n%.2000s", text)
 				}
-				// A job that has ended moves, too. The first queue then cleans it up.
+				// A job that has ended can also be moved. The service of the first queue then
+				// cleans it up.
 				if err := job.Move(ctx); err != nil {
 					t.Fatal(err)
 				}
 				if err := job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
 					t.Fatal(err)
 				}
-				if err := b.Move(ctx); err != nil { // while the clean-up is under way
+				if err := b.Move(ctx); err != nil { // while the job is cleaned up
 					t.Fatal(err)
 				}
 				time.Sleep(time.Hour)
@@ -260,8 +262,8 @@ func TestMove(t *testing.T) {
 	})
 }
 
-// TestMoveInTrouble moves a job between two services repeatedly, while calls and deliveries fail.
-// Each account is credited once, and the records prove it.
+// TestMoveInTrouble moves a job back and forth between two services, while calls and deliveries
+// fail. Each account must be credited once, and the job's records must prove that.
 func TestMoveInTrouble(t *testing.T) {
 	t.Parallel()
 	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
@@ -284,7 +286,7 @@ func TestMoveInTrouble(t *testing.T) {
 			handles := []*mapper.Job{other.engine.Job("one"), job}
 			for i := range 6 {
 				time.Sleep(time.Duration(rng.IntN(10_000)) * time.Millisecond)
-				for { // until the move succeeds
+				for { // repeat the call until it succeeds
 					err := handles[i%2].Move(t.Context())
 					if err == nil {
 						break
@@ -310,14 +312,16 @@ func TestMoveInTrouble(t *testing.T) {
 	})
 }
 
-// patient takes a while for each account. It names the queue for background jobs.
+// patient adds an amount to accounts, and takes a while for each. Its jobs belong to the queue for
+// background jobs.
 var patient = mapper.Update("patient", func(_ context.Context, a *mapper.Entity[account], p credit) error {
 	time.Sleep(50 * time.Millisecond)
 	a.Value.Balance += p.Amount
 	return nil
 }).WithQueue("other")
 
-// severalQueues returns a world whose engine has a second queue, which delivers one task at a time.
+// severalQueues returns a world whose engine has two queues. The second one delivers one task at a
+// time.
 func severalQueues(t *testing.T, mappers ...mapper.AnyMapper) *world {
 	t.Helper()
 	w := newWorld(t, setting{queue: few(4)})
@@ -340,8 +344,8 @@ func severalQueues(t *testing.T, mappers ...mapper.AnyMapper) *world {
 	return w
 }
 
-// TestSeveralQueues runs jobs in two queues of one engine: the mapper names one, or the start does.
-// Calls that know only a job's ID find its queue, even after the queue was purged.
+// TestSeveralQueues runs jobs in two queues of one engine. The mapper names the queue, or the start
+// does. Calls that have only the ID of a job must find the right queue, even after it was purged.
 func TestSeveralQueues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -367,7 +371,7 @@ func TestSeveralQueues(t *testing.T) {
 		if err := slow.Pause(ctx); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Second) // until pages under way have ended
+		time.Sleep(10 * time.Second) // until pages that still run have ended
 		if _, err := w.tasksClient().PurgeQueue(ctx, &cloudtaskspb.PurgeQueueRequest{Name: otherQueue}); err != nil {
 			t.Fatal(err)
 		}
@@ -406,7 +410,8 @@ func TestSeveralQueues(t *testing.T) {
 			t.Errorf("Jobs returned %v, %q, %v; want %v", ids, next, err, want)
 		}
 
-		job := w.engine.Job("by-start") // its mapper belongs in the first queue
+		// the job's mapper belongs to the first queue, and the start has named the second one
+		job := w.engine.Job("by-start")
 		if err := job.Move(ctx); err != nil {
 			t.Error(err)
 		}
@@ -416,11 +421,11 @@ func TestSeveralQueues(t *testing.T) {
 		if err := slow.CleanUp(ctx, nil); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(time.Minute) // until it is cleaned up
+		time.Sleep(time.Minute) // until the job is cleaned up
 	})
 }
 
-// TestJobsOfSeveralQueues lists the jobs of two queues, over several pages.
+// TestJobsOfSeveralQueues lists the jobs of two queues. The list has several pages.
 func TestJobsOfSeveralQueues(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -455,7 +460,8 @@ func TestJobsOfSeveralQueues(t *testing.T) {
 	})
 }
 
-// TestUnknownQueues checks errors that name a queue that the engine does not have.
+// TestUnknownQueues checks the errors for queues that the engine does not have. They must name the
+// queue.
 func TestUnknownQueues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -481,8 +487,8 @@ func TestUnknownQueues(t *testing.T) {
 	})
 }
 
-// TestReviveOfAllQueues purges the second queue of an engine, with the sweeps of a job. ReviveJobs
-// enqueues them again.
+// TestReviveOfAllQueues purges the second queue of an engine, including the sweeps of a job.
+// ReviveJobs must enqueue them again.
 func TestReviveOfAllQueues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -511,8 +517,8 @@ func TestReviveOfAllQueues(t *testing.T) {
 	})
 }
 
-// TestMoveLeavesNoTasks moves a job to another service while a delivery is under way in the old
-// one. That delivery enqueues no more tasks in the old queue.
+// TestMoveLeavesNoTasks moves a job to another service while a delivery of the old service runs.
+// This delivery must not enqueue another task in the old queue.
 func TestMoveLeavesNoTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -546,8 +552,9 @@ func TestMoveLeavesNoTasks(t *testing.T) {
 	})
 }
 
-// TestLateLimit stops a delivery when it finds that too many entities have failed, until an
-// operator has paused and resumed the job. The delivery does not pause the job once more.
+// TestLateLimit stops a delivery when it has found that too many entities have failed. Meanwhile an
+// operator pauses and resumes the job. When the delivery continues, it must not pause the job
+// again.
 func TestLateLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

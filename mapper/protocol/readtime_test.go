@@ -19,15 +19,16 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A readout collects what the function of a Visit sees. The function may see an entity more than
-// once.
+// A readout records the users that the function of a Visit gets. The function may get the same user
+// several times.
 type readout struct {
 	mu    sync.Mutex
 	users map[string]user
-	other []string // seen in two different states
+	other []string // keys of users that the function has got in two different states
 }
 
-// visit returns a mapper that reads users. It takes a while for each, and longer for some.
+// visit returns a mapper that reads users. Its function takes the time each for a user, and the
+// time some in addition for a few.
 func (r *readout) visit(each, some time.Duration) *mapper.Mapper[mapper.NoParams] {
 	r.users = make(map[string]user)
 	return mapper.Visit("read", func(ctx context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
@@ -67,9 +68,9 @@ func (w *world) disturb(ctx context.Context, rng *rand.Rand, keys []*datastore.K
 	}
 }
 
-// TestReadTime runs jobs with a ReadTime over each form of query. They see users unchanged,
-// although others change, delete and insert some meanwhile, and they take longer than a transaction
-// can live.
+// TestReadTime runs jobs with a Query.ReadTime over each form of query. The jobs take longer than a
+// transaction may live. They must get the users as of that time, although others change, delete and
+// insert users meanwhile.
 func TestReadTime(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -77,9 +78,9 @@ func TestReadTime(t *testing.T) {
 	for name, test := range queries {
 		for _, keysOnly := range []bool{false, true} {
 			if keysOnly && test.query.ShardBy != "" {
-				continue // such a query is refused
+				continue // a query that is refused
 			}
-			batch := 40 // a batch takes longer than a transaction lives
+			batch := 40 // so many that a batch takes longer than a transaction may live
 			if keysOnly {
 				batch = 2
 			}
@@ -87,7 +88,7 @@ func TestReadTime(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					var r readout
-					read := r.visit(2*time.Second, 90*time.Second) // a transaction lives 60 s without a call
+					read := r.visit(2*time.Second, 90*time.Second) // a transaction lives for 60 s without a call
 					var log logged
 					w := newWorld(t, setting{emulator: emulator.Options{QueryBatchSize: batch}, log: &log}, read)
 					keys, users := w.putUsers(rand.New(rand.NewPCG(1, 0)), n)
@@ -138,9 +139,9 @@ func TestReadTime(t *testing.T) {
 	}
 }
 
-// TestReadTimeGone runs a job for longer than the database keeps its read time. The job fails with
-// an error that says so. A job whose read time is too old at its start, or in the future, fails
-// too.
+// TestReadTimeGone runs a job for longer than the database can read its ReadTime. The job must fail
+// with an error that says so. A ReadTime that is too old already at the start, or in the future,
+// must also fail.
 func TestReadTimeGone(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -157,7 +158,7 @@ func TestReadTimeGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		const gone = "can't be read as it was at 2000-"
-		for range 2 { // resuming does not help, and the job fails again
+		for range 2 { // resume the job, which must fail again
 			s, err := job.Wait(t.Context())
 			if err != nil || s.State != mapper.StateFailed || !strings.Contains(s.Error, gone) || s.Processed == 0 {
 				t.Fatalf("status %+v, %v", s, err)
@@ -183,8 +184,8 @@ func TestReadTimeGone(t *testing.T) {
 	})
 }
 
-// TestKeysOnly runs jobs that get only keys: a Visit, and an Update that deletes the entities. An
-// Update that changes a Value fails, and loses nothing.
+// TestKeysOnly runs jobs whose query returns only keys: a Visit, and an Update that deletes the
+// entities. An Update that changes a Value must fail, and lose nothing.
 func TestKeysOnly(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -242,7 +243,8 @@ func TestKeysOnly(t *testing.T) {
 	})
 }
 
-// TestStartRepeated repeats a job's start after its read time is too old.
+// TestStartRepeated repeats the start of a job when the database can no longer read the job's
+// ReadTime. It must return the job.
 func TestStartRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -270,7 +272,7 @@ func TestStartRepeated(t *testing.T) {
 	})
 }
 
-// A strict user can't be saved without an ID.
+// A strict is a user whose Save method fails without an ID.
 type strict struct{ UserID int64 }
 
 func (s *strict) Load(p []datastore.Property) error { return datastore.LoadStruct(s, p) }
@@ -282,7 +284,7 @@ func (s *strict) Save() ([]datastore.Property, error) {
 	return datastore.SaveStruct(s)
 }
 
-// TestKeysOnlyUnsaved runs a keys-only job whose type can't save its zero value.
+// TestKeysOnlyUnsaved runs a keys-only job whose Go type can't save its zero value.
 func TestKeysOnlyUnsaved(t *testing.T) {
 	t.Parallel()
 	remove := mapper.Update("remove", func(_ context.Context, u *mapper.Entity[strict], _ mapper.NoParams) error {

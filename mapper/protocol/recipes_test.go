@@ -99,8 +99,8 @@ var MovePlayers = mapper.Update("move-players",
 		return nil
 	})
 
-// TestRecipesOfTheDocs checks that the recipes of TestRecipeSimulation are those in
-// mapper/recipes_test.go, which docs/recipes.md shows.
+// TestRecipesOfTheDocs checks that the functions above, which TestRecipeSimulation runs, equal the
+// ones in mapper/recipes_test.go. docs/recipes.md shows those.
 func TestRecipesOfTheDocs(t *testing.T) {
 	shown, run := declarations(t, "../recipes_test.go"), declarations(t, "recipes_test.go")
 	n := 0
@@ -117,7 +117,7 @@ func TestRecipesOfTheDocs(t *testing.T) {
 	}
 }
 
-// declarations returns the code of a file's declarations by their names.
+// declarations returns the source code of each declaration in a file, by name.
 func declarations(t *testing.T, file string) map[string]string {
 	t.Helper()
 	set := token.NewFileSet()

@@ -21,7 +21,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A rangeRecord is the stored record of a range, read without the package under test.
+// A rangeRecord is the stored record of a range. This test decodes it itself, without the package
+// under test.
 type rangeRecord struct {
 	Job      string             `datastore:"job"`
 	State    string             `datastore:"state"`
@@ -34,27 +35,27 @@ type rangeRecord struct {
 	Solo     bool               `datastore:"solo"`
 }
 
-// records returns all ranges of all jobs, by job.
+// records returns the records of all ranges, by the ID of their job.
 func records(t testing.TB, client *datastore.Client) map[string][]rangeRecord {
 	t.Helper()
 	var all []rangeRecord
 	_, err := client.GetAll(context.Background(), datastore.NewQuery(record.RangeKind), &all)
 	if mismatch := new(datastore.ErrFieldMismatch); err != nil && !errors.As(err, &mismatch) {
-		t.Fatal(err) // the records have properties that this test does not know
+		t.Fatal(err) // the records have properties that rangeRecord lacks
 	}
 	jobs := make(map[string][]rangeRecord)
 	for _, r := range all {
 		if r.Job == "" {
-			continue // it only prevents a late start from recording a job
+			continue // this record only prevents the late commit of a start
 		}
 		jobs[r.Job] = append(jobs[r.Job], r)
 	}
 	return jobs
 }
 
-// checkInvariants checks what must always hold for the records, at the end of every test. The done
-// and the pending ranges of a job tile its key space. Exactly the pending ones are open. A job that
-// has succeeded has none.
+// checkInvariants checks what must always hold for the records; every test calls it at its end. The
+// done and the pending ranges of a job must together cover its key space without gaps and overlaps.
+// Exactly the pending ranges must be open. A job that has succeeded must have none.
 func checkInvariants(t testing.TB, client *datastore.Client) {
 	t.Helper()
 	for job, ranges := range records(t, client) {
@@ -66,13 +67,13 @@ func checkInvariants(t testing.TB, client *datastore.Client) {
 		if mismatch := new(datastore.ErrFieldMismatch); err != nil && !errors.As(err, &mismatch) {
 			t.Errorf("job %s: %v", job, err)
 		}
-		if !j.Cleaned { // otherwise some ranges are deleted
+		if !j.Cleaned { // otherwise some of its ranges are deleted
 			checkRecords(t, job, j.State, ranges)
 		}
 	}
 }
 
-// checkRecords checks the ranges of a job that is in a state.
+// checkRecords checks the ranges of a job, according to the job's state.
 func checkRecords(t testing.TB, job, state string, ranges []rangeRecord) {
 	t.Helper()
 	succeeded := state == string(mapper.StateSucceeded) || state == string(mapper.StateSucceededWithFailures)
@@ -115,7 +116,7 @@ func checkTiles(t testing.TB, job string, tiles []rangeRecord) {
 	}
 }
 
-// drafts reports whether a request records a draft of a ledger.
+// drafts reports whether a request stores a draft: the sums of a part of a job's records.
 func drafts(req any) bool {
 	commit, ok := req.(*datastorepb.CommitRequest)
 	return ok && slices.ContainsFunc(commit.Mutations, func(m *datastorepb.Mutation) bool {
@@ -124,7 +125,7 @@ func drafts(req any) bool {
 	})
 }
 
-// written returns the records of a job that a commit writes.
+// written returns the names of the records of jobs and ranges that a commit writes.
 func written(req any) (names []string) {
 	commit, ok := req.(*datastorepb.CommitRequest)
 	if !ok {
@@ -148,8 +149,8 @@ func boolToInt(b bool) int {
 	return 0
 }
 
-// TestRecordsStayCold checks that few tasks write any one record, and that a finished job leaves
-// nothing indexed.
+// TestRecordsStayCold checks that each record is written by few tasks, so that tasks do not
+// conflict. It also checks that the records of a finished job have no indexed property.
 func TestRecordsStayCold(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -159,7 +160,7 @@ func TestRecordsStayCold(t *testing.T) {
 		w.putAccounts(names(5000))
 		w.wait(w.start(10, &mapper.StartOptions{PageSize: 50}))
 		writes.wantMost(t, 4)
-		// A query for a property finds the records in which it is indexed.
+		// A query for a property finds only records in which the property is indexed.
 		for _, property := range []string{"open", "failed", "expires", "job", "id", "state", "start", "end", "samples",
 			"done", "counters", "created", "error", "not_before"} {
 			n, err := w.client.Count(t.Context(), datastore.NewQuery(record.RangeKind).Order(property))
@@ -170,8 +171,8 @@ func TestRecordsStayCold(t *testing.T) {
 	})
 }
 
-// TestRecordsStayColdAmongMany runs a job with hundreds of workers, faults and failures. Few tasks
-// write any one record.
+// TestRecordsStayColdAmongMany does the same as TestRecordsStayCold, for a job with hundreds of
+// workers, faults and failures.
 func TestRecordsStayColdAmongMany(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
@@ -211,7 +212,7 @@ func TestRecordsStayColdAmongMany(t *testing.T) {
 	})
 }
 
-// A writeCounter counts the commits that write each record.
+// A writeCounter counts how many commits write each record.
 type writeCounter struct {
 	mu     sync.Mutex
 	writes map[string]int
@@ -234,7 +235,7 @@ func (c *writeCounter) intercept(
 	return resp, err
 }
 
-// wantMost checks that no record was written more often than limit, and returns the highest number.
+// wantMost checks that no record was written more often than limit. It returns the highest number.
 func (c *writeCounter) wantMost(t *testing.T, limit int) (most int) {
 	t.Helper()
 	c.mu.Lock()

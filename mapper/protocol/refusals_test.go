@@ -32,8 +32,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestBadStarts starts jobs with bad arguments. Each error names what is wrong, and nothing is
-// recorded.
+// TestBadStarts starts jobs with wrong arguments. Each error must name what is wrong, and nothing
+// may be recorded.
 func TestBadStarts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestBadStarts(t *testing.T) {
 			"params too large":   {named("add-credit", `{"Amount": 1`+strings.Repeat(" ", 300<<10)+`}`), ""},
 		} {
 			switch {
-			case c.want == "" && c.err != nil: // such as a value whose canonical form is small
+			case c.want == "" && c.err != nil: // for example, a value whose canonical form is small enough
 				t.Errorf("%s: %v", name, c.err)
 			case c.want != "" && (c.err == nil || !strings.Contains(c.err.Error(), c.want)):
 				t.Errorf("%s: error %v, want one with %q", name, c.err, c.want)
@@ -223,8 +223,8 @@ func TestBadEngines(t *testing.T) {
 	})
 }
 
-// TestNothingToUse makes calls that lack an engine, a client or a mapper. They return errors and do
-// not panic.
+// TestNothingToUse makes calls without an engine, a client or a mapper. They must return errors,
+// and not panic.
 func TestNothingToUse(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -250,8 +250,8 @@ func TestNothingToUse(t *testing.T) {
 	}
 }
 
-// TestForeignTasks sends the handler bodies that are not tasks of scattermap. Those that a retry
-// can't mend are answered with success, so that the queue deletes them.
+// TestForeignTasks sends the handler bodies that are no tasks of scattermap. If a retry can't help,
+// the handler must answer with success, so that the queue deletes the task.
 func TestForeignTasks(t *testing.T) {
 	t.Parallel()
 	const id = "0123456789abcdef0123456789abcdef"
@@ -321,8 +321,8 @@ func TestForeignTasks(t *testing.T) {
 	})
 }
 
-// FuzzDeliveries sends bodies of all kinds to all paths, while half of a job is done. None panics
-// or is retried, and the job ends as usual.
+// FuzzDeliveries sends arbitrary bodies to all paths while a job runs. The handler must not panic,
+// no task may be retried, and the job must end as usual.
 func FuzzDeliveries(f *testing.F) {
 	paths := []string{"range", "sweep", "replay", "finalize", "cleanup", "revive"}
 	for i, body := range []string{"", "null", `{"job": "half"}`, `{"job": "half", "epoch": 1}`,
@@ -336,7 +336,7 @@ func FuzzDeliveries(f *testing.F) {
 			keys := names(20)
 			w.putAccounts(keys)
 			job := w.start(10, &mapper.StartOptions{ID: "half", PageSize: 5})
-			_ = job.Pause(t.Context()) // fails if the job has ended
+			_ = job.Pause(t.Context()) // returns an error if the job has ended
 			rw := httptest.NewRecorder()
 			w.handler.ServeHTTP(rw, httptest.NewRequest(http.MethodPost, "http://worker/mapper/"+
 				paths[int(path)%len(paths)], bytes.NewReader(body)))
@@ -350,8 +350,8 @@ func FuzzDeliveries(f *testing.F) {
 	})
 }
 
-// TestMapperOfAnotherBuild delivers a task to a build that does not know its mapper. The task waits
-// for a build that does, and the status says so.
+// TestMapperOfAnotherBuild delivers a task to a build without its mapper. The task must wait for a
+// build that has the mapper, and the status must say so.
 func TestMapperOfAnotherBuild(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -379,9 +379,9 @@ func TestMapperOfAnotherBuild(t *testing.T) {
 	})
 }
 
-// TestNewRefusesPlainClients makes engines with each kind of client. A client that can't read and
-// write entities as stored is refused. The error says what to do, and no call to the database is
-// made for the check.
+// TestNewRefusesPlainClients creates engines with several kinds of Datastore clients. A client
+// without mapper.ClientOption can't read entities byte for byte, and must be refused. The error
+// must say what to do, and the check must make no call of the database.
 func TestNewRefusesPlainClients(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
@@ -420,7 +420,7 @@ func TestNewRefusesPlainClients(t *testing.T) {
 	}
 }
 
-// TestDefaultDatabaseByName opens the default database by the name that gcloud gives it.
+// TestDefaultDatabaseByName opens the default database by its name in gcloud, "(default)".
 func TestDefaultDatabaseByName(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
@@ -442,20 +442,20 @@ func TestDefaultDatabaseByName(t *testing.T) {
 	}
 }
 
-// A denial refuses one call that is made with its context, as if the account lacked a role.
-// Concurrent calls come in any order, so it counts the calls of one method.
+// A denial refuses one of the calls that are made with its context, like a server if the account
+// lacks a role. The order of concurrent calls is random, so it counts only the calls of one method.
 type denial struct {
-	method string // whose calls are counted; empty: none is refused
-	after  int    // number of calls before the refused one
+	method string // the method whose calls are counted; empty: no call is refused
+	after  int    // number of calls of the method before the refused one
 
 	mu    sync.Mutex
-	calls map[string]int // by method
+	calls map[string]int // number of calls so far, by method
 	did   bool
 }
 
 type denialKey struct{}
 
-// refuses counts a call, and reports whether to refuse it.
+// refuses counts a call of a method, and reports whether it must be refused.
 func (r *denial) refuses(method string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -478,12 +478,13 @@ func refuse(
 	return invoke(ctx, method, req, reply, conn, opts...)
 }
 
-// A refusedWorld is a world with an operator whose calls are refused.
+// A refusedWorld is a world with an operator, one of whose calls may be refused. The methods below
+// bring its job "j" into some state.
 type refusedWorld struct {
 	*world
 	mapper   *mapper.Mapper[mapper.NoParams]
 	operator *mapper.Engine
-	job      *mapper.Job // the operator's handle of a job with failures
+	job      *mapper.Job // the job, as the operator's engine sees it
 }
 
 func newRefusedWorld(t *testing.T) *refusedWorld {
@@ -525,14 +526,14 @@ func newRefusedWorld(t *testing.T) *refusedWorld {
 	return w
 }
 
-// start starts the job.
+// start starts the job, some of whose entities fail.
 func (w *refusedWorld) start(ctx context.Context, e *mapper.Engine) error {
 	o := &mapper.StartOptions{ID: "j", PageSize: 5, ExpectedWorkers: 2}
 	_, err := w.mapper.Start(ctx, e, mapper.Query{Kind: "Account"}, mapper.NoParams{}, o)
 	return err
 }
 
-// ran starts the job and waits for its end.
+// ran starts the job, and waits until it has ended.
 func (w *refusedWorld) ran() {
 	w.Helper()
 	if err := w.start(w.Context(), w.engine); err != nil {
@@ -541,7 +542,8 @@ func (w *refusedWorld) ran() {
 	time.Sleep(2 * time.Minute)
 }
 
-// undone undoes the job, except for entities that others have changed since.
+// undone runs and undoes the job. It changes some entities in between, which the undo then can't
+// restore.
 func (w *refusedWorld) undone() {
 	w.Helper()
 	w.ran()
@@ -556,14 +558,14 @@ func (w *refusedWorld) schedule() *mapper.Schedule[mapper.NoParams] {
 	return mapper.NewSchedule("refused", w.mapper, mapper.OverlapQueue)
 }
 
-// tick calls the schedule's tick of a day.
+// tick calls the tick of a schedule for a day.
 func (w *refusedWorld) tick(ctx context.Context, e *mapper.Engine, day int) error {
 	_, err := w.schedule().Tick(ctx, e, midnight.AddDate(0, 0, day), mapper.Query{Kind: "Account"}, mapper.NoParams{},
 		nil)
 	return err
 }
 
-// ticked leaves a run of the schedule under way.
+// ticked starts a run of the schedule, and does not wait for its end.
 func (w *refusedWorld) ticked() {
 	w.Helper()
 	if err := w.tick(w.Context(), w.engine, 0); err != nil {
@@ -571,7 +573,7 @@ func (w *refusedWorld) ticked() {
 	}
 }
 
-// waits leaves a tick waiting for a run that has then ended.
+// waits lets a tick wait for the schedule's last run, until that run has ended.
 func (w *refusedWorld) waits() {
 	w.Helper()
 	w.ticked()
@@ -581,7 +583,7 @@ func (w *refusedWorld) waits() {
 	time.Sleep(2 * time.Minute)
 }
 
-// running leaves the job under way.
+// running starts the job, and does not wait for its end.
 func (w *refusedWorld) running() {
 	w.Helper()
 	if err := w.start(w.Context(), w.engine); err != nil {
@@ -590,22 +592,22 @@ func (w *refusedWorld) running() {
 	time.Sleep(100 * time.Millisecond)
 }
 
-// A refusedOperation is an operation whose calls are refused.
+// A refusedOperation is an operation of an operator, one of whose calls is refused.
 type refusedOperation struct {
 	before func(*refusedWorld)
 	do     func(context.Context, *refusedWorld) error
-	helps  []string // methods of calls without which it succeeds
+	helps  []string // methods of the calls without which the operation still succeeds
 }
 
 func errOf[T any](_ T, err error) error          { return err }
 func errOf2[T, U any](_ T, _ U, err error) error { return err }
 
-// surveys are the calls by which a start finds out how to cut its job. Without them the root's task
-// finds that out.
+// surveys are the calls by which a start finds out how to divide its job. If one is refused, the
+// job's first task does this.
 var surveys = []string{"Lookup", "RunAggregationQuery", "RunQuery", "RunQuery", "RunQuery", "RunQuery", "RunQuery"}
 
-// refusedOperations are all operations on jobs. Calls that read a queue, or details for a log line,
-// only help.
+// refusedOperations are all operations on jobs. The calls in helps only read the state of a queue,
+// or details for a log line.
 var refusedOperations = map[string]refusedOperation{
 	"start": {
 		do:    func(ctx context.Context, w *refusedWorld) error { return w.start(ctx, w.operator) },
@@ -711,7 +713,7 @@ var refusedOperations = map[string]refusedOperation{
 	"advance": {
 		before: (*refusedWorld).waits,
 		do:     func(ctx context.Context, w *refusedWorld) error { return w.schedule().Advance(ctx, w.operator) },
-		// Two look again at whether it has to wait.
+		// Two of these calls check once more whether the tick must wait.
 		helps: append([]string{"Lookup", "Lookup", "GetQueue"}, surveys...),
 	},
 	"revive": {
@@ -722,8 +724,9 @@ var refusedOperations = map[string]refusedOperation{
 	"ready": {do: func(ctx context.Context, w *refusedWorld) error { return w.operator.CheckReady(ctx) }},
 }
 
-// TestRefusedCalls refuses every call of every operation, one at a time. The operation fails and
-// says why, or succeeds if the call only helps.
+// TestRefusedCalls runs every operation of an operator, and refuses another one of its calls each
+// time. The operation must fail and say why. If the call is only helpful, the operation must
+// succeed.
 func TestRefusedCalls(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -736,7 +739,7 @@ func TestRefusedCalls(t *testing.T) {
 					if op.before != nil {
 						op.before(w)
 					}
-					defer time.Sleep(10 * time.Minute) // until all that it started has ended
+					defer time.Sleep(10 * time.Minute) // until everything that the operation has started has ended
 					err = op.do(context.WithValue(t.Context(), denialKey{}, r), w)
 				})
 				return err

@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// failing77 fails permanently on the accounts whose names end with 77.
+// failing77 is an Update that fails permanently on the accounts whose names end with 77.
 var failing77 = mapper.Update("failing-77",
 	func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 		if a.Key.Name[len(a.Key.Name)-2:] == "77" {
@@ -30,7 +30,7 @@ var failing77 = mapper.Update("failing-77",
 		return nil
 	})
 
-// count returns how many entities of a kind have a property set.
+// count returns the number of entities of a kind that have a certain property.
 func (w *world) count(kind, property string) (n int) {
 	w.Helper()
 	var all []datastore.PropertyList
@@ -47,8 +47,9 @@ func (w *world) count(kind, property string) (n int) {
 	return n
 }
 
-// TestCleanUp cleans up a job's records in every way. Its status stays. Its failures stay unless
-// their deletion is asked for. Its ID stays taken until its own record is deleted.
+// TestCleanUp cleans up a job's records in every way. The job's status must stay. The failures must
+// stay unless their deletion is requested. The job's ID must stay taken until its own record is
+// deleted.
 func TestCleanUp(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -64,7 +65,7 @@ func TestCleanUp(t *testing.T) {
 			if err := job.CleanUp(t.Context(), c); err != nil {
 				t.Fatal(err)
 			}
-			w.lose("/mapper/cleanup") // a sweep enqueues them again
+			w.lose("/mapper/cleanup") // a sweep must enqueue the lost tasks again
 			time.Sleep(time.Hour)
 		}
 		if before.Failures != 30 {
@@ -110,7 +111,7 @@ func TestCleanUp(t *testing.T) {
 		if err := job.CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrNoSuchJob) {
 			t.Errorf("a job that is gone: %v", err)
 		}
-		// The ID is free, and none of its old task names blocks a new one.
+		// The ID can be used again. No name of a task of the old job may block a new task.
 		again := over(w, failing77, o)
 		if again.Processed != before.Processed || again.Ended.Sub(again.Created) > time.Minute {
 			t.Errorf("the next job of that ID: %+v", again)
@@ -118,8 +119,8 @@ func TestCleanUp(t *testing.T) {
 	})
 }
 
-// TestCleanUpOfOtherStates refuses to clean up jobs that have not ended, and keeps the numbers of
-// an aborted job.
+// TestCleanUpOfOtherStates checks that a job that has not ended can't be cleaned up, and that an
+// aborted job keeps its numbers after a clean-up.
 func TestCleanUpOfOtherStates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -160,7 +161,7 @@ func TestCleanUpOfOtherStates(t *testing.T) {
 	})
 }
 
-// credited returns how many of n accounts have 10 more than at first.
+// credited returns how many of n accounts have been credited 10.
 func (w *world) credited(n int) (credited int64) {
 	w.Helper()
 	for i, k := range names(n) {
@@ -171,9 +172,9 @@ func (w *world) credited(n int) (credited int64) {
 	return credited
 }
 
-// TestCleanUpBeforeAPage cleans up an aborted job while a page is under way for longer than the
-// addition of the records takes. The page takes no effect, whether its record is deleted or
-// expires.
+// TestCleanUpBeforeAPage cleans up an aborted job while one of its pages still runs. The page takes
+// longer than adding up the job's records. It must have no effect, whether its record was deleted
+// or has an expiry time.
 func TestCleanUpBeforeAPage(t *testing.T) {
 	t.Parallel()
 	for name, expire := range map[string]time.Duration{"gone": 0, "expires": 1000 * time.Hour} {
@@ -214,8 +215,8 @@ func TestCleanUpBeforeAPage(t *testing.T) {
 	}
 }
 
-// TestCleanUpBesideAPage cleans up an aborted job while a page ends, at every moment of the
-// clean-up. The page is counted, or takes no effect.
+// TestCleanUpBesideAPage cleans up an aborted job while one of its pages ends, at every moment of
+// the clean-up. Either the page must be counted, or it must have no effect.
 func TestCleanUpBesideAPage(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -265,8 +266,8 @@ func TestCleanUpBesideAPage(t *testing.T) {
 	}
 }
 
-// TestNextJob runs a job, cleans it up with its own record, and starts another job under its ID. No
-// record of the first job is taken for the second one's.
+// TestNextJob runs a job, deletes all its records, and starts another job with the same ID. No
+// record of the first job may be taken for one of the second job.
 func TestNextJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -309,7 +310,7 @@ func TestNextJob(t *testing.T) {
 		if len(runs) != 200 {
 			t.Errorf("%d idempotency keys of two jobs over 100 entities", len(runs))
 		}
-		// The first job's handle does nothing to the second job.
+		// A handle of the first job must not affect the second job.
 		for what, err := range map[string]error{
 			"pause": first.Pause(t.Context()), "resume": first.Resume(t.Context()), "abort": first.Abort(t.Context()),
 			"retry":        first.Retry(t.Context(), nil),
@@ -331,12 +332,12 @@ func TestNextJob(t *testing.T) {
 	})
 }
 
-// errorOf returns the error of a call.
+// errorOf returns the error of a call that has two results.
 func errorOf[T any](_ T, err error) error { return err }
 
 const day = 24 * time.Hour
 
-// ranges returns how many range records a job has.
+// ranges returns the number of records of ranges that a job has.
 func (w *world) ranges(id string) (n int) {
 	w.Helper()
 	var all []datastore.PropertyList
@@ -353,15 +354,16 @@ func (w *world) ranges(id string) (n int) {
 	return n
 }
 
-// TestRetention checks that jobs are cleaned up when their retention ends, and not before, without
-// any further call. It also checks what each call says at that time.
+// TestRetention checks that a job is cleaned up when its retention ends, and not earlier, without
+// any further call. It also checks what other calls return at that time.
 func TestRetention(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, failing77)
 		w.putAccounts(names(300))
-		o := &mapper.StartOptions{ID: "j", PageSize: 10, Retain: 40 * day} // the queue takes tasks for 30 days
+		// longer than the 30 days for which a queue keeps a task
+		o := &mapper.StartOptions{ID: "j", PageSize: 10, Retain: 40 * day}
 		before, job := over(w, failing77, o), w.engine.Job("j")
 		over(w, failing77, &mapper.StartOptions{ID: "kept", PageSize: 10})
 		kept := w.ranges("kept")
@@ -379,7 +381,7 @@ func TestRetention(t *testing.T) {
 		if n := w.ranges("j"); n == 0 {
 			t.Fatal("the job was cleaned up too early")
 		}
-		// The job continues, and its retention starts anew.
+		// A retry continues the job, and its retention starts again at its new end.
 		if err := job.Retry(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -430,8 +432,8 @@ func TestRetention(t *testing.T) {
 	})
 }
 
-// TestRetentionOfOtherStates checks the retention of jobs that are aborted while paused, get it
-// later, are cleaned up by hand before, or lose all tasks.
+// TestRetentionOfOtherStates checks the retention of special jobs: aborted while paused, with a
+// retention that is set later, already cleaned up by a call, and without tasks.
 func TestRetentionOfOtherStates(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -439,14 +441,14 @@ func TestRetentionOfOtherStates(t *testing.T) {
 		w := newWorld(t, setting{queue: few(4)}, slowCredit, failing77)
 		w.putAccounts(names(300))
 		job := w.startSlow()
-		time.Sleep(400 * time.Millisecond) // the middle: the job takes about a second
+		time.Sleep(400 * time.Millisecond) // the middle of the job, which takes about a second
 		if err := job.SetRetain(t.Context(), 8*day); err != nil {
 			t.Fatal(err)
 		}
 		if err := job.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(20 * day) // its sweeps have ended, and a paused job has no end
+		time.Sleep(20 * day) // a paused job has not ended, so its retention has not started
 		if s := w.status(job); !s.CleanUpAt.IsZero() || w.ranges(job.ID) == 0 {
 			t.Errorf("a paused job: %+v", s)
 		}
@@ -457,7 +459,7 @@ func TestRetentionOfOtherStates(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 
-		// A clean-up by hand that keeps failures: they are deleted when the retention ends.
+		// The call of CleanUp keeps the failures. They must be deleted when the retention ends.
 		o := &mapper.StartOptions{ID: "by-hand", PageSize: 10, Retain: 9 * day, AllowOverlap: true}
 		over(w, failing77, o)
 		if err := w.engine.Job("by-hand").CleanUp(t.Context(), nil); err != nil {
@@ -479,7 +481,7 @@ func TestRetentionOfOtherStates(t *testing.T) {
 			t.Errorf("%d records are left of failures", n)
 		}
 
-		// All tasks are lost, and ReviveJobs finds the job.
+		// All tasks are lost. ReviveJobs must find the job.
 		over(w, failing77, &mapper.StartOptions{ID: "lost", PageSize: 10, Retain: 8 * day})
 		time.Sleep(time.Hour)
 		if w.tasks("/mapper/retain") == 0 {
@@ -500,8 +502,8 @@ func TestRetentionOfOtherStates(t *testing.T) {
 	})
 }
 
-// TestRetentionWaitsForUndo lets the retention of a job end while the job is undone. The undo needs
-// the records, so they are deleted a day later.
+// TestRetentionWaitsForUndo undoes a job, and the job's retention ends during the undo. The undo
+// needs the job's records, so they must be deleted a day later.
 func TestRetentionWaitsForUndo(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -538,8 +540,8 @@ func TestRetentionWaitsForUndo(t *testing.T) {
 	})
 }
 
-// TestDefaultRetention checks that the engine's default retention applies to its new jobs,
-// including runs of schedules and undos. A retention that is too short is refused.
+// TestDefaultRetention checks that new jobs get the engine's default retention, also runs of
+// schedules, and undos. A retention that is too short must be refused.
 func TestDefaultRetention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -590,8 +592,8 @@ func TestDefaultRetention(t *testing.T) {
 	})
 }
 
-// TestRetentionOps counts the operations of a retention's clean-up: a read and a delete for each
-// record, and a few more.
+// TestRetentionOps counts the operations of the clean-up at the end of a retention: a read and a
+// delete for each record, and a few more.
 func TestRetentionOps(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -617,9 +619,9 @@ func TestRetentionOps(t *testing.T) {
 	})
 }
 
-// TestRetentionStalls stops the process that starts the clean-up of a retention at each of its
-// calls, while an operator extends the retention. Either the clean-up has started, or the records
-// exist a day later.
+// TestRetentionStalls stops the process that starts the clean-up at the end of a retention, at each
+// of its calls. Meanwhile an operator extends the retention. Then either the clean-up must have
+// started, or the records must still exist a day later.
 func TestRetentionStalls(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -644,7 +646,7 @@ func TestRetentionStalls(t *testing.T) {
 			over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 10, Retain: mapper.MinRetain})
 			records := w.ranges("j")
 			time.Sleep(mapper.MinRetain + day)
-			synctest.Wait() // until the operator is done
+			synctest.Wait() // until the operator's calls have ended
 			reached = m.happened
 			s, left := w.status(job), w.ranges("j")
 			switch {

@@ -19,8 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestOutage makes the service that a Visit calls unavailable for an hour. The job continues when
-// the service is back.
+// TestOutage runs a Visit that calls a service which is unavailable for an hour. The job must
+// continue when the service is available again.
 func TestOutage(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -49,8 +49,9 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// TestRetries fails one entity in jobs with the job's own retries, the mapper's, and the default of
-// the mapper's kind.
+// TestRetries lets one entity fail in three jobs. They have retries of their own, the mapper's
+// retries, and the default of Update or Visit. The test checks the number and times of the
+// attempts.
 func TestRetries(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -60,7 +61,7 @@ func TestRetries(t *testing.T) {
 		mapper  mapper.RetryPolicy
 		job     mapper.RetryPolicy
 		want    int
-		between []time.Duration // between attempts
+		between []time.Duration // the time between attempts
 	}{
 		{name: "of an Update", want: 5, between: []time.Duration{1, 4, 16, 64}},
 		{name: "of a Visit", visit: true, want: 10, between: []time.Duration{1, 4, 16, 64, 256, 1024, 1024, 1024,
@@ -109,7 +110,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestBadRetries checks that a job and an engine refuse impossible retries.
+// TestBadRetries checks that impossible retries are refused in the options of a job and of an
+// engine.
 func TestBadRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -140,8 +142,9 @@ func TestBadRetries(t *testing.T) {
 	})
 }
 
-// TestServiceLimit calls a service that refuses more than 100 calls a second, from a Visit without
-// a Rate. The errors slow the job down, so that it ends, and most of its calls are accepted.
+// TestServiceLimit runs a Visit without a Rate that calls a service. The service refuses more than
+// 100 calls a second. The refusals must slow the job down, so that it ends, and most of its calls
+// are accepted.
 func TestServiceLimit(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -181,7 +184,8 @@ func TestServiceLimit(t *testing.T) {
 	})
 }
 
-// TestRetryAfter lets an entity, and then whole pages, ask for a time to wait.
+// TestRetryAfter lets one entity, and then whole pages, return an error that says when to try
+// again.
 func TestRetryAfter(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -190,7 +194,7 @@ func TestRetryAfter(t *testing.T) {
 			var mu sync.Mutex
 			var tries []time.Time
 			busy, first := time.Now().Add(90*time.Minute), "user-0000003"
-			if all { // the page ends before its first entity
+			if all { // its page ends before the first entity
 				first = "user-0000000"
 			}
 			m := mapper.Visit("busy", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
@@ -213,8 +217,8 @@ func TestRetryAfter(t *testing.T) {
 				s.Ended.After(busy.Add(28*time.Minute)) {
 				t.Errorf("status %+v, busy until %v", s, busy)
 			}
-			// Simultaneous deliveries of one task are one attempt. The failing function slows each
-			// of them down.
+			// Concurrent deliveries of one task count as one attempt. The failing function slows
+			// each of them down.
 			for i, begun := 1, tries[0]; i < len(tries); i++ {
 				d := tries[i].Sub(begun)
 				if d > time.Minute && d < 25*time.Minute {
@@ -228,8 +232,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestResumeAfterFailure fails a job and resumes it. Its ranges get as many attempts as at first.
-// Then their failures are recorded.
+// TestResumeAfterFailure resumes a job that has failed. Its ranges must get as many attempts as
+// before. After that, entities that still fail must be recorded as failures.
 func TestResumeAfterFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -269,31 +273,33 @@ func TestResumeAfterFailure(t *testing.T) {
 	})
 }
 
-// A stall is a state in which a job does not move, or is slower than it could be.
+// A stall is a situation in which a job makes no progress, or is slower than it could be.
 type stall struct {
-	// Bring the world into the state, before the job is started and after.
+	// before and after bring the world into the situation: before the start of the job, and after
+	// it.
 	before, after func(*world)
 
-	early      bool // the faults start before the job
-	unreadable bool // the status is an error, as the database is down
+	early      bool // whether the faults start before the job
+	unreadable bool // whether the status can't be read, because the database is down
 	settings   mapper.StartOptions
 
-	status []string // texts in Status.Bottleneck, or in its error
+	status []string // texts in Status.Bottleneck, or in the error of the status
 	log    []string // texts in a line of the log
 
-	gaugeSays int // the value of scattermap.job.idle after a scheduled ReviveJobs
+	gaugeSays int // what scattermap.job.idle must show after a call of ReviveJobs: grows, absent or small
 }
 
 const (
-	grows  = iota // at least a minute
-	absent        // no value
-	small         // less than a minute: the job makes progress
+	grows  = iota // a minute or more
+	absent        // the metric has no value
+	small         // less than a minute, because the job makes progress
 )
 
-// blocked are the parameters of stalled: why its function hangs or fails, if it does.
+// blocked has the parameters of a job of stalled: whether its function hangs or fails.
 type blocked struct{ Hangs, Fails bool }
 
-// stalled adds 1 to accounts. If told to, it hangs or fails on the account in the middle.
+// stalled is an Update that adds 1 to accounts. If the job's parameters say so, it hangs or fails
+// on the account in the middle.
 var stalled = mapper.Update("stalled", func(ctx context.Context, a *mapper.Entity[account], p blocked) error {
 	if a.Key.Name == names(100)[50].Name {
 		if p.Hangs {
@@ -308,23 +314,23 @@ var stalled = mapper.Update("stalled", func(ctx context.Context, a *mapper.Entit
 	return nil
 })
 
-// answers makes every delivery be answered with a status code.
+// answers returns a function that makes the service answer every delivery with a status code.
 func answers(code int) func(*world) {
 	return func(w *world) {
 		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(code) })
 	}
 }
 
-// TestStalls brings a job into each state in which it can be stuck. Within two minutes the status
-// names the cause, and so does the log of the process that waits for the job. Each has a play in
-// docs/operate.md.
+// TestStalls brings a job into each situation in which it can be stuck. Within two minutes the
+// status must name the cause, and so must the log of the process that waits for the job.
+// docs/operate.md must have a section about each.
 func TestStalls(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
 		stall
 		params blocked
-		faults []emulator.Fault // that start after the job
+		faults []emulator.Fault // faults that start after the job
 	}{
 		"the queue is paused": {stall: stall{
 			before: func(w *world) {
@@ -444,7 +450,7 @@ func TestStalls(t *testing.T) {
 				}
 				faults.Pause()
 				w.handler = calm
-				_ = job.Abort(t.Context()) // fails if the job has ended
+				_ = job.Abort(t.Context()) // returns an error if the job has ended
 			})
 		})
 	}

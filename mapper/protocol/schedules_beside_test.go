@@ -21,7 +21,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/bridge"
 )
 
-// advancing gives a world an engine that advances schedules on its own.
+// advancing replaces the engine of a world by one that advances the given schedules: it starts the
+// runs of waiting ticks.
 func (w *world) advancing(log io.Writer, mappers []mapper.AnyMapper, schedules ...mapper.AnySchedule) {
 	w.Helper()
 	var err error
@@ -33,10 +34,10 @@ func (w *world) advancing(log io.Writer, mappers []mapper.AnyMapper, schedules .
 	w.handler = w.engine.Handler()
 }
 
-// minute returns the time of the tick n.
+// minute returns the time of tick n of the tests' schedules, which tick every minute.
 func minute(n int) time.Time { return midnight.Add(time.Duration(n) * time.Minute) }
 
-// tickOver calls a tick of a schedule of credits over kinds.
+// tickOver calls Tick of a schedule, whose run is over the given kinds.
 func (w *world) tickOver(s *mapper.Schedule[credit], at time.Time, kinds ...string) *mapper.TickResult {
 	w.Helper()
 	got, err := s.Tick(w.Context(), w.engine, at, mapper.Query{Kinds: kinds}, credit{1},
@@ -47,7 +48,7 @@ func (w *world) tickOver(s *mapper.Schedule[credit], at time.Time, kinds ...stri
 	return got
 }
 
-// byHand starts a job of steadyCredit over kinds.
+// byHand starts a job of steadyCredit over kinds, as an operator does and not a schedule.
 func (w *world) byHand(id string, kinds ...string) (*mapper.Job, error) {
 	return steadyCredit.Start(w.Context(), w.engine, mapper.Query{Kinds: kinds}, credit{1},
 		&mapper.StartOptions{ID: id, PageSize: 10})
@@ -68,7 +69,7 @@ func (w *world) wantTick(got *mapper.TickResult, outcome mapper.TickOutcome, job
 	}
 }
 
-// putOthers puts entities of another kind.
+// putOthers puts n entities of the kind Other.
 func (w *world) putOthers(n int) (keys []*datastore.Key) {
 	w.Helper()
 	for i := range n {
@@ -79,9 +80,9 @@ func (w *world) putOthers(n int) (keys []*datastore.Key) {
 	return keys
 }
 
-// TestTickBesideAJob calls a tick while a manually started job of its mapper runs over its kind.
-// The tick is skipped, or waits for that job's end; it never aborts the job. Repeated calls get the
-// same answer.
+// TestTickBesideAJob calls Tick of a schedule while a manually started job of the same mapper runs
+// over the same kind. The tick must be skipped, or wait for the end of that job; it must never
+// abort it. Further calls of Tick must return the same outcome.
 func TestTickBesideAJob(t *testing.T) {
 	t.Parallel()
 	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
@@ -99,7 +100,7 @@ func TestTickBesideAJob(t *testing.T) {
 				for range 2 {
 					w.wantTick(w.tickOver(s, minute(1), "Account"), outcome, "by-hand")
 				}
-				w.wait(hand) // until it has succeeded
+				w.wait(hand) // until the job has succeeded
 				time.Sleep(10 * time.Minute)
 				if overlap == mapper.OverlapSkip {
 					w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickSkipped, "by-hand")
@@ -113,7 +114,7 @@ func TestTickBesideAJob(t *testing.T) {
 	}
 }
 
-// TestJobBesideARun starts, resumes and retries jobs by hand while a run of a schedule processes
+// TestJobBesideARun starts, resumes and retries jobs manually while the run of a schedule processes
 // one of their kinds.
 func TestJobBesideARun(t *testing.T) {
 	t.Parallel()
@@ -127,7 +128,7 @@ func TestJobBesideARun(t *testing.T) {
 		early, err := w.byHand("early", "Account")
 		w.must(err)
 		w.must(early.Pause(ctx))
-		run := w.tickOver(s, minute(1), "Account").Job // a paused job blocks no other
+		run := w.tickOver(s, minute(1), "Account").Job // allowed, because the manual job is paused
 		w.wantTick(&mapper.TickResult{Outcome: mapper.TickStarted, Job: run}, mapper.TickStarted, s.JobID(minute(1)))
 		refused := func(what string, err error) {
 			t.Helper()
@@ -144,7 +145,7 @@ func TestJobBesideARun(t *testing.T) {
 		_, err = w.byHand("free", "Other")
 		w.must(err)
 		w.must(run.Pause(ctx))
-		w.must(early.Resume(ctx)) // nor does a paused run
+		w.must(early.Resume(ctx)) // allowed, because the run is paused
 		if err := run.Resume(ctx); !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(err.Error(), "early") {
 			t.Errorf("a resume of the run: %v, want that early runs", err)
 		}
@@ -158,8 +159,8 @@ func TestJobBesideARun(t *testing.T) {
 	})
 }
 
-// TestTwoSchedulesAtOnce calls ticks of two schedules at once, over kinds that they partly share.
-// Their runs follow each other, and none is lost.
+// TestTwoSchedulesAtOnce calls ticks of two schedules at the same time. Their runs have some kinds
+// in common. The runs must follow each other, and none may be lost.
 func TestTwoSchedulesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -172,9 +173,10 @@ func TestTwoSchedulesAtOnce(t *testing.T) {
 		var group sync.WaitGroup
 		got := make([]*mapper.TickResult, 4)
 		for i, s := range []*mapper.Schedule[credit]{a, a, b, b} {
-			kinds := []string{"Account", "Other"}[:1+i%2*i/3] // b has both or one of them, which decides who is first
+			// the second schedule has both kinds or one of them, which decides whose run is first
+			kinds := []string{"Account", "Other"}[:1+i%2*i/3]
 			group.Go(func() {
-				for got[i] == nil { // repeated, as schedulers do
+				for got[i] == nil { // repeat the call, as schedulers do
 					got[i], _ = s.Tick(t.Context(), w.engine, minute(1), mapper.Query{Kinds: kinds}, credit{1},
 						&mapper.StartOptions{PageSize: 10})
 					time.Sleep(time.Second)
@@ -197,21 +199,21 @@ func TestTwoSchedulesAtOnce(t *testing.T) {
 	})
 }
 
-// apart checks that jobs did not run at the same time.
+// apart checks that no two of the jobs have run at the same time.
 func apart(w *world, ids ...string) {
 	w.Helper()
 	jobs, _, err := w.engine.JobsPage(w.Context(), nil, "")
 	w.must(err)
 	jobs = slices.DeleteFunc(jobs, func(j mapper.JobInfo) bool { return !slices.Contains(ids, j.ID) })
-	for i := 1; i < len(jobs); i++ { // in order of time; the list has the last one first
+	for i := 1; i < len(jobs); i++ { // in the order of time; the list is in reverse order
 		if before, after := jobs[i], jobs[i-1]; after.Created.Before(before.Ended) {
 			w.Errorf("%s started at %v, before %s ended at %v", after.ID, after.Created, before.ID, before.Ended)
 		}
 	}
 }
 
-// TestPausedJobLetsATickStart pauses the job that a tick waits for. The tick then starts its run,
-// without a call of ReviveJobs.
+// TestPausedJobLetsATickStart pauses the job for whose end a tick waits. Then the tick must start
+// its run, without a call of ReviveJobs.
 func TestPausedJobLetsATickStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -229,8 +231,8 @@ func TestPausedJobLetsATickStart(t *testing.T) {
 	})
 }
 
-// TestOverlapChanges deploys another overlap for a schedule while one of its ticks waits. The tick
-// still starts its run.
+// TestOverlapChanges deploys another setting for overlapping runs of a schedule, while one of its
+// ticks waits. The tick must still start its run.
 func TestOverlapChanges(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -264,8 +266,9 @@ func TestOverlapChanges(t *testing.T) {
 	}
 }
 
-// TestReplaceAbortsItsOwn calls a tick that replaces runs, while the last run is paused and a
-// manually started job runs. The run is not aborted before the tick can start.
+// TestReplaceAbortsItsOwn calls a tick that replaces the schedule's last run, which is paused.
+// Meanwhile a manually started job runs. The last run must not be aborted before the tick can start
+// its own run.
 func TestReplaceAbortsItsOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -296,8 +299,8 @@ func TestReplaceAbortsItsOwn(t *testing.T) {
 	})
 }
 
-// TestTakenID lets a tick wait whose job ID is then taken by a manually started job. The tick is
-// refused, and the schedule continues.
+// TestTakenID lets a tick wait. Then a manually started job takes the ID that the tick's run would
+// have. The tick must be refused, and the schedule must continue.
 func TestTakenID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -321,15 +324,16 @@ func TestTakenID(t *testing.T) {
 	})
 }
 
-// TestTickStalls stops the process of a tick at each of its calls. Meanwhile a job of its mapper
-// ends, starts or is paused, or another process decides the tick. No two jobs run at once. Only the
-// run that the tick replaces is aborted. A tick waits only for a job that runs.
+// TestTickStalls stops the process that calls Tick, at each of its calls. Meanwhile a job of the
+// same mapper ends, starts or is paused, or another process decides the tick. No two jobs may run
+// at the same time. Only the run that the tick replaces may be aborted. A tick may wait only for a
+// job that runs.
 func TestTickStalls(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
 		for what, test := range map[string]struct {
-			before    string // the job that runs before: "run", "hand" or nothing
+			before    string // the job that runs before the tick: "run", "hand", or none
 			meanwhile func(w *world, s *mapper.Schedule[credit])
 		}{
 			"the run ends": {"run", func(w *world, s *mapper.Schedule[credit]) {
@@ -340,7 +344,8 @@ func TestTickStalls(t *testing.T) {
 			}},
 			"a job begins": {"", func(w *world, _ *mapper.Schedule[credit]) { _, _ = w.byHand("by-hand", "Account") }},
 			"another job takes over": {"run", func(w *world, s *mapper.Schedule[credit]) {
-				_ = w.engine.Job(s.JobID(minute(1))).Pause(w.Context()) // fails if it was replaced already
+				// returns an error if the run was already replaced
+				_ = w.engine.Job(s.JobID(minute(1))).Pause(w.Context())
 				_, _ = w.byHand("by-hand", "Account")
 			}},
 		} {
@@ -394,8 +399,9 @@ func TestTickStalls(t *testing.T) {
 	}
 }
 
-// TestLateReplacement stops a process that is about to abort a run for a tick. Meanwhile another
-// process decides that tick, and an operator retries the run. The run is not aborted.
+// TestLateReplacement stops a process that is about to abort a run, because a tick replaces it.
+// Meanwhile another process decides that tick, and an operator retries the run. The run must not be
+// aborted.
 func TestLateReplacement(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -409,15 +415,14 @@ func TestLateReplacement(t *testing.T) {
 			late := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
 			w.putAccounts(names(20))
 			first := w.tickOver(s, minute(1), "Account").Job
-			// Meanwhile the first run ends, and another process starts the tick's run, which ends,
-			// too.
+			// Meanwhile the first run ends. Another process starts the tick's run, which ends, too.
 			m.happen = func(*process) {
 				if aborted = w.status(first).State == mapper.StateAborted; aborted {
 					return
 				}
 				w.wait(first)
 				w.wait(w.tickOver(s, minute(2), "Account").Job)
-				w.must(first.Retry(ctx, nil)) // without failures to retry it runs for a moment
+				w.must(first.Retry(ctx, nil)) // the run has no failures, so the retry makes it run only for a moment
 			}
 			e := late.pick().engine
 			bridge.Tick(e, s.Name())
@@ -439,8 +444,9 @@ func TestLateReplacement(t *testing.T) {
 	}
 }
 
-// TestSlotOfAnIDsSecondJob gives a job the ID of one that was cleaned up, and the slot that
-// belonged to it. While the job runs, no other may start.
+// TestSlotOfAnIDsSecondJob starts a job with the ID of a job that was cleaned up. A slot, the
+// record that lets only one job run over a kind, still names this ID. While the second job runs, no
+// other may start.
 func TestSlotOfAnIDsSecondJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -460,8 +466,8 @@ func TestSlotOfAnIDsSecondJob(t *testing.T) {
 	})
 }
 
-// TestSlotsOfAllKinds checks that a job over two kinds blocks others from both. A start that finds
-// one of two kinds busy takes neither.
+// TestSlotsOfAllKinds checks that a job over two kinds prevents others on both kinds. If a start
+// over two kinds is refused because one has a running job, it must not block the other kind.
 func TestSlotsOfAllKinds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -482,14 +488,14 @@ func TestSlotsOfAllKinds(t *testing.T) {
 		if _, err := w.byHand("again", "Account", "Other"); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("a start over both: %v", err)
 		}
-		_, err = w.byHand("account", "Account") // the refused start has not taken this slot
+		_, err = w.byHand("account", "Account") // the refused start does not block this kind
 		w.must(err)
 	})
 }
 
-// TestScheduleOfTwoServices checks that two services on a database can't share a schedule, even if
-// both call theirs by the same name. The second one gets an error, and changes nothing: neither an
-// outcome nor a tick of the first one that waits.
+// TestScheduleOfTwoServices checks that two services with one database can't share a schedule, even
+// if both have a schedule with this name. The second service must get an error, and change nothing:
+// neither an outcome nor a waiting tick.
 func TestScheduleOfTwoServices(t *testing.T) {
 	t.Parallel()
 	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
@@ -528,28 +534,29 @@ func TestScheduleOfTwoServices(t *testing.T) {
 					w.wantTick(second, mapper.TickSkipped, first.Job.ID)
 					credited = 1
 				}
-				if overlap != mapper.OverlapReplace { // which aborts the first run, at any page
+				if overlap != mapper.OverlapReplace { // OverlapReplace aborts the first run at an arbitrary page
 					w.wantBalances(keys, credited)
 				}
 				last := w.tickOver(s, minute(3), "Account")
 				w.wantTick(last, mapper.TickStarted, s.JobID(minute(3)))
-				w.must(other.engine.Job(last.Job.ID).Move(t.Context())) // the schedule goes with its last run
+				w.must(other.engine.Job(last.Job.ID).Move(t.Context())) // the schedule moves together with its last run
 				meddle(nil, 0, 1, 2, 3)
 				time.Sleep(time.Hour)
-				w.wantTick(w.tickOver(s, minute(4), "Account"), mapper.TickStarted, s.JobID(minute(4))) // takes it back
+				// the first service takes the schedule back
+				w.wantTick(w.tickOver(s, minute(4), "Account"), mapper.TickStarted, s.JobID(minute(4)))
 			})
 		})
 	}
 }
 
-// TestWaitingTickStaysInItsService checks that a waiting tick is left alone by a service that lacks
-// its queue, also if the schedule had no run yet.
+// TestWaitingTickStaysInItsService checks that a service does not touch a waiting tick whose queue
+// it does not have, even if the schedule has had no run yet.
 func TestWaitingTickStaysInItsService(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapQueue)
 		w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit})
-		bridge.Tick(w.engine, "nightly") // nothing advances it
+		bridge.Tick(w.engine, "nightly") // no engine advances the schedule
 		other, theirs := w.second(addCredit), mapper.NewSchedule("nightly", addCredit, mapper.OverlapQueue)
 		bridge.Tick(other.engine, "nightly")
 		keys := names(100)
@@ -567,9 +574,9 @@ func TestWaitingTickStaysInItsService(t *testing.T) {
 	})
 }
 
-// TestQueueReplaced replaces the queue of a service whose schedule has run. The next tick starts
-// its run in the new queue: at once, after it has waited for another job, and although an earlier
-// tick waits in the old queue.
+// TestQueueReplaced replaces the queue of a service whose schedule has already had a run. The next
+// tick must start its run in the new queue. This must work at once, after waiting for another job,
+// and while an earlier tick waits in the old queue.
 func TestQueueReplaced(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -580,7 +587,7 @@ func TestQueueReplaced(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapQueue)
 				w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit})
-				bridge.Tick(w.engine, "nightly") // nothing advances it
+				bridge.Tick(w.engine, "nightly") // no engine advances the schedule
 				now := w.second(steadyCredit)
 				bridge.Tick(now.engine, "nightly")
 				keys := names(100)
@@ -620,8 +627,8 @@ func TestQueueReplaced(t *testing.T) {
 	}
 }
 
-// TestWaitingTickOfAnotherMapper deploys a schedule with another mapper while a tick waits. The
-// other mapper does not run over the tick's query, and later ticks start their runs.
+// TestWaitingTickOfAnotherMapper deploys a schedule with another mapper while a tick waits. The new
+// mapper must not run over the waiting tick's query. Later ticks must start their runs.
 func TestWaitingTickOfAnotherMapper(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

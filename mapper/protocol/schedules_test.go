@@ -19,7 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// nightly takes a while for each entity, and notes in the entity the runs that have touched it.
+// nightly is a mapper that takes a while for each entity, and records in the entity which runs have
+// processed it.
 var nightly = mapper.Update("nightly", func(_ context.Context, e *mapper.Entity[leaf], night string) error {
 	time.Sleep(10 * time.Millisecond)
 	e.Value.N++
@@ -27,11 +28,11 @@ var nightly = mapper.Update("nightly", func(_ context.Context, e *mapper.Entity[
 	return nil
 })
 
-// midnight is the first tick of tests.
+// midnight is the time of the first tick in the tests.
 var midnight = time.Date(2000, 1, 2, 0, 0, 0, 0, time.UTC)
 
-// ticker returns a function that calls a tick, and repeats it after an error, as Cloud Scheduler
-// does.
+// ticker calls Tick of a schedule, and repeats the call after an error, as Cloud Scheduler does. It
+// returns the outcome.
 func ticker(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], at time.Time) *mapper.TickResult {
 	t.Helper()
 	for range 100 {
@@ -48,8 +49,8 @@ func ticker(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], at time
 	return nil
 }
 
-// TestTickOnce calls a tick five times at once, with and without faults, and once more after its
-// run has ended. There is one run.
+// TestTickOnce calls Tick five times concurrently for one time, with and without faults, and once
+// more after the run has ended. There must be one run.
 func TestTickOnce(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -93,7 +94,7 @@ func TestTickOnce(t *testing.T) {
 	}
 }
 
-// checkNights checks how often each leaf was touched.
+// checkNights checks that each leaf was processed by the given number of runs, each once.
 func checkNights(t *testing.T, client *datastore.Client, nights int64) {
 	t.Helper()
 	var all []leaf
@@ -108,7 +109,8 @@ func checkNights(t *testing.T, client *datastore.Client, nights int64) {
 	}
 }
 
-// TestOverlap calls ticks while a run is unfinished, with and without faults.
+// TestOverlap calls ticks while the schedule's last run has not ended, for each setting of overlap,
+// with and without faults.
 func TestOverlap(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -133,7 +135,8 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// overlapping calls three ticks during the first run: some at once, and repeatedly.
+// overlapping calls three ticks while the first run is running. It makes some calls concurrently,
+// and repeats them.
 func overlapping(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], overlap mapper.Overlap) {
 	ticker(t, w, s, midnight)
 	second, third := midnight.Add(time.Minute), midnight.Add(2*time.Minute)
@@ -144,7 +147,7 @@ func overlapping(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], ov
 	}
 	group.Wait()
 	w.PauseFaults()
-	for range 20 { // Advance starts waiting runs, as ReviveJobs does
+	for range 20 { // Advance starts the runs of waiting ticks, as ReviveJobs does
 		time.Sleep(30 * time.Minute)
 		if err := s.Advance(t.Context(), w.Engine); err != nil {
 			t.Fatal(err)
@@ -155,7 +158,7 @@ func overlapping(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], ov
 		t.Fatal(err)
 	}
 	states := make(map[string]mapper.State)
-	var last mapper.JobInfo // the last run that has started
+	var last mapper.JobInfo // the run that was started last
 	for i, j := range jobs {
 		states[j.ID] = j.State
 		if i > 0 && last.Created.Before(j.Ended) {
@@ -171,7 +174,7 @@ func overlapping(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], ov
 		want = map[string]mapper.State{s.JobID(midnight): mapper.StateSucceeded, s.JobID(third): mapper.StateSucceeded}
 	case mapper.OverlapReplace:
 		want = map[string]mapper.State{s.JobID(midnight): mapper.StateAborted, s.JobID(third): mapper.StateSucceeded}
-		if _, ok := states[s.JobID(second)]; ok { // it may come before or after the third tick
+		if _, ok := states[s.JobID(second)]; ok { // this run may start before or after the third tick
 			want[s.JobID(second)] = mapper.StateAborted
 		}
 	}
@@ -198,8 +201,8 @@ func outcomes(all []*mapper.TickResult) (s []mapper.TickOutcome) {
 	return s
 }
 
-// TestQueuedTick checks that an engine starts the run of a waiting tick on its own when the run
-// before it has ended.
+// TestQueuedTick checks that an engine starts the run of a waiting tick without a further call,
+// when the last run has ended.
 func TestQueuedTick(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -217,7 +220,8 @@ func TestQueuedTick(t *testing.T) {
 		})
 }
 
-// TestReplaceIsReady checks that a run is not aborted if the run that would replace it can't start.
+// TestReplaceIsReady checks that a tick does not abort the last run if the run that would replace
+// it can't start.
 func TestReplaceIsReady(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -227,7 +231,7 @@ func TestReplaceIsReady(t *testing.T) {
 			bridge.Tick(w.Engine, "nightly")
 			putLeaves(t, w.Client)
 			run := ticker(t, w, s, midnight).Job
-			for _, kind := range []string{"Leave", ""} { // a kind without entities, and an invalid one
+			for _, kind := range []string{"Leave", ""} { // a kind without entities, and an invalid kind
 				_, err := s.Tick(t.Context(), w.Engine, midnight.Add(time.Hour), mapper.Query{Kind: kind}, "night", nil)
 				if !errors.Is(err, mapper.ErrInvalidArgument) {
 					t.Errorf("%s: a tick over the kind %q: %v, want ErrArguments", overlap, kind, err)
@@ -245,8 +249,8 @@ func TestReplaceIsReady(t *testing.T) {
 	}
 }
 
-// TestWaitingGoesFirst checks that a waiting tick starts its run before a later tick, even if
-// nothing has advanced the schedule in between.
+// TestWaitingGoesFirst checks that a waiting tick starts its run before a later tick does, even if
+// nobody has called Advance in between.
 func TestWaitingGoesFirst(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -277,8 +281,8 @@ func TestWaitingGoesFirst(t *testing.T) {
 	})
 }
 
-// TestWaitingRefused checks that a waiting tick whose run can't start is dropped, and that later
-// ticks start theirs.
+// TestWaitingRefused checks that a waiting tick is dropped if its run can't start, and that later
+// ticks start their runs.
 func TestWaitingRefused(t *testing.T) {
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.OverlapQueue)
@@ -315,8 +319,8 @@ func TestWaitingRefused(t *testing.T) {
 		})
 }
 
-// TestTickOfAFunction checks that the run of a tick which a function has called may run beside
-// other jobs, also if the tick has to wait, and another process starts it.
+// TestTickOfAFunction calls Tick in the function of a job. The run may overlap with other jobs,
+// even if the tick has to wait and another process starts its run.
 func TestTickOfAFunction(t *testing.T) {
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.OverlapQueue)
@@ -354,8 +358,8 @@ func TestTickOfAFunction(t *testing.T) {
 		})
 }
 
-// TestWaitingElsewhere checks that an engine leaves alone a waiting tick that it can't start: one
-// that it can't read, or one for a queue that another engine has.
+// TestWaitingElsewhere checks that an engine does not touch a waiting tick that it can't start: one
+// that it can't decode, or one for another engine's queue.
 func TestWaitingElsewhere(t *testing.T) {
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.OverlapQueue)
@@ -382,11 +386,12 @@ func TestWaitingElsewhere(t *testing.T) {
 	}
 }
 
-// TestOneRunGoesOn checks that a failed run can't be resumed while the next one is unfinished, and
-// that no tick starts one while it runs.
+// TestOneRunGoesOn checks that a failed run can't be resumed while the next run has not ended.
+// While the resumed run is running, no tick may start another one.
 func TestOneRunGoesOn(t *testing.T) {
 	t.Parallel()
-	for _, beside := range []bool{false, true} { // if true, no slot prevents it
+	// if true, the run may overlap with other jobs, so that only the schedule itself prevents this
+	for _, beside := range []bool{false, true} {
 		broken := true
 		m := mapper.Update("brittle", func(_ context.Context, e *mapper.Entity[leaf], _ string) error {
 			time.Sleep(10 * time.Millisecond)
@@ -432,8 +437,8 @@ func TestOneRunGoesOn(t *testing.T) {
 	}
 }
 
-// TestScheduleRefused checks that impossible schedules are refused with an error that names the
-// cause. A name of 70 letters is possible.
+// TestScheduleRefused checks that impossible definitions of schedules are refused, with an error
+// that names the cause. A name of 70 letters is allowed.
 func TestScheduleRefused(t *testing.T) {
 	t.Parallel()
 	mappertest.Run(t, []mapper.AnyMapper{nightly}, nil, func(t *testing.T, w *mappertest.Env) {
@@ -479,14 +484,15 @@ func TestScheduleRefused(t *testing.T) {
 	})
 }
 
-// TestTickRefused checks that ticks are refused without an engine, with an impossible time, with
-// parameters that have no JSON, and with an ID. Where runs may wait, a tick is refused if the
-// engine does not advance the schedule.
+// TestTickRefused checks which ticks are refused: without an engine, with an impossible time, with
+// parameters that can't be encoded as JSON, and with an ID. If ticks of a schedule may wait, its
+// ticks are also refused if the engine does not advance the schedule.
 func TestTickRefused(t *testing.T) {
 	t.Parallel()
 	floats := mapper.Update("floats", func(context.Context, *mapper.Entity[leaf], float64) error { return nil })
 	mappertest.Run(t, []mapper.AnyMapper{nightly, floats}, nil, func(t *testing.T, w *mappertest.Env) {
-		// Without an engine that advances schedules, nothing would start waiting runs.
+		// Without an engine that advances the schedule, nobody would start the runs of waiting
+		// ticks.
 		for _, overlap := range []mapper.Overlap{mapper.OverlapQueue, mapper.OverlapReplace} {
 			s := mapper.NewSchedule("elsewhere", nightly, overlap)
 			if _, err := s.Tick(t.Context(), w.Engine, midnight, mapper.Query{Kind: "Leaf"}, "", nil); !errors.Is(err,

@@ -18,18 +18,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// This file has the people who control the job of a simulation, and the other clients beside it.
-// They use the engines of processes that may stop in the middle of a call.
+// This file simulates the operators who control the job of a simulation, and other clients that
+// write at the same time. They use the engines of processes that may stop in the middle of a call.
 
-// handle is the job that now has the simulation's ID, as the test sees it.
+// handle returns the job that now has the simulation's ID, for calls of the test itself.
 func (s *simulation) handle() *mapper.Job { return s.engine.Job(simID) }
 
-// ofProcess is the same job, as one of the processes sees it.
+// ofProcess returns the same job as handle, for calls in one of the processes.
 func (s *simulation) ofProcess() *mapper.Job { return s.fleet.pick().engine.Job(simID) }
 
-// insist makes a call as a person would: repeatedly, until it succeeds, the job's state makes it
-// pointless, or the job is gone. In an unattended simulation the call is also not repeated once the
-// job shows its effect. The rest has to happen without people.
+// insist makes a call on the job as an operator would. It repeats the call until it succeeds, is
+// pointless in the job's state, or the job is deleted. In an unattended simulation, it also stops
+// when taken reports that the call has had its effect. The rest must then happen without operators.
 func (s *simulation) insist(what string, taken func() bool, do func(context.Context) error) {
 	var err error
 	for range 10_000 {
@@ -44,8 +44,8 @@ func (s *simulation) insist(what string, taken func() bool, do func(context.Cont
 	s.Errorf("%s: it never succeeds: %v", what, err)
 }
 
-// has returns a function that reports whether the status of a job satisfies f. A job that is gone
-// has the status nil.
+// has returns a function that reports whether the status of a job satisfies f. If the job is
+// deleted, f gets nil.
 func (s *simulation) has(id string, f func(*mapper.Status) bool) func() bool {
 	return func() bool {
 		s.faults.Pause()
@@ -58,12 +58,14 @@ func (s *simulation) has(id string, f func(*mapper.Status) bool) func() bool {
 	}
 }
 
-// not returns a function that reports whether the job is in another state.
+// not returns a function that reports whether the simulation's job is in another state than the
+// given one.
 func (s *simulation) not(state mapper.State) func() bool {
 	return s.has(simID, func(status *mapper.Status) bool { return status == nil || status.State != state })
 }
 
-// mishap returns the context of an operator whose process may die or freeze at one of its calls.
+// mishap returns the context for an operator's calls. The process may die or stop at one of these
+// calls.
 func (s *simulation) mishap() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +80,8 @@ func (s *simulation) mishap() context.Context {
 	return m.with(s.Context())
 }
 
-// patiently makes a call. If its process freezes, it thaws after a while.
+// patiently makes a call. If the process that makes it has stopped, patiently lets it continue
+// after a while.
 func (s *simulation) patiently(do func() error) error {
 	answered := make(chan error, 1)
 	go func() { answered <- do() }()
@@ -101,8 +104,8 @@ func (s *simulation) start(o *mapper.StartOptions) (job *mapper.Job) {
 	return job
 }
 
-// abortLate aborts a job some time after its end, which is refused. By then another job may have
-// the ID, and the operator may not know which of them is meant.
+// abortLate aborts a job some time after its end. The call must be refused. By then, another job
+// may have the same ID, and the call must not affect it.
 func (s *simulation) abortLate(job *mapper.Job) {
 	if job == nil {
 		return
@@ -116,8 +119,8 @@ func (s *simulation) abortLate(job *mapper.Job) {
 	})
 }
 
-// tamper changes the record of a range that is done, if there is one. The job then can't succeed
-// until the change is mended.
+// tamper changes the record of a range that is done, if there is one. From then on the job can't
+// succeed until mend takes the change back.
 func (s *simulation) tamper(rng *rand.Rand) {
 	time.Sleep(time.Duration(rng.IntN(20_000)) * time.Millisecond)
 	s.faults.Pause()
@@ -139,7 +142,7 @@ func (s *simulation) tamper(rng *rand.Rand) {
 					NoIndex: true}))
 			if len(s.open()) > 0 {
 				s.tampered = &tampered{key, list}
-			} else { // the job may have read it already
+			} else { // the job may have read the record already
 				s.putRecord(key, list)
 			}
 			return
@@ -147,13 +150,13 @@ func (s *simulation) tamper(rng *rand.Rand) {
 	}
 }
 
-// A tampered is the unchanged version of a record that tamper has changed.
+// A tampered is the original version of a record that tamper has changed.
 type tampered struct {
 	key  *datastore.Key
 	list datastore.PropertyList
 }
 
-// mend takes tamper's change back, if there is one. The job has to have noticed it.
+// mend takes back the change of tamper, if there is one. The job must have failed because of it.
 func (s *simulation) mend(status *mapper.Status) (mended bool) {
 	if s.tampered == nil {
 		return false
@@ -183,18 +186,19 @@ func propertyOf(list datastore.PropertyList, name string) any {
 	return nil
 }
 
-// operate is an operator who pauses, purges, kills and resumes.
+// operate simulates an operator who pauses jobs, purges the queue, kills processes, and resumes
+// jobs.
 func (s *simulation) operate(rng *rand.Rand) {
 	for range rng.IntN(4) {
 		time.Sleep(time.Duration(rng.IntN(20_000)) * time.Millisecond)
 		repair, taken := func(ctx context.Context) error { return s.ofProcess().Resume(ctx) }, (func() bool)(nil)
 		switch rng.IntN(4) {
 		case 0:
-			// The pause may take effect even if it returns an error.
+			// The job may be paused even if the call returns an error.
 			_ = s.patiently(func() error { return s.ofProcess().Pause(s.Context()) })
 			taken = s.not(mapper.StatePaused)
 		case 1:
-			s.purge() // including the chain of sweeps
+			s.purge() // deletes the sweeps' tasks, too
 		case 2:
 			s.purge()
 			if !s.unattended {
@@ -209,33 +213,34 @@ func (s *simulation) operate(rng *rand.Rand) {
 	}
 }
 
-// shutDown is a platform that sometimes ends processes, after some time to drain.
+// shutDown simulates a platform that ends processes at some times. It gives each some time to
+// drain.
 func (s *simulation) shutDown(rng *rand.Rand) {
 	for range rng.IntN(4) {
 		time.Sleep(time.Duration(rng.IntN(20_000)) * time.Millisecond)
-		_ = s.fleet.drain(s.fleet.pick(), time.Duration(rng.IntN(10_000))*time.Millisecond) // may be cut short
+		_ = s.fleet.drain(s.fleet.pick(), time.Duration(rng.IntN(10_000))*time.Millisecond) // the time may be too short
 	}
 }
 
-// purge deletes all tasks of the queue.
+// purge deletes all tasks in the queue.
 func (s *simulation) purge() {
 	client, err := s.emulator.TasksClient(s.Context())
 	if err != nil {
 		s.Fatal(err)
 	}
 	defer client.Close()
-	// It may fail, like all calls.
+	// An error is ignored, because any call may fail.
 	_, _ = client.PurgeQueue(s.Context(), &cloudtaskspb.PurgeQueueRequest{Name: queueName})
 }
 
-// interfere is another client that adds to accounts while the job runs. It notes what it has done
-// in the account, so that it can repeat a call whose answer was lost.
+// interfere simulates another client that adds to accounts while the job runs. It records each
+// addition in the account, so that it can repeat a call whose answer was lost.
 func (s *simulation) interfere(rng *rand.Rand) {
 	for range rng.IntN(30) {
 		time.Sleep(time.Duration(rng.IntN(500)) * time.Millisecond)
 		i, mark := rng.IntN(len(s.keys)), fmt.Sprint("m", rng.Uint64())
 		if s.balances[i] != nil {
-			continue // a job puts it, which would overwrite others' changes
+			continue // a function of the job puts this account, which would overwrite the client's addition
 		}
 		s.insist("another client", nil, func(context.Context) error {
 			_, err := s.client.RunInTransaction(s.Context(), func(tx *datastore.Transaction) error {
@@ -263,8 +268,8 @@ func (s *simulation) interfere(rng *rand.Rand) {
 	}
 }
 
-// heat is another client that, in every third job, writes one account all the time, blindly. The
-// transactions of pages that hold it conflict.
+// heat simulates a client that, in every third job, writes one account all the time, without
+// reading it. Pages with this account conflict.
 func (s *simulation) heat(rng *rand.Rand) {
 	i, pause := rng.IntN(len(s.keys)), time.Duration(math.Pow(20, rng.Float64())*float64(20*time.Millisecond))
 	if rng.IntN(3) > 0 || s.balances[i] != nil {
@@ -273,13 +278,13 @@ func (s *simulation) heat(rng *rand.Rand) {
 	time.Sleep(time.Duration(rng.IntN(2000)) * time.Millisecond)
 	for n := range 50 + rng.IntN(150) {
 		list := datastore.PropertyList{{Name: "Hot", Value: int64(n)}}
-		// A failed write is ignored: nothing reads the value.
+		// An error is ignored, because nobody reads the value.
 		_, _ = s.client.Mutate(s.Context(), datastore.NewUpdate(s.keys[i], &list).WithPropertyMask("Hot"))
 		time.Sleep(pause)
 	}
 }
 
-// open lists the ranges that are not done.
+// open returns the ranges that are not done.
 func (s *simulation) open() (open []rangeRecord) {
 	for _, r := range records(s, s.client)[simID] {
 		if r.State == "pending" {
@@ -289,7 +294,7 @@ func (s *simulation) open() (open []rangeRecord) {
 	return open
 }
 
-// queued lists the tasks of the queue.
+// queued returns descriptions of the tasks in the queue.
 func (s *simulation) queued() (queued []string) {
 	client, err := s.emulator.TasksClient(s.Context())
 	if err != nil {
@@ -307,8 +312,8 @@ func (s *simulation) queued() (queued []string) {
 	return queued
 }
 
-// await waits for the end of the job. If nearly every call is slow, hardly any attempt of a task
-// ends before its deadline. So all faults end after a while, and then the job has to end.
+// await waits for the end of the job. If nearly every call is slow, no attempt of a task may end
+// before its deadline. So after a while await ends all faults. From then on the job must end.
 func (s *simulation) await() *mapper.Status {
 	status := s.awaitOnce()
 	if s.mend(status) {
@@ -336,8 +341,9 @@ func (s *simulation) await() *mapper.Status {
 	return status
 }
 
-// awaitOnce waits for the end of the job. In every third wait all faults except the function's end
-// at some time. From then on the job has to end within its longest time.
+// awaitOnce waits for the end of the job. In every third call it ends all faults at some time,
+// except the function's failures. From then on the job must end within the time that longest
+// returns.
 func (s *simulation) awaitOnce() *mapper.Status {
 	troubled := 11 * time.Hour
 	if s.calms.IntN(3) == 0 {
@@ -361,7 +367,7 @@ func (s *simulation) awaitOnce() *mapper.Status {
 	return status
 }
 
-// longest returns the longest time that the job may take after the last fault, by docs/design.md.
+// longest returns how long the job may take after the last fault, according to docs/design.md.
 func (s *simulation) longest() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -374,7 +380,7 @@ func (s *simulation) longest() time.Duration {
 	backOff := time.Duration(0)
 	if s.end == endsSlow || s.end == endsTwice || s.end == deadlyEnd {
 		deaths += mapper.MaxDeaths
-		backOff = 2 * time.Hour // of the finalizer's task, which no other task replaces
+		backOff = 2 * time.Hour // the back-off of the task that runs the finalizer; no other task replaces this one
 	}
 	return 3*time.Hour + backOff + time.Duration(deaths)*(s.deadline+4*time.Minute)
 }
@@ -390,7 +396,8 @@ func (s *simulation) waitFor(id string, t time.Duration) (status *mapper.Status,
 	return nil, err
 }
 
-// wake sometimes wakes frozen processes soon, while there is still much that they could disturb.
+// wake sometimes lets processes that have stopped continue soon, while they can still disturb a
+// lot.
 func (s *simulation) wake() {
 	s.mu.Lock()
 	now, after := s.dice.IntN(3) == 0, time.Duration(math.Pow(10_000, s.dice.Float64())*float64(3*time.Millisecond))
@@ -403,8 +410,8 @@ func (s *simulation) wake() {
 	}
 }
 
-// awaitFunction waits for the end of the job. A broken function is mended after a while, and the
-// job, which may be failed or paused, is resumed.
+// awaitFunction waits for the end of the job. If the function is broken, it repairs the function
+// after a while, and resumes the job if it was failed or paused.
 func (s *simulation) awaitFunction() *mapper.Status {
 	if !s.broken {
 		return s.await()
@@ -421,11 +428,11 @@ func (s *simulation) awaitFunction() *mapper.Status {
 		}
 		status = s.await()
 	}
-	s.retry(status, false) // entities that have failed meanwhile
+	s.retry(status, false) // retries the entities that failed meanwhile
 	return s.await()
 }
 
-// thaw wakes the frozen processes after a second, or after up to five minutes.
+// thaw lets the processes that have stopped continue, after a second to five minutes.
 func (s *simulation) thaw() {
 	after := time.Duration(math.Pow(300, s.rng.Float64()) * float64(time.Second))
 	s.late.Go(func() {
@@ -434,12 +441,14 @@ func (s *simulation) thaw() {
 	})
 }
 
-// retry retries the job's failures, after the function was mended or not.
+// retry retries the job's failures. The argument mended says whether the function was repaired
+// before.
 func (s *simulation) retry(before *mapper.Status, mended bool) {
 	s.mu.Lock()
 	s.mended = mended
 	s.mu.Unlock()
-	s.fleet.stops.freeze(s.dice.IntN(3), 0.003) // at the tasks of the retry, rather than of ranges
+	// freeze processes while they handle the tasks of the retry, rather than the tasks of ranges
+	s.fleet.stops.freeze(s.dice.IntN(3), 0.003)
 	begun := s.has(simID, func(status *mapper.Status) bool { return !status.Ended.Equal(before.Ended) })
 	s.insist("retry", begun, func(ctx context.Context) error {
 		s.retries++
@@ -447,8 +456,8 @@ func (s *simulation) retry(before *mapper.Status, mended bool) {
 	})
 }
 
-// cleanUp cleans the job's records up and checks that. Either the job's own record is deleted too,
-// so that another job can take the ID, or any way is chosen.
+// cleanUp cleans up the job's records, and checks the result. If last is not set, it also deletes
+// the job's own record, so that another job can get the ID.
 func (s *simulation) cleanUp(last bool) {
 	if !last {
 		s.cleanUpWith(&mapper.CleanUpOptions{IncludeJob: true})
@@ -467,7 +476,7 @@ func (s *simulation) cleanUp(last bool) {
 	}
 }
 
-// cleanUpWith cleans the job's records up, and waits until that is done.
+// cleanUpWith cleans up the job's records with the given options, and waits until this is done.
 func (s *simulation) cleanUpWith(o *mapper.CleanUpOptions) {
 	if s.rng.IntN(2) == 0 && o.ExpireAfter == 0 {
 		s.cleanUpWith(&mapper.CleanUpOptions{ExpireAfter: 1000 * time.Hour})

@@ -28,29 +28,30 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A fleet is a number of processes that share the deliveries of a world.
+// A fleet is a number of simulated processes that share the deliveries of a queue.
 type fleet struct {
 	world   *world
 	mappers []mapper.AnyMapper
-	queue   string      // the queue of its processes
-	target  string      // the URL of its tasks
-	zombies float64     // the share of deliveries that continue after their request has ended
-	fails   atomic.Bool // jobs are expected to fail
+	queue   string      // the queue of the processes
+	target  string      // the URL of the tasks
+	zombies float64     // share of deliveries whose handlers continue after the request has ended
+	fails   atomic.Bool // whether jobs may fail in this test
 	stops   stops
 
-	portion     int           // see bridge.Portion; 0: the default
-	portionTime time.Duration // 0: the default
-	undoMost    int64         // see bridge.UndoMost; 0: the default
+	// number of records after which an addition stores a draft: see bridge.Portion; 0: the default
+	portion     int
+	portionTime time.Duration // time after which an addition leaves the rest to another task; 0: the default
+	undoMost    int64         // size of a commit of an undo: see bridge.UndoMost; 0: the default
 
 	mu        sync.Mutex
 	rng       *rand.Rand
 	processes []*process
-	frozen    []*process // which others have replaced
+	frozen    []*process // stopped processes that others have replaced
 	killed    int
 }
 
-// noErrors is a log handler that fails the test if a process logs an error: that it dropped a task,
-// or that a job failed.
+// noErrors is a log handler that fails the test if a process logs an error: that it has dropped a
+// task, or that a job has failed.
 type noErrors struct {
 	slog.Handler
 	fleet *fleet
@@ -63,8 +64,8 @@ func (h *noErrors) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// byTheEnd reports whether a log record says that a job failed at its end: by its finalizer, or by
-// changed records. Simulations cause both, and check the job's status.
+// byTheEnd reports whether a log record says that a job has failed because of its finalizer, or
+// because its records were changed. Simulations cause both, and check the job's status themselves.
 func byTheEnd(r slog.Record) (yes bool) {
 	r.Attrs(func(a slog.Attr) bool {
 		cause := a.Value.String()
@@ -75,14 +76,14 @@ func byTheEnd(r slog.Record) (yes bool) {
 	return yes && r.Message == "job failed"
 }
 
-// newFleet sends the deliveries of a world to a new fleet.
+// newFleet creates a fleet, and sends the deliveries of the world's queue to it.
 func newFleet(w *world, seed uint64, size int, mappers ...mapper.AnyMapper) *fleet {
 	f := newFleetOf(w, queueName, target, seed, size, mappers...)
 	w.handler = f
 	return f
 }
 
-// newFleetOf returns a fleet that uses a queue of a world. The caller sends the queue's deliveries
+// newFleetOf creates a fleet for a queue of a world. The caller has to send the queue's deliveries
 // to it.
 func newFleetOf(w *world, queue, target string, seed uint64, size int, mappers ...mapper.AnyMapper) *fleet {
 	f := &fleet{world: w, mappers: mappers, queue: queue, target: target, rng: rand.New(rand.NewPCG(seed, 2)),
@@ -101,8 +102,9 @@ func newFleetOf(w *world, queue, target string, seed uint64, size int, mappers .
 	return f
 }
 
-// addIn makes the processes keep a draft of a job's sums after each number of records of a slice.
-// After a time a process leaves the rest to a new task.
+// addIn sets two limits for the tasks that add up a job's records at its end. After the given
+// number of records, a task stores a draft of its sums. After the time longest, it ends, and a new
+// task continues.
 func (f *fleet) addIn(records int, longest time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,7 +114,7 @@ func (f *fleet) addIn(records int, longest time.Duration) {
 	}
 }
 
-// undoesBy limits the images in one commit of an undo to a number of bytes.
+// undoesBy limits the size of the entities that an undo restores in one commit, in bytes.
 func (f *fleet) undoesBy(most int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,7 +124,7 @@ func (f *fleet) undoesBy(most int64) {
 	}
 }
 
-// kill ends a process, and starts another in its place.
+// kill ends a process, and starts another one in its place.
 func (f *fleet) kill(p *process) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -135,8 +137,8 @@ func (f *fleet) kill(p *process) {
 	}
 }
 
-// drain drains a process for the time that its platform allows, ends it, and starts another in its
-// place.
+// drain tells a process to drain, and waits for up to the time grace. Then it ends the process, and
+// starts another one in its place.
 func (f *fleet) drain(p *process, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
@@ -145,8 +147,9 @@ func (f *fleet) drain(p *process, grace time.Duration) error {
 	return err
 }
 
-// retire is drain on a platform that stops sending deliveries before it tells the process to end,
-// as Cloud Run does. A process that has drained in time ends after its last answer.
+// retire does the same as drain, for a platform such as Cloud Run: it sends the process no more
+// deliveries before it tells it to drain. If the process drains in time, it ends after its last
+// answer.
 func (f *fleet) retire(p *process, grace time.Duration) error {
 	f.mu.Lock()
 	i := slices.Index(f.processes, p)
@@ -167,13 +170,13 @@ func (f *fleet) retire(p *process, grace time.Duration) error {
 	return nil
 }
 
-// freeze stops a process until the fleet thaws, and starts another in its place.
+// freeze stops a process until a call of thaw, and starts another one in its place.
 func (f *fleet) freeze(p *process) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i := slices.Index(f.processes, p)
 	if i < 0 {
-		return // it is dead, or already frozen
+		return // the process is dead, or already stopped
 	}
 	f.processes[i] = newProcess(f)
 	f.frozen = append(f.frozen, p)
@@ -182,7 +185,7 @@ func (f *fleet) freeze(p *process) {
 	p.frozen = make(chan struct{})
 }
 
-// thaw wakes all frozen processes.
+// thaw lets all processes continue that freeze has stopped.
 func (f *fleet) thaw() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -196,8 +199,8 @@ func (f *fleet) thaw() {
 	}
 }
 
-// wake makes all stopped processes go on within a minute. A stop of hours is a fault, too, and has
-// to end with the others.
+// wake makes all processes that sleep continue within a minute. A sleep of hours is a fault, and
+// must end when all faults end.
 func (f *fleet) wake() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -208,14 +211,14 @@ func (f *fleet) wake() {
 	}
 }
 
-// deaths returns how many processes have died.
+// deaths returns the number of processes that have died.
 func (f *fleet) deaths() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.killed
 }
 
-// killAny ends one of the processes.
+// killAny ends a random process.
 func (f *fleet) killAny() { f.kill(f.pick()) }
 
 func (f *fleet) pick() *process {
@@ -224,13 +227,14 @@ func (f *fleet) pick() *process {
 	return f.processes[f.rng.IntN(len(f.processes))]
 }
 
-// die ends the process that runs a mapper's function. The function calls it in place of os.Exit.
+// die ends the process that runs the mapper's function of the context. Functions call it instead of
+// os.Exit.
 func (f *fleet) die(ctx context.Context) error {
 	f.kill(ctx.Value(processKey{}).(*process))
 	return ctx.Err()
 }
 
-// ServeHTTP passes a delivery to one of the processes.
+// ServeHTTP passes a delivery to a random process.
 func (f *fleet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	p := f.processes[f.rng.IntN(len(f.processes))]
@@ -243,13 +247,13 @@ func (f *fleet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	select {
 	case code := <-answered:
 		rw.WriteHeader(code)
-	case <-p.Done(): // nobody can answer any more
+	case <-p.Done(): // the process is dead, and can't answer
 		rw.WriteHeader(http.StatusBadGateway)
 	}
 }
 
-// A process has an engine and clients of its own. It can come to an end, or stand still, in three
-// ways:
+// A process simulates a process of a service. It has its own engine and clients. It can end or stop
+// in three ways:
 //
 //   - One that is killed loses all work under way. It reaches neither the database nor the queue
 //     any more.
@@ -265,11 +269,11 @@ type process struct {
 	stops   *stops
 	fleet   *fleet
 
-	requests sync.WaitGroup // deliveries that the platform has not answered
+	requests sync.WaitGroup // deliveries that the platform has not answered yet
 
 	mu     sync.Mutex
-	until  time.Time     // when it wakes
-	frozen chan struct{} // closed when it thaws
+	until  time.Time     // when the process continues after a sleep
+	frozen chan struct{} // closed when the process continues after freeze
 }
 
 type (
@@ -277,40 +281,42 @@ type (
 	pathKey    struct{}
 )
 
-// pathOf returns the last element of the path of the task that is under way.
+// pathOf returns the last element of the path of the task whose handler has this context.
 func pathOf(ctx context.Context) string {
 	path, _ := ctx.Value(pathKey{}).(string)
 	return path
 }
 
-// stops say how often processes stop. They may do so at any call that they make, before or after
-// it.
+// stops determine how often the processes of a fleet stop or die. That may happen at any call that
+// they make, before or after it.
 type stops struct {
 	mu    sync.Mutex
 	rng   *rand.Rand
-	share float64 // chance to stop at a call
-	left  int     // how many more stops there are
+	share float64 // the probability that a process sleeps at a call
+	left  int     // number of sleeps that may still happen
 	most  time.Duration
 	count int
 
-	freezes     int     // how many more processes freeze
-	freezeShare float64 // chance to freeze at a call
+	freezes     int     // number of processes that may still freeze
+	freezeShare float64 // the probability that a process freezes at a call
 
-	deaths      int // how many more processes die
+	deaths      int // number of processes that may still die
 	deathShare  float64
-	draftDeaths int // how many more processes die beside a draft, before or after it is kept
+	draftDeaths int // number of processes that may still die when they store a draft of a job's sums
 	draftShare  float64
 	draftRng    *rand.Rand
 }
 
-// dieAdding sets how many more processes die during an addition, and the chance at a draft.
+// dieAdding allows n further deaths of processes that add up a job's records. The share is the
+// probability of a death when a draft is stored.
 func (s *stops) dieAdding(n int, share float64, rng *rand.Rand) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.draftDeaths, s.draftShare, s.draftRng = n, share, rng
 }
 
-// drawDraftDeath reports whether a process dies at a draft, and whether the draft is recorded.
+// drawDraftDeath draws whether a process dies when it stores a draft, and whether the draft is
+// stored before that.
 func (s *stops) drawDraftDeath() (dies, recorded bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -321,28 +327,28 @@ func (s *stops) drawDraftDeath() (dies, recorded bool) {
 	return true, s.draftRng.IntN(2) == 0
 }
 
-// allow sets how many more stops there are, and the chance at a call.
+// allow allows n further sleeps. The share is the probability at each call.
 func (s *stops) allow(n int, share float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.left, s.share = n, share
 }
 
-// freeze sets how many more processes freeze, and the chance after a read.
+// freeze allows n further processes to freeze. The share is the probability after each read.
 func (s *stops) freeze(n int, share float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.freezes, s.freezeShare = n, share
 }
 
-// kill sets how many more processes die, and the chance at a call, before or after it.
+// kill allows n further processes to die. The share is the probability at each call.
 func (s *stops) kill(n int, share float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deaths, s.deathShare = n, share
 }
 
-// calm ends all stops, freezes and deaths that are drawn at random.
+// calm ends all random sleeps, freezes and deaths.
 func (s *stops) calm() {
 	s.allow(0, 0)
 	s.freeze(0, 0)
@@ -352,7 +358,7 @@ func (s *stops) calm() {
 	s.draftDeaths = 0
 }
 
-// drawDeath reports whether a process dies at a call.
+// drawDeath draws whether a process dies at a call.
 func (s *stops) drawDeath() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -363,8 +369,8 @@ func (s *stops) drawDeath() bool {
 	return true
 }
 
-// drawFreeze reports whether a process freezes at a call that it makes for a task of a path. Tasks
-// of whole jobs are rare, so their chance is higher.
+// drawFreeze draws whether a process freezes at a call that it makes for a task with the path. The
+// probability is higher for tasks of whole jobs, because they are rare.
 func (s *stops) drawFreeze(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -380,8 +386,8 @@ func (s *stops) drawFreeze(path string) bool {
 	return true
 }
 
-// draw returns how long a process stops at a call: mostly not at all. A second is as likely as an
-// hour.
+// draw draws how long a process sleeps at a call, which is mostly 0. Short and long sleeps are
+// equally likely, from seconds to hours.
 func (s *stops) draw() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -393,27 +399,28 @@ func (s *stops) draw() time.Duration {
 	return time.Duration(math.Pow(s.most.Seconds(), s.rng.Float64()) * float64(time.Second))
 }
 
-// A mishap happens to a process during an operation, before one of its calls or after it.
+// A mishap is what happens to a process during one operation of an operator. It happens once,
+// before one of the operation's calls or after its answer.
 type mishap struct {
 	happen func(*process)
-	commit bool // it happens after the answer to a commit,
-	deadly bool // and if the process survives it, the process dies after the next commit
+	commit bool // whether it happens after the answer to a commit
+	deadly bool // whether the process then dies after its next commit
 
 	mu       sync.Mutex
-	after    int // otherwise it happens after this many calls and answers
+	after    int // if commit is not set: number of calls and answers before it happens
 	happened bool
 
-	commits, since int // answered commits: in all, and since it happened
+	commits, since int // number of answered commits: all, and those after the mishap
 }
 
 type mishapKey struct{}
 
-// with returns the context of an operator who meets the mishap.
+// with returns a context for the calls of an operator whose process has the mishap.
 func (m *mishap) with(ctx context.Context) context.Context {
 	return context.WithValue(ctx, mishapKey{}, m)
 }
 
-// pass makes the mishap happen, if it is time.
+// pass counts a call or an answer, and makes the mishap happen when its time has come.
 func (m *mishap) pass(p *process, method string, answered bool) {
 	last := path.Base(method)
 	m.mu.Lock()
@@ -438,8 +445,8 @@ func (m *mishap) pass(p *process, method string, answered bool) {
 	}
 }
 
-// pass is called where a process makes a call, or gets its answer. The process may die or stop
-// there. Otherwise pass returns when the process is awake.
+// pass is called before each call that a process makes, and after its answer. The process may die
+// or sleep there. If it sleeps, pass returns when it continues.
 func (p *process) pass(ctx context.Context, method string, answered bool) {
 	if m, ok := ctx.Value(mishapKey{}).(*mishap); ok {
 		m.pass(p, method, answered)
@@ -457,7 +464,7 @@ func (p *process) pass(ctx context.Context, method string, answered bool) {
 	p.awake()
 }
 
-// awake waits until the process is awake, and reports whether it had to wait.
+// awake waits until the process is not sleeping or frozen, and reports whether it had to wait.
 func (p *process) awake() (slept bool) {
 	for {
 		p.mu.Lock()
@@ -474,7 +481,7 @@ func (p *process) awake() (slept bool) {
 		case d <= 0:
 			return slept
 		default:
-			time.Sleep(min(d, time.Minute)) // fleet.wake may wake it earlier
+			time.Sleep(min(d, time.Minute)) // at most a minute at a time, because fleet.wake may shorten the sleep
 		}
 		slept = true
 	}
@@ -503,7 +510,7 @@ func (p *process) intercept(
 	return err
 }
 
-// newProcess starts a process of a fleet.
+// newProcess starts a new process of a fleet.
 func newProcess(f *fleet) *process {
 	w := f.world
 	p := &process{stops: &f.stops, fleet: f}
@@ -552,9 +559,9 @@ func newProcess(f *fleet) *process {
 	return p
 }
 
-// serve handles a request, and returns its status code. The end of the request reaches the handler,
-// except in a zombie. A sleeping process learns of it when it wakes, and may have made a call by
-// then.
+// serve lets the process handle a request, and returns the status code of the answer. When the
+// request ends, the handler's context ends, too, except in a zombie. A sleeping process notices
+// this only when it continues.
 func (p *process) serve(r *http.Request, zombie bool) int {
 	const asleep = time.Second
 	ctx, cancel := context.WithCancel(context.WithValue(context.WithValue(p, processKey{}, p), pathKey{},
@@ -565,7 +572,7 @@ func (p *process) serve(r *http.Request, zombie bool) int {
 			if p.awake() {
 				select {
 				case <-time.After(asleep):
-				case <-ctx.Done(): // the handler has answered meanwhile
+				case <-ctx.Done(): // the handler has answered in the meantime
 				}
 			}
 			cancel()
@@ -578,7 +585,7 @@ func (p *process) serve(r *http.Request, zombie bool) int {
 	return answer.code
 }
 
-// An answer keeps the status code of a response.
+// An answer is an http.ResponseWriter that keeps only the status code.
 type answer struct {
 	header http.Header
 	code   int
@@ -588,17 +595,18 @@ func (a *answer) Header() http.Header         { return a.header }
 func (a *answer) Write(b []byte) (int, error) { return len(b), nil }
 func (a *answer) WriteHeader(code int)        { a.code = code }
 
-// A snapshotChecker checks the records of jobs after commits that change one, at the time of the
-// commit. It asks the Datastore's server directly, past all faults. While there are few records it
-// checks every commit. Later it checks so often that it reads a hundred records for each commit.
+// A snapshotChecker checks the records of jobs after commits that change one of them. It reads the
+// records as of the commit's time, directly from the emulator, without faults. While there are few
+// records, it checks every commit. With more records it checks less often, so that it reads about a
+// hundred records for each commit.
 type snapshotChecker struct {
 	*testing.T
 	checks atomic.Int64
 
 	mu        sync.Mutex
-	abandoned map[string]time.Time                 // records, and since when they are abandoned
-	decoded   map[string]*datastorepb.EntityResult // of the last check, by their wire format
-	unread    int                                  // records that the next check may read
+	abandoned map[string]time.Time                 // when each abandoned record was abandoned
+	decoded   map[string]*datastorepb.EntityResult // the results of the last check, by their encoded form
+	unread    int                                  // number of records that the next check may read
 }
 
 func (c *snapshotChecker) intercept(
@@ -612,7 +620,8 @@ func (c *snapshotChecker) intercept(
 	return resp, err
 }
 
-// due reports whether a commit is to be checked.
+// due reports whether to check the database after this commit. A check reads all records. So if
+// there are n records, only one in n/100 commits is checked.
 func (c *snapshotChecker) due() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -623,8 +632,8 @@ func (c *snapshotChecker) due() bool {
 	return true
 }
 
-// commitTime returns the time of a commit, which equals the version of the entities that it wrote.
-// Only the answer to a transactional commit names it.
+// commitTime returns the time of a commit. The answer to a commit without a transaction does not
+// have it, but the version of the written entities equals it.
 func commitTime(committed *datastorepb.CommitResponse) *timestamppb.Timestamp {
 	var at int64
 	for _, r := range committed.MutationResults {
@@ -638,7 +647,8 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 	c.mu.Lock()
 	before, decoded := c.decoded, make(map[string]*datastorepb.EntityResult)
 	c.mu.Unlock()
-	ranges := make(map[string][]rangeRecord) // by job and incarnation
+	// by the job's ID and incarnation, which distinguishes jobs with the same ID
+	ranges := make(map[string][]rangeRecord)
 	states, cleaned, totals := make(map[string]string), make(map[string]bool), make(map[string]bool)
 	for _, kind := range []string{record.JobKind, record.RangeKind} {
 		q := &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}
@@ -671,7 +681,7 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 					c.Errorf("job %s: a range was abandoned, and is %s", r.Job, r.State)
 				}
 				if r.Job == "" {
-					continue // it only prevents a late start from recording a job
+					continue // this record only prevents the late commit of a start
 				}
 				job := r.Job + " " + p["incarnation"].GetStringValue()
 				ranges[job] = append(ranges[job], r)
@@ -691,13 +701,14 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 			return r.State == "pending"
 		}):
 			c.Errorf("job %s was added up for its clean-up, and a range is pending", job)
-		case !cleaned[job]: // its records are being deleted
+		case !cleaned[job]: // otherwise, the job's records are being deleted
 			checkRecords(c, job, states[job], ranges[job])
 		}
 	}
 }
 
-// mayBe reports whether a record may be in a state at a time: an abandoned one stays abandoned.
+// mayBe reports whether a record may have a state at a time: a record that was abandoned must stay
+// so.
 func (c *snapshotChecker) mayBe(name, state string, at time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -714,8 +725,8 @@ func (c *snapshotChecker) mayBe(name, state string, at time.Time) bool {
 	return true
 }
 
-// recode decodes a result whose entity is in encoded form. It takes the result from the last check
-// if that has decoded it: most records of a job do not change between commits.
+// recode decodes an encoded result of a query. If the last check has decoded the same bytes, it
+// takes its result, because most records do not change between commits.
 func recode(
 	encoded *datastorepb.EntityResult, before map[string]*datastorepb.EntityResult,
 ) (string, *datastorepb.EntityResult) {
@@ -733,7 +744,8 @@ func recode(
 	return string(wire), result
 }
 
-// positionOf returns the position in a value, or nil.
+// positionOf decodes a position (a place in the order of a job's entities) from a value. It returns
+// nil if there is none.
 func positionOf(v *datastorepb.Value) *keyspace.Position {
 	p := v.GetEntityValue().GetProperties()
 	if p == nil {
@@ -763,7 +775,7 @@ func positionOf(v *datastorepb.Value) *keyspace.Position {
 	return at
 }
 
-// keyOf returns the key in a value, or nil.
+// keyOf decodes a key from a value. It returns nil if there is none.
 func keyOf(v *datastorepb.Value) *datastore.Key {
 	var key *datastore.Key
 	for _, el := range v.GetKeyValue().GetPath() {

@@ -25,11 +25,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestRingSimulation runs schedules and people from several processes, with all kinds of faults.
-// People start, pause, resume, abort, retry, move and slow jobs of one mapper over two kinds. They
-// clean jobs up, also with the job's record, and repeat starts. No two jobs run at once that must
-// not. No tick is lost or decided twice. No job credits an account twice. In the end every job that
-// may go on has ended.
+// TestRingSimulation lets schedules and operators act in several processes, with all kinds of
+// faults. Operators start, pause, resume, abort, retry, move and slow down jobs of one mapper over
+// two kinds. They clean up jobs, also with the job's own record, and repeat starts. No two jobs may
+// run at the same time over one kind, unless their options allow it. No tick may be lost or decided
+// twice. No job may credit an account twice. At the end, every job that can continue must have
+// ended.
 func TestRingSimulation(t *testing.T) {
 	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -37,11 +38,11 @@ func TestRingSimulation(t *testing.T) {
 	})
 }
 
-// ringKinds are the kinds of accounts.
+// ringKinds are the two kinds of accounts.
 var ringKinds = []string{"RingA", "RingB"}
 
-// A ringAccount has the names of the jobs that have credited it, one for each credit. A name is the
-// job's ID and the idempotency key, which differs in another job of that ID.
+// A ringAccount is an account that records which jobs have credited it, one name for each credit.
+// The name has the job's ID and the idempotency key, which differs in another job with the same ID.
 type ringAccount struct {
 	N    int64
 	Jobs []string `datastore:",noindex"`
@@ -49,7 +50,7 @@ type ringAccount struct {
 
 type ringParams struct{ Job string }
 
-// A ring is the schedules and jobs of a world that a seed has chosen.
+// A ring is one run of TestRingSimulation: the schedules and jobs of one seed.
 type ring struct {
 	*world
 	rng       *rand.Rand
@@ -58,20 +59,20 @@ type ring struct {
 	mapper    *mapper.Mapper[ringParams]
 	schedules []*mapper.Schedule[ringParams]
 	jobs      ringJobs
-	n         int // accounts of each kind
+	n         int // number of accounts of each kind
 	late      sync.WaitGroup
 
 	mu     sync.Mutex
-	ids    []string             // of jobs that may have been started
+	ids    []string             // IDs of jobs that may have been started
 	mended map[string]bool      // jobs whose function no longer fails
-	erased map[string]bool      // jobs that somebody may have cleaned up
-	starts map[string]ringStart // by ID
-	ticks  map[string][]outcome // answers to ticks, by the ID of their run
+	erased map[string]bool      // jobs that an operator may have cleaned up
+	starts map[string]ringStart // the arguments of manual starts, by job ID
+	ticks  map[string][]outcome // the answers to ticks, by the ID of their run
 	at     map[string]ringTick
 	dice   *rand.Rand
 }
 
-// A ringTick is a tick of a schedule.
+// A ringTick has the arguments of a call of Tick.
 type ringTick struct {
 	schedule *mapper.Schedule[ringParams]
 	at       time.Time
@@ -79,13 +80,13 @@ type ringTick struct {
 	options  mapper.StartOptions
 }
 
-// A ringStart is a start by hand.
+// A ringStart has the arguments of a manual start.
 type ringStart struct {
 	query   mapper.Query
 	options mapper.StartOptions
 }
 
-// An outcome is an answer to a tick.
+// An outcome is the answer to a call of Tick.
 type outcome struct {
 	what mapper.TickOutcome
 	job  string
@@ -169,15 +170,16 @@ func simulateRing(t *testing.T, seed uint64) {
 		r.fleet.stops.count, r.faults.Counts())
 }
 
-// draw draws a number for one of the people.
+// draw draws a number below n, for one of the operators.
 func (r *ring) draw(n int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.dice.IntN(n)
 }
 
-// ask lets a process make a call for a person. In every third case the process dies or freezes at
-// one of its calls. In other cases the person repeats a call that failed.
+// ask lets a random process make a call for an operator. In every third case the process dies or
+// freezes at one of its calls. If the call fails, ask repeats it, up to the given number of
+// attempts.
 func (r *ring) ask(times int, do func(context.Context, *mapper.Engine) error) (err error) {
 	for range times {
 		p, ctx := r.fleet.pick(), r.Context()
@@ -193,7 +195,7 @@ func (r *ring) ask(times int, do func(context.Context, *mapper.Engine) error) (e
 		select {
 		case err = <-answered:
 		case <-time.After(time.Duration(1+r.draw(600)) * time.Second):
-			// Nobody waits for ever, and the call may take effect late.
+			// The operator stops waiting, but the call may take effect later.
 			err = context.DeadlineExceeded
 		}
 		if r.draw(4) == 0 {
@@ -208,7 +210,7 @@ func (r *ring) ask(times int, do func(context.Context, *mapper.Engine) error) (e
 	return err
 }
 
-// query draws the query of a job.
+// query draws a random query of a job.
 func (r *ring) query(rng *rand.Rand) mapper.Query {
 	if i := rng.IntN(3); i < 2 {
 		return mapper.Query{Kind: ringKinds[i]}
@@ -216,7 +218,7 @@ func (r *ring) query(rng *rand.Rand) mapper.Query {
 	return mapper.Query{Kinds: ringKinds}
 }
 
-// options draws the settings of a job.
+// options draws random options of a job.
 func (r *ring) options(rng *rand.Rand) (o mapper.StartOptions) {
 	o = mapper.StartOptions{PageSize: 2 + rng.IntN(20), ExpectedWorkers: 1 + rng.IntN(8), FailureLimit: -1,
 		AllowOverlap: rng.IntN(5) == 0}
@@ -229,7 +231,7 @@ func (r *ring) options(rng *rand.Rand) (o mapper.StartOptions) {
 	return o
 }
 
-// known notes that there may be a job of an ID.
+// known records that a job with this ID may exist.
 func (r *ring) known(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -238,8 +240,8 @@ func (r *ring) known(id string) {
 	}
 }
 
-// tickAway calls the ticks of a schedule in order. Some are called twice at once, late, or again
-// much later.
+// tickAway calls the ticks of a schedule in order. It makes some calls twice at the same time,
+// late, or again much later.
 func (r *ring) tickAway(rng *rand.Rand, s *mapper.Schedule[ringParams]) {
 	for i := range 2 + rng.IntN(5) {
 		time.Sleep(time.Duration(math.Pow(10_000, rng.Float64()) * float64(30*time.Millisecond)))
@@ -270,7 +272,7 @@ func (r *ring) tickAway(rng *rand.Rand, s *mapper.Schedule[ringParams]) {
 	}
 }
 
-// tick calls a tick, and notes the answer.
+// tick calls Tick, and records the answer.
 func (r *ring) tick(ctx context.Context, e *mapper.Engine, tick ringTick) error {
 	id := tick.schedule.JobID(tick.at)
 	got, err := tick.schedule.Tick(ctx, e, tick.at, tick.query, ringParams{id}, &tick.options)
@@ -283,7 +285,7 @@ func (r *ring) tick(ctx context.Context, e *mapper.Engine, tick ringTick) error 
 	return nil
 }
 
-// starter starts jobs.
+// starter simulates an operator who starts jobs.
 func (r *ring) starter(rng *rand.Rand) {
 	for range rng.IntN(5) {
 		time.Sleep(time.Duration(math.Pow(10_000, rng.Float64()) * float64(10*time.Millisecond)))
@@ -300,7 +302,7 @@ func (r *ring) starter(rng *rand.Rand) {
 	}
 }
 
-// operator controls jobs.
+// operator simulates an operator who controls jobs.
 func (r *ring) operator(rng *rand.Rand) {
 	for range rng.IntN(30) {
 		time.Sleep(time.Duration(math.Pow(1000, rng.Float64()) * float64(20*time.Millisecond)))
@@ -349,7 +351,7 @@ func (r *ring) operator(rng *rand.Rand) {
 	}
 }
 
-// platform sometimes ends processes.
+// platform simulates a platform that sometimes ends processes.
 func (r *ring) platform(rng *rand.Rand) {
 	for range rng.IntN(4) {
 		time.Sleep(time.Duration(rng.IntN(60_000)) * time.Millisecond)
@@ -357,21 +359,22 @@ func (r *ring) platform(rng *rand.Rand) {
 			r.fleet.killAny()
 			continue
 		}
-		_ = r.fleet.drain(r.fleet.pick(), time.Duration(rng.IntN(10_000))*time.Millisecond) // may be cut short
+		// the time to drain may be too short
+		_ = r.fleet.drain(r.fleet.pick(), time.Duration(rng.IntN(10_000))*time.Millisecond)
 	}
 }
 
-// end lets everything come to its end: late calls and tasks come, paused and failed jobs are
-// resumed, and a scheduler calls ReviveJobs.
+// end brings everything to an end. It waits for late calls and tasks, resumes paused and failed
+// jobs, and calls ReviveJobs as a scheduler does.
 func (r *ring) end() {
-	for range 30 { // until all calls are answered; processes may stop for hours
+	for range 30 { // until all calls are answered, because processes may stop for hours
 		r.fleet.thaw()
 		time.Sleep(10 * time.Minute)
 	}
 	r.faults.Pause()
 	r.fleet.stops.calm()
 	r.fleet.wake()
-	late := true // calls, tasks and processes of hours ago may still change a job
+	late := true // whether calls, tasks and processes of hours ago may still change a job
 	for range 300 {
 		r.fleet.thaw()
 		time.Sleep(10 * time.Minute)
@@ -399,7 +402,7 @@ func (r *ring) end() {
 			return
 		case ended:
 			r.late.Wait()
-			time.Sleep(24 * time.Hour) // until late tasks have come and processes are awake
+			time.Sleep(24 * time.Hour) // until late tasks have come and all processes have continued
 			late = false
 		}
 	}
@@ -423,7 +426,7 @@ func (r *ring) waiting() bool {
 	return false
 }
 
-// check checks the final state.
+// check checks the final state of the accounts, jobs and ticks.
 func (r *ring) check() {
 	states := make(map[string]*mapper.Status)
 	for _, id := range r.ids {
@@ -436,7 +439,7 @@ func (r *ring) check() {
 		states[id] = status
 		proof, err := job.Verify(r.Context(), nil)
 		if r.erased[id] && errors.Is(err, mapper.ErrWrongState) {
-			continue // its records are cleaned up
+			continue // the job's records are cleaned up
 		}
 		if err != nil || len(proof.Problems) > 0 {
 			r.Errorf("%s: %+v, %v", id, proof, err)
@@ -447,9 +450,10 @@ func (r *ring) check() {
 	r.jobs.check(r.T)
 }
 
-// checkAccounts checks how often each job has credited each account.
+// checkAccounts checks that no job has credited an account twice, and that jobs that have succeeded
+// have credited all.
 func (r *ring) checkAccounts(states map[string]*mapper.Status) {
-	credited := make(map[string]int) // by job
+	credited := make(map[string]int) // number of credits, by job
 	for _, kind := range ringKinds {
 		var all []ringAccount
 		keys, err := r.client.GetAll(r.Context(), datastore.NewQuery(kind), &all)
@@ -483,7 +487,7 @@ func (r *ring) checkAccounts(states map[string]*mapper.Status) {
 		default:
 			done = false
 		}
-		if n := len(r.jobs.runs[id]); n > 1 { // jobs of the ID were cleaned up, and it was started again
+		if n := len(r.jobs.runs[id]); n > 1 { // jobs with this ID were cleaned up, and another one was started
 			done = s.State.Ended() && s.State != mapper.StateFailed && s.Processed <= int64(min(want, credited[id])) &&
 				credited[id] <= n*want
 		}
@@ -493,16 +497,17 @@ func (r *ring) checkAccounts(states map[string]*mapper.Status) {
 	}
 }
 
-// checkTicks checks that each tick has had one outcome, and still has it.
+// checkTicks checks that each tick has had only one outcome, and that it still has it.
 func (r *ring) checkTicks(states map[string]*mapper.Status) {
 	for id, tick := range r.at {
 		if len(r.ticks[id]) == 0 {
-			continue // it is unknown whether it was called
+			continue // it is unknown whether Tick was called
 		}
 		r.must(r.tick(r.Context(), r.fleet.pick().engine, tick))
 		var final outcome
 		for _, o := range r.ticks[id] {
-			if o.what == mapper.TickQueued { // its answer may come before others and be noted after them
+			// answers may be recorded in another order than they were given
+			if o.what == mapper.TickQueued {
 				continue
 			}
 			if final.what != "" && o.what != final.what || o.what == mapper.TickStarted && o.job != id {
@@ -518,17 +523,18 @@ func (r *ring) checkTicks(states map[string]*mapper.Status) {
 	}
 }
 
-// ringJobs records how each commit has changed jobs. It sees what the database does, past all
-// faults.
+// ringJobs records how each commit has changed the records of jobs. It observes the emulator
+// itself, without the injected faults.
 type ringJobs struct {
 	mu   sync.Mutex
 	all  []ringJob
 	last map[string]bool
-	cost map[string]float64         // of committed pages, in operations, by job ID
-	runs map[string]map[string]bool // incarnations, by job ID
+	cost map[string]float64 // the cost of committed pages in operations, by job ID
+	// the incarnations (random numbers that distinguish jobs with the same ID), by job ID
+	runs map[string]map[string]bool
 }
 
-// A ringJob is a job's record after a commit.
+// A ringJob is the record of a job after a commit.
 type ringJob struct {
 	id, mapper, state, schedule string
 	kinds                       []string
@@ -592,13 +598,13 @@ func (j *ringJobs) intercept(
 	return resp, err
 }
 
-// An interval is a time in which a condition held.
+// An interval is a period in which a condition held.
 type interval struct {
 	job      ringJob
 	from, to int64
 }
 
-// intervals returns when a condition held for jobs.
+// intervals returns the periods in which a condition held for the records of jobs.
 func (j *ringJobs) intervals(so func(ringJob) bool) (all []interval) {
 	open := make(map[string]int)
 	for _, job := range j.all {
@@ -615,8 +621,8 @@ func (j *ringJobs) intervals(so func(ringJob) bool) (all []interval) {
 	return all
 }
 
-// check checks that no two jobs ran at once that must not, that runs of a schedule did not overlap,
-// and that budgets were kept.
+// check checks that no two jobs have run at the same time that must not, that runs of a schedule
+// did not overlap, and that budgets were kept.
 func (j *ringJobs) check(t *testing.T) {
 	slices.SortStableFunc(j.all, func(a, b ringJob) int { return int(a.at - b.at) })
 	running := j.intervals(func(job ringJob) bool { return job.state == "running" && !job.beside })

@@ -18,8 +18,8 @@ import (
 )
 
 // TestRecipeSimulation runs the recipes of docs/recipes.md whose functions read and write other
-// entities. Other clients write the same entities, with all kinds of faults. No entity is lost,
-// doubled, or left unprocessed.
+// entities. Other clients write the same entities, with all kinds of faults. No entity may be lost,
+// duplicated, or left unprocessed.
 func TestRecipeSimulation(t *testing.T) {
 	testflag.Simulate(t, 3, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -27,10 +27,11 @@ func TestRecipeSimulation(t *testing.T) {
 	})
 }
 
-// A recipe is a recipe of docs/recipes.md in a world in which others write, too.
+// A recipe is one run of TestRecipeSimulation: a recipe of docs/recipes.md, in a world with other
+// clients.
 type recipe struct {
 	*undoSimulation
-	people []*rand.Rand // the dice of the other clients
+	people []*rand.Rand // a source of random numbers for each of the other clients
 }
 
 func simulateRecipe(t *testing.T, seed uint64) {
@@ -57,14 +58,14 @@ func simulateRecipe(t *testing.T, seed uint64) {
 	t.Logf("%s: %d entities; %d processes died; went wrong: %v", name, r.n, r.fleet.deaths(), r.faults.Counts())
 }
 
-// put puts an entity before the job.
+// put puts an entity before the job starts.
 func (r *recipe) put(key *datastore.Key, src any) {
 	_, err := r.client.Put(r.Context(), key, src)
 	r.must(err)
 }
 
-// run runs jobs one after the other, while each of the other clients acts a number of times. Then
-// it waits for late calls.
+// run runs the named jobs one after the other. Meanwhile each of the other clients calls act a
+// number of times. At the end, run waits for late calls, and returns the last job's status.
 func (r *recipe) run(act func(rng *rand.Rand), jobs ...string) (last *mapper.Status) {
 	r.trouble()
 	var people sync.WaitGroup
@@ -113,7 +114,7 @@ func all[T any](r *recipe, kind string) (keys []*datastore.Key, entities []T) {
 	return keys, entities
 }
 
-// failures returns how many entities of a job have failed. All of them must have one cause.
+// failures returns the number of failures of a job. The cause of each must be why.
 func (r *recipe) failures(kind, why string) (n int) {
 	for cursor := ""; ; {
 		failures, next, err := r.engine.Job(kind).FailuresPage(r.Context(), cursor)
@@ -129,8 +130,8 @@ func (r *recipe) failures(kind, why string) (n int) {
 	}
 }
 
-// join copies the names of clubs to their members. Meanwhile others rename clubs together with
-// their members, and members change their clubs.
+// join runs the recipe that copies the names of clubs to their members. Meanwhile other clients
+// rename clubs together with their members, and members change their clubs.
 func (r *recipe) join() {
 	const clubs = 5
 	club := func(i int) *datastore.Key { return datastore.IDKey("Club", int64(i+1), nil) }
@@ -193,10 +194,10 @@ func (r *recipe) join() {
 	r.failures("Member", "none is expected")
 }
 
-// merge merges cards, while others add points to existing ones.
+// merge runs the recipe that merges cards. Meanwhile other clients add points to existing cards.
 func (r *recipe) merge() {
 	emails := 1 + r.rng.IntN(r.n)
-	email := func(i int) string { // in one of several spellings
+	email := func(i int) string { // one of several spellings of an address
 		e := fmt.Sprintf("e%d@example.com", i)
 		return []string{e, strings.ToUpper(e), "E" + e[1:]}[r.rng.IntN(3)]
 	}
@@ -234,15 +235,15 @@ func (r *recipe) merge() {
 	r.failures("Card", "none is expected")
 }
 
-// A visitor is a user or a customer.
+// A visitor is a user or a customer, in the recipe that moves users to customers.
 type visitor struct {
-	ID     int64 // of the user
+	ID     int64 // the ID of the user
 	Email  string
 	Visits int64
 }
 
-// move moves users to customers, while others count visits of both. Some users have the same
-// address.
+// move runs the recipe that moves users to customers. Meanwhile other clients count visits of both.
+// Some users have the same address.
 func (r *recipe) move() {
 	addresses := 1 + r.rng.IntN(2*r.n)
 	mail := make([]string, r.n+1)
@@ -293,17 +294,18 @@ func (r *recipe) move() {
 	}
 }
 
-// A scorer is a player.
+// A scorer is a player, in the recipe that moves teams.
 type scorer struct{ Goals int64 }
 
-// descendants moves teams with their players, while others put players and count goals.
+// descendants runs the recipe that moves teams together with their players. Meanwhile other clients
+// put players and count goals.
 func (r *recipe) descendants() {
 	teams := 1 + r.rng.IntN(20)
 	team := func(i int) *datastore.Key { return datastore.IDKey("Team", int64(i+1), nil) }
 	player := func(i int, of *datastore.Key) *datastore.Key {
 		return datastore.NameKey("Player", fmt.Sprintf("p-%05d", i), of)
 	}
-	taken := r.rng.IntN(teams + 3) // a club that already exists
+	taken := r.rng.IntN(teams + 3) // the number of a club that already exists
 	if taken < teams {
 		r.put(datastore.NameKey("Club", fmt.Sprint("team ", taken+1), nil), &Club{"there"})
 	}
@@ -332,7 +334,7 @@ func (r *recipe) descendants() {
 					key = below
 				}
 				if errors.Is(err, datastore.ErrNoSuchEntity) {
-					key, err = below, nil // a new club
+					key, err = below, nil // the key of a new club
 				}
 				if err != nil {
 					return 0, err

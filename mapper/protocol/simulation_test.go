@@ -29,8 +29,8 @@ import (
 var formFlag = flag.String("form", "",
 	"of the query, empty: half of the simulations are over the whole kind, and half over the other forms")
 
-// TestSimulation runs jobs with all kinds of faults. After each it checks that every account was
-// credited exactly once, and that the records prove it.
+// TestSimulation runs jobs with all kinds of faults. After each job it checks that every account
+// was credited exactly once, and that the job's records prove it.
 func TestSimulation(t *testing.T) {
 	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -38,8 +38,8 @@ func TestSimulation(t *testing.T) {
 	})
 }
 
-// A simulation runs jobs under one ID, one after the other, in a world that a seed has chosen.
-// Another job runs beside them in the same processes.
+// A simulation is one run of TestSimulation, with one seed. It runs several jobs with the same ID,
+// one after the other. Another job runs at the same time in the same processes.
 type simulation struct {
 	*world
 	rng    *rand.Rand
@@ -52,34 +52,35 @@ type simulation struct {
 
 	visit, finalizes bool
 	query            mapper.Query
-	members          []member // as before the first job
+	members          []member // the accounts before the first job
 	mates
-	names           int                        // number of counters
-	credits, others []int64                    // how often each account was credited by jobs, and added to by others
-	idempotency     map[string]map[string]bool // the keys that each account has had
+	names int // number of counters of a job
+	// by account: how many jobs have credited it, and how often other clients have added to it
+	credits, others []int64
+	idempotency     map[string]map[string]bool // the idempotency keys that each account has had
 
-	late sync.WaitGroup // people who act late
+	late sync.WaitGroup // waits for operators who act late
 
-	unattended bool       // nobody calls ReviveJobs, or repeats a call whose effect shows
-	dice       *rand.Rand // for mishaps
-	calms      *rand.Rand // for the ends of faults
+	unattended bool       // whether nobody calls ReviveJobs, or repeats a call that has already had its effect
+	dice       *rand.Rand // random numbers for mishaps of processes
+	calms      *rand.Rand // random numbers for the ends of faults
 	deadline   time.Duration
 
 	mu       sync.Mutex
 	round    int             // number of the current job
 	aborted  int             // number of aborted jobs
-	tampered *tampered       // a record that was changed
-	fates    map[string]fate // by key of the account
-	broken   bool            // the function fails on all accounts
+	tampered *tampered       // a record that the test has changed; nil: none
+	fates    map[string]fate // how the function fails on an account, by the account's key
+	broken   bool            // whether the function fails on all accounts
 
 	breakOnce *sync.Once
 	end       finalFate      // what the finalizer does
-	tries     map[string]int // of the function, by account
+	tries     map[string]int // number of calls of the function, by account
 	ends      int            // calls of the finalizer
-	pace      time.Duration  // time that the function takes
-	mended    bool           // the function succeeds from now on
+	pace      time.Duration  // how long the function takes
+	mended    bool           // whether the function succeeds from now on
 	retries   int
-	mishaps   int // how many more operators meet one
+	mishaps   int // number of operators who may still have a mishap
 }
 
 const simID = "sim"
@@ -114,7 +115,7 @@ func simulate(t *testing.T, seed uint64) {
 		s.mapper = s.mapper.WithFinalizer(s.finalizer)
 	}
 	s.beside = besideMapper(time.Duration(rng.IntN(300)) * time.Millisecond)
-	const retention = 60 * 24 * time.Hour // a late process's commit is checked at its own time
+	const retention = 60 * 24 * time.Hour // so long that a process's late commit can be checked at its own time
 	pessimistic, workers := rng.IntN(3) == 0, few(int32(1+rng.IntN(20)))
 	s.deadline = time.Duration(15+rng.IntN(1200)) * time.Second
 	s.world = newWorld(t, setting{
@@ -129,7 +130,8 @@ func simulate(t *testing.T, seed uint64) {
 		s.fleet.zombies = rng.Float64() / 2
 	}
 	s.fleet.stops.most = 4 * time.Hour
-	adding := rand.New(rand.NewPCG(seed, 4)) // separate dice, so that the rest of a seed's world stays unchanged
+	// a separate source, so that the other random numbers of a seed stay the same
+	adding := rand.New(rand.NewPCG(seed, 4))
 	if adding.IntN(4) > 0 {
 		s.fleet.addIn(1+adding.IntN(8), time.Duration(adding.IntN(2)*adding.IntN(1000))*time.Millisecond)
 		s.fleet.stops.dieAdding(adding.IntN(6), adding.Float64(), adding)
@@ -163,14 +165,14 @@ func simulate(t *testing.T, seed uint64) {
 	s.late.Wait()
 	s.fleet.thaw()
 	s.faults.Pause()
-	time.Sleep(24 * time.Hour) // until late calls have come and processes are awake
+	time.Sleep(24 * time.Hour) // until late calls have come, and all processes have continued
 	s.checkBalances()
 	s.checkIdempotency()
 	t.Logf("%d rounds, records checked %d times; %d processes died, and %d were stopped; went wrong: %v",
 		s.round, checker.checks.Load(), s.fleet.deaths(), s.fleet.stops.count, faults.Counts())
 }
 
-// newRound prepares a job, with new accounts on which the function fails.
+// newRound prepares the next job. It chooses the accounts on which the function fails.
 func (s *simulation) newRound() {
 	s.faults.Pause()
 	if s.round > 0 {
@@ -189,7 +191,7 @@ func (s *simulation) newRound() {
 	s.tries, s.ends, s.mended, s.retries = make(map[string]int), 0, false, 0
 	s.broken, s.breakOnce = s.dice.IntN(3) == 0, new(sync.Once)
 	if s.broken {
-		s.fleet.fails.Store(true) // also in later rounds: a stopped process logs it when it wakes
+		s.fleet.fails.Store(true) // also in later rounds, because a stopped process logs the failure when it continues
 	}
 }
 
@@ -199,14 +201,16 @@ func (s *simulation) options() *mapper.StartOptions {
 		ExpectedWorkers: 1 + s.rng.IntN(64),
 		Concurrency:     1 + s.dice.IntN(2)*s.dice.IntN(30),
 		EntityTimeout:   5 * time.Second}
-	if calls := rand.New(rand.NewPCG(s.seed, 9)); calls.IntN(3) == 0 { // from the least for these workers on
+	// in every third simulation, the calls for a job have a rate, from the minimum for these
+	// workers on
+	if calls := rand.New(rand.NewPCG(s.seed, 9)); calls.IntN(3) == 0 {
 		wait := min(20*time.Second, s.deadline/20)
 		o.Rate.CallsPerSecond = max(float64(o.ExpectedWorkers), 20) / wait.Seconds() * (1.01 + 9*calls.Float64())
 	}
 	return o
 }
 
-// job runs a job to its end, with retries, and checks its effects.
+// job runs one job to its end, with retries, and checks its effects.
 func (s *simulation) job() {
 	job := s.start(s.options())
 	var people sync.WaitGroup
@@ -214,16 +218,17 @@ func (s *simulation) job() {
 		s.send(&people, s.interfere)
 	}
 	s.send(&people, s.operate)
-	platform := rand.New(rand.NewPCG(s.seed, uint64(100+s.round))) // a seed otherwise stays the same
+	// a separate source, so that the other random numbers of a seed stay the same
+	platform := rand.New(rand.NewPCG(s.seed, uint64(100+s.round)))
 	people.Go(func() { s.shutDown(platform) })
 	people.Go(func() { s.heat(rand.New(rand.NewPCG(s.seed, uint64(200+s.round)))) })
-	if s.rng.IntN(2) == 0 && !s.broken { // otherwise it may fail for two reasons
+	if s.rng.IntN(2) == 0 && !s.broken { // with both causes, nobody could tell why the job fails
 		s.send(&people, s.tamper)
 	}
 	people.Wait()
 	status := s.awaitFunction()
 	s.checkEnd(status)
-	for n := 1 + s.rng.IntN(3); n >= 0; n-- { // all but the last one fail
+	for n := 1 + s.rng.IntN(3); n >= 0; n-- { // before each retry except the last, the function is not repaired
 		s.retry(status, n == 0)
 		if s.rng.IntN(2) == 0 {
 			s.operate(s.rng)
@@ -232,7 +237,7 @@ func (s *simulation) job() {
 		s.checkEnd(status)
 		if s.dice.IntN(2) == 0 {
 			s.fleet.thaw()
-			time.Sleep(10 * time.Second) // processes that wake now are too late
+			time.Sleep(10 * time.Second) // processes that continue now are too late to change anything
 		}
 	}
 	s.faults.Pause()
@@ -252,14 +257,14 @@ func (s *simulation) job() {
 	s.abortLate(job)
 }
 
-// send lets a person or client act beside the job, with dice of its own.
+// send lets an operator or a client act while the job runs, with its own source of random numbers.
 func (s *simulation) send(people *sync.WaitGroup, do func(*rand.Rand)) {
 	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 0))
 	people.Go(func() { do(rng) })
 }
 
-// abortedJob starts a job and aborts it before its end. Exactly the entities that it counts as
-// processed have changed, no matter which pages were under way.
+// abortedJob starts a job, and aborts it before its end. Exactly the entities that the job counts
+// as processed must have changed, whichever pages were running.
 func (s *simulation) abortedJob() {
 	s.aborted++
 	s.start(s.options())
@@ -293,32 +298,32 @@ func (s *simulation) abortedJob() {
 	}
 }
 
-// A finalFate says what a finalizer does until it is mended.
+// A finalFate is how the job's finalizer fails, until the test repairs it.
 type finalFate int
 
 const (
 	endsWell  finalFate = iota
-	endsLate            // fails a few times,
-	endsSlow            // hangs twice,
-	endsTwice           // kills its process twice,
-	neverEnds           // fails always,
-	deadlyEnd           // kills its process always
+	endsLate            // fails a few times
+	endsSlow            // hangs twice
+	endsTwice           // kills its process twice
+	neverEnds           // always fails
+	deadlyEnd           // always kills its process
 	finalFates
 )
 
-// fails reports whether the job fails.
+// fails reports whether such a finalizer makes the job fail.
 func (f finalFate) fails() bool { return f >= neverEnds }
 
 type ends struct{ Ends, Credited int64 }
 
-// endKey is the key of an entity that the finalizers of a job write.
+// endKey is the key of the entity that the finalizer of the present job writes.
 func (s *simulation) endKey() *datastore.Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return datastore.NameKey("End", fmt.Sprint(s.round), nil)
 }
 
-// finalizer counts how often it takes effect.
+// finalizer is the finalizer of the jobs. It counts how many times it takes effect.
 func (s *simulation) finalizer(ctx context.Context, d *mapper.Completion, _ credit) error {
 	s.mu.Lock()
 	fate, n := s.end, s.ends
@@ -343,8 +348,8 @@ func (s *simulation) finalizer(ctx context.Context, d *mapper.Completion, _ cred
 	return nil
 }
 
-// trouble draws how often each kind of fault happens in a simulation. It includes all kinds, most
-// of them rarely.
+// trouble draws how often each kind of fault happens in a simulation. All kinds may happen, most of
+// them rarely.
 func trouble(rng *rand.Rand) []emulator.Fault {
 	share := func(most float64) float64 { return most * math.Pow(1000, -rng.Float64()) }
 	minutes := func(n int) time.Duration { return time.Duration(rng.IntN(n*60)) * time.Second }
@@ -371,7 +376,7 @@ func trouble(rng *rand.Rand) []emulator.Fault {
 	}
 }
 
-// checkEnd checks the status of the job at its end.
+// checkEnd checks the final status of the job.
 func (s *simulation) checkEnd(status *mapper.Status) {
 	s.faults.Pause()
 	defer s.faults.Resume()
@@ -445,8 +450,8 @@ func (s *simulation) eachBalance(f func(i int, balance, want int64)) {
 	}
 }
 
-// checkBalances checks that each job credited every account exactly once, and that the additions of
-// other clients are there.
+// checkBalances checks that each job has credited every account exactly once, and that no addition
+// of another client is lost.
 func (s *simulation) checkBalances() {
 	wrong := 0
 	s.eachBalance(func(i int, balance, want int64) {
@@ -461,8 +466,8 @@ func (s *simulation) checkBalances() {
 	}
 }
 
-// checkIdempotency checks that no account has had more idempotency keys than jobs, and that jobs
-// had different ones.
+// checkIdempotency checks the idempotency keys of each account: it must have one key in each job,
+// and different ones in different jobs.
 func (s *simulation) checkIdempotency() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -481,15 +486,16 @@ func (s *simulation) checkIdempotency() {
 	}
 }
 
-// mates are accounts that other accounts of a simulation put. They are close in the order of keys,
-// and often in the same page. No other client writes them. After a job such an account has the put
-// balance, with or without its own credit, and never its balance of before.
+// mates are the accounts of a simulation that are put by the functions of other accounts. The two
+// accounts are close in the order of keys, and often in the same page. Other clients do not write
+// these accounts. After a job, such an account must have the balance that was put, with or without
+// its own credit, and never its earlier balance.
 type mates struct {
-	puts     map[string]int         // which account each account puts, by key
-	balances map[int]map[int64]bool // allowed balances of each account that is put
+	puts     map[string]int         // the index of the account that each account puts, by key
+	balances map[int]map[int64]bool // the allowed balances of each account that is put, by index
 }
 
-// pair chooses which account puts which.
+// pair chooses which accounts put which.
 func (s *simulation) pair() {
 	s.puts, s.balances = make(map[string]int), make(map[int]map[int64]bool)
 	if s.visit {
@@ -512,10 +518,10 @@ func (s *simulation) pair() {
 	}
 }
 
-// put is the balance that an account puts in a round.
+// put returns the balance with which an account is put in a round.
 func (s *simulation) put(round, to int) int64 { return int64(1e9)*int64(round) + int64(to) }
 
-// putMate puts another account, if the function's own account is one that does so.
+// putMate puts the other account, if the function's own account is one that puts another.
 func (s *simulation) putMate(a *mapper.Entity[member]) {
 	to, ok := s.puts[a.Key.Encode()]
 	if !ok {
@@ -528,8 +534,8 @@ func (s *simulation) putMate(a *mapper.Entity[member]) {
 	a.Put(s.keys[to], &m)
 }
 
-// matesPut notes the balances that mates may have after a job. An aborted job has not reached all
-// accounts.
+// matesPut records which balances the accounts that putMate puts may have after a job. If the job
+// was aborted, it may have put only some of them.
 func (s *simulation) matesPut(aborted bool) {
 	for to, before := range s.balances {
 		x := s.put(s.round, to)
@@ -543,8 +549,8 @@ func (s *simulation) matesPut(aborted bool) {
 	}
 }
 
-// The second half of this file has the job beside a simulation's job, in the same processes. Its
-// entities must never be blamed.
+// The second half of this file is about the other job, which runs at the same time in the same
+// processes. No death of a process may be blamed on its entities.
 
 const besideID = "beside"
 
@@ -552,7 +558,8 @@ type other struct{ N int64 }
 
 func otherKey(i int) *datastore.Key { return datastore.NameKey("Beside", fmt.Sprintf("b%04d", i), nil) }
 
-// besideMapper adds 1 to each entity, and takes a while for it.
+// besideMapper returns the mapper of the other job. It adds 1 to each entity, and takes the time
+// pace for it.
 func besideMapper(pace time.Duration) *mapper.Mapper[mapper.NoParams] {
 	return mapper.Update("beside", func(_ context.Context, e *mapper.Entity[other], _ mapper.NoParams) error {
 		time.Sleep(pace)
@@ -580,9 +587,9 @@ func (s *simulation) startBeside() {
 		})
 }
 
-// checkBeside checks that every entity was added to once, and that none is blamed.
+// checkBeside checks that the other job has added 1 to each entity once, and has no failures.
 func (s *simulation) checkBeside(n int) {
-	// Its queue may have been purged.
+	// The queue of the other job may have been purged.
 	s.insist("resume another job", nil, func(ctx context.Context) error {
 		return s.fleet.pick().engine.Job(besideID).Resume(ctx)
 	})
@@ -604,7 +611,8 @@ func (s *simulation) checkBeside(n int) {
 	}
 }
 
-// A member is an account with properties that queries filter by, and that jobs are sharded by.
+// A member is an account with further properties. Queries filter by them, and jobs are sharded by
+// them.
 type member struct {
 	Balance int64
 	Owner   string
@@ -630,8 +638,8 @@ func (s *simulation) putMembers() {
 	}
 }
 
-// forms are the forms of queries. Each finds all accounts until the function has changed them. A
-// form with a ReadTime always finds their first state.
+// forms are the forms of queries that a simulation may have. Each finds all accounts until the
+// function has changed them. A form with a ReadTime always finds the original accounts.
 var forms = map[string]mapper.Query{
 	"filter": {Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
 	"in": {Filters: []mapper.Filter{{Property: "Active", Op: "in", Value: []any{true, "yes"},
@@ -650,7 +658,7 @@ var forms = map[string]mapper.Query{
 	"values":          {ShardBy: "Since", Filters: []mapper.Filter{mapper.Where("Since", ">=", epoch)}},
 }
 
-// form chooses the form of the query.
+// form chooses the form of the job's query.
 func (s *simulation) form() mapper.Query {
 	names := slices.Sorted(maps.Keys(forms))
 	q, name := forms[names[s.rng.IntN(len(names))]], *formFlag
@@ -670,7 +678,8 @@ func (s *simulation) form() mapper.Query {
 		return q
 	}
 	q.Kind = "Account"
-	s.visit = s.visit || q.KeysOnly || !q.ReadTime.IsZero() // an Update would change what it has read
+	// an Update could not write entities that it has not read, or read as of a past time
+	s.visit = s.visit || q.KeysOnly || !q.ReadTime.IsZero()
 	if q.Start != nil {
 		q.Start = slices.MinFunc(s.keys, keyspace.CompareKeys)
 	}
@@ -686,7 +695,7 @@ func inNamespace(k *datastore.Key, namespace string) *datastore.Key {
 		Namespace: namespace}
 }
 
-// keysOf draws keys of one shape.
+// keysOf returns n keys of one random form.
 func keysOf(rng *rand.Rand, n int) []*datastore.Key {
 	shapes := []func(i int) *datastore.Key{
 		func(i int) *datastore.Key { return names(i + 1)[i] },
@@ -718,7 +727,7 @@ func keysOf(rng *rand.Rand, n int) []*datastore.Key {
 	return keys
 }
 
-// A fate says what the function does with an account until it is mended.
+// A fate is how the function fails on an account, until the test repairs it.
 type fate int
 
 const (
@@ -726,17 +735,17 @@ const (
 	flaky       // fails a few times
 	later       // asks once for a later attempt
 	dying       // kills its process twice
-	failed      // from here on it never succeeds: it returns errors,
-	never       // permanent errors,
-	panics      // panics,
-	hangs       // hangs,
-	left        // hangs, and its process dies later,
-	deadly      // or kills its process
+	failed      // the following ones never succeed: this one returns errors
+	never       // returns permanent errors
+	panics      // panics
+	hangs       // hangs
+	left        // hangs, and its process dies later
+	deadly      // kills its process
 	fates
 )
 
-// fatesOf chooses a few accounts on which the function fails. With more of them in a page the job
-// would fail.
+// fatesOf chooses a few accounts on which the function fails. If more accounts of a page failed,
+// the job would fail.
 func fatesOf(rng *rand.Rand, keys []*datastore.Key) map[string]fate {
 	bad := make(map[string]fate)
 	if rng.IntN(4) > 0 {
@@ -748,7 +757,7 @@ func fatesOf(rng *rand.Rand, keys []*datastore.Key) map[string]fate {
 	return bad
 }
 
-// function is the mapper's function.
+// function is the function of the mapper, for one account.
 func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p credit) error {
 	id := a.Key.Encode()
 	s.mu.Lock()
@@ -768,7 +777,7 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	}
 	switch {
 	case broken:
-		s.breakOnce.Do(func() { s.fleet.stops.freeze(2, 0.2) }) // while it fails the job
+		s.breakOnce.Do(func() { s.fleet.stops.freeze(2, 0.2) }) // stop processes while they let the job fail
 		return mapper.Permanent(errors.New("broken"))
 	case f == flaky && tries < 3, f == failed:
 		return errors.New("it fails")
@@ -789,7 +798,8 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	switch {
 	case s.query.KeysOnly && a.Value != (member{}):
 		s.Errorf("%v was read: %+v", a.Key, a.Value)
-	case !s.query.ReadTime.IsZero() && (a.Value.Balance >= 1000 || a.Value.Owner == ""): // others add thousands
+	// other clients add thousands, and change the owner
+	case !s.query.ReadTime.IsZero() && (a.Value.Balance >= 1000 || a.Value.Owner == ""):
 		s.Errorf("%v differs from the read time's state: %+v", a.Key, a.Value)
 	}
 	s.putMate(a)
@@ -802,7 +812,8 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	return nil
 }
 
-// batchFunction does the same for a batch. Half of the errors fail the batch.
+// batchFunction is the function of a mapper over batches. It calls function for each account. In
+// half of the cases, an error of one account fails the whole batch.
 func (s *simulation) batchFunction(ctx context.Context, batch []*mapper.Entity[member], p credit) error {
 	for _, a := range batch {
 		switch err := s.function(ctx, a, p); {
@@ -816,14 +827,14 @@ func (s *simulation) batchFunction(ctx context.Context, batch []*mapper.Entity[m
 	return nil
 }
 
-// counter returns the name under which an account is counted.
+// counter returns the name of the counter for an account.
 func (s *simulation) counter(k *datastore.Key) string {
 	h := fnv.New32()
 	_, _ = h.Write([]byte(k.Encode()))
 	return fmt.Sprint("n", int(h.Sum32())%s.names)
 }
 
-// activate makes every account satisfy the query again.
+// activate changes all accounts so that the query finds them again.
 func (s *simulation) activate() {
 	for i := 0; i < len(s.keys); i += 400 {
 		batch := s.keys[i:min(i+400, len(s.keys))]
@@ -839,7 +850,8 @@ func (s *simulation) activate() {
 			}
 		}
 		_, err := s.client.PutMulti(s.Context(), batch, all)
-		for tries := 0; status.Code(err) == codes.Aborted && tries < 10; tries++ { // a late process locks them
+		// a transaction of a process that has stopped may hold a lock
+		for tries := 0; status.Code(err) == codes.Aborted && tries < 10; tries++ {
 			time.Sleep(time.Second)
 			_, err = s.client.PutMulti(s.Context(), batch, all)
 		}

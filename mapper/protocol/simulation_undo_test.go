@@ -29,9 +29,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// TestUndoSimulation undoes jobs that have ended or were aborted, with all kinds of faults. Others
-// write to the same entities before, during and after the undo. The history of all commits says
-// what each entity must be in the end.
+// TestUndoSimulation undoes jobs that have ended or were aborted, with all kinds of faults. Other
+// clients write the same entities before, during and after the undo. The test records all commits.
+// From this history it derives what each entity must be at the end.
 func TestUndoSimulation(t *testing.T) {
 	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -39,17 +39,17 @@ func TestUndoSimulation(t *testing.T) {
 	})
 }
 
-// A write is the effect of a commit on an entity.
+// A write is a commit's effect on one entity.
 type write struct {
-	by      string // the job's ID; empty: another client
+	by      string // the ID of the job that has written; empty: another client
 	version int64
 }
 
-// A history has the writes to all entities in order. It sees what the database does, past all
-// faults.
+// A history records the writes to each entity, in order. It observes the emulator itself, without
+// the injected faults.
 type history struct {
 	mu     sync.Mutex
-	writes map[string][]write // by key
+	writes map[string][]write // the writes to each entity, by key
 	keys   map[string]*datastore.Key
 }
 
@@ -71,12 +71,13 @@ func (h *history) intercept(
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, key := range all {
-		if given := committed.MutationResults[i].GetKey(); given != nil { // the database has completed the key
+		if given := committed.MutationResults[i].GetKey(); given != nil { // the database has allocated the ID
 			key = given
 		}
 		k := pbkey.Of(key)
 		writes := append(h.writes[k.String()], write{by, at})
-		slices.SortFunc(writes, func(a, b write) int { return cmp.Compare(a.version, b.version) }) // answers overtake
+		// answers to commits may come in another order
+		slices.SortFunc(writes, func(a, b write) int { return cmp.Compare(a.version, b.version) })
 		h.writes[k.String()], h.keys[k.String()] = writes, k
 	}
 	return resp, err
@@ -99,7 +100,7 @@ func keysOfCommit(r *datastorepb.CommitRequest) (keys []*datastorepb.Key) {
 	return keys
 }
 
-// An undoSimulation has a job and its undo in a world that a seed has chosen.
+// An undoSimulation is one run of TestUndoSimulation: a job and its undo.
 type undoSimulation struct {
 	*world
 	rng     *rand.Rand
@@ -107,12 +108,13 @@ type undoSimulation struct {
 	fleet   *fleet
 	history *history
 	n       int                  // number of accounts
-	ended   map[string]time.Time // when jobs ended, by ID
+	ended   map[string]time.Time // when each job has ended, by ID
 }
 
-// scribbler returns a mapper that does the same as meddler. By the last digit but one it also
-// writes entities that other pages write: one shared by all, accounts of other pages, and entities
-// that others delete. Some accounts fail at first.
+// scribbler returns a mapper that does the same as meddler, and more. The last digit but one of an
+// account's name decides whether it also writes entities that other pages write. These are an
+// entity that all share, accounts of other pages, and entities that others delete. It fails on some
+// accounts at first.
 func scribbler(n int) *mapper.Mapper[credit] {
 	var mu sync.Mutex
 	failed := make(map[string]bool)
@@ -147,7 +149,7 @@ func scribbler(n int) *mapper.Mapper[credit] {
 			a.Value.Balance += p.Amount
 		case 3:
 			a.Delete(a.Key)
-		case 4: // some notes exist
+		case 4: // this note may exist
 			a.Put(datastore.NameKey("Note", name, nil), &account{Owner: "meddler"})
 		case 5:
 			a.Put(datastore.IncompleteKey("Event", a.Key), &account{Owner: name})
@@ -183,10 +185,10 @@ func simulateUndo(t *testing.T, seed uint64) {
 		queue: few(int32(1 + rng.IntN(20))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
 	}, m)
 	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), m)
-	s.fleet.fails.Store(true) // as a tenth of the accounts do
+	s.fleet.fails.Store(true) // jobs may fail, because a tenth of the accounts does
 	s.fleet.zombies = rng.Float64() / 3
 	s.fleet.stops.most = time.Hour
-	if rng.IntN(2) == 0 { // pages are then restored in batches
+	if rng.IntN(2) == 0 { // in this case, an undo restores a page in several commits
 		s.fleet.undoesBy(500 + rng.Int64N(8000))
 	}
 	putMeddled(t, s.client, s.n)
@@ -224,7 +226,7 @@ func simulateUndo(t *testing.T, seed uint64) {
 	}
 	undo := s.undo("done", others)
 	s.fleet.stops.calm()
-	s.fleet.thaw() // an operator's process may be frozen, too
+	s.fleet.thaw() // the process of an operator may have stopped, too
 	cleaning.Wait()
 	if undo != nil && rng.IntN(2) == 0 {
 		s.trouble()
@@ -233,13 +235,13 @@ func simulateUndo(t *testing.T, seed uint64) {
 	t.Logf("%d accounts; %d processes died; went wrong: %v", s.n, s.fleet.deaths(), s.faults.Counts())
 }
 
-// pausedUndo pauses the job and tries to undo it, which is refused.
+// pausedUndo pauses the job, and tries to undo it. The undo must be refused.
 func (s *undoSimulation) pausedUndo() {
 	time.Sleep(time.Duration(s.rng.IntN(200)) * time.Millisecond)
 	s.again("pause", func() error { return s.fleet.pick().engine.Job("done").Pause(s.Context()) })
 	status := tryAgain(s, "status", func() (*mapper.Status, error) { return s.engine.Job("done").Status(s.Context()) })
 	if status.State != mapper.StatePaused {
-		return // the job had ended
+		return // the job had already ended
 	}
 	s.again("undo while it is paused", func() error {
 		_, err := s.fleet.pick().engine.Job("done").Undo(s.Context(), nil)
@@ -254,7 +256,8 @@ func (s *undoSimulation) pausedUndo() {
 	s.again("resume", func() error { return s.fleet.pick().engine.Job("done").Resume(s.Context()) })
 }
 
-// cleanUp lets operators clean the job up at some times. Their processes stop at any call.
+// cleanUp simulates operators who clean up the job at random times. Their processes may stop at any
+// call.
 func (s *undoSimulation) cleanUp(people *sync.WaitGroup) {
 	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 1))
 	for range 1 + rng.IntN(3) {
@@ -269,7 +272,7 @@ func (s *undoSimulation) cleanUp(people *sync.WaitGroup) {
 	}
 }
 
-// undo undoes a job, and checks the result. It returns the undo, unless the job was cleaned up
+// undo undoes a job, and checks the result. It returns the undo, or nil if the job was cleaned up
 // before.
 func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 	t, rng := s.T, s.rng
@@ -294,12 +297,12 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 		first := undo.ID
 		s.again("abort", func() error { return s.fleet.pick().engine.Job(first).Abort(t.Context()) })
 		undo = begin()
-		aborted = undo != nil && undo.ID != first // otherwise it had ended
+		aborted = undo != nil && undo.ID != first // otherwise the first undo had already ended
 	} else if undo != nil && rng.IntN(3) == 0 {
 		time.Sleep(time.Duration(rng.IntN(1000)) * time.Millisecond)
-		undo = begin() // repeating the call returns the same undo
+		undo = begin() // a repeated call of Undo must return the same undo
 	}
-	if undo == nil { // a clean-up came before the undo, or after an undo that was aborted or has ended
+	if undo == nil { // the job was cleaned up before the undo, or after an undo that was aborted or has ended
 		s.afterCleanUp(id)
 		return nil
 	}
@@ -320,7 +323,9 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 			}
 			return err
 		})
-		if refused { // a clean-up came first, after the undo had ended: entities that were not restored are failures
+		// the undo had ended, and then the job was cleaned up: entities that were not restored are
+		// failures
+		if refused {
 			return nil
 		}
 		status = s.await(undo.ID)
@@ -330,7 +335,7 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 	}
 	others.Wait()
 	s.fleet.thaw()
-	time.Sleep(24 * time.Hour) // until late calls have come and processes are awake
+	time.Sleep(24 * time.Hour) // until late calls have come, and all processes have continued
 	counts := status.Counters
 	if aborted {
 		counts = nil
@@ -343,7 +348,7 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 	return undo
 }
 
-// left returns the entities that an undo lists as left.
+// left returns the entities that an undo lists as not restored.
 func (s *undoSimulation) left(undo *mapper.Job) (left []mapper.NotUndone) {
 	for cursor := ""; ; {
 		some, next, err := undo.NotUndonePage(s.Context(), cursor)
@@ -357,7 +362,7 @@ func (s *undoSimulation) left(undo *mapper.Job) (left []mapper.NotUndone) {
 	}
 }
 
-// afterCleanUp waits until the clean-up of a job has ended.
+// afterCleanUp waits until a job is cleaned up.
 func (s *undoSimulation) afterCleanUp(id string) {
 	s.Logf("%s is cleaned up, and is not undone", id)
 	s.faults.Pause()
@@ -366,7 +371,7 @@ func (s *undoSimulation) afterCleanUp(id string) {
 	time.Sleep(24 * time.Hour)
 }
 
-// trouble starts all kinds of faults.
+// trouble starts the injection of all kinds of faults.
 func (s *undoSimulation) trouble() {
 	s.faults.Resume()
 	s.fleet.stops.allow(s.rng.IntN(8), math.Pow(1000, -s.rng.Float64()))
@@ -374,13 +379,13 @@ func (s *undoSimulation) trouble() {
 	s.fleet.stops.kill(s.rng.IntN(4), 0.1*math.Pow(1000, -s.rng.Float64()))
 }
 
-// again makes a call as a person would: repeated after each error.
+// again repeats a call until it succeeds, as an operator would.
 func (s *undoSimulation) again(what string, do func() error) {
 	tryAgain(s, what, func() (none struct{}, _ error) { return none, do() })
 }
 
-// tryAgain returns the result of the first attempt that ends. A frozen process's attempt may end at
-// any time.
+// tryAgain repeats a call until an attempt succeeds, and returns the result. An attempt in a
+// stopped process may succeed much later.
 func tryAgain[T any](s *undoSimulation, what string, do func() (T, error)) (is T) {
 	type answer struct {
 		is  T
@@ -398,7 +403,7 @@ func tryAgain[T any](s *undoSimulation, what string, do func() (T, error)) (is T
 				slices.Contains([]string{"abort", "pause", "resume"}, what) {
 				return a.is
 			}
-		case <-time.After(10 * time.Minute): // the process is frozen
+		case <-time.After(10 * time.Minute): // the process has stopped
 		}
 		s.fleet.thaw()
 		time.Sleep(time.Second)
@@ -407,8 +412,8 @@ func tryAgain[T any](s *undoSimulation, what string, do func() (T, error)) (is T
 	return is
 }
 
-// await waits until a job has ended. It resumes a job that a person has paused late, from a process
-// that had stopped.
+// await waits until a job has ended, and returns its status. It resumes the job if a stopped
+// process has paused it late.
 func (s *undoSimulation) await(id string) *mapper.Status {
 	for range 2000 {
 		status, err := s.engine.Job(id).Status(s.Context())
@@ -419,7 +424,7 @@ func (s *undoSimulation) await(id string) *mapper.Status {
 		case err == nil && status.State == mapper.StatePaused:
 			_ = s.engine.Job(id).Resume(s.Context())
 		}
-		for range 5 { // a status reads many records
+		for range 5 { // such a status reads many records, so a read may fail
 			time.Sleep(time.Minute)
 			s.fleet.thaw()
 			_ = s.engine.ReviveJobs(s.Context())
@@ -429,7 +434,7 @@ func (s *undoSimulation) await(id string) *mapper.Status {
 	return nil
 }
 
-// disturb lets another client write a number of times.
+// disturb lets another client write the given number of times.
 func (s *undoSimulation) disturb(times int) *sync.WaitGroup {
 	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 0))
 	var people sync.WaitGroup
@@ -453,7 +458,7 @@ func (s *undoSimulation) disturb(times int) *sync.WaitGroup {
 	return &people
 }
 
-// image returns an entity at a version, or nil if it did not exist then.
+// image returns an entity as of a version. It returns nil if the entity did not exist then.
 func (s *undoSimulation) image(key *datastore.Key, version int64) *datastorepb.Entity {
 	ctx, results := wire.Reading(s.Context())
 	tx, err := s.client.NewTransaction(ctx, datastore.ReadOnly, datastore.WithReadTime(time.UnixMicro(version)))
@@ -466,8 +471,8 @@ func (s *undoSimulation) image(key *datastore.Key, version int64) *datastorepb.E
 	return results.Of(key).GetEntity()
 }
 
-// check compares every entity with the history of commits, after the undos of the job. The last
-// undo has left the entities in left, and counted them, unless an undo before it was aborted.
+// check compares every entity with the history of commits, after the job was undone. The argument
+// left has the entities that the last undo did not restore; counts are its counters.
 func (s *undoSimulation) check(job string, left []mapper.NotUndone, counts map[string]int64) {
 	listed := make(map[string]string)
 	for _, l := range left {
@@ -480,7 +485,7 @@ func (s *undoSimulation) check(job string, left []mapper.NotUndone, counts map[s
 	if counts != nil && counts["left"] != int64(len(left)) {
 		s.Errorf("%d entities are left by the list, and %d by the count", len(left), counts["left"])
 	}
-	ended := s.ended[job] // its record may be cleaned up by now
+	ended := s.ended[job] // from the history, because the job's record may be deleted
 	var restored, removed int64
 	for name, writes := range s.history.writes {
 		key := s.history.keys[name]
@@ -490,7 +495,7 @@ func (s *undoSimulation) check(job string, left []mapper.NotUndone, counts map[s
 		e := &scribbled{undoSimulation: s, key: key, ended: ended, twice: counts == nil, why: listed[name]}
 		for _, w := range writes {
 			was, is := s.image(key, w.version-1), s.image(key, w.version)
-			if was != nil || is != nil { // otherwise there was nothing to delete
+			if was != nil || is != nil { // otherwise the write has not changed anything
 				e.all = append(e.all, wrote{by: roleOf(w.by, job), at: time.UnixMicro(w.version), was: was, is: is})
 			}
 		}
@@ -514,7 +519,7 @@ func (s *undoSimulation) check(job string, left []mapper.NotUndone, counts map[s
 	s.Logf("%d entities restored, %d removed, %d left", restored, removed, len(left))
 }
 
-// A role is the relation of a writer to a job.
+// A role is the relation of the writer of an entity to a job.
 type role string
 
 const (
@@ -523,8 +528,8 @@ const (
 	itsUndo role = "its undo"
 )
 
-// roleOf returns the relation of a job ID to another job. The undo of a job is named after it. An
-// undo of that undo counts as another writer.
+// roleOf returns the role that the writer with the ID by has for a job. The undo of a job has a
+// name that starts with the job's. An undo of that undo counts as another client.
 func roleOf(by, job string) role {
 	switch rest, undoes := strings.CutPrefix(by, "undo-"+job); {
 	case by == job:
@@ -535,20 +540,20 @@ func roleOf(by, job string) role {
 	return someone
 }
 
-// A wrote is the effect of a commit on an entity.
+// A wrote is one write to an entity: the role of its writer, and the entity before and after.
 type wrote struct {
 	by      role
 	at      time.Time
-	was, is *datastorepb.Entity // nil: the entity did not exist
+	was, is *datastorepb.Entity // the entity before and after; nil: it did not exist
 }
 
-// A scribbled is an entity with all writes to it.
+// A scribbled is an entity, with all writes to it and what the undo says about it.
 type scribbled struct {
 	*undoSimulation
 	key   *datastore.Key
 	ended time.Time // when the job ended
-	twice bool      // an undo was aborted: the next one finds what others wrote after the first
-	why   string    // why it is listed as left; empty: it is not listed
+	twice bool      // whether an earlier undo was aborted, so that the next one finds what others wrote in between
+	why   string    // why the undo lists it as not restored; empty: it is not listed
 	all   []wrote
 }
 
@@ -565,8 +570,9 @@ func alike(a, b *datastorepb.Entity) bool {
 	return a == nil && b == nil || a != nil && b != nil && proto.Equal(a, b)
 }
 
-// check checks the entity. The job's writes are in runs, with others' writes between them. The last
-// run is taken back, unless others wrote after it. The other runs are listed.
+// check checks what the undo has made of the entity. Writes by the job that directly follow each
+// other form a run; between runs, others have written. The undo must take back the last run, unless
+// others have written after it. It must list the entity for the other runs.
 func (e *scribbled) check() {
 	first := slices.IndexFunc(e.all, func(w wrote) bool { return w.by == itself })
 	undone := 0
@@ -585,7 +591,7 @@ func (e *scribbled) check() {
 		}
 		return
 	}
-	gone := 0 // deletions, after which nothing tells who wrote the entity before
+	gone := 0 // number of deletions; after a deletion, nobody can tell who wrote the entity before
 	for i, w := range e.all[first:] {
 		if w.is == nil && w.by != itsUndo &&
 			(w.by != itself || slices.ContainsFunc(e.all[first+i+1:], func(w wrote) bool {
@@ -612,7 +618,7 @@ func (e *scribbled) check() {
 			end++
 		}
 		was, after := e.all[i].was, e.all[end:]
-		// Perhaps others wrote when the undo looked.
+		// Others may have written the entity at the time when the undo read it.
 		again := slices.ContainsFunc(after, func(w wrote) bool { return alike(w.is, was) })
 		switch {
 		case len(after) > 0 && after[0].by == itsUndo:
@@ -622,7 +628,7 @@ func (e *scribbled) check() {
 			mayList = mayList || e.twice && len(after) > 1
 		case len(after) == 0 && !alike(e.all[end-1].is, was):
 			e.wrong("it is not undone")
-		case len(after) > 0: // but a put after a deletion leaves no trace of others
+		case len(after) > 0: // others have written after the job; but a put after a deletion does not show that
 			idle := !slices.ContainsFunc(e.all[i:end], func(w wrote) bool { return !alike(w.is, w.was) })
 			mayList, mustList = true, mustList || !again && !idle
 		}
@@ -632,9 +638,9 @@ func (e *scribbled) check() {
 	}
 }
 
-// checkGone checks an entity that was deleted between writes. It becomes something that it was
-// before a write of the job, or it is listed. If others put it after the job's deletion, it existed
-// when the job ended, and was deleted since, it stays deleted and is listed.
+// checkGone checks an entity that was deleted between writes. The undo must make it what it was
+// before some write of the job, or list it. In one case it must stay deleted and be listed: others
+// put it after the job had deleted it, and deleted it after the job had ended.
 func (e *scribbled) checkGone(first int) {
 	before := func(is *datastorepb.Entity) bool {
 		return slices.ContainsFunc(e.all, func(w wrote) bool { return w.by == itself && alike(w.was, is) })
@@ -653,12 +659,12 @@ func (e *scribbled) checkGone(first int) {
 	}
 }
 
-// stood reports whether the job's last write deleted the entity, others put it before the job
-// ended, and then deleted it before the undo wrote it. Nobody else may have written it. It returns
-// what the entity was before the job's last writes.
+// stood reports whether these writes to the entity followed each other. The job's last write
+// deleted it, others put it before the job ended, and others deleted it before the undo wrote it.
+// The result was is the entity before the job's last writes.
 //
-// More than an hour after the end only whole minutes are kept. Then the entity must have been there
-// at the minute before the end, or at the minute after it.
+// More than an hour after the job's end, the database can only read whole minutes. In this case the
+// entity must have existed at the whole minute before or after the job's end.
 func (e *scribbled) stood() (stood bool, was *datastorepb.Entity) {
 	last := -1 // index of the job's last write
 	for i, w := range e.all {
@@ -682,10 +688,10 @@ func (e *scribbled) stood() (stood bool, was *datastorepb.Entity) {
 		!slices.ContainsFunc(rest, func(w wrote) bool { return w.by == someone }), e.all[first].was
 }
 
-// TestTransferSimulation runs jobs whose functions read and write each other's entities, and a few
-// shared ones, while others do so too, with all kinds of faults. All writes move points. In the end
-// no point is lost or doubled, each entity has its receipt once, and the job's counters agree with
-// the receipts.
+// TestTransferSimulation runs jobs whose functions move points between entities: their own, each
+// other's, and some that all share. Other clients move points, too, with all kinds of faults. At
+// the end, no point may be lost or duplicated. Each entity must have one receipt, and the job's
+// counters must agree with the receipts.
 func TestTransferSimulation(t *testing.T) {
 	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -693,21 +699,23 @@ func TestTransferSimulation(t *testing.T) {
 	})
 }
 
-// A purse has points.
+// A purse is an entity with points.
 type purse struct{ Points int64 }
 
 func purseKey(i int) *datastore.Key { return datastore.NameKey("Purse", fmt.Sprintf("p-%05d", i), nil) }
 func potKey(i int) *datastore.Key   { return datastore.NameKey("Pot", fmt.Sprint(i), nil) }
 func slipKey(i int) *datastore.Key  { return datastore.NameKey("Slip", fmt.Sprint(i), nil) }
 
-// moves returns a number that says what the function does with a purse.
+// moves returns a number, derived from the key, that determines what the function does with a
+// purse.
 func moves(key *datastore.Key) int {
 	h := fnv.New32a()
 	h.Write([]byte(key.Name))
 	return int(h.Sum32() >> 1)
 }
 
-// pointsOf reads points with the function's Get. A missing entity has none.
+// pointsOf reads the points of an entity by the function's Get. If the entity does not exist, ok is
+// false.
 func pointsOf(ctx context.Context, e *mapper.Entity[purse], key *datastore.Key) (p purse, ok bool, err error) {
 	err = e.Get(ctx, key, &p)
 	if errors.Is(err, datastore.ErrNoSuchEntity) {
@@ -716,7 +724,8 @@ func pointsOf(ctx context.Context, e *mapper.Entity[purse], key *datastore.Key) 
 	return p, err == nil, err
 }
 
-// transfer moves points between n purses, pots and slips.
+// transfer returns a function that moves points between n purses, some pots, and slips, which are
+// entities that hold points until another function takes them.
 func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Entity[purse], _ mapper.NoParams) error {
 	var mu sync.Mutex
 	failed := make(map[string]bool)
@@ -737,7 +746,7 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 		e.Insert(datastore.NameKey("Receipt", e.Key.Name, nil), &purse{moved})
 		e.Count("moved", moved)
 		switch h / 100 % 6 {
-		case 0: // pays into a pot
+		case 0: // moves points to a pot
 			pot, _, err := pointsOf(ctx, e, potKey(h%3))
 			if err != nil {
 				return err
@@ -745,7 +754,7 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 			pot.Points += moved
 			e.Value.Points -= moved
 			e.Put(potKey(h%3), &pot)
-		case 1: // takes from another purse, which may be done already, or be next
+		case 1: // moves points from another purse, whose function has already run, or runs next
 			other, there, err := pointsOf(ctx, e, purseKey((h/7)%n))
 			if err != nil || !there || purseKey((h/7)%n).Equal(e.Key) {
 				return err
@@ -753,7 +762,7 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 			other.Points -= moved
 			e.Value.Points += moved
 			e.Put(purseKey((h/7)%n), &other)
-		case 2: // cashes a slip
+		case 2: // moves the points of a slip to this purse, and deletes the slip
 			slip, there, err := pointsOf(ctx, e, slipKey(h%20))
 			if err != nil {
 				return err
@@ -762,7 +771,7 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 				e.Value.Points += slip.Points
 				e.Delete(slipKey(h % 20))
 			}
-		case 3: // writes a slip, if there is none
+		case 3: // moves points to a new slip, if it does not exist
 			_, there, err := pointsOf(ctx, e, slipKey(h%20))
 			if err != nil {
 				return err
@@ -771,7 +780,7 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 				e.Insert(slipKey(h%20), &purse{moved})
 				e.Value.Points -= moved
 			}
-		case 4: // puts everything into a pot
+		case 4: // moves all points to a pot
 			pot, _, err := pointsOf(ctx, e, potKey(h%3))
 			if err != nil {
 				return err
@@ -779,7 +788,7 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 			pot.Points += e.Value.Points
 			e.Put(potKey(h%3), &pot)
 			e.Delete(e.Key)
-		case 5: // pays by an event
+		case 5: // moves points to a new event
 			e.Value.Points -= moved
 			e.Put(datastore.IncompleteKey("Event", nil), &purse{moved})
 			e.Put(datastore.IncompleteKey("Event", nil), &purse{0})
@@ -840,7 +849,8 @@ func simulateTransfers(t *testing.T, seed uint64) {
 		status.Conflicts, s.fleet.deaths(), s.faults.Counts())
 }
 
-// others lets another client move points a number of times, with pauses, and add some.
+// others simulates a client that moves points the given number of times, with pauses, and also adds
+// points.
 func (s *undoSimulation) others(times int, pause time.Duration) *sync.WaitGroup {
 	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 0))
 	var people sync.WaitGroup
@@ -882,10 +892,10 @@ func (s *undoSimulation) others(times int, pause time.Duration) *sync.WaitGroup 
 	return &people
 }
 
-// once lets another client commit a change. It repeats the commit until it is known that the change
-// took effect, or that there is nothing to change. A commit whose answer is lost may take effect
-// late, and then the change happens twice. So each commit also puts an entity with the number of
-// points added: see noted.
+// once lets another client commit a change. It repeats the transaction until the change has
+// certainly taken effect, or there is nothing to change. If an answer is lost, the commit may take
+// effect late, and the change happens twice. So each transaction also puts an entity of the kind
+// Done, with the number of points that it adds: see noted.
 func (s *undoSimulation) once(change func(tx *datastore.Transaction) (added int64, err error)) {
 	for {
 		done := datastore.NameKey("Done", fmt.Sprint(rand.Uint64()), nil)
@@ -908,7 +918,8 @@ func (s *undoSimulation) once(change func(tx *datastore.Transaction) (added int6
 	}
 }
 
-// tookPlace reports whether a commit took effect, by an entity that it has written.
+// tookPlace reports whether a transaction has taken effect. If so, it has put the entity with the
+// key done.
 func (s *undoSimulation) tookPlace(done *datastore.Key) bool {
 	for {
 		switch err := s.client.Get(s.Context(), done, new(purse)); {
@@ -932,13 +943,15 @@ func (s *undoSimulation) points(kind string) (n int, points int64) {
 	return len(all), points
 }
 
-// noted returns how many points others have added.
+// noted returns how many points the other clients have added. They have added them by calls of the
+// method once, which puts an entity with the number of points.
 func (s *undoSimulation) noted() int64 {
 	_, points := s.points("Done")
 	return points
 }
 
-// checkTransfers checks that no point was lost or doubled, and that each purse was processed once.
+// checkTransfers checks that no point was lost or duplicated, and that each purse was processed
+// once. There must be want points.
 func (s *undoSimulation) checkTransfers(status *mapper.Status, want int64) {
 	got := int64(0)
 	for _, kind := range []string{"Purse", "Pot", "Slip", "Event"} {

@@ -19,8 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// wantParts checks that splits hold each of a query's users once. It returns the size of the
-// largest part, as a multiple of the mean.
+// wantParts checks that the parts together have each user of a query once. It returns the size of
+// the largest part, as a multiple of the mean.
 func (w *world) wantParts(
 	splits []mapper.Split, keys []*datastore.Key, users []user, want func(*datastore.Key, user) bool,
 ) float64 {
@@ -57,7 +57,7 @@ func (w *world) wantParts(
 	return float64(largest*len(splits)) / float64(max(1, total))
 }
 
-// TestSplits splits each form of query, over few users and over many.
+// TestSplits splits each form of query into parts, with few users and with many.
 func TestSplits(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -84,12 +84,12 @@ func TestSplits(t *testing.T) {
 							t.Fatal(err)
 						}
 						largest := w.wantParts(splits, keys, users, test.want)
-						// Some cuts may fall together on one value.
+						// Several cuts may be at the same value.
 						if n >= 300 && len(splits) < parts-2 && name != "few strings" {
 							t.Errorf("%d splits, want %d", len(splits), parts)
 						}
-						// A fifth of the users share one value, which is not cut: that is 1.4 times
-						// the mean of 7 parts.
+						// A fifth of the users have the same value, and a value is not cut. This is
+						// 1.4 times the mean of 7 parts.
 						if most := 2.5; n >= 300 && largest > most && name != "few strings" {
 							t.Errorf("the largest of %d splits is %.2f times the mean", parts, largest)
 						}
@@ -100,7 +100,8 @@ func TestSplits(t *testing.T) {
 	}
 }
 
-// TestSplitsOfMany splits a kind at sampled keys, with few reads.
+// TestSplitsOfMany splits a kind with many entities. It must be cut at sampled keys, with few
+// reads.
 func TestSplitsOfMany(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -141,8 +142,8 @@ func TestSplitsOfMany(t *testing.T) {
 	})
 }
 
-// TestSplitsUnsampled splits queries on databases without scatter keys, such as Google's Firestore
-// emulator.
+// TestSplitsUnsampled splits queries on databases in which no entity has __scatter__, such as
+// Google's Firestore emulator. So keys can't be sampled.
 func TestSplitsUnsampled(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -161,7 +162,7 @@ func TestSplitsUnsampled(t *testing.T) {
 			}
 		}
 	})
-	for _, scatter := range []int{512, 2048} { // or with few scatter keys
+	for _, scatter := range []int{512, 2048} { // or few entities have __scatter__
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, setting{emulator: emulator.Options{ScatterOneIn: scatter}})
 			w.putAccounts(names(12_000))
@@ -179,8 +180,8 @@ func TestSplitsUnsampled(t *testing.T) {
 	}
 }
 
-// TestSplitsIndexes splits with the index that the error asks for, and no other. The parts can then
-// be read.
+// TestSplitsIndexes splits queries with only the index that the error has named. The parts must be
+// readable with this index, too.
 func TestSplitsIndexes(t *testing.T) {
 	t.Parallel()
 	q := mapper.Query{Kind: "User", ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("score", ">", 0.0)}}
@@ -210,7 +211,7 @@ func TestSplitsIndexes(t *testing.T) {
 	})
 }
 
-// TestSplitsRefused splits queries that can't be split.
+// TestSplitsRefused checks the errors for queries that can't be split.
 func TestSplitsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -243,7 +244,7 @@ func TestSplitsRefused(t *testing.T) {
 	})
 }
 
-// wantCompared checks a comparison, and that it agrees with Splits, and returns it.
+// wantCompared calls CompareSplits, checks the result against Splits, and returns it.
 func (w *world) wantCompared(q mapper.Query, n, entities int) *mapper.SplitsComparison {
 	w.Helper()
 	c, err := mapper.CompareSplits(w.Context(), w.client, q, n)
@@ -290,7 +291,7 @@ func (w *world) wantCompared(q mapper.Query, n, entities int) *mapper.SplitsComp
 	return c
 }
 
-// TestCompareSplits compares ways to cut kinds of all shapes.
+// TestCompareSplits compares the ways to cut a kind, for kinds with several forms of keys.
 func TestCompareSplits(t *testing.T) {
 	t.Parallel()
 	below := func(parent, id int64) *datastore.Key {
@@ -298,7 +299,7 @@ func TestCompareSplits(t *testing.T) {
 	}
 	for name, kind := range map[string]struct {
 		key     func(i int) *datastore.Key
-		scatter int // one in this many entities has __scatter__
+		scatter int // one in this number of entities has __scatter__
 	}{
 		"names": {func(i int) *datastore.Key {
 			return datastore.NameKey("Account", fmt.Sprintf("%08x", i*2654435761%(1<<32)), nil)
@@ -350,8 +351,9 @@ func TestCompareSplits(t *testing.T) {
 	}
 }
 
-// TestLexicographic compares cuts of a few numeric IDs beside many names. Half of the lexicographic
-// shards are for the few IDs. Samples cut better, the larger the better.
+// TestLexicographic compares the ways to cut a kind with a few numeric IDs and many names. A
+// lexicographic cut must give half of the shards to the few IDs. Samples must cut the kind more
+// evenly, the larger they are.
 func TestLexicographic(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -389,7 +391,7 @@ func TestLexicographic(t *testing.T) {
 	})
 }
 
-// TestCompareRefused checks that impossible arguments are refused.
+// TestCompareRefused checks that CompareSplits refuses impossible arguments.
 func TestCompareRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

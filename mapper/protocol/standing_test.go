@@ -24,8 +24,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestJobStates looks at random jobs at random moments, as an operator does, and compares what
-// their status says with the truth. It prints how often each bound held, and how wide it was:
+// TestJobStates reads the status of random jobs at many moments, as an operator does. It compares
+// the numbers, and the bounds that the status gives for them, with the true numbers. It prints how
+// often each bound held, and how wide it was:
 //
 //	go test ./mapper/protocol -run TestJobStates -v -args -seed 1 -seeds 500
 func TestJobStates(t *testing.T) {
@@ -37,7 +38,7 @@ func TestJobStates(t *testing.T) {
 	})
 }
 
-// A watched is a random job, with what was seen of it and what was true.
+// A watched is a random job, with the statuses that were read and the true numbers.
 type watched struct {
 	*world
 	rng    *rand.Rand
@@ -53,21 +54,22 @@ type watched struct {
 	cured bool
 }
 
-// A look is the status of a job at one moment.
+// A look is one read of a job's status.
 type look struct {
 	at     time.Time
 	status *mapper.Status
-	calm   bool   // nobody changed the job until its end
-	truth  counts // the true numbers, if they did not change during the look
-	sure   bool   // they did not
+	calm   bool   // whether nobody changed the job from then until its end
+	truth  counts // the true numbers, if sure is set
+	sure   bool   // whether the true numbers did not change during the read
 }
 
-// chance draws a number between two others, each magnitude as often.
+// chance draws a number between least and most, log-uniformly: each order of magnitude is equally
+// likely.
 func chance(rng *rand.Rand, least, most float64) float64 {
 	return least * math.Pow(most/least, rng.Float64())
 }
 
-// watchJob runs a random job, and a retry of its failures.
+// watchJob runs a random job, and a retry of its failures, and reads their status at many moments.
 func watchJob(t *testing.T, seed uint64, all *lookFigures) {
 	rng := rand.New(rand.NewPCG(seed, 77))
 	w := &watched{rng: rng, all: all, n: int(chance(rng, 60, 5000)), tries: make(map[string]int)}
@@ -102,7 +104,7 @@ func watchJob(t *testing.T, seed uint64, all *lookFigures) {
 		w.n -= int(q.Filters[0].Value.(int64))
 	}
 	w.faults.Resume()
-	if rng.IntN(6) == 0 { // it waits for another job
+	if rng.IntN(6) == 0 { // the job has to wait for another job in its queue
 		if _, err := other.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{ID: "other", PageSize: 20}); err != nil {
 			t.Fatal(err)
@@ -132,17 +134,18 @@ func watchJob(t *testing.T, seed uint64, all *lookFigures) {
 	if _, err := w.engine.Job("other").Wait(t.Context()); err != nil && !errors.Is(err, mapper.ErrNoSuchJob) {
 		t.Error(err)
 	}
-	time.Sleep(time.Hour) // until late tasks have come
+	time.Sleep(time.Hour) // until late tasks have run
 }
 
-// pace draws how long the function takes for an account.
+// pace draws how the function's time depends on the account. It returns a function that draws the
+// time for an account.
 func (w *watched) pace() func(rng *rand.Rand, balance int64) time.Duration {
 	usual := chance(w.rng, 1e6, 5e8)
 	slow, n := int64(w.rng.IntN(w.n)), int64(w.n/10)
 	switch w.rng.IntN(4) {
-	case 0: // some take much longer than others
+	case 0: // some accounts take much longer than others
 		return func(rng *rand.Rand, _ int64) time.Duration { return time.Duration(usual * rng.ExpFloat64()) }
-	case 1: // a tenth in a row is slow
+	case 1: // a tenth of the accounts, next to each other, is slow
 		return func(_ *rand.Rand, balance int64) time.Duration {
 			if balance >= slow && balance < slow+n {
 				return time.Duration(5 * usual)
@@ -153,7 +156,7 @@ func (w *watched) pace() func(rng *rand.Rand, balance int64) time.Duration {
 	return func(rng *rand.Rand, _ int64) time.Duration { return time.Duration(usual * (0.5 + rng.Float64())) }
 }
 
-// function returns the function of the mapper. It fails on a few accounts.
+// function returns the function of the job's mapper. It fails on a few accounts.
 func (w *watched) function(
 	pace func(*rand.Rand, int64) time.Duration,
 ) func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
@@ -180,8 +183,8 @@ func (w *watched) function(
 	}
 }
 
-// watch looks at the job until it has ended, at about evenly spaced moments. It pauses and resumes
-// it once if a pause is given.
+// watch reads the job's status at roughly regular intervals until the job has ended. If pause is
+// not 0, it also pauses the job once for this time.
 func (w *watched) watch(pause time.Duration) *mapper.Status {
 	every := 100 * time.Millisecond
 	w.looks = nil
@@ -212,7 +215,7 @@ func (w *watched) watch(pause time.Duration) *mapper.Status {
 	}
 }
 
-// paused pauses the job for a while.
+// paused pauses the job for a time, and resumes it.
 func (w *watched) paused(pause time.Duration) {
 	for i := range w.looks {
 		w.looks[i].calm = false
@@ -241,7 +244,7 @@ func (w *watched) paused(pause time.Duration) {
 	}
 }
 
-// counts returns the true numbers of the job, from its records.
+// counts reads the true numbers of the job from its records.
 func (w *watched) counts() (c counts) {
 	var all []struct {
 		Job       string `datastore:"job"`
@@ -265,7 +268,7 @@ func (w *watched) counts() (c counts) {
 	return c
 }
 
-// check compares all looks with the truth.
+// check compares all statuses that were read with the true numbers.
 func (w *watched) check(end *mapper.Status) {
 	if total := end.Processed + end.Failures; total != int64(w.n) || end.Total != total || end.Remaining != 0 {
 		w.Errorf("the end of a job of %d entities: %+v", w.n, end)
@@ -299,10 +302,10 @@ func (w *watched) check(end *mapper.Status) {
 	}
 }
 
-// The counts of a job at a moment.
+// counts are the true numbers of a job at some moment.
 type counts struct{ processed, failures int64 }
 
-// checkSums checks that the numbers of a status add up.
+// checkSums checks that the numbers in a status fit together.
 func (w *watched) checkSums(l look) {
 	s, b := l.status, l.status.Bounds
 	if s.Remaining < 0 {
@@ -330,25 +333,27 @@ func (w *watched) checkSums(l look) {
 	}
 }
 
-// lookFigures are the figures of all looks at all jobs.
+// lookFigures are statistics about all reads of all jobs' statuses.
 type lookFigures struct {
 	mu              sync.Mutex
 	jobs, back      int
-	bounds          [4]boundFigures // of processed, failures, remaining, total
+	bounds          [4]boundFigures // for the numbers of processed, failed, remaining, and all entities
 	fractions, time boundFigures
-	open, tooHigh   int // looks without an upper bound of the time left, and those whose lower one was wrong
-	phases          map[mapper.Phase]int
-	misses          []string
-	widest          []wideLook // the looks whose times left are widest apart
+	// number of reads without an upper bound of the time left, and how many of them had a wrong
+	// lower bound
+	open, tooHigh int
+	phases        map[mapper.Phase]int
+	misses        []string
+	widest        []wideLook // the reads with the widest bounds of the time left
 }
 
-// A wideLook is a look by the width of its bounds.
+// A wideLook is the description of a read, with the width of its bounds.
 type wideLook struct {
 	width float64
 	says  string
 }
 
-// A boundFigures says how often a bound held, and how wide it was.
+// A boundFigures is statistics about one bound: how often it held, and how wide it was.
 type boundFigures struct {
 	looks, held int
 	widths      []float64
@@ -361,11 +366,11 @@ func (f *boundFigures) add(held bool, width float64) {
 	f.widths = append(f.widths, width)
 }
 
-// resolution is how exactly times are compared.
+// resolution is the precision with which times are compared.
 const resolution = time.Second
 
-// add adds a look at a running job of n entities. It has left to go, and a share of its time is
-// over.
+// add adds a read of a running job of n entities to the statistics. The argument left is the true
+// time left, and share is the share of the job's duration that is over.
 func (f *lookFigures) add(l look, n float64, left time.Duration, share float64) {
 	s := l.status
 	if f.phases == nil {
@@ -407,13 +412,13 @@ func (f *lookFigures) add(l look, n float64, left time.Duration, share float64) 
 		s.Bounds.Remaining.Min, s.Bounds.Remaining.Max)})
 }
 
-// at returns a quantile of the widths.
+// at returns the width that the given share of all widths does not exceed.
 func (f *boundFigures) at(share float64) float64 {
 	slices.Sort(f.widths)
 	return f.widths[min(len(f.widths)-1, int(share*float64(len(f.widths))))]
 }
 
-// within returns how often the bound was at most as wide as given.
+// within returns the share of reads whose bound was at most as wide as the argument.
 func (f *boundFigures) within(width float64) float64 {
 	n := 0
 	for _, w := range f.widths {
@@ -424,10 +429,10 @@ func (f *boundFigures) within(width float64) float64 {
 	return float64(n) / float64(max(1, len(f.widths)))
 }
 
-// holds returns how often the bound held.
+// holds returns the share of reads for which the bound held.
 func (f *boundFigures) holds() float64 { return float64(f.held) / float64(max(1, f.looks)) }
 
-// String says how often a bound held, and how wide it was.
+// String returns a text about how often the bound held, and how wide it was.
 func (f *boundFigures) String() string {
 	if f.looks == 0 {
 		return "no look"
@@ -436,13 +441,15 @@ func (f *boundFigures) String() string {
 		f.at(0.5), f.at(0.9), f.at(0.99))
 }
 
-// narrow is how wide the bounds of counts may be in nine of ten looks, of the total.
+// narrow is the width that the bounds of numbers may have in nine of ten reads, as a share of all
+// entities.
 const narrow = 0.05
 
-// fewJobs is from how many jobs on the figures are checked, and not only printed.
+// fewJobs is the number of jobs from which on the statistics are checked. With fewer jobs they are
+// only printed.
 const fewJobs = 100
 
-// report prints the figures, and checks them.
+// report prints the statistics, and checks them.
 func (f *lookFigures) report(t *testing.T) {
 	t.Logf("%d jobs; looks by phase: %v", f.jobs, f.phases)
 	for i, name := range []string{"processed", "failures", "remaining", "total"} {

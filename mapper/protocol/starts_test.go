@@ -29,8 +29,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestConcurrentStarts starts one job five times at once, while responses are
-// lost.
+// TestConcurrentStarts makes five concurrent starts of one job, while answers get lost. They must
+// start one job.
 func TestConcurrentStarts(t *testing.T) {
 	t.Parallel()
 	seed := testflag.Seed(t)
@@ -45,7 +45,7 @@ func TestConcurrentStarts(t *testing.T) {
 			var started atomic.Int64
 			for range 5 {
 				wg.Go(func() {
-					// After an error the start is repeated, as an operator would do.
+					// Repeat the start after an error, as an operator would.
 					for range 20 {
 						job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
 							&mapper.StartOptions{ID: "once", PageSize: 50})
@@ -112,15 +112,16 @@ func TestStartAgain(t *testing.T) {
 	})
 }
 
-// TestStartRevivesTheRoot checks that repeating a start enqueues the lost task of the root again,
-// although its name is still taken.
+// TestStartRevivesTheRoot loses the first task of a job. A repeated start must enqueue it again,
+// although the queue does not accept the task's name twice.
 func TestStartRevivesTheRoot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
 		keys := names(300)
 		w.putAccounts(keys)
-		// This handler drops the first task with success, so that the queue considers it done.
+		// This handler answers the first task with success, and does nothing. So the queue forgets
+		// it.
 		swallowed := false
 		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if !swallowed {
@@ -131,7 +132,7 @@ func TestStartRevivesTheRoot(t *testing.T) {
 		})
 		o := &mapper.StartOptions{ID: "once", PageSize: 50}
 		job := w.start(10, o)
-		time.Sleep(time.Minute) // before the first sweep
+		time.Sleep(time.Minute) // earlier than the first sweep
 		if status, err := job.Status(t.Context()); err != nil || status.State != mapper.StateRunning ||
 			status.OpenRanges != 1 {
 			t.Errorf("without its task the job is %+v, %v", status, err)
@@ -142,9 +143,9 @@ func TestStartRevivesTheRoot(t *testing.T) {
 }
 
 // TestStartCuts checks that a start records the first ranges of its job, one for each worker, and
-// gives them tasks. If the commit's answer is lost, or the process dies after it, another start
-// with the ID gives them their tasks. If the database can't tell how large the kind is, the root's
-// task cuts it.
+// enqueues their tasks. If the answer to the commit is lost, or the process dies after it, another
+// start with the same ID must enqueue the tasks. If the database can't tell how many entities there
+// are, the job's first task must divide the job.
 func TestStartCuts(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -152,9 +153,9 @@ func TestStartCuts(t *testing.T) {
 	lost := status.Error(codes.PermissionDenied, "lost")
 	for _, test := range []struct {
 		name   string
-		fault  func(req any) (before, after error) // before or after a call takes effect
-		failed bool                                // the first start
-		ranges int                                 // recorded by it
+		fault  func(req any) (before, after error) // the error before or after a call takes effect
+		failed bool                                // whether the first start fails
+		ranges int                                 // number of ranges that the first start records
 	}{
 		{"no fault", func(any) (before, after error) { return nil, nil }, false, workers},
 		{"the commit's answer is lost", func(req any) (before, after error) {
@@ -225,7 +226,7 @@ func TestStartCuts(t *testing.T) {
 					}
 				}
 				w.wait(job)
-				if took := time.Since(begun); took > 30*time.Second { // no range waits for a sweep
+				if took := time.Since(begun); took > 30*time.Second { // otherwise a range has waited for a sweep
 					t.Errorf("the job takes %v", took)
 				}
 				w.wantBalances(keys, 10)
@@ -234,8 +235,8 @@ func TestStartCuts(t *testing.T) {
 	}
 }
 
-// TestStartWithoutLookups starts a new job and an existing one while the database does not answer.
-// Neither error says that the job has other arguments.
+// TestStartWithoutLookups starts a new job and an existing one while the database does not answer
+// lookups. The errors must not claim that the job exists with other arguments.
 func TestStartWithoutLookups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -259,7 +260,8 @@ func TestStartWithoutLookups(t *testing.T) {
 	})
 }
 
-// TestBadStartCallsNothing checks that bad arguments are refused without a call to the database.
+// TestBadStartCallsNothing checks that a start with wrong arguments is refused without a call of
+// the database.
 func TestBadStartCallsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -288,8 +290,8 @@ func TestBadStartCallsNothing(t *testing.T) {
 	})
 }
 
-// TestWithoutAnswers makes every call while the database is down. Each error says so, long before
-// the client would give up.
+// TestWithoutAnswers makes every kind of call while the database is down. Each must return an error
+// that says so, long before Google's client would give up.
 func TestWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -351,8 +353,8 @@ func TestWithoutAnswers(t *testing.T) {
 	})
 }
 
-// TestStartWithoutCommits starts a job while nothing can be committed. The error says that, and not
-// that there is no such job.
+// TestStartWithoutCommits starts a job while all commits fail. The error must say so, and not that
+// the job does not exist.
 func TestStartWithoutCommits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -371,7 +373,7 @@ func TestStartWithoutCommits(t *testing.T) {
 	})
 }
 
-// follower starts one other job over the same kind when its job ends.
+// follower is a mapper whose finalizer starts one more job over the same kind.
 var follower *mapper.Mapper[mapper.NoParams]
 
 func init() {
@@ -389,7 +391,7 @@ func init() {
 }
 
 // TestOneAtATime starts, resumes and retries jobs of a mapper over one kind. At most one of them
-// runs, except for jobs that may run beside others.
+// may run, except for jobs with AllowOverlap.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -465,8 +467,8 @@ func TestOneAtATime(t *testing.T) {
 	})
 }
 
-// TestManyStarts starts many jobs of a mapper over a kind at once. The first one runs, and the
-// others are refused.
+// TestManyStarts makes many concurrent starts of jobs with different IDs over one kind. The first
+// job must run, and the others must be refused.
 func TestManyStarts(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -492,7 +494,7 @@ func TestManyStarts(t *testing.T) {
 						case errors.Is(err, mapper.ErrWrongState):
 							refused++
 						default:
-							t.Log(err) // refused for too many starts at once
+							t.Log(err) // refused because too many starts conflicted
 						}
 					})
 				}
@@ -505,8 +507,9 @@ func TestManyStarts(t *testing.T) {
 	}
 }
 
-// TestSlotsOfReusedIDs gives a job's ID to another job. The second job's kinds do not count for the
-// first job's slot.
+// TestSlotsOfReusedIDs runs a job, and then another job with the same ID over other kinds. The slot
+// of the first job, the record that lets only one job run over a kind, must not count for the
+// second job.
 func TestSlotsOfReusedIDs(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -573,15 +576,15 @@ func (p *byPointer) Validate() error {
 	return nil
 }
 
-// unreadable is a type of parameters whose methods panic.
+// unreadable is a type of parameters whose methods for JSON panic.
 type unreadable struct{ N int }
 
 func (unreadable) MarshalJSON() ([]byte, error) { panic("it can't be written") }
 func (*unreadable) UnmarshalJSON([]byte) error  { panic("it can't be read") }
 
-// TestValidate checks that the parameters' Validate method is called before a job starts in any
-// way: by value, by name, as a rehearsal, by a schedule, and for a plan. A refused start leaves no
-// record.
+// TestValidate checks that the Validate method of a job's parameters is called before the job
+// starts: by value, by name, as a rehearsal, by a schedule, and in a plan. A start that is refused
+// must leave no record.
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	add := mapper.Update("add", func(_ context.Context, e *mapper.Entity[account], p amount) error { return nil })
@@ -650,8 +653,8 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// TestParamsAsTheyAre checks that numbers of all sizes reach the function unchanged, or are
-// refused.
+// TestParamsAsTheyAre checks that numbers of all sizes in parameters reach the function unchanged,
+// or are refused.
 func TestParamsAsTheyAre(t *testing.T) {
 	t.Parallel()
 	type params struct {

@@ -32,7 +32,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestStatus follows a job with more records than a live status reads.
+// TestStatus follows a job with so many records that its status can only read a sample of them.
 func TestStatus(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -71,7 +71,7 @@ func TestStatus(t *testing.T) {
 				break
 			}
 			if s.Estimated && !estimated {
-				// The cost of a status can be measured while nothing else runs.
+				// Measure the operations of a status while nothing else runs.
 				closed.Store(true)
 				time.Sleep(10 * time.Second)
 				before := w.emulator.Usage()
@@ -94,7 +94,7 @@ func TestStatus(t *testing.T) {
 		if !estimated {
 			t.Error("no status was an estimate")
 		}
-		// A process with other mappers can follow the job, too.
+		// A process without the job's mapper can follow the job, too.
 		another, err := mapper.NewEngine(w.client, w.queue,
 			&mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}})
 		if err != nil {
@@ -115,7 +115,8 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// observe makes a world's engine call a hook for each change of a job's state.
+// observe replaces the engine of a world by one that logs to log, and calls a hook after each
+// change of a job's state.
 func (w *world) observe(log *logged, hook func(context.Context, mapper.StateChange), mappers ...mapper.AnyMapper) {
 	w.Helper()
 	engine, err := mapper.NewEngine(w.client, w.queue,
@@ -127,7 +128,8 @@ func (w *world) observe(log *logged, hook func(context.Context, mapper.StateChan
 	w.engine, w.handler = engine, engine.Handler()
 }
 
-// lines returns a log's lines about changes of a job's state: their messages and some attributes.
+// lines returns the lines of a log about changes of a job's state, with their message and some
+// attributes.
 func (l *logged) lines() (all []string) {
 	line := regexp.MustCompile(`level=(\w+) msg="(job [^"]*)" job=(\S+) mapper=\S+(.*)`)
 	for _, m := range line.FindAllStringSubmatch(l.String(), -1) {
@@ -136,14 +138,13 @@ func (l *logged) lines() (all []string) {
 	return all
 }
 
-// TestStateChanges checks the log and the hook for a job that is started, paused, resumed, retried,
-// paused by its limit, or aborted, and for one that fails. They show each change once, with its
-// cause, its actor, and the work done by then.
+// TestStateChanges checks the log and the hook OnStateChange for all changes of a job's state. They
+// must show each change once, with its cause, the caller, and the work done so far.
 func TestStateChanges(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var broken atomic.Int64 // one account in this many fails
+		var broken atomic.Int64 // one in this number of accounts fails
 		m := mapper.Update("some-fail", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			time.Sleep(10 * time.Millisecond)
 			if n := broken.Load(); n > 0 && a.Value.Balance%n == 0 {
@@ -174,7 +175,7 @@ func TestStateChanges(t *testing.T) {
 		do := func(after time.Duration, f func(*mapper.Job, context.Context) error) {
 			t.Helper()
 			time.Sleep(after)
-			for range 2 { // the second call changes nothing
+			for range 2 { // the second call has no effect
 				if err := f(job, ctx); err != nil {
 					t.Error(err)
 				}
@@ -235,7 +236,7 @@ func TestStateChanges(t *testing.T) {
 		got, noted := log.lines(), 0
 		got = slices.DeleteFunc(got, func(line string) bool {
 			found := strings.HasPrefix(line, "INFO job changed one from=running cause=") && strings.HasSuffix(line, by)
-			if found { // it was already in that state
+			if found { // the job was already in that state
 				noted++
 			}
 			return found
@@ -284,7 +285,7 @@ func TestStateChanges(t *testing.T) {
 	})
 }
 
-// TestHookHarmsNothing checks that jobs go on if one hook panics and another hangs.
+// TestHookHarmsNothing checks that jobs continue if a hook panics and another one hangs.
 func TestHookHarmsNothing(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -302,7 +303,7 @@ func TestHookHarmsNothing(t *testing.T) {
 				if took := time.Since(begun); took > 30*time.Second {
 					t.Errorf("the job took %v", took)
 				}
-				time.Sleep(2 * time.Hour) // until abandoned hooks have returned
+				time.Sleep(2 * time.Hour) // until hooks that were abandoned have returned
 				w.wantBalances(names(100), 10)
 				if n := log.count("EngineOptions.OnStateChange has"); n != 2 ||
 					strings.Contains(log.String(), "secret") {
@@ -313,8 +314,8 @@ func TestHookHarmsNothing(t *testing.T) {
 	}
 }
 
-// TestLostAnswersOfChanges loses the answers of all commits that change a job's state. Each change
-// is still reported.
+// TestLostAnswersOfChanges loses the answers to all commits that change a job's state. Each change
+// must still be reported.
 func TestLostAnswersOfChanges(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -347,8 +348,8 @@ func TestLostAnswersOfChanges(t *testing.T) {
 	})
 }
 
-// TestFewLines lets 700 entities fail, each five times. The log has a few lines, which say how many
-// entities they are about, and how many lines were left out.
+// TestFewLines lets 700 entities fail, each five times. The log must have only a few lines about
+// that. They must say how many entities have failed, and how many lines were left out.
 func TestFewLines(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out tests of numbers")
@@ -394,8 +395,8 @@ func TestFewLines(t *testing.T) {
 	})
 }
 
-// TestStatusSaysWhy lets all entities fail for a while. The status says why while their pages are
-// retried, and not after that.
+// TestStatusSaysWhy lets all entities fail for a while. The status must have the error while pages
+// are retried, and not after that.
 func TestStatusSaysWhy(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -420,7 +421,8 @@ func TestStatusSaysWhy(t *testing.T) {
 			!strings.Contains(s.Error, "20 of 20 entities") || !strings.Contains(s.Error, "the API is down") {
 			t.Errorf("while pages are tried again: %+v, %v", s, err)
 		}
-		for err == nil && s.State == mapper.StateRunning && s.Error != "" { // such a page may wait for a worker
+		// a page with this error may have to wait for a worker
+		for err == nil && s.State == mapper.StateRunning && s.Error != "" {
 			time.Sleep(10 * time.Second)
 			s, err = job.Status(t.Context())
 		}
@@ -431,7 +433,7 @@ func TestStatusSaysWhy(t *testing.T) {
 	})
 }
 
-// TestStatusSettings checks that a status shows the parameters and settings of its job.
+// TestStatusSettings checks that the status of a job has the job's parameters and settings.
 func TestStatusSettings(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -466,7 +468,7 @@ func TestStatusSettings(t *testing.T) {
 	})
 }
 
-// wantHistory checks a job's history of acts, and that each act took effect.
+// wantHistory checks the entries in a job's history, and that each of these actions took effect.
 func wantHistory(t *testing.T, job *mapper.Job, want ...string) {
 	t.Helper()
 	acts, err := job.History(t.Context())
@@ -485,8 +487,8 @@ func wantHistory(t *testing.T, job *mapper.Job, want ...string) {
 	}
 }
 
-// TestHistory lets operators control a job. Each act is in the history once, with its actor and
-// reason, and so is the job's end. An act without effect is not.
+// TestHistory lets operators control a job. The history must have each action once, with the caller
+// and the reason, and the end of the job. It must not have an action without effect.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -546,9 +548,9 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// TestProgress watches the progress of jobs over kinds of several shapes. It is never above 100%.
-// It lies between its bounds, and so does the real progress. It may fall below an earlier lower
-// bound only as far as entities were inserted since, and by a small margin of chance.
+// TestProgress watches the progress of jobs over several kinds of entities. It must never be above
+// 100%. The estimate and the true progress must lie between the bounds. The estimate may fall below
+// an earlier lower bound only because of inserted entities, and by a small margin of chance.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
@@ -562,7 +564,7 @@ func TestProgress(t *testing.T) {
 		key    func(i int) *datastore.Key
 		filter []mapper.Filter
 		grows  bool
-		share  float64 // of matching entities
+		share  float64 // share of entities that match the filter
 		page   int
 	}{
 		"uuid": {func(int) *datastore.Key {
@@ -614,7 +616,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// skewed returns keys, most of them close to each other.
+// skewed returns the name for the key of the i-th entity. Most names are close to each other.
 func skewed(rng *rand.Rand, i int) string {
 	if i%10 == 0 {
 		return fmt.Sprintf("%016x", rng.Uint64())
@@ -622,11 +624,12 @@ func skewed(rng *rand.Rand, i int) string {
 	return fmt.Sprintf("8%08d", i)
 }
 
-// hair is how far an estimate from a sample may fall below an earlier lower bound. Of 15,000 looks
-// one fell below it, by 0.0005.
+// hair is by how much an estimate from a sample may fall below an earlier lower bound. In 15,000
+// reads, one was lower, by 0.0005.
 const hair = 0.05
 
-// watchProgress watches a job over a number of entities until it has ended.
+// watchProgress reads the progress of a job until the job has ended, and checks it. The function
+// meanwhile is called at each read, and returns how many entities it has inserted.
 func watchProgress(t *testing.T, job *mapper.Job, total float64, meanwhile func(look int) (more float64)) {
 	t.Helper()
 	floor, widest, grown, looks := 0.0, 0.0, 0.0, 0
@@ -646,7 +649,7 @@ func watchProgress(t *testing.T, job *mapper.Job, total float64, meanwhile func(
 			(done < p.FractionMin-1e-9 || done > p.FractionMax+1e-9) {
 			t.Fatalf("look %d: %+v, and %v is done", looks, p, done)
 		}
-		floor = max(floor, p.FractionMin*total/(total+grown)) // the job may not have found the new ones yet
+		floor = max(floor, p.FractionMin*total/(total+grown)) // the job may not have found the inserted entities yet
 		if s.State.Ended() {
 			if p.FractionMin != 1 || p.EntitiesPerSecond != 0 || p.EntitiesPerSecondOverall <= 0 || s.Dollars <= 0 {
 				t.Errorf("in the end: %+v, $%v", p, s.Dollars)
@@ -672,7 +675,7 @@ func watchProgress(t *testing.T, job *mapper.Job, total float64, meanwhile func(
 	}
 }
 
-// list returns the IDs that Jobs lists, and the number of pages.
+// list returns the IDs of the jobs that a list has, and the number of its pages.
 func list(t *testing.T, e *mapper.Engine, o *mapper.JobsOptions) (ids []string, pages int) {
 	t.Helper()
 	for cursor := ""; ; {
@@ -690,7 +693,8 @@ func list(t *testing.T, e *mapper.Engine, o *mapper.JobsOptions) (ids []string, 
 	}
 }
 
-// TestJobs lists the jobs of two services, on all three Datastores.
+// TestJobs lists the jobs of two services, on the embedded Datastore and on both of Google's
+// emulators.
 func TestJobs(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -717,7 +721,7 @@ func testJobs(t *testing.T, client *datastore.Client) {
 	w.wait(start(w.engine, steadyCredit, "y"))
 	w.wait(start(other.engine, addCredit, "x"))
 	a := start(w.engine, addCredit, "a")
-	_ = a.Abort(ctx) // fails if it has ended
+	_ = a.Abort(ctx) // returns an error if the job has ended
 	w.wait(start(w.engine, addCredit, "m"))
 	s, err := a.Status(ctx)
 	if err != nil {
@@ -776,8 +780,8 @@ func testJobs(t *testing.T, client *datastore.Client) {
 	}
 }
 
-// TestManyJobs checks the cost of a list among many old jobs: one read for each job on the list,
-// however rare such jobs are.
+// TestManyJobs checks the cost of a list of jobs in a database with many old jobs. It must be one
+// read for each listed job, even if such jobs are rare.
 func TestManyJobs(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -816,8 +820,8 @@ func TestManyJobs(t *testing.T) {
 	})
 }
 
-// manyRanges returns a job with n ranges, a tenth of them open, and a function that counts the
-// database's operations. The job's tasks are not run.
+// manyRanges creates a job with n ranges, a tenth of them open, whose tasks do not run. It also
+// returns a function that returns the number of operations so far.
 func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 	t.Helper()
 	refuse := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -847,7 +851,9 @@ func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bridge.Seed(engine, 1) // the incarnation decides which records are sampled
+	// the incarnation, a random number in the names of the job's records, decides which records are
+	// in the sample
+	bridge.Seed(engine, 1)
 	job, err := addCredit.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, credit{1},
 		&mapper.StartOptions{ID: "many", AllowEmpty: true})
 	if err != nil {
@@ -884,7 +890,7 @@ func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 	}
 }
 
-// TestStatusOfManyRanges reads the status of a job with very many ranges: it takes at most ten
+// TestStatusOfManyRanges reads the status of a job with very many ranges. It must take at most ten
 // calls, as for any other job.
 func TestStatusOfManyRanges(t *testing.T) {
 	testflag.Sequential(t)
@@ -907,13 +913,13 @@ func TestStatusOfManyRanges(t *testing.T) {
 	}
 }
 
-// BenchmarkStatusOfManyRanges measures the status of a job with 200,000 ranges, and of one with
-// 200.
+// BenchmarkStatusOfManyRanges measures how long a status takes, for a job with 200,000 ranges and
+// for one with 200.
 func BenchmarkStatusOfManyRanges(b *testing.B) {
 	for name, n := range map[string]int{"200": 200, "200,000": 200_000} {
 		b.Run(name, func(b *testing.B) {
 			job, _ := manyRanges(b, n)
-			// The embedded Datastore builds an index at its first use.
+			// The emulator builds its index at the first query.
 			if _, err := job.Status(b.Context()); err != nil {
 				b.Fatal(err)
 			}

@@ -21,15 +21,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// impatient is a queue with a short back-off.
+// impatient returns the settings of a queue that delivers n tasks at once and retries failed tasks
+// soon.
 func impatient(n int32) *cloudtaskspb.Queue {
 	q := few(n)
 	q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Second)}
 	return q
 }
 
-// TestStorm lets one job kill processes repeatedly, while an entity or a finalizer of another job
-// runs in them. None of these deaths is blamed on the other job.
+// TestStorm lets one job kill processes again and again, while another job's entity or finalizer
+// runs in the same processes. None of these deaths may be blamed on the other job.
 func TestStorm(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -47,10 +48,10 @@ func rage(t *testing.T, rng *rand.Rand) {
 		}
 		return f.die(ctx)
 	}
-	// The killers are strays, which are functions that took too long and were abandoned, or a
-	// finalizer.
+	// The first job kills processes either by strays, which are calls of its function that were
+	// abandoned, or by its finalizer.
 	strays := rng.IntN(2) == 0
-	after := 6*time.Second + time.Duration(rng.IntN(4000))*time.Millisecond // longer than Timeout
+	after := 6*time.Second + time.Duration(rng.IntN(4000))*time.Millisecond // longer than the job's EntityTimeout
 	storm := mapper.Visit("storm", func(ctx context.Context, _ *mapper.Entity[account], _ mapper.NoParams) error {
 		if !strays || mended.Load() {
 			return nil
@@ -58,7 +59,7 @@ func rage(t *testing.T, rng *rand.Rand) {
 		time.Sleep(after)
 		return die(ctx)
 	}).WithFinalizer(func(ctx context.Context, _ *mapper.Completion, _ mapper.NoParams) error { return die(ctx) })
-	// The other job needs longer to end than the time between two deaths.
+	// The other job takes longer than the time between two deaths.
 	pace := after + time.Second
 	var ends atomic.Int64
 	innocent := mapper.Visit("innocent", func(context.Context, *mapper.Entity[other], mapper.NoParams) error {
@@ -70,13 +71,13 @@ func rage(t *testing.T, rng *rand.Rand) {
 		return nil
 	})
 	entities, concurrent := 1, int32(3)
-	if strays { // they mostly exist before the other job's task runs
+	if strays { // most strays exist before the other job's task runs
 		entities, concurrent = 400, 12
 	}
 	w := newWorld(t, setting{queue: impatient(concurrent)}, storm, innocent)
 	f = newFleet(w, rng.Uint64(), 1, storm, innocent)
 	w.putAccounts(names(entities))
-	others := rng.IntN(3) // with none the finalizer is alone
+	others := rng.IntN(3) // with 0, the finalizer runs alone
 	for i := range others {
 		if _, err := w.client.Put(t.Context(), otherKey(i), new(other)); err != nil {
 			t.Fatal(err)
@@ -96,7 +97,8 @@ func rage(t *testing.T, rng *rand.Rand) {
 	job := start(storm, "Account", 2*time.Second)
 	for range 150 {
 		time.Sleep(time.Duration(1000+rng.IntN(2000)) * time.Millisecond)
-		if s, err := job.Status(t.Context()); err == nil && s.State == mapper.StateFailed { // failed by its finalizer
+		// its finalizer has made the job fail
+		if s, err := job.Status(t.Context()); err == nil && s.State == mapper.StateFailed {
 			if err := job.Resume(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -137,8 +139,9 @@ func rage(t *testing.T, rng *rand.Rand) {
 	}
 }
 
-// TestStormBehind lets an entity and a finalizer fail, and kills processes by others as soon as
-// these two have their next turn. By then no crash mark says any more that they were alone.
+// TestStormBehind lets an entity and a finalizer fail, and kills their processes by other causes
+// each time that they run again. By then, no record shows any more that they ran alone when the
+// first process died.
 func TestStormBehind(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -161,7 +164,7 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 	})
 	var calls atomic.Int64
 	fails := func(ctx context.Context) error {
-		if n := calls.Add(1); n == 2 || n == 3 { // so that it becomes suspected
+		if n := calls.Add(1); n == 2 || n == 3 { // so that the entity is suspected of killing its process
 			f.killAny()
 			return ctx.Err()
 		}
@@ -227,8 +230,8 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 	}
 }
 
-// TestDeadlyEndOfTasks lets a finalizer kill its process, in a queue that delivers each task once.
-// So each delivery is of another task, which a sweep has enqueued.
+// TestDeadlyEndOfTasks runs a finalizer that kills its process, in a queue that delivers each task
+// only once. So each delivery is of a new task, which a sweep has enqueued.
 func TestDeadlyEndOfTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -253,9 +256,9 @@ func TestDeadlyEndOfTasks(t *testing.T) {
 	})
 }
 
-// TestDeadlyEnd lets a finalizer kill its process several times, or always. After its fifth death
-// alone the job fails with that cause. After the finalizer is mended, Resume ends the job, with as
-// many attempts as at first.
+// TestDeadlyEnd runs a finalizer that kills its process several times, or always. After five deaths
+// while it ran alone, the job must fail with this cause. After the test has repaired the finalizer,
+// Resume must end the job, with as many attempts as before.
 func TestDeadlyEnd(t *testing.T) {
 	t.Parallel()
 	for _, deaths := range []int64{1, 3, 1000} {
@@ -289,7 +292,8 @@ func TestDeadlyEnd(t *testing.T) {
 				s.Processed != 100 {
 				t.Errorf("status %+v", s)
 			}
-			if n := runs.Swap(deaths - 4); n != 6 { // the first death tells nothing
+			// the first death does not count, because other work ran in the process
+			if n := runs.Swap(deaths - 4); n != 6 {
 				t.Errorf("the finalizer ran %d times", n)
 			}
 			job := w.engine.Job("j")

@@ -41,9 +41,9 @@ func integer(n int64) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: n}}
 }
 
-// TestUndeclaredPropertiesSurvive writes an entity through the raw protocol, with values that the
-// Go client can't express, and updates another property. All other properties stay the same to the
-// bit.
+// TestUndeclaredPropertiesSurvive puts an entity with values that Google's Go client can't
+// represent. Then a job changes another property. All other properties must stay the same, byte for
+// byte.
 func TestUndeclaredPropertiesSurvive(t *testing.T) {
 	t.Parallel()
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
@@ -99,8 +99,8 @@ func TestUndeclaredPropertiesSurvive(t *testing.T) {
 	}
 }
 
-// TestUndeclaredValuesSurvive checks the same for single values. It covers the database that drops
-// what a property mask does not name, and those that keep it.
+// TestUndeclaredValuesSurvive does the same as TestUndeclaredPropertiesSurvive for single values.
+// It uses databases that keep the properties outside of a write's mask, and one that drops them.
 func TestUndeclaredValuesSurvive(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -149,7 +149,7 @@ type (
 		Zip  string `datastore:",noindex"`
 	}
 	audit struct{ Created, Seen time.Time }
-	// A patron is a type that the client stores in each of its ways.
+	// A patron has a field for each way in which Google's client stores Go types.
 	patron struct {
 		audit
 		Name    string
@@ -171,7 +171,8 @@ type (
 		Any     any
 		Ignored int `datastore:"-"`
 	}
-	// A plainPatron has no embedded struct, so its fields are compared one by one.
+	// A plainPatron has no embedded struct. So its fields are compared with the stored properties
+	// one by one.
 	plainPatron struct {
 		Seen  time.Time
 		Name  string
@@ -187,7 +188,7 @@ type (
 		Photo []byte   `datastore:",noindex"`
 		Boss  *datastore.Key
 	}
-	// A selfMade patron saves itself, so its properties are known only when it does.
+	// A selfMade has its own Save method, so its properties are known only when it is saved.
 	selfMade struct{ Name string }
 )
 
@@ -205,9 +206,9 @@ func (u *selfMade) Save() ([]datastore.Property, error) {
 		{Name: "Length", Value: len(u.Name), NoIndex: true}}, nil
 }
 
-// TestResaveStoresWhatPutDoes runs mappers that resave over entities stored by older types.
-// Afterwards each entity has what the client's Put of its struct stores, and the properties that
-// the struct does not declare. A second job over them writes nothing.
+// TestResaveStoresWhatPutDoes runs jobs that save entities which older versions of their Go type
+// have stored. Afterwards each entity must have what the client's Put would store for the struct,
+// and also the properties that the struct lacks. A second job must write nothing.
 func TestResaveStoresWhatPutDoes(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 23, 1, 2, 3, 4567, time.UTC)
@@ -253,8 +254,8 @@ func TestResaveStoresWhatPutDoes(t *testing.T) {
 	}
 }
 
-// storesWhatPutDoes runs a mapper of a type over stored entities, some of whose properties the type
-// does not declare.
+// storesWhatPutDoes runs a job with the Go type T over stored entities. Some of their properties
+// are not in T.
 func storesWhatPutDoes[T any](
 	t *testing.T, stored []datastore.PropertyList, undeclared func(name string) bool, change func(*T),
 ) {
@@ -335,7 +336,7 @@ var (
 	leftAloneGoogle = flag.Int("leftalone-google", 40, "how many of them on each of Google's emulators")
 )
 
-// A partly declares three properties of entities that have many more.
+// A partly is a Go type with three properties, for entities that have many more.
 type partly struct {
 	Number int64
 	Text   string
@@ -365,20 +366,21 @@ var (
 		})
 )
 
-// TestLeftAlone runs each mapper that should change little over random entities with all that the
-// protocol can express. The rest stays bit for bit, an unchanged entity keeps its version, and the
-// same queries find it.
+// TestLeftAlone runs mappers that change little over random entities with everything that
+// Datastore's protocol can express. All other properties must stay the same, byte for byte.
+// Entities that need no change must keep their version. The same queries must find the entities.
 func TestLeftAlone(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	rng := testflag.Rand(t) // outside the bubble, in which it is always the same time
+	rng := testflag.Rand(t) // outside of virtual time, in which the seed would always be the same
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, append(prebuilt.Mappers(), idle, add, idleList, renameList)...)
 		leavesAlone(t, w, rng, *leftAlone, false)
 	})
 }
 
-// TestLeftAloneOnGoogle does the same on Google's emulators, with the entities that they accept.
+// TestLeftAloneOnGoogle does the same as TestLeftAlone on Google's emulators, with entities that
+// they accept.
 func TestLeftAloneOnGoogle(t *testing.T) {
 	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
@@ -389,7 +391,7 @@ func TestLeftAloneOnGoogle(t *testing.T) {
 	}
 }
 
-// A zoo is a kind of random entities.
+// A zoo is a kind with random entities, and the test that runs mappers over it.
 type zoo struct {
 	*world
 	rng     *rand.Rand
@@ -398,7 +400,7 @@ type zoo struct {
 	runs    int
 }
 
-// projectOf returns the project of a client. Only keys that it has read name the project.
+// projectOf returns the project of a client. It is only in keys that the client has read.
 func projectOf(t *testing.T, client *datastore.Client) string {
 	t.Helper()
 	key := datastore.NameKey("Probe", "of the project", nil)
@@ -495,7 +497,7 @@ func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
 	}
 	check("copy", 0, nil)
 
-	found = z.found() // the new name finds the renamed one
+	found = z.found() // the new name finds the renamed property
 	job := z.run(add.Name(), "{}", n)
 	before := first
 	check("an Update of one field", n, func(_ *datastore.Key, e *pb.Entity) {
@@ -503,7 +505,7 @@ func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
 			&pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: e.Properties["Number"].GetIntegerValue() + 1}}
 	})
 	if plain {
-		return // Google's emulators don't tell the state of before
+		return // Google's emulators do not tell an entity's version
 	}
 	time.Sleep(time.Minute)
 	undo, err := job.Undo(t.Context(), nil)
@@ -518,8 +520,8 @@ func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
 	same("undo")
 }
 
-// entity returns a random entity with the properties that mappers change, and those that partly
-// declares.
+// entity returns a random entity. It has the properties that mappers change, and the ones in
+// partly. If plain is set, Google's emulators accept it.
 func (z *zoo) entity(key *datastore.Key, plain bool) *pb.Entity {
 	k := pbvalue.Key(key)
 	if k.PartitionId == nil {
@@ -549,7 +551,7 @@ func (z *zoo) entity(key *datastore.Key, plain bool) *pb.Entity {
 	return e
 }
 
-// put writes entities byte for byte.
+// put writes entities unchanged, by the protocol and not by the client.
 func (z *zoo) put(keys []*datastore.Key, all []*pb.Entity) {
 	z.Helper()
 	mutations := make([]wire.Mutation, len(keys))
@@ -562,7 +564,7 @@ func (z *zoo) put(keys []*datastore.Key, all []*pb.Entity) {
 	}
 }
 
-// read returns the stored entities of a kind.
+// read returns all entities of a kind with their versions, by key.
 func (z *zoo) read(kind string) map[string]*pb.EntityResult {
 	z.Helper()
 	ctx, results := wire.Reading(z.Context())
@@ -570,7 +572,7 @@ func (z *zoo) read(kind string) map[string]*pb.EntityResult {
 	for it := z.client.Run(ctx, datastore.NewQuery(kind)); ; {
 		key, err := it.Next(new(ignoring))
 		if err != nil {
-			break // only the entities that were read count
+			break // only the entities that were read before the error
 		}
 		all[pbkey.Text(key)] = results.Of(key)
 	}
@@ -580,13 +582,13 @@ func (z *zoo) read(kind string) map[string]*pb.EntityResult {
 	return all
 }
 
-// An ignoring struct loads no property.
+// An ignoring is a Go type whose Load method ignores all properties.
 type ignoring struct{}
 
 func (*ignoring) Load([]datastore.Property) error     { return nil }
 func (*ignoring) Save() ([]datastore.Property, error) { return nil, nil }
 
-// found returns how many entities each query finds.
+// found returns how many entities each of several queries finds.
 func (z *zoo) found() map[string]int {
 	z.Helper()
 	all := make(map[string]int)
@@ -594,7 +596,7 @@ func (z *zoo) found() map[string]int {
 		for _, v := range []any{nil, "", "s", "x", true, int64(0), 1.5, []byte("s"), datastore.GeoPoint{Lat: 47.25}} {
 			n, err := z.client.Count(z.Context(), datastore.NewQuery("Thing").FilterField(name, "=", v).KeysOnly())
 			if err != nil {
-				continue // no filter can have this name
+				continue // a filter can't have this property name
 			}
 			all[fmt.Sprintf("%s=%T%v", name, v, v)] = n
 		}
@@ -602,7 +604,8 @@ func (z *zoo) found() map[string]int {
 	return all
 }
 
-// run runs a mapper by its name, and checks how many entities it writes; -1: any number.
+// run runs a mapper by its name, and checks how many entities it writes (-1: any number). It
+// returns the job.
 func (z *zoo) run(name, params string, written int) *mapper.Job {
 	z.Helper()
 	z.runs++
@@ -624,8 +627,9 @@ func (z *zoo) run(name, params string, written int) *mapper.Job {
 	return job
 }
 
-// TestOddNames changes properties with odd names: all names of up to three of some characters, and
-// others. Each entity also has the properties that a wrong reading of the name would change.
+// TestOddNames runs mappers that change properties with unusual names: all names of up to three of
+// some characters, and others. Each entity also has the properties that would be changed if a name
+// was misread.
 func TestOddNames(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -687,8 +691,8 @@ func TestOddNames(t *testing.T) {
 	}
 }
 
-// TestFilterOfMixedElements starts a job whose filter finds only one array. The array's first
-// element is unindexed.
+// TestFilterOfMixedElements starts a job whose filter finds only one entity. It has an array whose
+// first element is not indexed.
 func TestFilterOfMixedElements(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -30,7 +30,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/bridge"
 )
 
-// observed returns a world whose engine reports to a reader of metrics and a recorder of spans.
+// observed returns a world whose engine reports its metrics to a reader, and its traces to a
+// recorder of spans.
 func observed(
 	t *testing.T, s setting, mappers ...mapper.AnyMapper,
 ) (*world, *sdkmetric.ManualReader, *tracetest.SpanRecorder) {
@@ -53,9 +54,9 @@ func observed(
 	return w, reader, spans
 }
 
-// connected checks that each span's parent is among the spans, and that a span without a parent is
-// linked to a span, except for the job's start. It returns how many spans each trace has, without
-// sweeps.
+// connected checks that each span's parent exists, and that each span without a parent is linked to
+// another span, except for the start of the job. It returns the number of spans in each trace,
+// without the spans of sweeps.
 func connected(t *testing.T, spans []sdktrace.ReadOnlySpan) map[trace.TraceID]int {
 	t.Helper()
 	known, traces := make(map[trace.SpanID]bool), make(map[trace.TraceID]int)
@@ -83,13 +84,13 @@ func connected(t *testing.T, spans []sdktrace.ReadOnlySpan) map[trace.TraceID]in
 	return traces
 }
 
-// TestOneTrace checks that all tasks of a small job are in one connected trace, and that its sweeps
-// are linked to it.
+// TestOneTrace checks that all tasks of a small job are in one connected trace, and that the spans
+// of its sweeps are linked to it.
 func TestOneTrace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, _, spans := observed(t, setting{queue: few(20)}, steadyCredit)
-		bridge.Portion(w.engine, 100, time.Minute) // so that a task ends the job
+		bridge.Portion(w.engine, 100, time.Minute) // so that the job ends in a task
 		const n = 3000
 		w.putAccounts(names(n))
 		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
@@ -122,8 +123,8 @@ func TestOneTrace(t *testing.T) {
 	})
 }
 
-// TestManyTraces checks that the tasks that a very large range is cut into start traces of their
-// own, which are linked.
+// TestManyTraces checks that a range which is cut into many parts gives each part's task a trace of
+// its own, with a link.
 func TestManyTraces(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -140,7 +141,7 @@ func TestManyTraces(t *testing.T) {
 	})
 }
 
-// documented returns the names and attributes of the metrics in docs/metrics.md.
+// documented returns the names and the attributes of the metrics in docs/metrics.md.
 func documented(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/metrics.md")
@@ -155,9 +156,10 @@ func documented(t *testing.T) map[string]bool {
 	return all
 }
 
-// TestMetrics runs a job in which everything happens. It reports every documented metric, and no
-// other. The only attributes are the mapper and, for splits, the reason. A process that has done
-// nothing reports its metrics, too: otherwise an alarm could not tell that they do not arrive.
+// TestMetrics runs a job in which everything happens that is measured. The engine must report every
+// documented metric, and no other. The only attributes may be the mapper and, for splits, the
+// reason. A process that has done nothing must report its metrics, too. Otherwise an alarm could
+// not notice that a process does not report.
 func TestMetrics(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -168,7 +170,8 @@ func TestMetrics(t *testing.T) {
 			switch {
 			case a.Key.Name == names(3)[2].Name:
 				return mapper.Permanent(errors.New("broken"))
-			case a.Key.Name == names(2)[1].Name && first.CompareAndSwap(false, true): // another client is faster
+			// another client changes the account before the function does
+			case a.Key.Name == names(2)[1].Name && first.CompareAndSwap(false, true):
 				if _, err := w.client.Put(context.WithoutCancel(ctx), a.Key,
 					&account{Balance: 7, Owner: "another"}); err != nil {
 					return err
@@ -246,8 +249,9 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// TestIdle checks the time since the last page. It grows while a job is stuck, as soon as a process
-// looks at it, and not while the job is paused. Package telemetry has the rules.
+// TestIdle checks the metric with the time since a job's last page. It must grow while the job is
+// stuck, as soon as some process has read the job, and not while the job is paused. Package observe
+// has the rules.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -294,10 +298,10 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// A measured is the value of a metric.
+// A measured is the present value of a metric.
 type measured struct {
 	there      bool
-	value      float64 // the sum of its series, or the number of recordings
+	value      float64 // the sum over its series; for a histogram, the number of recordings
 	attributes []string
 }
 
@@ -341,7 +345,7 @@ func read(t *testing.T, reader *sdkmetric.ManualReader) map[string]measured {
 	return all
 }
 
-// refuseOnce refuses one delivery of a range before it starts.
+// refuseOnce returns a handler that refuses one delivery of a range, and passes the others on.
 func refuseOnce(own http.Handler, refused *atomic.Bool) http.Handler {
 	var n atomic.Int64
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -353,9 +357,9 @@ func refuseOnce(own http.Handler, refused *atomic.Bool) http.Handler {
 	})
 }
 
-// TestNoFailureUnnoticed waits for jobs like a program that looks only at errors. It gets an error
-// for each job that has not done all of its work, and for no other. A client that reads the status
-// as JSON learns the same.
+// TestNoFailureUnnoticed waits for jobs like a program that looks only at the error of Wait. It
+// must get an error for each job that has not done all its work, and for no other. The JSON of the
+// status must show the same.
 func TestNoFailureUnnoticed(t *testing.T) {
 	t.Parallel()
 	check := func(t *testing.T, s *mapper.Status, want ...string) {
@@ -432,8 +436,8 @@ func TestNoFailureUnnoticed(t *testing.T) {
 		"no attempts are left")
 }
 
-// TestPrices gives an engine prices that differ from nam5's. A plan, a budget, and the cost of a
-// job in its status and in the list use them.
+// TestPrices runs an engine with prices other than the defaults. Plans, budgets, and the cost of a
+// job in its status and in lists must use them.
 func TestPrices(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -451,7 +455,7 @@ func TestPrices(t *testing.T) {
 			w.engine.Prices() != billing.NAM5 {
 			t.Errorf("a plan %+v, %v", plan, err)
 		}
-		// This budget would be enough at nam5's prices.
+		// At the default prices, this budget would be enough.
 		_, err = addCredit.Start(ctx, dear, q, credit{1}, &mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}})
 		if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), "Budget") {
 			t.Errorf("a start with a budget for no page: %v", err)

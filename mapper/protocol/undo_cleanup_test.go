@@ -20,7 +20,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// beside returns an engine of a world in another process, whose calls pass through f.
+// beside returns an engine in another process of the world's service. The calls of its database go
+// through the interceptor f.
 func (w *world) beside(f grpc.UnaryClientInterceptor, mappers ...mapper.AnyMapper) *mapper.Engine {
 	w.Helper()
 	client, err := w.emulator.DatastoreClient(w.Context(), "test", mapper.ClientOption(),
@@ -37,7 +38,7 @@ func (w *world) beside(f grpc.UnaryClientInterceptor, mappers ...mapper.AnyMappe
 	return e
 }
 
-// doneJob runs setOwner over some accounts.
+// doneJob runs the job "done" of the mapper setOwner over some accounts.
 func (w *world) doneJob(accounts int) *mapper.Job {
 	w.Helper()
 	w.putAccounts(names(accounts))
@@ -50,7 +51,7 @@ func (w *world) doneJob(accounts int) *mapper.Job {
 	return job
 }
 
-// unrestored returns how many accounts still have setOwner's owner.
+// unrestored returns the number of accounts that still have the owner that setOwner has set.
 func (w *world) unrestored() (n int) {
 	w.Helper()
 	var all []account
@@ -65,15 +66,15 @@ func (w *world) unrestored() (n int) {
 	return n
 }
 
-// A deed is an operator's call on the job "done".
+// A deed is a call of an operator on the job "done".
 type deed struct {
 	name string
 	do   func(ctx context.Context, e *mapper.Engine) error
 }
 
-// TestUndoBesideCleanUp stops the process of an operator at each of its calls, one after the other.
-// Meanwhile another operator makes a whole other call on the same job. Then the process wakes. No
-// operator is told of a success that did not happen.
+// TestUndoBesideCleanUp lets an operator make a call on a job, and stops the operator's process at
+// each of the calls of the database that it makes. Meanwhile another operator makes another call on
+// the same job. Then the process continues. If a call returns success, it must have taken effect.
 func TestUndoBesideCleanUp(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -92,7 +93,7 @@ func TestUndoBesideCleanUp(t *testing.T) {
 	for _, pair := range [][2]deed{{clean, undo}, {all, undo}, {undo, clean}, {undo, all}, {undo, other}, {undo, undo},
 		{clean, all}} {
 		t.Run(pair[0].name+" beside "+pair[1].name, func(t *testing.T) {
-			step := testflag.Size(t, 3, 4, 1) // every call in one of this many runs, on average
+			step := testflag.Size(t, 3, 4, 1) // on average, each call is made in one of this many runs
 			for call, stood := int(testflag.Seed(t)%uint64(step)), true; stood; call += step {
 				synctest.Test(t, func(t *testing.T) {
 					w, ctx := newWorld(t, setting{queue: few(2)}, setOwner), t.Context()
@@ -100,7 +101,7 @@ func TestUndoBesideCleanUp(t *testing.T) {
 					var calls atomic.Int64
 					stands, goes := make(chan struct{}), make(chan struct{})
 					wake := sync.OnceFunc(func() { close(goes) })
-					defer wake() // a later look at the queue
+					defer wake() // lets the process make its remaining calls
 					sleeper := w.beside(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 						invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 						if calls.Add(1)-1 == int64(call) {
@@ -115,7 +116,7 @@ func TestUndoBesideCleanUp(t *testing.T) {
 					select {
 					case <-stands:
 						second = pair[1].do(ctx, w.engine)
-						time.Sleep(20 * time.Millisecond) // part of its work is done by then
+						time.Sleep(20 * time.Millisecond) // by then a part of the work is done
 						wake()
 						first = <-ended
 					case first = <-ended:
@@ -152,9 +153,9 @@ func TestUndoBesideCleanUp(t *testing.T) {
 	}
 }
 
-// TestOldCleanUp lets an older build clean up a job that is being undone: that build ignores undos.
-// This build continues the clean-up only after the undo has ended. The undo can't know what was
-// deleted, so it does not succeed.
+// TestOldCleanUp lets an older build, which does not know undos, clean up a job that is being
+// undone. This build must continue the clean-up only after the undo has ended. The undo can't know
+// which records were deleted, so it must not succeed.
 func TestOldCleanUp(t *testing.T) {
 	t.Parallel()
 	for name, deletes := range map[string]bool{"it has deleted nothing": false, "it has deleted some records": true} {
@@ -185,7 +186,7 @@ func TestOldCleanUp(t *testing.T) {
 					}
 					records = records[len(records)/2:]
 				}
-				if err := job.CleanUp(ctx, nil); err != nil { // the clean-up's tasks are enqueued again
+				if err := job.CleanUp(ctx, nil); err != nil { // enqueues the tasks of the clean-up again
 					t.Fatal(err)
 				}
 				if err := w.engine.ReviveJobs(ctx); err != nil {
@@ -206,7 +207,7 @@ func TestOldCleanUp(t *testing.T) {
 				if set := w.unrestored(); set > 0 != deletes {
 					t.Errorf("%d accounts are not restored", set)
 				}
-				if err := undo.Resume(ctx); err != nil { // the undo may still go on
+				if err := undo.Resume(ctx); err != nil { // the undo may be able to continue
 					t.Errorf("resume: %v", err)
 				}
 				if s, err = undo.Wait(ctx); err != nil || s.State != mapper.StateFailed {
@@ -224,7 +225,7 @@ func TestOldCleanUp(t *testing.T) {
 	}
 }
 
-// keysOf returns the keys of range records whose names contain a text.
+// keysOf returns the keys of records of ranges whose names contain a text.
 func (w *world) keysOf(text string) (some []*datastore.Key) {
 	w.Helper()
 	keys, err := w.client.GetAll(w.Context(), datastore.NewQuery(record.RangeKind).KeysOnly(), nil)
@@ -239,7 +240,8 @@ func (w *world) keysOf(text string) (some []*datastore.Key) {
 	return some
 }
 
-// cleanUpAsBefore starts the clean-up of a job as older builds did, without a look at its undo.
+// cleanUpAsBefore starts the clean-up of a job like older builds, which do not check whether the
+// job is being undone.
 func (w *world) cleanUpAsBefore(id string) {
 	w.Helper()
 	key := datastore.NameKey(record.JobKind, id, nil)
@@ -272,7 +274,7 @@ func (w *world) cleanUpAsBefore(id string) {
 	}
 }
 
-// TestUndoAfterCleanUp undoes, resumes and retries jobs after a clean-up.
+// TestUndoAfterCleanUp tries to undo, resume and retry jobs that were cleaned up.
 func TestUndoAfterCleanUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

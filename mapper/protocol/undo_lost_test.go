@@ -11,8 +11,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestUndoLost loses a record of an undo, so that the undo fails. When the undo's records are
-// cleaned up, it can't go on. So the records of the undone job are cleaned up, too.
+// TestUndoLost deletes a record of an undo, so that the undo fails. When the undo is cleaned up, it
+// can no longer continue. So the undone job must be cleaned up, too.
 func TestUndoLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestUndoLost(t *testing.T) {
 	})
 }
 
-// doneRange returns the key of a range of the job that is done.
+// doneRange returns the key of the record of a range of the job that is done.
 func (w *world) doneRange(job *mapper.Job) *datastore.Key {
 	w.Helper()
 	keys := w.keysOf("." + job.ID + ".")

@@ -44,7 +44,7 @@ func runAndUndo(
 	return undo, w.wait(undo)
 }
 
-// ownerOf returns the owner of an account, or "" if the account does not exist.
+// ownerOf returns the owner of an account. It returns "" if the account does not exist.
 func ownerOf(w *world, key *datastore.Key) string {
 	w.Helper()
 	var a account
@@ -61,8 +61,9 @@ func (w *world) putOwner(key *datastore.Key, owner string) {
 	}
 }
 
-// TestUndoDeletedTwice lets two pages delete one entity, which another client puts again in
-// between. The undo restores that client's entity, in whatever order it comes to the pages.
+// TestUndoDeletedTwice lets two pages of a job delete the same entity. In between, another client
+// puts it again. The undo must restore the other client's entity, in whichever order it undoes the
+// pages.
 func TestUndoDeletedTwice(t *testing.T) {
 	t.Parallel()
 	for _, deletes := range []string{"user-0000005 user-0000095", "user-0000015 user-0000075"} {
@@ -92,8 +93,8 @@ func TestUndoDeletedTwice(t *testing.T) {
 	}
 }
 
-// TestUndoDeletedBetween lets a page delete an entity. Another client puts it and deletes it before
-// another page puts it. The undo leaves it deleted.
+// TestUndoDeletedBetween lets a page delete an entity. Another client puts it again and deletes it,
+// and then another page puts it. The undo must leave it deleted.
 func TestUndoDeletedBetween(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,14 +126,15 @@ func TestUndoDeletedBetween(t *testing.T) {
 	})
 }
 
-// deletesAll deletes every entity that it gets.
+// deletesAll is an Update that deletes every entity.
 var deletesAll = mapper.Update("deletes", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 	a.Delete(a.Key)
 	return nil
 })
 
-// TestUndoDeletedSince lets another client put an entity that a job has deleted, and delete it. The
-// entity stays deleted, and is listed. An undo by minutes does the same.
+// TestUndoDeletedSince lets another client put an entity that a job has deleted, and delete it
+// again. The undo must leave the entity deleted, and list it. This must also work hours later, when
+// the database can only read whole minutes.
 func TestUndoDeletedSince(t *testing.T) {
 	t.Parallel()
 	for _, minutes := range []time.Duration{1, 300} {
@@ -157,9 +159,10 @@ func TestUndoDeletedSince(t *testing.T) {
 	}
 }
 
-// TestUndoMinuteOthers lets another client delete and put entities within the minute before a page
-// that deletes or changes them all. Hours later nothing tells who deleted a missing entity. The
-// undo restores only entities that the job has deleted, and lists its other deletions.
+// TestUndoMinuteOthers lets another client delete and put entities in the minute before a page
+// deletes or changes them all. Hours later, the database can only read whole minutes, so nothing
+// tells who deleted a missing entity. The undo must restore only entities that the job has
+// certainly deleted, and list its other deletions.
 func TestUndoMinuteOthers(t *testing.T) {
 	t.Parallel()
 	changes := mapper.Update("changes", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
@@ -210,9 +213,9 @@ func TestUndoMinuteOthers(t *testing.T) {
 	}
 }
 
-// TestUndoBetween lets another client delete one entity and put another, between the reading of a
-// page's keys and its commit. The page deletes without reading. The undo restores exactly the
-// entities that the page has deleted.
+// TestUndoBetween lets another client delete one entity and put another, after a page has read its
+// keys and before its commit. The function deletes its entities without reading them. The undo must
+// restore exactly the entities that the page has deleted.
 func TestUndoBetween(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -240,8 +243,8 @@ func TestUndoBetween(t *testing.T) {
 	})
 }
 
-// TestUndoTouched saves entities unchanged, which changes no version, while another client puts one
-// beside them. There is nothing to restore, and nothing is left.
+// TestUndoTouched saves entities unchanged, so that they keep their versions, while another client
+// puts an entity. The undo must have nothing to restore, and list nothing.
 func TestUndoTouched(t *testing.T) {
 	t.Parallel()
 	for _, all := range []bool{true, false} {
@@ -267,8 +270,9 @@ func TestUndoTouched(t *testing.T) {
 	}
 }
 
-// TestUndoByMinute undoes a job hours later, when the database only keeps whole minutes. Entities
-// that nobody else changed shortly before the job are restored, and the others are listed.
+// TestUndoByMinute undoes a job hours later, when the database can only read whole minutes.
+// Entities that nobody else changed shortly before the job must be restored, and the others must be
+// listed.
 func TestUndoByMinute(t *testing.T) {
 	t.Parallel()
 	for name, plain := range map[string]bool{"optimistic": false, "transactions": true} {
@@ -281,7 +285,7 @@ func TestUndoByMinute(t *testing.T) {
 				account := func(i int) *datastore.Key {
 					return datastore.NameKey("Account", fmt.Sprintf("a-%05d", i), nil)
 				}
-				if plain { // pages that put others are transactions
+				if plain { // pages that put other entities commit in a transaction
 					for range 2 {
 						job, err := meddler.Start(ctx, w.engine, mapper.Query{Kind: "Account", Start: account(4),
 							End: account(5)}, credit{0}, nil)
@@ -297,7 +301,8 @@ func TestUndoByMinute(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				before := images(t, w.client, "Account", "Note", "Event")
 				mine := &datastore.PropertyList{{Name: "Balance", Value: int64(1)}}
-				fresh := []*datastore.Key{account(10), account(n), account(33)} // changed or put just before the job
+				// accounts that another client changes or puts just before the job
+				fresh := []*datastore.Key{account(10), account(n), account(33)}
 				for _, key := range fresh {
 					if _, err := w.client.Put(ctx, key, mine); err != nil {
 						t.Fatal(err)
@@ -355,14 +360,17 @@ func TestUndoByMinute(t *testing.T) {
 					case strings.HasPrefix(key, "/Note"), strings.Contains(key, "Event"):
 						want = after[key]
 						if between[key] == after[key] {
-							// The job has not written it, or has deleted what did not exist.
+							// The job has not written the entity, or has deleted one that did not
+							// exist.
 							listed = !listed || left[key] != ""
 						}
 					default:
 						listed = left[key] == ""
 					}
 					if key == account(n).String() && more > 0 {
-						listed = true // it did not exist a minute before, so nothing tells its key
+						// the entity did not exist a whole minute before, so nobody knows that the
+						// job has written it
+						listed = true
 					}
 					if image != want || !listed {
 						t.Errorf("%s is listed as %q: %s", key, left[key], cmp.Diff(want, image))
@@ -382,16 +390,16 @@ func TestUndoByMinute(t *testing.T) {
 // hot is an entity that all pages put.
 var hot = datastore.NameKey("Hot", "one", nil)
 
-// TestUndoTwice undoes jobs whose pages write entities that other pages have written, too. Each
-// entity becomes what it was before the first page. An undo of the undo makes each what the job had
-// left.
+// TestUndoTwice undoes jobs in which several pages write the same entity. Each entity must become
+// what it was before the first page. An undo of the undo must make each entity what the job had
+// made of it.
 func TestUndoTwice(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	owner := func(owner string) *account { return &account{Owner: owner} }
 	at := func(i int) *datastore.Key { return datastore.NameKey("Account", fmt.Sprintf("user-%07d", i), nil) }
 	for name, test := range map[string]struct {
-		there    bool // whether the hot entity exists before
+		there    bool // whether the entity hot exists before the job
 		f        func(i int, a *mapper.Entity[account])
 		restored int64
 		removed  int64
@@ -431,7 +439,7 @@ func TestUndoTwice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, size := range []int{1, 4, 100} {
 				splitting := mapper.Splitting{}
-				if size == 4 { // the undo's ranges end where no pages end
+				if size == 4 { // the undo's ranges do not end where pages of the job end
 					splitting = mapper.Splitting{First: 1, FanOut: 2, Bisect: true}
 				}
 				synctest.Test(t, func(t *testing.T) {
@@ -498,9 +506,9 @@ func TestUndoTwice(t *testing.T) {
 	}
 }
 
-// TestUndoMixed lets another client write an entity between pages of a job that write it, too. The
-// undo restores that client's entity, in whatever order it comes to the pages. It lists the entity
-// once, as the pages before that write were not undone.
+// TestUndoMixed lets another client write an entity between two pages of a job that write it, too.
+// The undo must restore the other client's entity, in whichever order it undoes the pages. It must
+// list the entity once, because the first page's write was not taken back.
 func TestUndoMixed(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -549,8 +557,8 @@ func TestUndoMixed(t *testing.T) {
 	}
 }
 
-// TestUndoTwiceByMinute undoes pages of more than an hour ago. An entity that another page may have
-// put before is left unchanged, and listed.
+// TestUndoTwiceByMinute undoes pages that are more than an hour old. An entity that another page
+// may have put before must stay unchanged, and be listed.
 func TestUndoTwiceByMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -596,7 +604,7 @@ func TestUndoTwiceByMinute(t *testing.T) {
 	})
 }
 
-// TestUndoAlone undoes a job whose entities failed at first, and were retried alone.
+// TestUndoAlone undoes a job in which entities failed at first, and were retried alone.
 func TestUndoAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -632,9 +640,9 @@ func TestUndoAlone(t *testing.T) {
 	})
 }
 
-// TestUndoBatches undoes a page in batches, while calls fail, and another client writes between the
-// undo's reads and commits. The undo's report is exact, and the other client's writes stay. The
-// undo of the undo restores all that the job had left.
+// TestUndoBatches undoes a page in several commits. Meanwhile calls fail, and another client writes
+// between the undo's reads and commits. The undo's report must be exact, and the other client's
+// writes must stay. An undo of the undo must restore everything that the job had written.
 func TestUndoBatches(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -648,7 +656,8 @@ func TestUndoBatches(t *testing.T) {
 			}
 			return nil
 		})
-	for fails := range 12 { // which commit of the undo gets no answer, or comes after another client's
+	// the number of the undo's commit that gets no answer, or that another client is faster than
+	for fails := range 12 {
 		synctest.Test(t, func(t *testing.T) {
 			w, ctx := newWorld(t, setting{}, deletes), t.Context()
 			for i := range 40 {
@@ -686,7 +695,7 @@ func TestUndoBatches(t *testing.T) {
 				if commits != 1+fails/2 {
 					return invoker(ctx, method, req, reply, cc, opts...)
 				}
-				if fails%2 == 0 { // the answer is lost
+				if fails%2 == 0 { // the commit takes effect, and its answer is lost
 					_ = invoker(ctx, method, req, reply, cc, opts...)
 					return errors.New("the connection was lost")
 				}
@@ -745,7 +754,7 @@ func TestUndoBatches(t *testing.T) {
 				t.Errorf("%d: the undo of the undo: %v (-want +got)\n%.2000s", fails, again.Counters, diff)
 			}
 
-			// A clean-up of the undo deletes its batches.
+			// A clean-up of the undo must also delete the records of these commits.
 			if err := undo.CleanUp(ctx, &mapper.CleanUpOptions{ExpireAfter: time.Hour}); err != nil {
 				t.Fatal(err)
 			}

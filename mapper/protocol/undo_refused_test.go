@@ -18,8 +18,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestUndoOutlived undoes a job so slowly that the database forgets the state before the last
-// pages. Those pages are failures, and the others are restored.
+// TestUndoOutlived undoes a job so slowly that the database can no longer read the state before the
+// last pages. Those pages must be failures, and the other ones must be restored.
 func TestUndoOutlived(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a page every 20 s, for more than an hour")
@@ -44,7 +44,8 @@ func TestUndoOutlived(t *testing.T) {
 	})
 }
 
-// TestUndoRefused asks for impossible undos. Nothing changes, and the job can still be retried.
+// TestUndoRefused makes calls of Undo that are impossible. Nothing may change, and it must still be
+// possible to retry the job.
 func TestUndoRefused(t *testing.T) {
 	t.Parallel()
 	done := func(w *world, m *mapper.Mapper[mapper.NoParams]) *mapper.Job {
@@ -151,14 +152,14 @@ func TestUndoRefused(t *testing.T) {
 	})
 }
 
-// setOwner is an Update without parameters.
+// setOwner is an Update that sets the owner of each account.
 var setOwner = mapper.Update("set-owner", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 	a.Value.Owner = "set"
 	return nil
 })
 
-// TestUndoUnknown undoes pages whose writes are not known. They are failures, and none of their
-// entities changes.
+// TestUndoUnknown undoes pages whose writes were not recorded. They must be failures, and none of
+// their entities may change.
 func TestUndoUnknown(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -212,8 +213,8 @@ func TestUndoUnknown(t *testing.T) {
 	}
 }
 
-// TestUndoRecords undoes jobs while their records block the undo: they are cleaned up meanwhile, or
-// other jobs have their IDs.
+// TestUndoRecords undoes jobs whose records cause problems: they are cleaned up during the undo, or
+// another job has the same ID.
 func TestUndoRecords(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -260,7 +261,8 @@ func TestUndoRecords(t *testing.T) {
 		if err != nil || again.ID == undo.ID {
 			t.Fatalf("once more: %v", err)
 		}
-		if s := w.wait(again); s.Counters["left"] > 0 { // the first one has left its restored entities unchanged
+		// the first undo has not changed these entities, because they were already as before
+		if s := w.wait(again); s.Counters["left"] > 0 {
 			t.Errorf("%v", s.Counters)
 		}
 		if diff := cmp.Diff(before, images(t, w.client, "Account")); diff != "" {
@@ -271,7 +273,7 @@ func TestUndoRecords(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 
-		// The next job of that ID.
+		// Start the next job with this ID.
 		job = start("nightly")
 		last, err := job.Undo(ctx, nil)
 		if err != nil || last.ID == undo.ID || last.ID == again.ID {

@@ -27,8 +27,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// meddler does all that the function of an Update can do to accounts, by the last digit of their
-// names.
+// meddler is an Update that does everything that a function can do to accounts. The last digit of
+// an account's name decides what it does.
 var meddler = mapper.Update("meddler", func(_ context.Context, a *mapper.Entity[account], p credit) error {
 	name := a.Key.Name
 	switch name[len(name)-1] {
@@ -36,7 +36,7 @@ var meddler = mapper.Update("meddler", func(_ context.Context, a *mapper.Entity[
 		a.Value.Balance += p.Amount
 	case '3':
 		a.Delete(a.Key)
-	case '4': // some notes exist
+	case '4': // this note may exist
 		a.Put(datastore.NameKey("Note", name, nil), &account{Owner: "meddler"})
 	case '5':
 		a.Put(datastore.IncompleteKey("Event", a.Key), &account{Owner: name})
@@ -52,7 +52,7 @@ var meddler = mapper.Update("meddler", func(_ context.Context, a *mapper.Entity[
 	return nil
 })
 
-// images returns all entities of some kinds, byte for byte, by key.
+// images returns all entities of the given kinds in encoded form, by key.
 func images(t testing.TB, client *datastore.Client, kinds ...string) map[string]string {
 	t.Helper()
 	queries := make([]*datastore.Query, len(kinds))
@@ -62,7 +62,7 @@ func images(t testing.TB, client *datastore.Client, kinds ...string) map[string]
 	return imagesOf(t, client, queries...)
 }
 
-// imagesOf returns the entities of queries in the same form as images.
+// imagesOf returns the entities that queries find, in the same form as images.
 func imagesOf(t testing.TB, client *datastore.Client, queries ...*datastore.Query) map[string]string {
 	t.Helper()
 	ctx, results := wire.Reading(t.Context())
@@ -87,7 +87,7 @@ func imagesOf(t testing.TB, client *datastore.Client, queries ...*datastore.Quer
 	return all
 }
 
-// leftBy returns all entities that an undo has left, by key.
+// leftBy returns the entities that an undo lists as not restored, with the reasons, by key.
 func leftBy(t testing.TB, undo *mapper.Job) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -105,7 +105,7 @@ func leftBy(t testing.TB, undo *mapper.Job) map[string]string {
 	}
 }
 
-// putMeddled puts accounts with all kinds of properties, and notes for some of them.
+// putMeddled puts n accounts with properties of all kinds, and notes for some of them.
 func putMeddled(t testing.TB, client *datastore.Client, n int) {
 	t.Helper()
 	inner := &datastore.Entity{Key: datastore.NameKey("In", "side", nil),
@@ -129,8 +129,9 @@ func putMeddled(t testing.TB, client *datastore.Client, n int) {
 	}
 }
 
-// TestUndo runs a job that does all that a function can do, and lets others change some entities.
-// The undo restores the unchanged rest byte for byte. It leaves and lists the others.
+// TestUndo runs a job that does everything that a function can do. Then other clients change some
+// entities. The undo must restore all other entities byte for byte. It must leave the changed ones,
+// and list them.
 func TestUndo(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -158,7 +159,7 @@ func TestUndo(t *testing.T) {
 					t.Fatal("the job has put no events")
 				}
 
-				// Others change some of the entities.
+				// Other clients change some of the entities.
 				account, note := func(i int) *datastore.Key {
 					return datastore.NameKey("Account", fmt.Sprintf("a-%05d", i), nil)
 				}, func(i int) *datastore.Key {
@@ -179,7 +180,7 @@ func TestUndo(t *testing.T) {
 				if err := w.client.DeleteMulti(ctx, gone); err != nil {
 					t.Fatal(err)
 				}
-				put(account(9), account(n), note(8)) // which the job has not touched
+				put(account(9), account(n), note(8)) // entities that the job has not written
 				after := images(t, w.client, "Account", "Note", "Event")
 
 				rehearsal, err := job.Undo(ctx, &mapper.UndoOptions{DryRun: true})
@@ -211,7 +212,7 @@ func TestUndo(t *testing.T) {
 					delete(want, key.String())
 					wantLeft[key.String()] = "it was deleted after the page wrote it"
 				}
-				delete(wantLeft, note(144).String()) // it did not exist before
+				delete(wantLeft, note(144).String()) // this entity did not exist before the job
 				if diff := cmp.Diff(want, images(t, w.client, "Account", "Note", "Event")); diff != "" {
 					t.Errorf("(-want +got)\n%.3000s", diff)
 				}
@@ -229,7 +230,7 @@ func TestUndo(t *testing.T) {
 					}
 				}
 
-				// From here on the job is undone, and no further call changes that.
+				// From here on the job is undone, so these calls must be refused.
 				for what, err := range map[string]error{"retry": job.Retry(ctx, nil), "resume": job.Resume(ctx)} {
 					if !errors.Is(err, mapper.ErrWrongState) {
 						t.Errorf("%s: %v", what, err)
@@ -243,7 +244,7 @@ func TestUndo(t *testing.T) {
 					t.Errorf("another undo: %v", err)
 				}
 
-				// An undo can be undone like any job.
+				// An undo can be undone like any other job.
 				redo, err := undo.Undo(ctx, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -259,8 +260,8 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// TestUndoOnGoogle undoes a job on Google's Firestore emulator. The classic emulator does not tell
-// when an entity was written, and Undo says so.
+// TestUndoOnGoogle undoes a job on Google's Firestore emulator. Google's classic emulator does not
+// tell the time of an entity's last write, so there Undo must return an error that says so.
 func TestUndoOnGoogle(t *testing.T) {
 	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
@@ -304,7 +305,8 @@ func TestUndoOnGoogle(t *testing.T) {
 	}
 }
 
-// sweeper deletes an entity, or changes it so that the query no longer finds it.
+// sweeper is an Update that deletes an entity, or changes it so that the job's query no longer
+// finds it.
 var sweeper = mapper.Update("sweeper", func(_ context.Context, e *mapper.Entity[task], _ mapper.NoParams) error {
 	if e.Value.Due%2 == 0 && e.Value.State != "" {
 		e.Value.State = "done"
@@ -319,8 +321,8 @@ type task struct {
 	Due   int64
 }
 
-// TestUndoQueries undoes jobs over all forms of queries. Their functions make entities leave the
-// query.
+// TestUndoQueries undoes jobs over all forms of queries. Their functions change entities so that
+// the query no longer finds them.
 func TestUndoQueries(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -391,8 +393,8 @@ func TestUndoQueries(t *testing.T) {
 	}
 }
 
-// TestUndoLarge undoes pages whose images exceed a commit, and a page that has put more entities
-// than its record can list.
+// TestUndoLarge undoes pages whose entities are too large for one commit, and a page that has put
+// more entities than its record can list.
 func TestUndoLarge(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

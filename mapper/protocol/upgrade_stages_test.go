@@ -21,11 +21,11 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// stageKinds are the kinds of the entities of the jobs that writeStages leaves in the middle of a
-// step. Each has 40 in the default namespace. Several and Beside have 40 in another one, too.
+// stageKinds are the kinds of entities of the jobs that writeStages leaves unfinished. Each kind
+// has 40 entities in the default namespace. Several and Beside also have 40 in another namespace.
 var stageKinds = []string{"Batched", "Several", "Beside", "Erased"}
 
-// oldKey signs the certificates of stored erasures.
+// oldKey is the key that signs the certificates of erasures in testdata.
 var oldKey = ed25519.NewKeyFromSeed(bytes.Repeat([]byte{7}, ed25519.SeedSize))
 
 func (r *relic) erase() mapper.AnyMapper {
@@ -36,7 +36,7 @@ func (r *relic) erase() mapper.AnyMapper {
 		}})
 }
 
-// relicCommits decides which commits a relic's database refuses.
+// relicCommits is an interceptor that refuses some commits of a relic's database.
 type relicCommits struct {
 	refuse atomic.Pointer[func(*datastorepb.CommitRequest) bool]
 }
@@ -51,7 +51,7 @@ func (c *relicCommits) intercept(
 	return handler(ctx, req)
 }
 
-// writes reports whether a commit writes an entity of a kind whose name contains a text.
+// writes reports whether a commit writes an entity of the given kind whose name contains a text.
 func writes(c *datastorepb.CommitRequest, kind, text string) bool {
 	for _, key := range keysOfCommit(c) {
 		if path := key.Path[0]; path.Kind == kind && strings.Contains(path.GetName(), text) {
@@ -61,7 +61,7 @@ func writes(c *datastorepb.CommitRequest, kind, text string) bool {
 	return false
 }
 
-// writeStages leaves:
+// writeStages leaves these unfinished jobs in the database:
 //
 //   - an undo that is paused, and has restored a part of a page in a batch
 //   - a job over several kinds and namespaces, paused in its middle
@@ -122,7 +122,7 @@ func (r *relic) writeStages() {
 	time.Sleep(time.Second)
 }
 
-// continueBatched continues an undo that has restored a part of a page in a batch.
+// continueBatched continues an undo that has restored a part of a page, and checks the result.
 func continueBatched(t *testing.T, r *relic) {
 	t.Helper()
 	if n := len(r.entities(record.BatchKind)); n == 0 {
@@ -137,7 +137,7 @@ func continueBatched(t *testing.T, r *relic) {
 	r.isAsBefore("Batched")
 }
 
-// continueSeveral continues a job over several kinds and namespaces.
+// continueSeveral continues a job over several kinds and namespaces, and checks the result.
 func continueSeveral(t *testing.T, r *relic) {
 	t.Helper()
 	job := r.engine.Job("several")
@@ -157,11 +157,11 @@ func continueSeveral(t *testing.T, r *relic) {
 	}
 }
 
-// continueErased continues an erasure that has deleted its entities.
+// continueErased continues an erasure that has deleted its entities, and checks the result.
 func continueErased(t *testing.T, r *relic) {
 	t.Helper()
 	job := r.engine.Job("erased")
-	r.must(job.Resume(t.Context())) // its tasks are in no queue
+	r.must(job.Resume(t.Context())) // no queue has the job's tasks
 	for {
 		s, err := job.Status(t.Context())
 		r.must(err)
@@ -187,13 +187,13 @@ func continueErased(t *testing.T, r *relic) {
 	}
 }
 
-// runSweeps runs the waiting sweeps now, not at their times.
+// runSweeps runs the waiting sweeps now, and does not wait until they are due.
 func (r *relic) runSweeps() {
 	r.Helper()
 	for task, err := range r.tasks.ListTasks(r.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName}).All() {
 		r.must(err)
 		if strings.HasSuffix(task.GetHttpRequest().GetUrl(), "/sweep") {
-			// The task may have run meanwhile.
+			// An error means that the task has run in the meantime.
 			_, _ = r.tasks.RunTask(r.Context(), &cloudtaskspb.RunTaskRequest{Name: task.Name})
 		}
 	}

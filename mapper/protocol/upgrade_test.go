@@ -38,7 +38,8 @@ import (
 var writeOld = flag.String("old", "",
 	"have TestOldRecords write testdata/old/`NAME`, with the records of this build, for all later ones to read")
 
-// aged is the mapper of the stored records in testdata. A change of it makes them unreadable.
+// aged is the mapper of the jobs in testdata. If it changes, their records can't be continued any
+// more.
 var aged = mapper.Update("aged", func(_ context.Context, a *mapper.Entity[account], p credit) error {
 	a.Value.Balance += p.Amount
 	a.Count("credited", 1)
@@ -48,16 +49,17 @@ var aged = mapper.Update("aged", func(_ context.Context, a *mapper.Entity[accoun
 	return nil
 })
 
-// A relic is a Datastore with the records of old jobs, and an engine for them.
+// A relic is a database with the records of jobs from older builds, and an engine that continues
+// them.
 type relic struct {
 	*testing.T
 	client *datastore.Client
 	raw    datastorepb.DatastoreClient
 	tasks  *cloudtasks.Client
 	engine *mapper.Engine
-	gate   func(*http.Request) bool // whether a delivery is passed on
+	gate   func(*http.Request) bool // reports whether a delivery is passed on to the engine
 	commit relicCommits
-	kept   atomic.Pointer[[]byte] // the certificate of the erasure
+	kept   atomic.Pointer[[]byte] // the certificate that an erasure has stored
 }
 
 func newRelic(t *testing.T) *relic {
@@ -108,12 +110,13 @@ func newRelic(t *testing.T) *relic {
 	return r
 }
 
-// kinds are the kinds of the records in testdata, and of the entities. Older folders lack some.
+// kinds are the kinds of the records in testdata, and of the entities. Folders of older builds lack
+// some.
 var kinds = slices.Concat([]string{record.JobKind, record.RangeKind, "ScattermapDraft", "ScattermapSchedule",
 	"ScattermapSlot", record.BatchKind, "Account"},
 	oldKinds)
 
-// oldKinds are the kinds of the entities of jobs whose continuation is in oldJobs.
+// oldKinds are the kinds of the entities of the jobs that oldJobs continues.
 var oldKinds = slices.Concat(undoKinds, settingKinds, stageKinds)
 
 // entities returns all entities of a kind, with their versions.
@@ -152,10 +155,12 @@ func (r *relic) keep(file string, all []*datastorepb.EntityResult) {
 	}
 }
 
-// undoKinds are the kinds of the entities of the jobs that writeUndo starts, each with 40.
+// undoKinds are the kinds of the entities of the jobs that writeUndo starts. Each kind has 40
+// entities.
 var undoKinds = []string{"Done", "Half", "Clean", "Held"}
 
-// settingKinds are the kinds of the entities of the jobs that writeSettings starts, each with 40.
+// settingKinds are the kinds of the entities of the jobs that writeSettings starts. Each kind has
+// 40 entities.
 var settingKinds = []string{"Shared", "Dear", "Rehearsed", "Kept", "Ticked"}
 
 // putOld puts the entities that exist before the jobs.
@@ -181,8 +186,8 @@ func (r *relic) putOldIn(namespace, kind string) {
 	r.must(err)
 }
 
-// writeUndo leaves jobs that are done and can be undone or cleaned up, and one whose undo is paused
-// in its middle.
+// writeUndo leaves jobs that are done, which can be undone or cleaned up, and a job whose undo was
+// paused in the middle.
 func (r *relic) writeUndo() {
 	r.Helper()
 	must := r.must
@@ -215,13 +220,13 @@ func dayOf(d int) time.Time { return time.Date(2026, 11, d, 0, 0, 0, 0, time.UTC
 // weekly is a schedule with a waiting tick.
 var weekly = mapper.NewSchedule("weekly", aged, mapper.OverlapQueue)
 
-// writeSettings leaves jobs whose settings are in their records:
+// writeSettings leaves jobs with these settings in their records:
 //
-//   - one over a share of the keys, paused in its middle, whose rate was set for a time
+//   - one over a share of the keys, paused in the middle, whose rate was set for a time
 //   - one that its budget has paused
 //   - a rehearsal
 //   - one with a retention
-//   - a run that is paused in its middle, and for whose end a tick waits
+//   - a run of a schedule that is paused in the middle, and for whose end a tick waits
 func (r *relic) writeSettings() {
 	r.Helper()
 	start := func(kind string, o mapper.StartOptions) *mapper.Job {
@@ -276,7 +281,8 @@ func (r *relic) writeSettings() {
 	time.Sleep(time.Second)
 }
 
-// writeHeld starts the clean-up of a job, and leaves one that has a slot.
+// writeHeld starts the clean-up of a job, and leaves a job that has a slot, the record that lets
+// only one job run over a kind.
 func (r *relic) writeHeld() {
 	r.Helper()
 	r.gate = func(*http.Request) bool { return false }
@@ -293,7 +299,7 @@ func (r *relic) must(err error) {
 	}
 }
 
-// write writes a folder of records:
+// write runs jobs, and writes their records to a folder of testdata:
 //
 //   - a job that is paused in its middle and has failures
 //   - a job whose records are being added up
@@ -315,7 +321,8 @@ func (r *relic) write(folder string) {
 	r.writeUndo()
 	r.writeSettings()
 	r.writeStages()
-	bridge.Portion(r.engine, 1, time.Nanosecond) // a task keeps a draft, and leaves the rest to another task
+	// so that a task stores a draft of the sums, and leaves the rest to another task
+	bridge.Portion(r.engine, 1, time.Nanosecond)
 	var ends atomic.Int64
 	r.gate = func(req *http.Request) bool { return !strings.HasSuffix(req.URL.Path, "/finalize") || ends.Add(1) == 1 }
 	s := mapper.NewSchedule("nightly", aged, mapper.OverlapQueue)
@@ -361,7 +368,7 @@ func (r *relic) put(all ...*datastorepb.Entity) {
 	}
 }
 
-// parse returns the entities of a file. In the oldest folder the lines have no versions.
+// parse reads the entities in a file. In the oldest folder the lines have no versions.
 func (r *relic) parse(file string) (all []*datastorepb.EntityResult) {
 	r.Helper()
 	text, err := os.ReadFile(file)
@@ -381,8 +388,9 @@ func (r *relic) parse(file string) (all []*datastorepb.EntityResult) {
 	return all
 }
 
-// load writes the entities of a folder into the database, those from before the jobs first.
-// Entities of one commit are written by one commit again, so that they have one version again.
+// load writes the entities of a folder into the database, first the ones from before the jobs. It
+// writes entities that had the same version in one commit, so that they have the same version
+// again.
 func (r *relic) load(folder string) (found []string) {
 	r.Helper()
 	for _, e := range r.parse(filepath.Join(folder, "Before.jsonl")) {
@@ -407,8 +415,8 @@ func (r *relic) load(folder string) (found []string) {
 
 // TestOldRecords continues, with this build, the jobs and schedules that older builds have left in
 // testdata. The functions that write a folder (write, writeUndo, writeSettings, writeStages,
-// writeHeld) say what it has. Older folders have less. If you change what is stored, add a folder with -old NAME, and
-// leave the others unchanged: docs/upgrade.md.
+// writeHeld) say what it has. Folders of older builds have less. If you change the stored form, run
+// the test with -old NAME to add a folder, and leave the others unchanged: see docs/upgrade.md.
 func TestOldRecords(t *testing.T) {
 	testflag.Sequential(t)
 	if *writeOld != "" {
@@ -443,7 +451,7 @@ func TestOldRecords(t *testing.T) {
 			if acts, err := paused.History(t.Context()); err != nil || len(acts) != 2 || acts[1].Action != "paused" {
 				t.Errorf("history %+v, %v", acts, err)
 			}
-			if err := scheduled.Resume(t.Context()); err != nil { // its tasks are in no queue
+			if err := scheduled.Resume(t.Context()); err != nil { // no queue has the job's tasks
 				t.Fatal(err)
 			}
 			s, err := scheduled.Wait(t.Context())
@@ -489,12 +497,13 @@ func TestOldRecords(t *testing.T) {
 	}
 }
 
-// oldJobs continue the jobs that older builds have left, by the kind of their entities.
+// oldJobs has a function for each job that older builds have left, by the kind of the job's
+// entities. It continues the job, and checks the result.
 var oldJobs = map[string]func(*testing.T, *relic){
 	"Batched": continueBatched,
 	"Several": continueSeveral,
 	"Erased":  continueErased,
-	"Done": func(t *testing.T, r *relic) { // not undone yet
+	"Done": func(t *testing.T, r *relic) { // this job is not undone yet
 		undo, err := r.engine.Job("done").Undo(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -505,7 +514,7 @@ var oldJobs = map[string]func(*testing.T, *relic){
 		}
 		r.isAsBefore("Done")
 	},
-	"Half": func(t *testing.T, r *relic) { // its undo is paused in its middle
+	"Half": func(t *testing.T, r *relic) { // the undo of this job was paused in the middle
 		undo := r.engine.Job("undo-half")
 		if err := r.engine.Job("half").CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("a clean-up beside the undo: %v", err)
@@ -519,19 +528,19 @@ var oldJobs = map[string]func(*testing.T, *relic){
 		}
 		r.isAsBefore("Half")
 	},
-	"Clean": func(t *testing.T, r *relic) { // it is being cleaned up
+	"Clean": func(t *testing.T, r *relic) { // this job is being cleaned up
 		job := r.engine.Job("clean")
 		if _, err := job.Undo(t.Context(), nil); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("the undo of a job that is being cleaned up: %v", err)
 		}
-		if err := job.CleanUp(t.Context(), nil); err != nil { // its tasks are in no queue
+		if err := job.CleanUp(t.Context(), nil); err != nil { // no queue has the clean-up's tasks
 			t.Fatal(err)
 		}
 		for r.count(".clean.") > 0 {
 			time.Sleep(10 * time.Millisecond)
 		}
 	},
-	"Held": func(t *testing.T, r *relic) { // it runs, and has the slot
+	"Held": func(t *testing.T, r *relic) { // this job runs, and has the slot of its kind
 		q := mapper.Query{Kind: "Held"}
 		if _, err := aged.Start(t.Context(), r.engine, q, credit{1}, &mapper.StartOptions{ID: "other"}); !errors.Is(err,
 			mapper.ErrWrongState) {
@@ -552,7 +561,7 @@ var oldJobs = map[string]func(*testing.T, *relic){
 			t.Errorf("a job after it: %+v, %v", s, err)
 		}
 	},
-	"Shared": func(t *testing.T, r *relic) { // paused in its middle, and slow for a time
+	"Shared": func(t *testing.T, r *relic) { // this job was paused in the middle, and has a low rate for a time
 		job := r.engine.Job("shared")
 		s, err := job.Status(t.Context())
 		if err != nil || s.State != mapper.StatePaused || s.Processed == 0 || s.Processed > 10 ||
@@ -578,7 +587,7 @@ var oldJobs = map[string]func(*testing.T, *relic){
 			t.Errorf("the job over the rest: %+v, %v", s, err)
 		}
 	},
-	"Dear": func(t *testing.T, r *relic) { // its budget has paused it
+	"Dear": func(t *testing.T, r *relic) { // this job was paused by its budget
 		job := r.engine.Job("dear")
 		s, err := job.Status(t.Context())
 		if err != nil || s.State != mapper.StatePaused || !strings.Contains(s.Bottleneck, "budget") ||
@@ -596,7 +605,7 @@ var oldJobs = map[string]func(*testing.T, *relic){
 			t.Errorf("a job that its budget has paused: %+v", s)
 		}
 	},
-	"Rehearsed": func(t *testing.T, r *relic) { // it has shown what it would do
+	"Rehearsed": func(t *testing.T, r *relic) { // this rehearsal has ended
 		job := r.engine.Job("rehearsed")
 		examples, err := job.Examples(t.Context())
 		if err != nil || len(examples) == 0 || len(examples[0].Properties) != 1 ||
@@ -608,13 +617,13 @@ var oldJobs = map[string]func(*testing.T, *relic){
 			t.Errorf("a rehearsal: %+v, %v", s, err)
 		}
 	},
-	"Kept": func(t *testing.T, r *relic) { // its records are deleted much later
+	"Kept": func(t *testing.T, r *relic) { // this job's records are deleted much later
 		s, err := r.engine.Job("kept").Status(t.Context())
 		if err != nil || s.CleanedUp || !s.CleanUpAt.Equal(s.Ended.Add(100*365*24*time.Hour)) {
 			t.Errorf("a job with a retention: %+v, %v", s, err)
 		}
 	},
-	"Ticked": func(t *testing.T, r *relic) { // the run is paused in its middle, and a tick waits for its end
+	"Ticked": func(t *testing.T, r *relic) { // this run was paused in the middle, and a tick waits for its end
 		for i, day := range []int{18, 25} {
 			run := r.engine.Job(weekly.JobID(dayOf(day)))
 			if i == 0 {
@@ -632,8 +641,8 @@ var oldJobs = map[string]func(*testing.T, *relic){
 	},
 }
 
-// balances returns how many entities of a kind have a balance that is more above the one before the
-// jobs.
+// balances returns how many entities of a kind have a balance that is higher than before the jobs
+// by exactly more.
 func (r *relic) balances(kind string, more int) (n int) {
 	r.Helper()
 	for _, e := range r.entities(kind) {
@@ -645,7 +654,7 @@ func (r *relic) balances(kind string, more int) (n int) {
 	return n
 }
 
-// isAsBefore checks that the entities of a kind equal those before the jobs.
+// isAsBefore checks that the entities of a kind are the same as before the jobs.
 func (r *relic) isAsBefore(kind string) {
 	r.Helper()
 	wrong, all := 0, r.entities(kind)
@@ -660,7 +669,7 @@ func (r *relic) isAsBefore(kind string) {
 	}
 }
 
-// count returns how many range records contain a text in their names.
+// count returns the number of records of ranges whose names contain a text.
 func (r *relic) count(text string) (n int) {
 	r.Helper()
 	for _, e := range r.entities(record.RangeKind) {
@@ -671,7 +680,7 @@ func (r *relic) count(text string) (n int) {
 	return n
 }
 
-// rewrite changes the record of a job as a newer build would write it.
+// rewrite changes the record of a job, to what a newer build would have stored.
 func (w *world) rewrite(id string, change func(datastore.PropertyList) datastore.PropertyList) {
 	w.Helper()
 	key, list := datastore.NameKey(record.JobKind, id, nil), datastore.PropertyList{}
@@ -684,7 +693,7 @@ func (w *world) rewrite(id string, change func(datastore.PropertyList) datastore
 	}
 }
 
-// replaceInQuery returns a change that replaces a text in the query of a job.
+// replaceInQuery returns a change that replaces a text in the stored query of a job.
 func replaceInQuery(was, is string) func(datastore.PropertyList) datastore.PropertyList {
 	return func(list datastore.PropertyList) datastore.PropertyList {
 		i := slices.IndexFunc(list, func(p datastore.Property) bool { return p.Name == "query" })
@@ -693,9 +702,9 @@ func replaceInQuery(was, is string) func(datastore.PropertyList) datastore.Prope
 	}
 }
 
-// TestJobOfNewerBuild gives this build a job with settings that it does not know, as after a
-// rollback. It processes nothing, says so, and can abort the job. A build that knows the settings
-// continues the job.
+// TestJobOfNewerBuild gives this build a job with a setting that it does not know, as after a
+// rollback. It must process nothing and say so, and it must be able to abort the job. A build that
+// knows the setting must continue the job.
 func TestJobOfNewerBuild(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -716,7 +725,7 @@ func TestJobOfNewerBuild(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, setting{queue: few(4)}, slowCredit)
-				var deploying atomic.Bool // no task is accepted
+				var deploying atomic.Bool // whether the service refuses all tasks
 				engine := w.handler
 				w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 					if deploying.Load() {
@@ -748,7 +757,7 @@ func TestJobOfNewerBuild(t *testing.T) {
 				if jobs, _, err := w.engine.JobsPage(t.Context(), nil, ""); err != nil || len(jobs) != 1 {
 					t.Errorf("the list of jobs: %+v, %v", jobs, err)
 				}
-				// A newer build resumes it, and this build gets its tasks.
+				// A newer build resumes the job, and this build gets its tasks.
 				w.rewrite(job.ID, c.known)
 				deploying.Store(true)
 				if err := job.Resume(t.Context()); err != nil {

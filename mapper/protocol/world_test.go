@@ -33,8 +33,8 @@ const (
 	target    = "http://worker/mapper/"
 )
 
-// A world is all that a job needs, in one process: a database, a queue, and an engine that handles
-// the queue's deliveries. It works inside a bubble of testing/synctest.
+// A world is everything that a job needs: a database, a queue, and an engine that handles the
+// queue's deliveries. All of it is in this process and in virtual time.
 type world struct {
 	*testing.T
 	emulator *emulator.Emulator
@@ -42,27 +42,28 @@ type world struct {
 	queue    *tasks.Queue
 	engine   *mapper.Engine
 
-	// handler receives the deliveries. Defaults to the engine's.
+	// handler receives the queue's deliveries. By default it is the engine's.
 	handler http.Handler
-	options []option.ClientOption // of Datastore clients
+	options []option.ClientOption // options of the Datastore clients
 
-	more   func(*mapper.EngineOptions) // changes the options of processes; nil: no change
-	others []string                    // queues of processes besides the first
+	more   func(*mapper.EngineOptions) // changes the options of the engines; nil: no change
+	others []string                    // names of further queues that the engines have
 
-	mu            sync.Mutex // guards ending: once it is set no delivery starts
+	mu            sync.Mutex // guards ending; when ending is set, no delivery starts any more
 	ending        bool
 	deliveries    sync.WaitGroup
-	running, most atomic.Int64 // deliveries under way, and the maximum at once
+	running, most atomic.Int64 // number of deliveries that are running, and the maximum so far
 }
 
-// A setting changes how a world is made.
+// A setting determines how a world is created.
 type setting struct {
 	emulator emulator.Options
 	queue    *cloudtaskspb.Queue
-	client   *datastore.Client // replaces the embedded Datastore
-	log      io.Writer         // replaces the test's output
-	deadline time.Duration     // of deliveries
-	plain    bool              // the database tells no versions
+	client   *datastore.Client // used instead of a client of the embedded Datastore
+	log      io.Writer         // gets the log instead of the test's output
+	deadline time.Duration     // the queue's deadline for a delivery
+	// whether the database tells no versions of entities, so that pages commit in transactions
+	plain bool
 }
 
 func newWorld(t *testing.T, s setting, mappers ...mapper.AnyMapper) *world {
@@ -116,7 +117,8 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.AnyMapper) *world {
 	return w
 }
 
-// withoutVersions is a database that tells no versions, so that all pages are transactions.
+// withoutVersions is an interceptor that removes the versions of entities from answers, as of a
+// database that does not tell them. So all pages commit in transactions.
 func withoutVersions(
 	ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
@@ -139,14 +141,14 @@ func withoutVersions(
 	return err
 }
 
-// end waits until the deliveries under way have ended, before it closes what they need. Then it
+// end waits until all running deliveries have ended, so that the database can be closed. Then it
 // checks the records.
 func (w *world) end() {
 	w.settle()
 	checkInvariants(w, w.client)
 }
 
-// settle waits until the deliveries under way have ended. No other delivery starts after that.
+// settle waits until all running deliveries have ended, and prevents further ones.
 func (w *world) settle() {
 	w.mu.Lock()
 	w.ending = true
@@ -154,7 +156,7 @@ func (w *world) settle() {
 	w.deliveries.Wait()
 }
 
-// begin counts the start of a delivery. It returns false once the test has ended.
+// begin registers the start of a delivery. It returns false if the test has ended.
 func (w *world) begin() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,14 +186,14 @@ type account struct {
 
 type credit struct{ Amount int64 }
 
-// addCredit is the mapper of most tests.
+// addCredit is an Update that adds an amount to the balance of each account. Most tests run it.
 var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.Entity[account], p credit) error {
 	a.Value.Balance += p.Amount
 	a.Count("credited", 1)
 	return nil
 })
 
-// putAccounts puts accounts, each with another balance.
+// putAccounts puts accounts with the given keys. Each account has a different balance.
 func (w *world) putAccounts(keys []*datastore.Key) {
 	w.Helper()
 	for start := 0; start < len(keys); start += 400 {
@@ -206,7 +208,7 @@ func (w *world) putAccounts(keys []*datastore.Key) {
 	}
 }
 
-// names returns n keys of accounts.
+// names returns the keys of n accounts.
 func names(n int) []*datastore.Key {
 	keys := make([]*datastore.Key, n)
 	for i := range keys {
@@ -215,7 +217,7 @@ func names(n int) []*datastore.Key {
 	return keys
 }
 
-// account returns a stored account.
+// account reads an account from the database.
 func (w *world) account(key *datastore.Key) (a account) {
 	w.Helper()
 	if err := w.client.Get(w.Context(), key, &a); err != nil {
@@ -224,7 +226,7 @@ func (w *world) account(key *datastore.Key) (a account) {
 	return a
 }
 
-// wantBalances checks that every account has its first balance plus an amount.
+// wantBalances checks that the balance of every account is its first balance plus amount.
 func (w *world) wantBalances(keys []*datastore.Key, amount int64) {
 	w.Helper()
 	wrong := 0
@@ -247,7 +249,7 @@ func (w *world) wantBalances(keys []*datastore.Key, amount int64) {
 	}
 }
 
-// start starts a job of addCredit over the accounts.
+// start starts a job of addCredit over all accounts.
 func (w *world) start(amount int64, o *mapper.StartOptions) *mapper.Job {
 	w.Helper()
 	job, err := addCredit.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{amount}, o)
@@ -257,10 +259,10 @@ func (w *world) start(amount int64, o *mapper.StartOptions) *mapper.Job {
 	return job
 }
 
-// longestJob ends the wait for a job that never ends.
+// longestJob is how long a test waits for the end of a job, in virtual time.
 const longestJob = time.Hour
 
-// wait waits for the end of a job, and checks that it has succeeded.
+// wait waits for the end of a job, checks that it has succeeded, and returns its status.
 func (w *world) wait(job *mapper.Job) *mapper.Status {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), longestJob)
@@ -273,11 +275,11 @@ func (w *world) wait(job *mapper.Job) *mapper.Status {
 		failures, _, err := job.FailuresPage(w.Context(), "")
 		w.Errorf("%v: %+v, %v", status.Err(), failures, err)
 	}
-	time.Sleep(time.Millisecond) // what comes next has a later time than the end
+	time.Sleep(time.Millisecond) // so that later events have a later time than the job's end
 	return status
 }
 
-// A logged collects the log of a process. It can be used by several goroutines.
+// A logged is a writer that keeps the log of a process. It can be used by several goroutines.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -289,19 +291,20 @@ func (l *logged) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
-// String returns what was logged so far.
+// String returns everything that was logged so far.
 func (l *logged) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-// count returns how many lines contain a text.
+// count returns how many times the log contains a text.
 func (l *logged) count(text string) int { return strings.Count(l.String(), text) }
 
 func TestMain(m *testing.M) { googletest.Main(m) }
 
-// onEach runs a test on the embedded Datastore and on Google's emulators.
+// onEach runs a test on the embedded Datastore, and on each of Google's emulators that is
+// installed.
 func onEach(t *testing.T, test func(t *testing.T, client *datastore.Client)) {
 	t.Run("embedded", func(t *testing.T) {
 		client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")

@@ -23,16 +23,16 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// Input has the queries to evaluate, and the series for them. Each query is evaluated at each time
-// from 0 to End, in steps of Step seconds.
+// Input has the queries to evaluate, and the series on which they are evaluated. Each query is
+// evaluated at each time from 0 to End, in steps of Step seconds.
 type Input struct {
 	Series    []Series
 	Queries   []string
 	End, Step int64
 }
 
-// A Series is a time series: its labels, with its name as __name__, and its samples. Results have
-// this form, too.
+// A Series is a time series: its labels, including its name as __name__, and its samples. Results
+// have this form, too.
 type Series struct {
 	Labels  map[string]string
 	Samples []Sample
@@ -55,7 +55,8 @@ func main() {
 	)
 	out := make([][]Series, len(in.Queries))
 	for i, text := range in.Queries {
-		// Time starts at an hour, so that no window starts before 0.
+		// Time 0 of the input is an hour after the epoch, so that no query's window starts before
+		// the epoch.
 		at := func(seconds int64) time.Time { return time.Unix(3600+seconds, 0) }
 		q, err := engine.NewRangeQuery(
 			context.Background(),
@@ -81,7 +82,7 @@ func main() {
 		for _, s := range matrix {
 			one := Series{Labels: s.Metric.Map()}
 			for _, p := range s.Floats {
-				if !math.IsNaN(p.F) && !math.IsInf(p.F, 0) { // JSON can't express others
+				if !math.IsNaN(p.F) && !math.IsInf(p.F, 0) { // JSON can't express NaN and infinities
 					one.Samples = append(one.Samples, Sample{At: p.T/1000 - 3600, Value: p.F})
 				}
 			}
@@ -101,8 +102,8 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// queryable makes series in memory readable for the engine of Prometheus: it is a
-// storage.Queryable.
+// queryable is a storage.Queryable. It makes series in memory readable for the engine of
+// Prometheus.
 type queryable []Series
 
 func (q queryable) Querier(int64, int64) (storage.Querier, error) { return querier{series: q}, nil }
@@ -138,7 +139,7 @@ func (q querier) Select(
 	return &set{series: found, at: -1}
 }
 
-// set is a storage.SeriesSet of series in memory.
+// set is a storage.SeriesSet over series in memory.
 type set struct {
 	series []storage.Series
 	at     int
@@ -149,7 +150,7 @@ func (s *set) At() storage.Series                { return s.series[s.at] }
 func (s *set) Err() error                        { return nil }
 func (s *set) Warnings() annotations.Annotations { return nil }
 
-// sample is a chunks.Sample.
+// sample implements chunks.Sample.
 type sample struct {
 	at    int64
 	value float64

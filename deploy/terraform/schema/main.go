@@ -36,8 +36,8 @@ func main() {
 
 var used = regexp.MustCompile(`(?m)^(resource|data) "(google_[a-z0-9_]+)"`)
 
-// schemaOf returns the schemas of the resources that Terraform files use. The files match the
-// patterns.
+// schemaOf returns the schemas of the resources that Terraform files use, in the form of
+// schema.txt. The patterns select the files. The folder has the npm package.
 func schemaOf(folder string, patterns ...string) (string, error) {
 	var about struct {
 		Version string
@@ -79,7 +79,8 @@ func schemaOf(folder string, patterns ...string) (string, error) {
 	return s.String(), nil
 }
 
-// resource writes the schema of a resource, such as "resource google_project_service".
+// resource writes the schema of one resource, whose name is such as "resource
+// google_project_service".
 func resource(s *strings.Builder, folder, name string) error {
 	kind, full, _ := strings.Cut(name, " ")
 	short := strings.ReplaceAll(strings.TrimPrefix(full, "google_"), "_", "-")
@@ -103,10 +104,11 @@ func resource(s *strings.Builder, folder, name string) error {
 	return t.write(s, class[1]+"Config", class[1], "\t")
 }
 
-// types has the declarations in one file of TypeScript types.
+// types is the text of one file of TypeScript declarations.
 type types struct{ text string }
 
-// block returns the text between the braces of the declaration that starts with head.
+// block returns the text between the braces of the declaration that starts with head. It returns
+// false if there is none.
 func (t types) block(head string) (string, bool) {
 	at := regexp.MustCompile(`export (?:interface|declare class) ` + head + ` [^\n]*\{\n`).FindStringIndex(t.text)
 	if at == nil {
@@ -127,7 +129,8 @@ var (
 	upper = regexp.MustCompile(`[A-Z]`)
 )
 
-// write writes the members of an interface, and then the computed members of its class.
+// write writes the members of a resource to s. These are the members of the TypeScript interface
+// iface, which are the arguments, and then the class's getters, which are computed.
 func (t types) write(s *strings.Builder, iface, class, indent string) error {
 	inside, ok := t.block(iface)
 	if !ok {
@@ -179,7 +182,7 @@ func (t types) write(s *strings.Builder, iface, class, indent string) error {
 	return nil
 }
 
-// kindOf returns Terraform's name for a TypeScript type.
+// kindOf returns the name that schema.txt has for a TypeScript type, such as string or list.
 func kindOf(typ string) string {
 	switch typ = strings.TrimSuffix(typ, " | cdktf.IResolvable"); {
 	case typ == "string" || typ == "number" || typ == "boolean":

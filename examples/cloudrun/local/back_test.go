@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// earlier are the builds that this build has to work with: each continues jobs that the other has
-// started. CONTRIBUTING.md says when to add one.
+// earlier are builds with which this build must be compatible: each build continues jobs that the
+// other has started. CONTRIBUTING.md says when to add a build.
 var earlier = []struct{ name, commit string }{
 	{"before undos, slots, budgets and shares", "db4410dd06cf126c5dee316371c575e1e86e320b"}, // 2026-11-25
 	{"before retention and erasures", "4c4b3228023dee60aa2a84b889199bc97ec2cdea"},           // 2026-11-26, morning
@@ -35,8 +35,8 @@ func git(args ...string) (string, error) {
 	return text, nil
 }
 
-// builtAt returns the service's program at an earlier commit, built in a worktree. It skips the
-// test without the repository's history.
+// builtAt returns the path of the service's program, built from an earlier commit. Without the
+// repository's history it skips the test.
 func builtAt(t *testing.T, commit string) string {
 	t.Helper()
 	if _, err := git("rev-parse", "--show-toplevel"); err != nil {
@@ -64,9 +64,9 @@ func builtAt(t *testing.T, commit string) string {
 	return binary
 }
 
-// TestBack upgrades a service to this build, rolls it back and upgrades it again, in the middle of
-// a job. Each account is credited exactly once, and every status is true. Then the job is undone,
-// as far as the earlier build has recorded what an undo needs.
+// TestBack upgrades a service from an earlier build to this one, rolls it back and upgrades it
+// again, all during one job. Each account must be credited exactly once, and every status must be
+// true. Then the job is undone. Pages of the earlier build may lack the records that an undo needs.
 func TestBack(t *testing.T) {
 	nightly.Leave(t)
 	today := built(t)
@@ -79,7 +79,7 @@ func TestBack(t *testing.T) {
 			}
 			c.programs = []string{today, builtAt(t, e.commit), today}
 			o := operate(t, c)
-			o.settings = `, "rate": {"entities": 5000}` // so that each build has time to work
+			o.settings = `, "rate": {"entities": 5000}` // slow enough that each build processes a part of the job
 			for i := range 2 {
 				after := c.entities * (i + 1) / 3
 				o.events = append(o.events, event{after, actDeploy, 0}, event{after, actShift, 100},
@@ -105,7 +105,7 @@ func TestBack(t *testing.T) {
 	}
 }
 
-// A pilot is a running operation with its accounts.
+// A pilot is a running operation (the service and its job), with checks of its accounts.
 type pilot struct {
 	*testing.T
 	*operation
@@ -139,7 +139,7 @@ func (p *pilot) must(errs ...error) {
 	}
 }
 
-// credited reads the accounts, which should have been credited an amount.
+// credited reads the accounts, and checks that each was credited the amount.
 func (p *pilot) credited(amount int) bank.Tally {
 	p.Helper()
 	tally, err := bank.ReadAccounts(p.Context(), p.client, int64(amount))
@@ -147,7 +147,7 @@ func (p *pilot) credited(amount int) bank.Tally {
 	return tally
 }
 
-// wait waits for the end of a job.
+// wait waits for the end of a job, and returns its status.
 func (p *pilot) wait(ctx context.Context, id string) *mapper.Status {
 	p.Helper()
 	for {
@@ -159,8 +159,9 @@ func (p *pilot) wait(ctx context.Context, id string) *mapper.Status {
 	}
 }
 
-// undone undoes the job. Each account is then as before, or it is a failure of the undo: an earlier
-// build has done its page, and it is still credited.
+// undone undoes the job. After that each account must be as before the job, or a failure of the
+// undo. Failures are allowed only for accounts in pages of the earlier build; they must still be
+// credited.
 func (p *pilot) undone() {
 	p.Helper()
 	undo := new(mapper.Status)
@@ -187,8 +188,9 @@ func (p *pilot) undone() {
 	}
 }
 
-// TestBackUnknown gives an earlier build jobs with settings that it does not know. It leaves them
-// to this build and says so, or does what docs/upgrade.md says.
+// TestBackUnknown starts jobs with settings that an earlier build does not know, and rolls the
+// service back to that build. The earlier build must leave such a job to this build and report an
+// error, or do what docs/upgrade.md says.
 func TestBackUnknown(t *testing.T) {
 	nightly.Leave(t)
 	today, e := built(t), earlier[0]

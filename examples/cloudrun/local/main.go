@@ -30,7 +30,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// The values of -cpu.
+// Values of the flag -cpu.
 const (
 	cpuRequest = "request"
 	cpuAlways  = "always"
@@ -47,8 +47,8 @@ type config struct {
 	term, kill       int
 	rollout, pause   bool
 	json, log        bool
-	// the programs of the revisions; the last one is also used for all later ones; empty: the
-	// current one is built
+	// the programs of the service's revisions; the last one is also used for all later revisions;
+	// if it is empty, the service is built from this checkout
 	programs []string
 }
 
@@ -62,7 +62,7 @@ func main() {
 	})
 }
 
-// parse parses the flags. If they ask for help, it prints that.
+// parse parses the flags. For the flag -help it prints the help.
 func parse(args []string, help io.Writer) (config, error) {
 	var c config
 	flags := flag.NewFlagSet("local", flag.ContinueOnError)
@@ -97,7 +97,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	if err := command.Parse(flags, args, help); err != nil {
 		return c, err
 	}
-	const longest = time.Hour // as on Cloud Run
+	const longest = time.Hour // Cloud Run's longest timeout
 	err := errors.Join(
 		command.Between("-entities", c.entities, 1, 10_000_000),
 		command.Between("-amount", c.amount, -1_000_000_000, 1_000_000_000),
@@ -125,15 +125,15 @@ func parse(args []string, help io.Writer) (config, error) {
 	return c, err
 }
 
-// A result has the numbers of the job, of accounts that were processed again, and of the router.
+// A result has the numbers that the command prints: of the job, and of the router.
 type result struct {
 	bank.Result
 	Redone int64 `json:"redone"` // number of accounts for which the function was called more than once
 	counts
 }
 
-// run carries out the whole example: it sets up, writes accounts, runs the job, checks the result,
-// and reports.
+// run is the whole command: it starts the service, writes accounts, runs the job, checks the
+// result, and prints it.
 func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	lines := stdout
 	if c.json {

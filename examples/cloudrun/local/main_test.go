@@ -21,7 +21,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// built returns the service's program.
+// built returns the path of the service's program, built once.
 func built(t testing.TB) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "cloudrun")
@@ -31,8 +31,8 @@ func built(t testing.TB) string {
 	return binary
 }
 
-// TestLocal tests the deployed service on this machine: over real sockets, with tokens, and with
-// all that Cloud Run does to instances.
+// TestLocal runs the service on this machine as Cloud Run would: over real sockets, with tokens,
+// and with starts and ends of instances.
 func TestLocal(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves crashes of processes out")
@@ -40,7 +40,7 @@ func TestLocal(t *testing.T) {
 	binary := built(t)
 	for name, c := range map[string]struct {
 		args  string
-		night bool // only .ci/nightly runs it
+		night bool // whether only .ci/nightly runs this case
 	}{
 		"from none and back":     {"", true},
 		"one request each":       {"-concurrency 1 -max-instances 8", true},
@@ -80,7 +80,7 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// ran runs the command, and returns its result.
+// ran runs the command with a configuration, and returns its result.
 func ran(t *testing.T, c config) (r result) {
 	t.Helper()
 	var out bytes.Buffer
@@ -116,7 +116,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestObserver checks that false statuses are found.
+// TestObserver checks that the observer finds statuses which can't be true.
 func TestObserver(t *testing.T) {
 	status := func(state mapper.State, processed int64) *mapper.Status {
 		return &mapper.Status{State: state, Processed: processed}
@@ -161,9 +161,9 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// BenchmarkService measures a process of the service: the time from its start until it serves, and
-// its memory before its first task. It also measures the time from a job's start until its first
-// task runs.
+// BenchmarkService measures a process of the service: the time from its start until it answers
+// requests, and its memory before its first task. It also measures the time from a job's start
+// until its first task runs.
 func BenchmarkService(b *testing.B) {
 	binary := built(b)
 	var serves, task, memory float64
@@ -183,11 +183,11 @@ func BenchmarkService(b *testing.B) {
 				b.Fatal(err)
 			}
 			begun := time.Now()
-			if err := s.call(b.Context(), http.MethodGet, "/jobs", "", nil); err != nil { // a cold start
+			if err := s.call(b.Context(), http.MethodGet, "/jobs", "", nil); err != nil { // needs a new instance
 				b.Fatal(err)
 			}
 			serves += time.Since(begun).Seconds()
-			time.Sleep(time.Second) // so that the process is idle
+			time.Sleep(time.Second) // until the process is idle
 			memory += residentMB(b, s.revisions[0].instances[0].machine.(*process).cmd.Process.Pid)
 			begun = time.Now()
 			started := make(chan error, 1)
@@ -211,7 +211,7 @@ func BenchmarkService(b *testing.B) {
 	b.ReportMetric(memory/n, "MB-idle")
 }
 
-// residentMB returns the memory of a process.
+// residentMB returns the resident memory of a process in MB.
 func residentMB(b *testing.B, pid int) float64 {
 	b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

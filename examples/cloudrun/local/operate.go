@@ -32,7 +32,7 @@ type event struct {
 	percent int // for actShift: the share of the requests
 }
 
-// rollout has the shares of requests, in percent, that a new revision gets step by step.
+// rollout has the shares of the requests, in percent, that a new revision gets one after the other.
 var rollout = []int{10, 50, 100}
 
 // script returns the events that happen while the job runs, in order.
@@ -57,14 +57,14 @@ func script(c config) (all []event) {
 	return all
 }
 
-// An observer checks the statuses of a job that an operator sees.
+// An observer checks whether the statuses that an operator sees can be true.
 type observer struct {
 	last   *mapper.Status
 	paused bool // whether the operator has paused the job
 }
 
-// see returns an error if a status of the job can't be true. It compares the status with earlier
-// ones, and with called, the number of calls of the function.
+// see returns an error if a status can't be true. It compares the status with earlier ones, and
+// with the number of calls of the function so far (called).
 func (o *observer) see(s *mapper.Status, called int) error {
 	last := o.last
 	o.last = s
@@ -82,7 +82,8 @@ func (o *observer) see(s *mapper.Status, called int) error {
 	return nil
 }
 
-// settled returns an error if the status of a job that is idle disagrees with the accounts.
+// settled returns an error if the job's status disagrees with the accounts. No task of the job may
+// run at that time.
 func settled(s *mapper.Status, c config, t bank.Tally) error {
 	credited := t.Accounts - t.Wrong
 	if c.amount != 0 && !s.Estimated && s.Processed != credited {
@@ -91,14 +92,14 @@ func settled(s *mapper.Status, c config, t bank.Tally) error {
 	return nil
 }
 
-// An operation runs one job through the service's API, from start to end.
+// An operation is one job, run through the service's API from the start to the end.
 type operation struct {
 	*service
 	config
 	screen   *screen
 	observer observer
 	events   []event
-	settings string // further settings of the job as JSON, each after a comma
+	settings string // further settings of the job, as members of a JSON object; each member follows a comma
 }
 
 // start starts the job through the service's API.
@@ -126,7 +127,8 @@ func (o *operation) status(ctx context.Context) (*mapper.Status, error) {
 	return s, o.observer.see(s, o.called())
 }
 
-// follow reads the job's status until the job has ended. Meanwhile it makes the events happen.
+// follow reads the job's status until the job has ended. Meanwhile it carries out the events that
+// are due.
 func (o *operation) follow(ctx context.Context) (*mapper.Status, error) {
 	for {
 		s, err := o.status(ctx)
@@ -149,7 +151,7 @@ func (o *operation) follow(ctx context.Context) (*mapper.Status, error) {
 	}
 }
 
-// happen carries out the next event, if it is due.
+// happen carries out the next event if it is due.
 func (o *operation) happen(ctx context.Context) error {
 	if len(o.events) == 0 || o.called() < o.events[0].after {
 		return nil
@@ -157,7 +159,7 @@ func (o *operation) happen(ctx context.Context) error {
 	switch e := o.events[0]; e.act {
 	case actTerm, actKill:
 		if !o.disturb(e.act == actKill) {
-			return nil // there is no instance now
+			return nil // no instance exists now
 		}
 	case actDeploy:
 		o.deployNext()
@@ -174,7 +176,7 @@ func (o *operation) happen(ctx context.Context) error {
 	return nil
 }
 
-// rest pauses the job until the service has no instance, and then resumes it.
+// rest pauses the job, waits until the service has no instance, and resumes the job.
 func (o *operation) rest(ctx context.Context) error {
 	o.screen.say("an operator pauses the job")
 	if err := o.call(ctx, "POST", "/jobs/"+jobID+"/pause?reason=lunch", "", nil); err != nil {
@@ -232,7 +234,7 @@ func (o *operation) listed(ctx context.Context) error {
 	return nil
 }
 
-// sleep waits for the time d. It returns an error if ctx ends before.
+// sleep waits for the time d. If ctx ends before, it returns the error of ctx.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-// pauses says whether this system can stop a process and let it continue.
+// pauses says whether this system can stop a process and let it continue later.
 const pauses = true
 
-// pause takes the CPU away from a process.
-func pause(p *os.Process) { _ = p.Signal(syscall.SIGSTOP) } // it may have ended
+// pause stops a process, so that it uses no CPU. An error means that the process has ended.
+func pause(p *os.Process) { _ = p.Signal(syscall.SIGSTOP) }
 
-// proceed gives a process its CPU back.
-func proceed(p *os.Process) { _ = p.Signal(syscall.SIGCONT) } // it may have ended
+// proceed lets a stopped process continue.
+func proceed(p *os.Process) { _ = p.Signal(syscall.SIGCONT) }

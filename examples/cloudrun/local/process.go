@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// termTime is the time from SIGTERM to SIGKILL for a process, as on Cloud Run.
+// termTime is the time between SIGTERM and SIGKILL, as on Cloud Run.
 const termTime = 10 * time.Second
 
 // probeTime is how long a process may take until its startup probe succeeds.
 const probeTime = 30 * time.Second
 
-// A process is an instance of the service that runs as a process of its own.
+// A process is an instance of the service that runs as an operating system's process.
 type process struct {
 	http.Handler
 	cmd       *exec.Cmd
@@ -33,12 +33,12 @@ type process struct {
 	err error
 }
 
-// launch starts a program as an instance. The function lost answers requests that the process
-// leaves unanswered.
+// launch starts a program as an instance. The function lost answers requests that the process does
+// not answer.
 func launch(
 	program string, environment []string, log io.Writer, lost func(http.ResponseWriter, *http.Request),
 ) (*process, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free now
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // to find a port that is free now
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (p *process) fail(err error) {
 	}
 }
 
-// Ready requests /ready, again and again, until the status is 200.
+// Ready repeats the request GET /ready until the answer has the status 200.
 func (p *process) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, probeTime, fmt.Errorf("/ready was not answered 200 within %v",
 		probeTime))
@@ -106,7 +106,7 @@ func (p *process) Pause() { pause(p.cmd.Process) }
 func (p *process) Continue() { proceed(p.cmd.Process) }
 
 func (p *process) Terminate() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error means that the process has ended
 	time.AfterFunc(termTime, func() {
 		select {
 		case <-p.ended:
@@ -117,7 +117,7 @@ func (p *process) Terminate() {
 	})
 }
 
-func (p *process) Kill() { _ = p.cmd.Process.Kill() } // it may have ended
+func (p *process) Kill() { _ = p.cmd.Process.Kill() } // an error means that the process has ended
 
 func (p *process) Ended() <-chan struct{} { return p.ended }
 

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A machine is the process of an instance. Tests have another implementation.
+// A machine runs an instance. It is a process, and in tests a fake.
 type machine interface {
 	http.Handler                     // serves requests
 	Ready(ctx context.Context) error // waits until the startup probe succeeds
@@ -29,7 +29,7 @@ type instance struct {
 	revision *revision
 	stage    stage
 	killed   bool
-	why      string // why the instance was told to end; empty: it was not
+	why      string // why the instance was told to end; empty: it was not told to
 	underWay int
 	ready    time.Time // when the instance became ready
 	idle     time.Time // when the instance's last request ended
@@ -43,7 +43,7 @@ type revision struct {
 	waiting   []chan *instance
 }
 
-// standings returns the state of the revision's instances.
+// standings returns what scale.go needs to know about each instance of the revision.
 func (v *revision) standings(now time.Time) []standing {
 	all := make([]standing, len(v.instances))
 	for i, in := range v.instances {
@@ -60,26 +60,28 @@ func (v *revision) standings(now time.Time) []standing {
 type router struct {
 	limits
 	always  bool          // whether instances have a CPU even without requests
-	wait    time.Duration // least time for which a request waits for an instance
+	wait    time.Duration // minimum time for which a request waits for an instance before it is refused
 	timeout time.Duration // longest time of a request
-	cold    time.Duration // delay before an instance starts, for the platform's part of a cold start
-	say     func(string, ...any)
+	// the delay before an instance's process starts, which simulates the platform's part of a cold
+	// start
+	cold time.Duration
+	say  func(string, ...any)
 
 	mu        sync.Mutex
 	revisions []*revision
-	percent   int // share of the requests that the newest revision gets
+	percent   int // the percentage of the requests that the newest revision gets
 	requests  int
 	wake      *time.Timer
 	closed    bool
 	counts    counts
 	problems  []error
-	failed    chan struct{}   // closed at the first problem
+	failed    chan struct{}   // closed at the first error that must not happen
 	life      context.Context // ends when the router is closed
 	end       context.CancelFunc
 	all       sync.WaitGroup
 }
 
-// counts has the numbers of what happened at a router.
+// counts are the router's counters.
 type counts struct {
 	Requests int `json:"requests"`
 	Waited   int `json:"waited"`    // number of requests that waited for an instance
@@ -87,7 +89,7 @@ type counts struct {
 	TimedOut int `json:"timed_out"` // requests answered with 504, because they took too long
 	Cut      int `json:"cut"`       // requests answered with 503, because the instance ended before it answered
 	Started  int `json:"started"`   // number of instances that were started
-	AtOnce   int `json:"at_once"`   // largest number of instances at the same time
+	AtOnce   int `json:"at_once"`   // maximum number of concurrent instances
 	Idle     int `json:"idle"`      // number of instances that ended after they were idle
 
 	longestWait time.Duration
@@ -110,8 +112,8 @@ func (r *router) deploy(name string, launch func() (machine, error)) {
 	r.settle()
 }
 
-// shift gives a share of the requests to the newest revision, and the rest to the revision before
-// it.
+// shift gives a percentage of the requests to the newest revision, and the rest to the revision
+// before it.
 func (r *router) shift(percent int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,8 +133,8 @@ func (r *router) limitsOf(v *revision) limits {
 	return l
 }
 
-// settle assigns waiting requests to instances, and starts and ends instances. The caller has
-// locked the router.
+// settle assigns waiting requests to instances, and starts and ends instances, until nothing more
+// is to be done. The caller must have locked the router.
 func (r *router) settle() {
 	if r.closed {
 		return
@@ -177,7 +179,7 @@ func (r *router) take(in *instance, now time.Time) {
 	}
 }
 
-// release records that a request of an instance has ended. Without requests the instance loses its
+// release records that a request of an instance has ended. An instance without requests loses its
 // CPU.
 func (r *router) release(in *instance) {
 	r.mu.Lock()
@@ -188,7 +190,8 @@ func (r *router) release(in *instance) {
 	r.settle()
 }
 
-// rest takes away the CPU of an instance without requests, unless the instance is ending.
+// rest stops an instance that has no requests, so that it uses no CPU. It does not stop an instance
+// that was told to end.
 func (r *router) rest(in *instance) {
 	in.idle = time.Now()
 	if in.stage == serving && !r.always {
@@ -213,7 +216,7 @@ func (r *router) start(v *revision) {
 	r.all.Go(func() { r.live(in) })
 }
 
-// live runs an instance from its start to its end.
+// live manages an instance from its start to its end.
 func (r *router) live(in *instance) {
 	begun := time.Now()
 	time.Sleep(r.cold)
@@ -266,7 +269,8 @@ func (r *router) drop(in *instance) {
 	v.instances = slices.DeleteFunc(v.instances, func(other *instance) bool { return other == in })
 }
 
-// terminate tells an instance to end. It gets no more requests, but has a CPU until its end.
+// terminate tells an instance to end. From then on it gets no requests, and keeps its CPU until it
+// has ended.
 func (r *router) terminate(in *instance, why string) {
 	if in.underWay == 0 && !r.always {
 		r.counts.paused += time.Since(in.idle)
@@ -280,8 +284,8 @@ func (r *router) terminate(in *instance, why string) {
 	in.Terminate()
 }
 
-// disturb ends the instance with the most requests: at once if kill is set, and otherwise by
-// SIGTERM. It returns false if there is no instance.
+// disturb ends the instance that has the most requests. If kill is set, it kills it; otherwise it
+// sends SIGTERM. It returns false if there is no instance.
 func (r *router) disturb(kill bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -322,7 +326,7 @@ func (r *router) retire() {
 
 var errFull = errors.New("no instance is free")
 
-// place waits for an instance that accepts a request.
+// place returns an instance that accepts one more request. It waits for one if necessary.
 func (r *router) place(ctx context.Context) (*instance, error) {
 	r.mu.Lock()
 	last := len(r.revisions) - 1
@@ -360,7 +364,7 @@ func (r *router) place(ctx context.Context) (*instance, error) {
 	v.waiting = slices.DeleteFunc(v.waiting, func(other chan *instance) bool { return other == place })
 	r.mu.Unlock()
 	select {
-	case in := <-place: // one became free at the last moment
+	case in := <-place: // an instance became free at the last moment
 		return in, nil
 	default:
 		return nil, err
@@ -394,7 +398,7 @@ func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 var errTimeout = errors.New("the request has taken longer than the service's time-out")
 
-// lost answers a request that its instance has left unanswered.
+// lost answers a request that its instance did not answer.
 func (r *router) lost(w http.ResponseWriter, req *http.Request) {
 	switch cause := context.Cause(req.Context()); {
 	case errors.Is(cause, errTimeout):
@@ -412,7 +416,7 @@ func (r *router) count(n *int) {
 	*n++
 }
 
-// problem records an error that must not happen. The caller has locked the router.
+// problem records an error that must not happen. The caller must have locked the router.
 func (r *router) problem(err error) {
 	if len(r.problems) == 0 {
 		close(r.failed)
@@ -430,7 +434,7 @@ func (r *router) there() (n int) {
 	return n
 }
 
-// seen returns the router's numbers, and an error with its problems.
+// seen returns the router's counters, and an error with all recorded problems.
 func (r *router) seen() (counts, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -468,7 +472,7 @@ func (r *router) close() {
 	r.wake.Stop()
 	for _, v := range r.revisions {
 		for _, in := range v.instances {
-			if in.stage != starting { // the others are killed once they have started
+			if in.stage != starting { // instances that are starting are killed when they have started
 				in.Kill()
 			}
 		}

@@ -16,18 +16,19 @@ import (
 	"time"
 )
 
-// A playground is a router with fake instances, and a record of what happened.
+// A playground is a router with fake instances, and a log of what happens to them.
 type playground struct {
 	*testing.T
 	*router
 	begun time.Time
 	seen  sync.Mutex
 	log   []string
-	fault error // returned by starts of instances
-	dies  error // returned by instances that were told to end
+	fault error // the error of starts of instances
+	dies  error // the error of instances after they were told to end
 }
 
-// A fake is an instance without a process. The path of a request says how long it takes: GET /5s.
+// A fake is an instance without a process. A request's path says how long the fake takes for it,
+// such as GET /5s.
 type fake struct {
 	*playground
 	name   string
@@ -42,7 +43,7 @@ func (p *playground) note(format string, args ...any) {
 	p.log = append(p.log, fmt.Sprintf("%v ", time.Since(p.begun))+fmt.Sprintf(format, args...))
 }
 
-// startTime is the time until a fake is ready.
+// startTime is how long a fake takes to become ready.
 const startTime = 2 * time.Second
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -75,7 +76,7 @@ func (f *fake) Kill()                  { f.note("%d is killed", f.number); f.end
 func (f *fake) end()                   { f.once.Do(func() { close(f.ended) }) }
 func (f *fake) Ended() <-chan struct{} { return f.ended }
 func (f *fake) Err() error             { return f.dies }
-func (f *fake) Terminate() { // it ends after its last request, as a service does
+func (f *fake) Terminate() { // like a service, it ends after its last request
 	f.note("%d is terminated", f.number)
 	go func() {
 		for {
@@ -98,7 +99,7 @@ func (f *fake) Terminate() { // it ends after its last request, as a service doe
 	}()
 }
 
-// play runs a test of a router in virtual time.
+// play runs a test with a router in virtual time. The router has one revision, "old".
 func play(t *testing.T, l limits, always bool, with func(p *playground)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -110,7 +111,7 @@ func play(t *testing.T, l limits, always bool, with func(p *playground)) {
 	})
 }
 
-// add deploys a revision of fakes.
+// add deploys a revision whose instances are fakes.
 func (p *playground) add(name string) {
 	number := 0
 	p.deploy(name, func() (machine, error) {
@@ -123,7 +124,7 @@ func (p *playground) add(name string) {
 	})
 }
 
-// get makes a request, and returns its answer and its duration.
+// get sends a request, and returns a text with its answer and its duration.
 func (p *playground) get(path string) string {
 	begun, w := time.Now(), httptest.NewRecorder()
 	p.ServeHTTP(w, httptest.NewRequestWithContext(p.Context(), "GET", "/"+path, nil))
@@ -131,7 +132,7 @@ func (p *playground) get(path string) string {
 	return fmt.Sprintf("%d after %v: %s", w.Code, time.Since(begun), strings.TrimSpace(string(text)))
 }
 
-// many makes requests at once, and returns their answers in order.
+// many sends n requests at the same time, and returns the texts of get in alphabetical order.
 func (p *playground) many(n int, path string) []string {
 	answers := make([]string, n)
 	var all sync.WaitGroup
@@ -143,7 +144,7 @@ func (p *playground) many(n int, path string) []string {
 	return answers
 }
 
-// equal compares two lists.
+// equal fails the test if two lists differ.
 func (p *playground) equal(got, want []string) {
 	p.Helper()
 	if !reflect.DeepEqual(got, want) {
@@ -151,8 +152,9 @@ func (p *playground) equal(got, want []string) {
 	}
 }
 
-// TestColdStart sends requests to a service without instances. They wait for an instance's start.
-// It has a CPU while it starts, serves and ends, and ends after a long idle time.
+// TestColdStart sends requests to a service without instances. The requests must wait until an
+// instance has started. The instance must have a CPU while it starts, serves and ends. It must end
+// after a long time without requests.
 func TestColdStart(t *testing.T) {
 	play(t, limits{max: 4, concurrency: 8, keep: time.Minute}, false, func(p *playground) {
 		p.equal(p.many(2, "5s"), []string{"200 after 8s: old 1", "200 after 8s: old 1"})
@@ -173,8 +175,8 @@ func TestColdStart(t *testing.T) {
 	})
 }
 
-// TestAlways checks that instances with -cpu=always keep their CPU, and that the minimum of
-// instances stays.
+// TestAlways checks the flag -cpu=always: instances keep their CPU without requests. It also checks
+// that the minimum number of instances stays.
 func TestAlways(t *testing.T) {
 	play(t, limits{min: 1, max: 4, concurrency: 1, keep: time.Minute}, true, func(p *playground) {
 		time.Sleep(time.Hour)
@@ -184,8 +186,8 @@ func TestAlways(t *testing.T) {
 	})
 }
 
-// TestFull sends more requests than all instances accept. The others wait for 10 s, or for 3.5
-// starts if these are slow, and are then refused.
+// TestFull sends more requests than all instances can take. The others must wait for 10 s, or for
+// 3.5 times the duration of a start if that is longer. Then they must be refused.
 func TestFull(t *testing.T) {
 	play(t, limits{max: 2, concurrency: 2, keep: time.Minute}, false, func(p *playground) {
 		p.equal(p.many(6, "9s"), []string{
@@ -197,7 +199,7 @@ func TestFull(t *testing.T) {
 			"429 after 10.5s: no instance is free", "429 after 10.5s: no instance is free",
 		})
 		answers := p.many(6, "3s")
-		for i := range answers[4:] { // all instances had room for these at the same time
+		for i := range answers[4:] { // both instances become free at the same time, so either may take these requests
 			answers[4+i], _, _ = strings.Cut(answers[4+i], ":")
 		}
 		p.equal(answers, []string{
@@ -210,8 +212,8 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// TestTimeOut checks that a request that takes too long is answered, and that its instance gets
-// free.
+// TestTimeOut checks that a request that takes too long is answered with an error, and that its
+// instance can take another request.
 func TestTimeOut(t *testing.T) {
 	play(t, limits{max: 1, concurrency: 1, keep: time.Minute}, false, func(p *playground) {
 		p.equal(p.many(1, "1h"), []string{"504 after 23s: " + errTimeout.Error()})
@@ -222,8 +224,8 @@ func TestTimeOut(t *testing.T) {
 	})
 }
 
-// TestEnds ends instances that have requests. One that is told to end serves them, and gets no
-// others. The requests of one that is killed are lost.
+// TestEnds ends instances that have requests. An instance that is told to end must finish its
+// requests, and get no others. If an instance is killed, its requests are lost.
 func TestEnds(t *testing.T) {
 	play(t, limits{max: 1, concurrency: 4, keep: time.Minute}, false, func(p *playground) {
 		if p.disturb(false) {
@@ -246,7 +248,8 @@ func TestEnds(t *testing.T) {
 	})
 }
 
-// TestRevisions moves the requests from one revision to another. The old one keeps no instances.
+// TestRevisions moves the requests from one revision to another. At the end, the old revision must
+// have no instances.
 func TestRevisions(t *testing.T) {
 	play(t, limits{min: 1, max: 4, concurrency: 100, keep: time.Minute}, false, func(p *playground) {
 		count := func(n int) map[string]int {
@@ -276,8 +279,8 @@ func TestRevisions(t *testing.T) {
 	})
 }
 
-// TestProblems checks that problems are noted: an instance that does not start, ends without being
-// told to, or ends with an error.
+// TestProblems checks that the router records these errors: an instance does not start, ends
+// without being told to, or ends with an error.
 func TestProblems(t *testing.T) {
 	failed := func(p *playground, want string) {
 		t.Helper()

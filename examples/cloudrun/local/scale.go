@@ -2,8 +2,8 @@ package main
 
 import "time"
 
-// This file decides how many instances there are, and which instance and revision gets a request.
-// It uses neither processes nor clocks.
+// This file decides how many instances exist, and which instance and revision get a request. It
+// uses neither processes nor clocks, so it can be tested alone.
 
 // limits are the settings of a Cloud Run service.
 type limits struct {
@@ -12,8 +12,8 @@ type limits struct {
 	keep        time.Duration // how long an instance without requests stays
 }
 
-// target is the share of an instance's concurrency, in tenths, from which on another instance is
-// started. Cloud Run documents 60%.
+// target is the share of the instances' concurrency, in tenths, above which the router starts
+// another instance. Cloud Run documents 60%.
 const target = 6
 
 // A stage is a part of an instance's life.
@@ -25,23 +25,22 @@ const (
 	ending // the instance was told to end, and gets no more requests
 )
 
-// A standing is the state of an instance when the router decides.
+// A standing is what the decisions in this file need to know about an instance.
 type standing struct {
 	stage    stage
-	underWay int           // number of requests that the instance works on
+	underWay int           // number of requests that the instance is handling
 	idle     time.Duration // how long the instance has had no requests
 }
 
-// wanted returns how many instances are needed for a number of requests, which includes waiting
-// ones.
+// wanted returns the number of instances for a number of requests, including waiting ones.
 func (l limits) wanted(requests int) int {
 	full := l.concurrency * target
 	n := (10*requests + full - 1) / full
 	return min(l.max, max(l.min, min(n, requests)))
 }
 
-// choose returns the index of the instance for the next request: the one with the fewest requests,
-// and the oldest one of several. It returns -1 if none has room.
+// choose returns the index of the instance for the next request: the one with the fewest requests.
+// Of several, it is the oldest. The result is -1 if no instance can take a request.
 func (l limits) choose(all []standing) int {
 	best := -1
 	for i, s := range all {
@@ -52,7 +51,8 @@ func (l limits) choose(all []standing) int {
 	return best
 }
 
-// missing returns how many further instances to start. Instances that are ending do not count.
+// missing returns how many further instances to start. It does not count instances that were told
+// to end.
 func (l limits) missing(all []standing, waiting int) int {
 	there, underWay := 0, 0
 	for _, s := range all {
@@ -94,14 +94,15 @@ func busiest(all []standing) int {
 }
 
 // toNewest reports whether a request goes to the newest revision, whose share of the requests is
-// percent. The first request is number 0. Of a hundred requests in a row the revision gets exactly
-// its percentage, evenly spread.
+// percent. The first request is number 0. Of any hundred successive requests the revision gets
+// exactly its percentage, evenly spread.
 func toNewest(request, percent int) bool {
 	return (request+1)*percent/100 > request*percent/100
 }
 
-// patience returns how long a request waits for an instance before it is answered with 429. Cloud
-// Run documents 10 s, and more if instances start slowly.
+// patience returns how long a request waits for an instance before it is refused with 429. This is
+// at least the time least, and more if the starts so far took long. Cloud Run documents 10 s or 3.5
+// times the mean time of a start.
 func patience(least time.Duration, starts int, inAll time.Duration) time.Duration {
 	if starts == 0 {
 		return least

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// TestWanted checks how many instances requests need.
+// TestWanted checks how many instances a number of requests needs.
 func TestWanted(t *testing.T) {
 	for _, c := range []struct{ min, max, concurrency, requests, want int }{
 		{0, 4, 8, 0, 0},
 		{0, 4, 8, 1, 1},
 		{0, 4, 8, 4, 1},
-		{0, 4, 8, 5, 2}, // 60% of 8 are 4.8
+		{0, 4, 8, 5, 2}, // 60% of 8 is 4.8
 		{0, 4, 8, 9, 2},
 		{0, 4, 8, 10, 3},
 		{0, 4, 8, 1000, 4},
-		{0, 9, 1, 1, 1}, // never more instances than requests
+		{0, 9, 1, 1, 1}, // there are never more instances than requests
 		{0, 9, 1, 5, 5},
 		{0, 9, 80, 48, 1},
 		{0, 9, 80, 49, 2},
@@ -31,7 +31,8 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// TestInstances checks which instance gets a request, how many are started, and which end.
+// TestInstances checks which instance gets a request, how many instances are started, and which are
+// ended.
 func TestInstances(t *testing.T) {
 	const keep = time.Minute
 	busy := func(n int) standing { return standing{stage: serving, underWay: n} }
@@ -77,8 +78,8 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// TestTraffic checks that the newest revision gets its share of any hundred requests in a row, and
-// nearly its share of fewer.
+// TestTraffic checks that the newest revision gets its percentage of any hundred successive
+// requests, and nearly its percentage of fewer.
 func TestTraffic(t *testing.T) {
 	for _, percent := range []int{0, 1, 10, 33, 50, 99, 100} {
 		all := 0
@@ -104,7 +105,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestScript checks the events, and the calls after which they are due.
+// TestScript checks which events happen during a job, and after how many calls of the function.
 func TestScript(t *testing.T) {
 	got := script(config{entities: 1000, term: 2, kill: 1, rollout: true, pause: true})
 	want := []event{

@@ -34,17 +34,17 @@ func newScreen(out, bar io.Writer, total int64) *screen {
 	return s
 }
 
-// print writes a text without a time.
+// print prints a text without the time.
 func (s *screen) print(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.bar != nil {
-		_ = s.bar.Clear() // errors of the bar do not matter
+		_ = s.bar.Clear() // errors of the bar are ignored
 	}
 	fmt.Fprintf(s.out, format+"\n", args...)
 }
 
-// say writes a line with the time since the start.
+// say prints a line with the time since the start.
 func (s *screen) say(format string, args ...any) {
 	s.print("%6.2f s  %s", time.Since(s.begun).Seconds(), fmt.Sprintf(format, args...))
 }
@@ -54,6 +54,7 @@ func (s *screen) progress(status *mapper.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.bar != nil {
-		_ = s.bar.Set64(min(status.Processed, s.total)) // a live status is an estimate
+		// the status of a running job is an estimate, and may exceed the total
+		_ = s.bar.Set64(min(status.Processed, s.total))
 	}
 }

@@ -33,8 +33,8 @@ const (
 	program  = "github.com/scattermap/scattermap/examples/cloudrun"
 )
 
-// A service is the program of examples/cloudrun and the router in front of it, with the emulators
-// that it uses.
+// A service is the deployed example: the program of examples/cloudrun, the router that sends
+// requests to it, and the emulators that it uses.
 type service struct {
 	*router
 	emulator *emulator.Emulator
@@ -42,12 +42,13 @@ type service struct {
 	client   *datastore.Client
 	url      string
 	front    *httptest.Server
-	folder   string // the folder for the program, and for the file of calls
+	folder   string // the folder of the program, and of the file with the calls of the function
 	programs []string
 	log      io.Writer
 }
 
-// start starts the emulators, and the router with the first revision. There is no instance yet.
+// start starts the emulators, and a router with the first revision. The router starts the first
+// instance when a request comes.
 func start(ctx context.Context, c config, say func(string, ...any), log io.Writer) (_ *service, err error) {
 	s := &service{router: newRouter(c.limits), programs: c.programs, log: io.Discard}
 	s.always, s.wait, s.timeout, s.cold, s.say = c.cpu == cpuAlways, c.wait, c.timeout, c.cold, say
@@ -98,8 +99,8 @@ func start(ctx context.Context, c config, say func(string, ...any), log io.Write
 	return s, nil
 }
 
-// createQueue creates a queue that delivers as many tasks at once as there are workers. Otherwise
-// the service would create a queue that fits its limits.
+// createQueue creates a queue that delivers as many tasks at once as there are workers. Without it,
+// the service would create a queue with other settings.
 func (s *service) createQueue(ctx context.Context, workers int) error {
 	client, err := s.emulator.TasksClient(ctx)
 	if err != nil {
@@ -114,11 +115,12 @@ func (s *service) createQueue(ctx context.Context, workers int) error {
 	return err
 }
 
-// deployNext adds a revision of the service. If there are several programs, it has the next one.
+// deployNext deploys another revision of the service. If the configuration has several programs,
+// the revision runs the next one.
 func (s *service) deployNext() {
 	n := len(s.revisions)
 	binary, name := s.programs[min(n, len(s.programs)-1)], fmt.Sprintf("credit-%05d", n+1)
-	// The shell may have variables for another service.
+	// Remove variables of the user's shell that are meant for another service.
 	others := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "AUTH=") || strings.HasPrefix(v, "IAP_") || strings.HasPrefix(v, "OTEL_")
 	})
@@ -140,8 +142,8 @@ func (s *service) deployNext() {
 
 func (s *service) callsFile() string { return filepath.Join(s.folder, "calls") }
 
-// called returns how often the function was called so far. It calculates that from the length of
-// the file of calls, because all keys have the same length.
+// called returns the number of calls of the function so far. It is the length of the file of calls
+// divided by the length of a line, because all keys have the same length.
 func (s *service) called() int {
 	info, err := os.Stat(s.callsFile())
 	if err != nil {
@@ -155,14 +157,14 @@ func accountKey(i int) *datastore.Key {
 	return datastore.NameKey("Account", fmt.Sprintf("user-%08d", i), nil)
 }
 
-// calls returns how often the function was called, and the number of accounts for which it was
+// calls returns the number of calls of the function, and the number of accounts for which it was
 // called more than once.
 func (s *service) calls() (calls, redone int64, err error) {
 	file, err := os.Open(s.callsFile())
 	if err != nil {
 		return 0, 0, err
 	}
-	defer func() { _ = file.Close() }() // only read
+	defer func() { _ = file.Close() }() // an error does not matter after reading
 	times := make(map[string]int)
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
@@ -174,13 +176,13 @@ func (s *service) calls() (calls, redone int64, err error) {
 	return calls, redone, lines.Err()
 }
 
-// attempts is how often an operator repeats a request that the router has answered in place of the
-// service.
+// attempts is how many times an operator sends a request if the router, and not the service, has
+// answered it.
 const attempts = 20
 
-// call makes a request to the API as an operator, and decodes the answer into v unless v is nil. It
-// repeats requests that the router has answered in place of the service. That is safe, because
-// starts and controls are idempotent.
+// call sends a request to the service's API as an operator, and decodes the answer into v unless v
+// is nil. If the router has answered instead of the service, call repeats the request. That is
+// safe, because the API's requests are idempotent.
 func (s *service) call(ctx context.Context, method, path, body string, v any) error {
 	for attempt := 1; ; attempt++ {
 		code, text, err := s.send(ctx, method, path, body)

@@ -10,10 +10,10 @@ import (
 	"google.golang.org/api/iterator"
 )
 
-// stored has all properties of an account as it is written.
+// stored is an account with all its properties, as WriteAccounts writes it.
 type stored struct {
 	Balance int64
-	Opening int64 // the balance before the job
+	Opening int64 // the balance before the first job
 	Owner   string
 }
 
@@ -42,12 +42,12 @@ func WriteAccounts(ctx context.Context, client *datastore.Client, n int, key fun
 // A Tally has sums over all accounts.
 type Tally struct {
 	Accounts, Sum int64
-	Wrong         int64 // number of accounts whose balance is not the first balance plus the credit
+	Wrong         int64 // number of accounts whose balance is not the opening balance plus the credit
 	Example       *datastore.Key
 }
 
-// ReadAccounts reads all accounts and adds them up. Each should have been credited the given
-// amount.
+// ReadAccounts reads all accounts, and adds them up. The amount that each should have been credited
+// is credited.
 func ReadAccounts(ctx context.Context, client *datastore.Client, credited int64) (Tally, error) {
 	var t Tally
 	it := client.Run(ctx, datastore.NewQuery("Account"))

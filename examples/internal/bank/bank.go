@@ -10,12 +10,13 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Account has the properties of an account that the mapper uses. All others stay unchanged.
+// Account has the properties of an account that the mapper needs. The stored entity has others,
+// which stay unchanged.
 type Account struct {
 	Balance int64
 }
 
-// Credit has the parameters of the job.
+// Credit has the parameters of AddCredit.
 type Credit struct {
 	Amount int64
 }
@@ -31,8 +32,8 @@ var AddCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 })
 
 // CallsVariable is the name of an environment variable with the name of a file. Each process
-// appends the keys of AddCredit's calls to the file, so that a test can count them. Without the
-// variable nothing is written.
+// appends a line with the account's key to this file when AddCredit is called, so that a test can
+// count the calls. Without the variable nothing is written.
 const CallsVariable = "BANK_CALLS"
 
 var callsFile = sync.OnceValues(func() (*os.File, error) {
@@ -43,8 +44,8 @@ var callsFile = sync.OnceValues(func() (*os.File, error) {
 	return os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
 })
 
-// note appends a line to the file of calls. It writes at once, because the process may be killed
-// right after it.
+// note appends a line to the file of calls. It does not buffer the line, because the process may be
+// killed at once.
 func note(key string) error {
 	file, err := callsFile()
 	if err != nil || file == nil {

@@ -20,12 +20,12 @@ type Result struct {
 	Pages     int64        `json:"pages"`
 	Depth     int64        `json:"depth"`
 	Seconds   float64      `json:"seconds"`
-	Reads     int64        `json:"reads"`  // number of billed reads of the job and its progress bar
+	Reads     int64        `json:"reads"`  // number of billed reads, by the job and its progress bar
 	Writes    int64        `json:"writes"` // number of billed writes
 }
 
-// Check returns an error if the accounts have not changed as they should: n accounts, each by
-// amount.
+// Check returns an error if the accounts did not change as they should. There must be n accounts,
+// and each must have amount more than before.
 func (r Result) Check(n int, amount int64, before, after Tally) error {
 	switch {
 	case r.State != mapper.StateSucceeded:
@@ -42,7 +42,8 @@ func (r Result) Check(n int, amount int64, before, after Tally) error {
 	return nil
 }
 
-// Print prints the result for people. The number of billed task operations is taskOps.
+// Print prints the result as text. The argument taskOps is the number of billed operations of Cloud
+// Tasks.
 func (r Result) Print(w io.Writer, taskOps int64) error {
 	_, err := fmt.Fprintf(w, `
 The job %s. Checked by reading all accounts back:

@@ -30,22 +30,22 @@ import (
 // Firestore mode, and Google's Firestore emulator in Datastore mode.
 var Datastores = []string{"embedded", "google", "firestore"}
 
-// DatastoreUsage is the description of the flag that chooses one of Datastores.
+// DatastoreUsage is the help text of the flag with which users choose one of Datastores.
 const DatastoreUsage = "`one of`:\n" +
 	"embedded, google (Google's classic emulator, in Firestore mode),\n" +
 	"firestore (Google's Firestore emulator, in Datastore mode);\n" +
 	"the last two need Java and those components of the Google Cloud CLI"
 
-// Options say what Start starts.
+// Options are the settings of Start.
 type Options struct {
 	Datastore string        // one of Datastores
-	Database  string        // the name of a database, whose usage is not counted; empty: the default database
+	Database  string        // the name of a database in which operations are not counted; empty: the default database
 	Workers   int           // number of tasks that the queue delivers at once
 	Latency   time.Duration // how long each call of the embedded Datastore takes
 	Mappers   []mapper.AnyMapper
 	Schedules []mapper.AnySchedule
-	Keys      bool   // whether to serve the public keys of tokens, see Token
-	Indexes   []byte // an index.yaml: the embedded Datastore then refuses queries that need other indexes
+	Keys      bool   // whether to serve the public keys of tokens: see Token
+	Indexes   []byte // an index.yaml; the embedded Datastore then refuses queries that need further indexes
 }
 
 const (
@@ -54,14 +54,14 @@ const (
 	queueName = location + "/queues/example"
 )
 
-// A Cloud has the running services, and an engine that runs jobs on them.
+// A Cloud is the running services, and an engine that runs jobs on them.
 type Cloud struct {
 	Client *datastore.Client
 	Engine *mapper.Engine
-	// returns the billed operations of the Datastore so far
+	// Usage returns the operations of the Datastore so far that Google would bill.
 	Usage func() emulator.Usage
 
-	Dashboard string // address of the dashboard
+	Dashboard string // the dashboard's URL
 
 	open     func(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error)
 	embedded *emulator.Emulator
@@ -84,12 +84,12 @@ func (c *Cloud) Slow(slow bool) {
 // KeysURL returns the URL of the public keys of tokens, if Options.Keys is set.
 func (c *Cloud) KeysURL() string { return c.embedded.KeysURL() }
 
-// Token returns an OIDC token of an account for an audience, like those that Cloud Scheduler sends.
+// Token returns an OIDC token of an account for an audience, like the tokens of Cloud Scheduler.
 func (c *Cloud) Token(account, audience string) (string, error) {
 	return c.embedded.Token(account, audience)
 }
 
-// NewClient returns another client of the Datastore, with further options.
+// NewClient returns another client of the Datastore, with the given options.
 func (c *Cloud) NewClient(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
 	return c.open(ctx, opts...)
 }
@@ -101,7 +101,7 @@ func (c *Cloud) Close() {
 	}
 }
 
-// Start starts the services. Their calls have no latency yet.
+// Start starts the services. Calls of the Datastore have no latency before a call of Slow.
 func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	c := &Cloud{faults: emulator.NewFaults(1)}
 	defer func() {
@@ -164,7 +164,7 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Only warnings, as the program itself shows the progress of jobs.
+	// Log only warnings, because the examples show the progress of jobs themselves.
 	warnings := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if c.Engine, err = mapper.NewEngine(c.Client, queue,
 		&mapper.EngineOptions{Mappers: o.Mappers, Schedules: o.Schedules,
@@ -182,8 +182,8 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	return c, nil
 }
 
-// openDatastore opens the Datastore with a name from Datastores. It returns the address, or "" if
-// that has none.
+// openDatastore starts the Datastore with a name from Datastores. It returns its address, or "" if
+// it has none.
 func (c *Cloud) openDatastore(ctx context.Context, name string) (addr string, err error) {
 	product := map[string]google.Product{"google": google.Classic, "firestore": google.Firestore}[name]
 	if product == "" {

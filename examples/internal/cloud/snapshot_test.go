@@ -21,9 +21,9 @@ type item struct {
 	N     int
 }
 
-// TestSnapshot splits a kind, and reads it at a past time while others change, delete and insert
-// its entities. It does so on the embedded Datastore and on Google's Firestore emulator. Google's
-// classic emulator refuses such a job.
+// TestSnapshot splits a kind, and runs a job that reads it as of a past time, while other clients
+// change, delete and insert entities. It runs on the embedded Datastore and on Google's Firestore
+// emulator. On Google's classic emulator, which can't read the past, the job must be refused.
 func TestSnapshot(t *testing.T) {
 	for _, name := range Datastores {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +134,8 @@ func testSnapshot(t *testing.T, name string) {
 	}
 }
 
-// wantSplits splits the items, and reads the parts with the client, as other programs do.
+// wantSplits splits the kind, reads each part with the client, as other programs would, and checks
+// that all n entities are found.
 func wantSplits(t *testing.T, client *datastore.Client, n int) {
 	t.Helper()
 	for _, q := range []mapper.Query{{Kind: "Item"}, {Kind: "Item", ShardBy: "N"}} {

@@ -18,8 +18,8 @@ import (
 	"github.com/scattermap/scattermap/examples/internal/cloud"
 )
 
-// Main runs a command until it ends or is interrupted. After an error it prints the error and exits
-// with 1. It ignores flag.ErrHelp.
+// Main runs a command until it returns or the process is interrupted. It prints an error, and exits
+// with code 1. It ignores flag.ErrHelp.
 func Main(name string, run func(ctx context.Context, args []string) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
@@ -30,15 +30,15 @@ func Main(name string, run func(ctx context.Context, args []string) error) {
 	}
 }
 
-// A Job has the values of the flags about the job.
+// A Job has the values of the flags that several examples have: where and how a job runs.
 type Job struct {
 	Page, Workers int
 	Datastore     string // one of cloud.Datastores
 	JSON          bool
 }
 
-// Define defines the flags. The fields of j have their defaults. The help calls the job's entities
-// as entities says.
+// Define defines the flags. Their defaults are the fields of j. In the help, the job's entities
+// have the name entities.
 func (j *Job) Define(flags *flag.FlagSet, entities string) {
 	flags.IntVar(&j.Page, "page", j.Page, "how many "+entities+" are committed together at most, `N` in [1, 1000]")
 	flags.IntVar(&j.Workers, "workers", j.Workers, "how many tasks run at once, `N` in [1, 5000]")
@@ -46,7 +46,7 @@ func (j *Job) Define(flags *flag.FlagSet, entities string) {
 	flags.BoolVar(&j.JSON, "json", false, "print the result as one JSON object, as the last line")
 }
 
-// Check returns an error if the value of a flag is not allowed. The error names the flag.
+// Check returns an error if the value of a flag is not allowed.
 func (j *Job) Check() error {
 	return errors.Join(
 		Between("-page", j.Page, 1, 1000),
@@ -55,9 +55,9 @@ func (j *Job) Check() error {
 	)
 }
 
-// Parse parses flags. If they ask for help, it prints the help and returns flag.ErrHelp.
+// Parse parses flags. For the flag -help it prints the help, and returns flag.ErrHelp.
 func Parse(flags *flag.FlagSet, args []string, help io.Writer) error {
-	flags.SetOutput(io.Discard) // the caller prints errors
+	flags.SetOutput(io.Discard) // the flag package prints nothing: the caller prints errors
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprintf(help, "usage: %s [flags]\n", flags.Name())
