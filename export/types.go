@@ -133,7 +133,7 @@ func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []refle
 	if _, there := s.precise[t]; there {
 		return s.checkPrecise(t, tag, above)
 	}
-	if s.texts && (t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler)) {
+	if s.texts && hasText(t) {
 		return nil
 	}
 	if t.Kind() != reflect.Struct {
