@@ -132,6 +132,12 @@ func TestTimeLimits(t *testing.T) {
 	type micros struct {
 		N int64 `avro:",time-micros" parquet:",time(microsecond)"`
 	}
+	type moments struct {
+		T time.Time `avro:",timestamp-micros" parquet:",timestamp(microsecond)"`
+	}
+	type nanos struct {
+		T time.Time `avro:",timestamp-nanos" parquet:",timestamp(nanosecond)"`
+	}
 	type text struct{ T time.Time }
 	zone := func(seconds int) time.Time {
 		return time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("", seconds))
@@ -152,6 +158,8 @@ func TestTimeLimits(t *testing.T) {
 			recordOf(format, "time of day in milliseconds", millis{86_400_000}),
 			recordOf(format, "", micros{86_399_999_999}),
 			recordOf(format, "time of day in microseconds", micros{86_400_000_000}),
+			recordOf(format, "out of the range of microseconds", moments{day(200_000_000)}),
+			recordOf(format, "out of the range of nanoseconds, 1677-09-21 to 2262-04-11", nanos{day(200_000)}),
 		} {
 			c.check(t)
 		}
@@ -165,6 +173,28 @@ func TestTimeLimits(t *testing.T) {
 			recordOf(format, "by a day", text{zone(30)}),
 		} {
 			c.check(t)
+		}
+	}
+}
+
+// TestTimestampLimits compares the numbers of the first and last timestamps of each unit with exact
+// ones, and refuses the next timestamps.
+func TestTimestampLimits(t *testing.T) {
+	for _, unit := range avroUnits {
+		units := int64(time.Second / unit)
+		least := new(big.Int).Div(big.NewInt(math.MinInt64), big.NewInt(units)) // rounds down
+		for _, base := range []int64{0, math.MaxInt64 / units, least.Int64()} {
+			for second := base - 2; second <= base+2; second++ {
+				for _, rest := range []int64{0, 1, math.MaxInt64 % units, math.MaxInt64%units + 1,
+					units + math.MinInt64%units - 1, units + math.MinInt64%units, units - 1} {
+					want := new(big.Int).Mul(big.NewInt(second), big.NewInt(units))
+					want.Add(want, big.NewInt(rest))
+					got, err := since1970(time.Unix(second, rest*int64(unit)), unit)
+					if (err == nil) != want.IsInt64() || err == nil && got != want.Int64() {
+						t.Errorf("%d s and %d units of %v are %d, %v, want %d", second, rest, unit, got, err, want)
+					}
+				}
+			}
 		}
 	}
 }
@@ -406,7 +436,11 @@ func TestLongLists(t *testing.T) {
 	}
 }
 
-type straße struct{ A int64 }
+type (
+	straße struct{ A int64 }
+	maß    [4]byte
+	maß16  [16]byte
+)
 
 type nest []nest
 
@@ -455,7 +489,17 @@ func TestSchemaErrors(t *testing.T) {
 	type times struct {
 		L []time.Time `parquet:",list" parquet-element:",timestamp"`
 	}
+	type array struct{ S maß }
+	type ids struct {
+		S maß16 `avro:",uuid"`
+	}
+	type inList struct {
+		L []time.Time `parquet:",list"`
+	}
 	recordOf(Avro, "has characters that \"avro\" does not take", named{}).check(t)
+	recordOf(Avro, "has characters that \"avro\" does not take", array{}).check(t)
+	recordOf(Avro, "", ids{}).check(t) // its schema does not have the type's name
+	recordOf(Parquet, "no tag says the precision of a time.Time", inList{}).check(t)
 	recordOf(Parquet, "its tag has to say the precision of a time.Time", times{}).check(t)
 }
 
@@ -623,13 +667,14 @@ func TestDeepTypes(t *testing.T) {
 	}
 }
 
-// A pipe fails after some calls of Write or Read.
+// A pipe fails at one call of Write, after some others. Later calls do not fail, so that an error
+// that is ignored has no successor.
 type pipe struct{ left int }
 
 var errPipe = errors.New("the pipe is broken")
 
 func (p *pipe) Write(b []byte) (int, error) {
-	if p.left--; p.left < 0 {
+	if p.left--; p.left == -1 {
 		return 0, errPipe
 	}
 	return len(b), nil

@@ -127,7 +127,7 @@ func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []refle
 	if at := slices.Index(above, t); at >= 0 && s.circular && hasStruct(above[at:]) {
 		return nil // it is under check: a recursive type
 	}
-	if len(above) > 100 || t.Kind() != reflect.Struct && slices.Contains(above, t) {
+	if len(above) > 100 {
 		return fmt.Errorf("%v is inside itself, or nested too deeply for %q", t, s.format)
 	}
 	if _, there := s.precise[t]; there {
@@ -220,7 +220,7 @@ func (s schemed) checkList(t reflect.Type, tag reflect.StructTag) error {
 		return fmt.Errorf("%v has no type that %q knows: let it be a slice", t, s.format)
 	}
 	switch {
-	case tag == nested || s.tagged(tag, "list"):
+	case s.tagged(tag, "list"):
 		return nil
 	case isList(inner):
 		return fmt.Errorf("%v is a list of lists, which needs the tag `parquet:\",list\"`", t)
@@ -260,7 +260,8 @@ func (s schemed) tagged(tag reflect.StructTag, option string) bool {
 	return slices.Contains(strings.Split(options, ","), option)
 }
 
-// nested is the tag of lists inside a list with the tag "list".
+// nested is the tag of elements without a tag of their own. A list inside a list needs none, because
+// checkList has refused the outer list unless it has the tag "list".
 const nested = reflect.StructTag(`parquet:",list"`)
 
 // tagOf returns the tag of the elements of a list or map. Parquet has such tags, and Avro has none.
@@ -269,7 +270,7 @@ func (s schemed) tagOf(tag reflect.StructTag, part string) reflect.StructTag {
 		if inner := tag.Get(s.tag + part); inner != "" {
 			return reflect.StructTag(s.tag + ":" + strconv.Quote(inner))
 		}
-		if part == "-element" && s.tagged(tag, "list") {
+		if part == "-element" {
 			return nested
 		}
 	}
