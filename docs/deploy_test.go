@@ -41,8 +41,7 @@ type step struct {
 	prints string
 }
 
-// stepsOf returns the steps of a reader who follows one way. A program in the page becomes a step
-// that writes it to a file.
+// stepsOf returns the steps of a reader who follows one way.
 func stepsOf(t *testing.T, way string) (all []step) {
 	t.Helper()
 	blocks, _ := readPage(t, "deploy.md")
@@ -53,13 +52,10 @@ func stepsOf(t *testing.T, way string) (all []step) {
 		switch b.language {
 		case "sh":
 			all = append(all, step{block: b})
-		case "go":
-			b.text = "cat > main.go <<'END OF THE PROGRAM'\n" + b.text + "END OF THE PROGRAM\n"
-			all = append(all, step{block: b})
 		case "text":
 			all[len(all)-1].prints += b.text
 		default:
-			t.Errorf("%s: a block that is neither sh nor text nor go", b)
+			t.Errorf("%s: a block that is neither sh nor text", b)
 		}
 	}
 	return all

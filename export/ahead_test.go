@@ -81,3 +81,17 @@ func TestReadAhead(t *testing.T) {
 		})
 	}
 }
+
+// TestReadAheadEnds reads nothing ahead after the context has ended.
+func TestReadAheadEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	r := newReadAhead(ctx, memblob.OpenBucket(nil))
+	cancel()
+	for range aheadParts {
+		if err := r.read("none", aheadBytes); !errors.Is(err, context.Canceled) {
+			t.Fatalf("%v, want an error", err)
+		}
+	}
+	close(r.reads)
+	r.wait()
+}

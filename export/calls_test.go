@@ -51,6 +51,11 @@ func TestSlowBucket(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				status, err := run.Jobs()[0].Status(t.Context())
+				if err != nil || status.Counters["export/bytes"] != m.Bytes { // lines, not compressed
+					t.Errorf("%d bytes are counted in parts, %v, want those of the files, %d",
+						status.Counters["export/bytes"], err, m.Bytes)
+				}
 				mu.Lock()
 				parts := calls["write"]
 				if calls["list"] != c.lists || calls["read"] != parts || calls["delete"] != parts {

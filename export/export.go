@@ -315,8 +315,7 @@ func (x *Export[P]) Start(
 	}
 	run := &Run{ID: opts.ID, Folder: folder, engine: e, bucket: x.bucket, allow: x.opts.AllowFailures}
 	for range 2 { // a concurrent start of the ID may be first, with a run of its own
-		var known bool
-		if known, err = run.find(ctx, x.name); err != nil {
+		if err = run.find(ctx, x.name); err != nil {
 			break
 		}
 		p := startParams[P]{Export: run.ID, Run: run.place.run, Folder: folder, Files: files, Params: params,
@@ -328,7 +327,7 @@ func (x *Export[P]) Start(
 		if err == nil {
 			return run, nil
 		}
-		if known || !errors.Is(err, mapper.ErrIDTaken) {
+		if !errors.Is(err, mapper.ErrIDTaken) {
 			break
 		}
 	}

@@ -103,22 +103,23 @@ func (x *Export[P]) succeed(ctx context.Context, d *mapper.Completion, s stage) 
 		return nil
 	}
 	decided, err := s.place().decided(ctx, x.bucket)
-	if err == nil && decided == nil { // otherwise an earlier attempt has decided
-		decided, err = x.decide(ctx, s)
-	}
 	if err != nil {
 		return err
+	}
+	if decided == nil { // otherwise an earlier attempt has decided
+		if decided, err = x.decide(ctx, s); err != nil {
+			return err
+		}
 	}
 	if decided.Discarded {
 		return s.place().errDiscarded()
 	}
 	if s.Layout == 0 {
-		err = x.tidyDirectly(ctx, s)
+		if err := x.tidyDirectly(ctx, s); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		err = x.announce(ctx, s, decided)
-	}
-	if err != nil {
+	if err := x.announce(ctx, s, decided); err != nil {
 		return err
 	}
 	for some := range slices.Chunk(fileKeys(s), 500) {

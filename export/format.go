@@ -105,30 +105,26 @@ func (e *frames) lines(encoded []any) []byte {
 }
 
 func (e *frames) join(w io.Writer, f File, next func() (io.ReadCloser, error)) error {
-	empty := true
-	write := func(text []byte) error {
-		empty = empty && len(text) == 0
-		_, err := w.Write(text)
+	head := e.frame(e.head, f)
+	if _, err := w.Write(head); err != nil {
 		return err
 	}
-	if err := write(e.frame(e.head, f)); err != nil {
-		return err
-	}
-	for first := true; ; first = false {
+	empty := len(head) == 0
+	for between := []byte(nil); ; between = e.frame(e.between, f) {
 		part, err := next()
 		if errors.Is(err, io.EOF) {
-			if err := write(e.frame(e.tail, f)); err != nil || !empty {
-				return err
+			tail := e.frame(e.tail, f)
+			if empty && len(tail) == 0 {
+				tail = e.squeeze(nil) // an empty file is not valid gzip
 			}
-			return write(e.squeeze(nil)) // an empty file is not valid gzip
+			_, err = w.Write(tail)
+			return err
 		}
 		if err != nil {
 			return err
 		}
 		empty = false
-		if !first {
-			err = write(e.frame(e.between, f))
-		}
+		_, err = w.Write(between)
 		if err == nil {
 			_, err = io.Copy(w, part)
 		}

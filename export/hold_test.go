@@ -158,7 +158,10 @@ func TestHoldRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := x.Count(t.Context(), free); !errors.Is(err, mapper.ErrWrongState) {
-			t.Errorf("the count of an export that is not held: %v, want ErrState", err)
+			t.Errorf("the count of an export that is not held: %v, want ErrWrongState", err)
+		}
+		if err := x.Write(t.Context(), free, 0, numbers{}); !errors.Is(err, mapper.ErrWrongState) {
+			t.Errorf("a Write of an export that is not held: %v, want ErrWrongState", err)
 		}
 	})
 }
@@ -200,8 +203,8 @@ func TestHoldTwoPlans(t *testing.T) {
 			t.Fatal(err)
 		}
 		open.Store(true)
-		if _, err = run.Wait(t.Context()); err == nil {
-			t.Error("an export of two plans has succeeded")
+		if _, err = run.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "has failed on 1 entities") {
+			t.Errorf("an export of two plans: %v, want an error that counts the files", err)
 		}
 		all, _, err := run.Jobs()[1].FailuresPage(t.Context(), "")
 		if text := fmt.Sprint(all, err); !strings.Contains(text, "was planned by another Export.Write") {

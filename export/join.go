@@ -30,7 +30,6 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 		return f, mapper.Permanent(fmt.Errorf("file %d of run %s was planned by another Export.Write than the one "+
 			"that has begun: discard the run, and start another export", f.Index, s.Run))
 	}
-	f.Records, f.Parts, f.Bytes = 0, 0, 0
 	writing, cancel := context.WithCancel(ctx)
 	defer cancel() // before Close, it discards the write
 	name := x.fileName(s, f)
@@ -57,9 +56,6 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	}
 	if err != nil {
 		return f, fmt.Errorf("write a file: %w", err)
-	}
-	if s.Layout != 0 {
-		f.Name = name
 	}
 	f.Written, f.Bytes, f.SHA256 = true, written.n, hex.EncodeToString(written.sum.Sum(nil))
 	return f, nil

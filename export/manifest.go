@@ -233,7 +233,7 @@ func (p place) discarded(id string) *Manifest {
 // wasDiscarded returns an error if a run was discarded. So the run's tasks stop useless work.
 func (p place) wasDiscarded(ctx context.Context, bucket *blob.Bucket) error {
 	m, err := readManifest(ctx, bucket, p.outcome())
-	if err == nil && m != nil && m.Discarded {
+	if m != nil && m.Discarded {
 		err = p.errDiscarded()
 	}
 	return err

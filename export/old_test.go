@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -237,6 +238,18 @@ func TestOldRecords(t *testing.T) {
 			r := newRelic(t)
 			r.load(folder)
 			bucket, manifests := r.store.Open(), make(map[string]*export.Manifest)
+			var mu sync.Mutex
+			lost := make(map[string]bool) // the first write of each manifest fails
+			r.store.Hook = func(c *testbucket.Call) error {
+				mu.Lock()
+				first := strings.HasSuffix(c.Key, export.ManifestName) && c.Op == "write" && !lost[c.Key]
+				lost[c.Key] = lost[c.Key] || first
+				mu.Unlock()
+				if first {
+					return errors.New("the connection was lost")
+				}
+				return c.Effect()
+			}
 			for id, last := range map[string]int{"paused": 0, "joining": 1, "done": -1} {
 				run, err := r.export.Find(t.Context(), r.engine, id)
 				if err != nil {
@@ -254,7 +267,9 @@ func TestOldRecords(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				manifests[id] = m
+				if manifests[id] = m; id != "done" && m.Coverage == nil {
+					t.Errorf("%s: the manifest has no proof of the coverage", id)
+				}
 				if read, err := export.ReadManifest(t.Context(), bucket, run.Folder); err != nil || read.Run != m.Run {
 					t.Errorf("the manifest of %s: %+v, %v", id, read, err)
 				}

@@ -43,6 +43,10 @@ func TestOlderEnds(t *testing.T) {
 	if m, err := x.decide(t.Context(), s); err == nil || !strings.Contains(err.Error(), "has somebody deleted it?") {
 		t.Errorf("an end without a manifest: %+v, %v", m, err)
 	}
+	other := stage{Export: "e", Run: runA, Folder: "f", Layout: layoutRuns, Coding: "cobol"}
+	if m, err := x.decide(t.Context(), other); err == nil || !strings.Contains(err.Error(), `"cobol"`) {
+		t.Errorf("an end of another build's export: %+v, %v", m, err)
+	}
 	b, x := bucket("", "f/_STARTED", "f/_parts/aa/aa", "f/1.jsonl", "f/_parts")
 	if err := x.tidyDirectly(t.Context(), s); err != nil || fmt.Sprint(b.Names()) != "[f/1.jsonl f/_parts]" {
 		t.Errorf("left are %q, %v", b.Names(), err)
@@ -53,12 +57,38 @@ func TestOlderEnds(t *testing.T) {
 			t.Errorf("%s: %v", call, err)
 		}
 	}
+	done := &mapper.Completion{Status: &mapper.Status{}}
+	for _, call := range []string{"read f/run-", "write f/_SUCCESS"} {
+		if _, x = bucket(call, "f/manifest.json"); !errors.Is(x.succeed(t.Context(), done, s), lost) {
+			t.Errorf("%s fails, and the end does not return its error", call)
+		}
+	}
+	if _, x = bucket("list f/_parts/", "f/manifest.json"); !errors.Is(x.succeed(t.Context(), done, s), lost) {
+		t.Error("the parts can't be listed, and the end does not return the error")
+	}
+	for refused, want := range map[string]string{
+		"":                  "[f/run-" + runB + "/1 g]",
+		"delete f/1.jsonl":  "[f/1.jsonl f/_STARTED f/run-" + runB + "/1 g]",
+		"delete f/_STARTED": "[f/_STARTED f/run-" + runB + "/1 g]",
+		"read f/_STARTED":   "[f/1.jsonl f/_STARTED f/run-" + runB + "/1 g]",
+		"list f/":           "[f/1.jsonl f/_STARTED f/run-" + runB + "/1 g]",
+	} {
+		b, x := bucket(refused, "f/_STARTED", "f/1.jsonl", "f/run-"+runB+"/1", "g")
+		r := &Run{ID: "e", Folder: "f", bucket: x.bucket, place: s.place()}
+		err := r.deleteBlobs(t.Context())
+		if (err != nil) != (refused != "") || fmt.Sprint(b.Names()) != want {
+			t.Errorf("%q fails: %v, and left are %q, want %s", refused, err, b.Names(), want)
+		}
+	}
 	m := &Manifest{Export: "e", Run: runA}
 	if b, x = bucket(""); x.publish(t.Context(), s, m) != nil || len(b.Names()) != 2 {
 		t.Errorf("the manifest is in %q, want it in two places", b.Names())
 	}
 	if b, x = bucket("write f/run-"); !errors.Is(x.publish(t.Context(), s, m), lost) || len(b.Names()) != 0 {
 		t.Errorf("the manifest can't be written, and is in %q", b.Names())
+	}
+	if b, x = bucket("read f/run-"); !errors.Is(x.publish(t.Context(), s, m), lost) || len(b.Names()) != 0 {
+		t.Errorf("the outcome can't be read, and a manifest is in %q", b.Names())
 	}
 	b, x = bucket("")
 	b.Put(s.place().outcome(), manifestText(t, s.place().discarded("e")))
@@ -89,6 +119,12 @@ func TestOlderFolders(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		_, err = x.parts.Start(t.Context(), w.Engine, mapper.Query{Kind: "None"}, startParams[mapper.NoParams]{
+			Export: "old", Run: runA, Folder: "of of an older build that goes on", Hold: true,
+		}, &mapper.StartOptions{ID: "old", AllowEmpty: true})
+		if err != nil {
+			t.Fatal(err)
+		}
 		claim := func(of, run string) []byte { return fmt.Appendf(nil, `{"export":%q,"run":%q}`, of, run) }
 		for name, c := range map[string]struct {
 			claim []byte
@@ -100,6 +136,7 @@ func TestOlderFolders(t *testing.T) {
 			"of an export of this build":        {claim(first.ID, first.place.run), false, ""},
 			"of an ID that is used again":       {claim(first.ID, "x"), false, ""},
 			"of such an ID with parts":          {claim(first.ID, "x"), true, "are parts of export"},
+			"of an older build that goes on":    {claim("old", runA), false, "an older build has begun"},
 			"of nobody":                         {nil, true, ""},
 			"damaged":                           {[]byte("no JSON"), false, "read whose the folder"},
 		} {

@@ -111,6 +111,19 @@ func TestDiscardedRun(t *testing.T) {
 	stops("invalid character")
 }
 
+// TestDiscardedBlobs deletes everything that a run has written, whatever its name, but the mark.
+func TestDiscardedBlobs(t *testing.T) {
+	here, b := place{folder: "f", run: runA}, testbucket.New()
+	for _, name := range []string{"_STARTED", "run-" + runB + "/1", "1.jsonl", "_parts/00/x", ManifestName} {
+		b.Put(here.path(name), []byte("x"))
+	}
+	b.Put("f/1.jsonl", []byte("x"))
+	r := &Run{Folder: "f", bucket: b.Open(), place: here}
+	if err := r.deleteBlobs(t.Context()); err != nil || len(b.Names()) != 2 {
+		t.Errorf("left are %q, %v, want the mark, and what is not in the run's folder", b.Names(), err)
+	}
+}
+
 // TestLastManifest reads the manifest of the last export in folders that others have written to,
 // too.
 func TestLastManifest(t *testing.T) {
@@ -209,7 +222,7 @@ func TestClaims(t *testing.T) {
 }
 
 // TestOutcomeOfOlderBuild reads the outcome of a run that an older build has started. The manifest
-// in the export's folder is its outcome only if it names this run.
+// in the export's folder is its outcome only if it names this run, and if there is no other.
 func TestOutcomeOfOlderBuild(t *testing.T) {
 	p := place{folder: "f", run: runA, direct: true}
 	for run, want := range map[string]bool{runA: true, runB: false} {
@@ -218,5 +231,28 @@ func TestOutcomeOfOlderBuild(t *testing.T) {
 		if m, err := p.decided(t.Context(), b.Open()); err != nil || (m != nil) != want {
 			t.Errorf("the manifest of run %s: %+v, %v", run, m, err)
 		}
+		if m, err := (place{folder: "f", run: run}).decided(t.Context(), b.Open()); m != nil || err != nil {
+			t.Errorf("the outcome of a run of this build, whose manifest was deleted: %+v, %v", m, err)
+		}
+	}
+	b := testbucket.New()
+	b.Put("f/manifest.json", manifestText(t, &Manifest{Run: runA}))
+	if m, err := p.decide(t.Context(), b.Open(), p.discarded("e")); err != nil || m.Discarded || len(b.Names()) != 1 {
+		t.Errorf("a discard after the success of an older build: %+v, %v, and the bucket has %q", m, err, b.Names())
+	}
+	lost := errors.New("the connection was lost")
+	b.Hook = func(c *testbucket.Call) error {
+		if c.Key == p.outcome() {
+			return lost
+		}
+		return c.Effect()
+	}
+	if m, err := p.decided(t.Context(), b.Open()); !errors.Is(err, lost) {
+		t.Errorf("the read of the mark fails: %+v, %v", m, err)
+	}
+	b.Hook = nil
+	b.Put(p.outcome(), manifestText(t, p.discarded("e")))
+	if m, err := p.decided(t.Context(), b.Open()); err != nil || !m.Discarded {
+		t.Errorf("the outcome of a discarded run is %+v, %v", m, err)
 	}
 }

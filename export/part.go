@@ -104,11 +104,6 @@ func eachPart(
 	q := datastore.NewQuery(partKind).Order("__key__").
 		FilterField("__key__", ">=", datastore.NameKey(partKind, entityName(run, s.From), nil)).
 		FilterField("__key__", "<", datastore.NameKey(partKind, entityName(run, to), nil))
-	if s.From == "" {
-		q = datastore.NewQuery(partKind).Order("__key__").
-			FilterField("__key__", ">", datastore.NameKey(partKind, entityName(run, ""), nil)).
-			FilterField("__key__", "<", datastore.NameKey(partKind, entityName(run, to), nil))
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for it := client.Run(ctx, q); ; {

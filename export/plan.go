@@ -55,7 +55,7 @@ func even(parts []size, n int) []stretch {
 			i = min(n-1, int((float64(before)+float64(p.bytes)/2)*float64(n)/float64(total)))
 		}
 		s := &all[i]
-		if s.Records == 0 && s.Bytes == 0 && i > 0 {
+		if s.From == "" && i > 0 {
 			s.From = p.name
 		}
 		s.Records += p.records

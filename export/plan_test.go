@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -139,6 +140,29 @@ func TestTiles(t *testing.T) {
 		if f = files[i]; n > 1 {
 			f.Name = files[(i+1)%n].Name
 			broken("the name of another", f)
+		}
+	}
+}
+
+// TestFileNames refuses names of files that an export can't have.
+func TestFileNames(t *testing.T) {
+	for name, want := range map[string]string{
+		"a/b-%d.csv":                            "",
+		"../%d":                                 "is no path of names",
+		"_%d":                                   "is no path of names",
+		ManifestName:                            "is the manifest's",
+		"one":                                   `returns "one" for both file 0 and file 1`,
+		strings.Repeat("a", longestPath) + "%d": "get too long",
+	} {
+		x := define(t, Options{Name: func(f File) string {
+			if !strings.Contains(name, "%d") {
+				return name
+			}
+			return fmt.Sprintf(name, f.Index)
+		}})
+		err := x.checkNames(stage{Folder: "f", Run: runA, Layout: layoutRuns}, 2)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%.30s: %v, want %q", name, err, want)
 		}
 	}
 }

@@ -32,7 +32,8 @@ type refuser struct {
 	refuses func(call string) bool // called once at a time
 	lost    bool                   // refused calls take effect, and their answers are lost
 
-	mu sync.Mutex
+	mu     sync.Mutex
+	failed int // how often a job had failed when it was looked at
 }
 
 func (r *refuser) do(call string, effect func() error) error {
@@ -173,6 +174,9 @@ func testRefused(t *testing.T, o *export.Options, r *refuser) (contents []string
 				break
 			}
 			for _, job := range run.Jobs() {
+				if status, err := job.Status(t.Context()); err == nil && status.State == mapper.StateFailed {
+					r.failed++
+				}
 				_ = job.Resume(t.Context())
 				_ = job.Retry(t.Context(), nil)
 			}
@@ -244,14 +248,18 @@ func TestEachRefusedCall(t *testing.T) {
 	want, _ := testRefused(t, o, &refuser{refuses: func(string) bool { return false }})
 	for k := range 200 {
 		n, refused := 0, ""
-		got, m := testRefused(t, o, &refuser{refuses: func(call string) bool {
+		r := &refuser{refuses: func(call string) bool {
 			if n++; n == k+1 {
 				refused = call
 			}
 			return n == k+1
-		}})
+		}}
+		got, m := testRefused(t, o, r)
 		if refused == "" {
 			return
+		}
+		if r.failed > 0 {
+			t.Errorf("after %s was refused once, a job has failed", refused)
 		}
 		if !slices.Equal(got, want) || m.Records != 36 || m.Coverage == nil {
 			t.Errorf("after %s was refused, the manifest is %+v, and in the bucket are %q, want %q", refused, m, got,

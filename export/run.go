@@ -67,22 +67,22 @@ func paramsOf(status *mapper.Status, name string) (p startParams[json.RawMessage
 
 // find reads the run's fields from its first job, if the job exists. Otherwise it chooses a new
 // run, which is unknown to others until the job is recorded. So a refused start leaves nothing.
-func (r *Run) find(ctx context.Context, name string) (known bool, err error) {
+func (r *Run) find(ctx context.Context, name string) error {
 	folder := r.Folder
 	if err := r.load(ctx, name); !errors.Is(err, mapper.ErrNoSuchJob) {
-		return err == nil, err
+		return err
 	}
 	jobs := r.Jobs()
 	for _, job := range jobs[1:] {
 		if _, err := job.Status(ctx); err == nil {
-			return false, fmt.Errorf("%w: job %s of an earlier export is there still, and would be taken for one of "+
+			return fmt.Errorf("%w: job %s of an earlier export is there still, and would be taken for one of "+
 				"this: clean it up, or choose another ID", mapper.ErrInvalidArgument, job.ID)
 		} else if !errors.Is(err, mapper.ErrNoSuchJob) {
-			return false, err
+			return err
 		}
 	}
 	r.place = place{folder: folder, run: newRun()}
-	return false, r.checkOld(ctx, folder)
+	return r.checkOld(ctx, folder)
 }
 
 // Jobs returns handles on the jobs of the three stages: over the entities, over the files, and over
@@ -203,16 +203,11 @@ func (r *Run) Discard(ctx context.Context) error {
 			return fail(err)
 		}
 	}
-	if r.place.direct {
-		if err := dropClaim(ctx, r.bucket, r.place); err != nil {
-			return fail(err)
-		}
-	}
 	return nil
 }
 
 // deleteBlobs deletes all blobs of a discarded run, except its mark. A run of an older build has
-// the whole folder of the export, except folders of other runs and manifests.
+// the whole folder of the export, except folders of other runs and manifests, and last its claim.
 func (r *Run) deleteBlobs(ctx context.Context) error {
 	if r.place.direct {
 		c, err := readClaim(ctx, r.bucket, r.Folder)
@@ -220,10 +215,14 @@ func (r *Run) deleteBlobs(ctx context.Context) error {
 			return err
 		}
 	}
-	return deleteAll(ctx, r.bucket, r.place.path(""), func(name string) bool {
+	err := deleteAll(ctx, r.bucket, r.place.path(""), func(name string) bool {
 		first, _, _ := strings.Cut(name, "/")
 		return name == ManifestName || r.place.direct && (name == StartedName || runFolder.MatchString(first))
 	})
+	if err != nil || !r.place.direct {
+		return err
+	}
+	return dropClaim(ctx, r.bucket, r.place)
 }
 
 // deleteEntities deletes all entities of a kind that belong to a run.

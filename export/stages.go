@@ -342,9 +342,6 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 // differ. That is not certain: large plans are recorded in several transactions, and two plans may
 // be recorded at once.
 func checkTiles(s stage, files []plannedFile) error {
-	if s.Layout == 0 {
-		return nil
-	}
 	end, names := "", make(map[string]bool, len(files))
 	for i, f := range files {
 		if f.From != end || int64(i) != f.Index || f.Plan != s.Plan || f.Name != "" && names[f.Name] {

@@ -241,8 +241,12 @@ func TestHeldStates(t *testing.T) {
 			if err := x.Write(t.Context(), run, 3, mapper.NoParams{}); !errors.Is(err, mapper.ErrIDTaken) {
 				t.Errorf("with another number: %v, want ErrIDTaken", err)
 			}
-			if _, err := run.Wait(t.Context()); err != nil {
+			m, err := run.Wait(t.Context())
+			if err != nil {
 				t.Fatal(err)
+			}
+			if len(m.Files) != 2 {
+				t.Errorf("%d files, want the 2 of the options", len(m.Files))
 			}
 			clean := func(jobs ...*mapper.Job) {
 				t.Helper()
@@ -257,6 +261,9 @@ func TestHeldStates(t *testing.T) {
 			clean(jobs[1])
 			wantHeldRefused(t, x, run, nil, "there are 0 parts, and ")
 			clean(jobs[0], jobs[2])
+			if _, err := run.Wait(t.Context()); !errors.Is(err, mapper.ErrNoSuchJob) {
+				t.Errorf("a Wait for an export that was cleaned up: %v, want ErrNoSuchJob", err)
+			}
 			start()
 			wantHeldRefused(t, x, run, mapper.ErrIDTaken, "the ID belongs to another run")
 			slow.Store(true)
@@ -373,44 +380,75 @@ func TestLateNames(t *testing.T) {
 	})
 }
 
-// TestUnwrittenFile does not call an export a success if a file is not recorded as written.
-func TestUnwrittenFile(t *testing.T) {
-	s := testbucket.New()
-	x := newExport(s.Open(), &export.Options{Files: 2})
-	var open atomic.Bool
-	ask := func(path, body string) int {
-		if strings.Contains(body, `"orders-join"`) && strings.HasSuffix(path, "/finalize") && !open.Load() {
-			return 0
-		}
-		return 1
+// TestFileOfTheLimit writes a file of exactly Options.FileBytes bytes, and none that is larger.
+func TestFileOfTheLimit(t *testing.T) {
+	run := func(limit int64) (m *export.Manifest, err error) {
+		x := newExport(testbucket.New().Open(), &export.Options{Files: 1, FileBytes: limit})
+		runAsked(t, x.Mappers(), once, func(t *testing.T, client *datastore.Client, d *deployed) {
+			putFew(t, client, 40)
+			m, err = startFew(t, d, x, false).Wait(t.Context())
+		})
+		return m, err
 	}
-	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, d *deployed) {
-		putFew(t, client, 40)
-		run := startFew(t, d, x, false)
-		for {
-			if status, err := run.Jobs()[1].Status(t.Context()); err == nil && status.Processed == 2 {
-				break
+	m, err := run(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exact, err := run(m.Bytes); err != nil || exact.Bytes != m.Bytes {
+		t.Errorf("a file of the limit, %d bytes: %+v, %v", m.Bytes, exact, err)
+	}
+	if _, err := run(m.Bytes - 1); err == nil || !strings.Contains(err.Error(), "Options.FileBytes is") {
+		t.Errorf("a file larger than the limit: %v, want an error", err)
+	}
+}
+
+// TestDamagedFiles does not call an export a success if the record of a file says that it is not
+// written, or has another number of records than the parts.
+func TestDamagedFiles(t *testing.T) {
+	for property, c := range map[string]struct {
+		value any
+		want  string
+	}{
+		"Written": {false, "file 0 was not written"},
+		"Records": {int64(100), "and 36 were counted: is a part missing?"},
+	} {
+		s := testbucket.New()
+		x := newExport(s.Open(), &export.Options{Files: 2})
+		var open atomic.Bool
+		ask := func(path, body string) int {
+			if strings.Contains(body, `"orders-join"`) && strings.HasSuffix(path, "/finalize") && !open.Load() {
+				return 0
 			}
-			time.Sleep(time.Second)
+			return 1
 		}
-		var files []datastore.PropertyList
-		keys, err := client.GetAll(t.Context(), datastore.NewQuery("ScattermapFile"), &files)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, p := range files[0] {
-			if p.Name == "Written" {
-				files[0][i].Value = false
+		runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, d *deployed) {
+			putFew(t, client, 40)
+			run := startFew(t, d, x, false)
+			for {
+				if status, err := run.Jobs()[1].Status(t.Context()); err == nil && status.Processed == 2 {
+					break
+				}
+				time.Sleep(time.Second)
 			}
-		}
-		if _, err := client.Put(t.Context(), keys[0], &files[0]); err != nil {
-			t.Fatal(err)
-		}
-		open.Store(true)
-		if m, err := run.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "file 0 was not written") {
-			t.Errorf("%+v, %v, want an error that names the file", m, err)
-		}
-	})
+			var files []datastore.PropertyList
+			keys, err := client.GetAll(t.Context(), datastore.NewQuery("ScattermapFile"), &files)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, p := range files[0] {
+				if p.Name == property {
+					files[0][i].Value = c.value
+				}
+			}
+			if _, err := client.Put(t.Context(), keys[0], &files[0]); err != nil {
+				t.Fatal(err)
+			}
+			open.Store(true)
+			if m, err := run.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%+v, %v, want an error with %q", m, err, c.want)
+			}
+		})
+	}
 }
 
 // TestForeignJobs refuses IDs of jobs that are no exports, or whose parameters are others'.

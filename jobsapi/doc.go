@@ -9,7 +9,7 @@
 //
 // It is closed by default: without [Options.Allow] every request is refused.
 //
-// Requests and answers are JSON. docs/jobs-api.md has an example of each, and all fields:
+// Requests and answers are JSON. docs/jobs-api.md has examples, and all fields:
 //
 //	POST /jobs                 starts a job, or finds it by its ID
 //	POST /jobs/plan            estimates a job, and starts none

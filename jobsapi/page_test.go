@@ -115,13 +115,12 @@ func TestPageFields(t *testing.T) {
 		}
 		section, _, _ = strings.Cut(section, "\n#")
 		var got, want []string
-		for _, m := range regexp.MustCompile("(?m)^\\| (`[^`]+` \\| .*?) \\| .+ \\|$").FindAllStringSubmatch(section,
-			-1) {
+		for _, m := range regexp.MustCompile("(?m)^- (`[^`]+` \\(.*?\\)): .+$").FindAllStringSubmatch(section, -1) {
 			got = append(got, m[1])
 		}
 		for f := range typ.Fields() {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			want = append(want, fmt.Sprintf("`%s` | %s", name, jsonType(f.Type, headings)))
+			want = append(want, fmt.Sprintf("`%s` (%s)", name, jsonType(f.Type, headings)))
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("the page has for %v\n%s\nwant\n%s", typ, strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -56,7 +56,7 @@ func TestSchema(t *testing.T) {
 	meaning := func(of reflect.Type, field string) string {
 		_, section, _ := strings.Cut(page, "<!-- fields "+of.String()+" -->\n")
 		section, _, _ = strings.Cut(section, "\n#")
-		rows := regexp.MustCompile("(?m)^\\| `" + regexp.QuoteMeta(field) + "` \\| .*? \\| (.+) \\|$")
+		rows := regexp.MustCompile("(?m)^- `" + regexp.QuoteMeta(field) + "` \\(.*?\\): (.+)$")
 		row := rows.FindStringSubmatch(section)
 		if row == nil {
 			return ""

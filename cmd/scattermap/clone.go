@@ -45,8 +45,8 @@ func newClone() *cobra.Command {
 	var watch, yes bool
 	c := &cobra.Command{
 		Use: "clone JOB", Short: "Start a job again under another ID", Args: oneJob,
-		Long: `Starts another job with the mapper, query, parameters and settings of a job. The new job processes
-all entities again. To process only the failures of a job, use "scattermap retry".`,
+		Long: `Starts another job with a job's mapper, query, parameters and settings. It processes all entities
+again. To process only a job's failures, use "scattermap retry".`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())

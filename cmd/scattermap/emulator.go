@@ -57,15 +57,15 @@ variables that clients need.`,
 		"make transactions lock what they read, instead of conflicting at commit")
 	flags.BoolVar(&keepNames, "keep-queue-names", false,
 		"like production, refuse the name of a queue that was deleted less than 72 hours ago")
-	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index missing in this `index.yaml`")
+	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index which this `index.yaml` lacks")
 	flags.StringArrayVar(&queues, "queue", []string{firstQueue}, "create this `queue`, which delivers up to 180 tasks "+
-		"at once, as in docs/deploy.md; repeatable; empty creates none")
+		"at once; repeatable; empty creates none")
 	flags.Int64Var(&versions, "version-memory", 256,
-		"the `MiB` that each database keeps of old versions of entities; reads of dropped versions are refused")
+		"the `MiB` of old versions of entities that each database keeps; reads of dropped versions are refused")
 	flags.Int64Var(&indexed, "index-memory", 1024,
-		"the `MiB` that each database keeps of indexes; dropped ones are built again when needed")
+		"the `MiB` of indexes that each database keeps; dropped ones are built again when needed")
 	flags.StringVar(&pages, "dashboard", "", "serve the dashboard at this `HOST:PORT`, with the jobs of all "+
-		"queues in the project of --queue. It can start jobs of the prebuilt mappers, on its own queue, \"dashboard\"")
+		"queues in the project of --queue. It can start jobs of the prebuilt mappers")
 	flags.Lookup("dashboard").NoOptDefVal = "127.0.0.1:8125"
 	return c
 }

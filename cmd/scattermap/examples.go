@@ -16,8 +16,8 @@ func newExamples() *cobra.Command {
 	var s service
 	c := &cobra.Command{
 		Use: "examples JOB", Short: "Show what a rehearsal would change, before and after", Args: oneJob,
-		Long: "Shows entities that a rehearsal (start --dry-run) would change, with their values before and after. " +
-			"It shows up to 40 entities: two from each of up to 20 pages.",
+		Long: "Shows up to 40 entities that a rehearsal (start --dry-run) would change, with their values before " +
+			"and after: two from each of up to 20 pages.",
 	}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())

@@ -28,21 +28,18 @@ func jobCommands() []*cobra.Command {
 		newLogin(), newLogout()}
 	for _, verb := range []struct{ name, short, long string }{
 		{"pause", "Start no more pages of a job",
-			"Starts no more pages of a job. Running pages finish. A paused job loses nothing, however long it is " +
-				"paused."},
+			"Starts no more pages of a job. Running pages finish. A job can stay paused for any time."},
 		{"resume", "Continue a paused or failed job",
-			"Continues a paused or failed job where it stopped: nothing is done twice. Its " +
-				"tasks are created again, so this also revives a job whose queue was purged."},
+			"Continues a paused or failed job where it stopped. The command creates the job's tasks again, so " +
+				"it also revives a job whose queue was purged."},
 		{"abort", "End a job permanently",
-			"Ends a job permanently. Running pages finish, and the remaining entities stay unchanged. An " +
-				"aborted job can't be resumed."},
+			"Ends a job permanently. Running pages finish, and the remaining entities stay unchanged."},
 		{"retry", "Process a job's failures again",
-			"Processes the failures of a job again. Each failure gets as many attempts as at first. Processed " +
-				"entities are not processed again."},
+			"Processes only the failures of a job again. Each gets as many attempts as at first."},
 		{"move", "Move a job to this service's queue",
-			"Gives a job to the service that answers this command. The job gets the queue that the service would " +
-				"choose for a new job of its mapper. Use this command if the job's queue or service was deleted " +
-				"or renamed. The service must have the job's mapper."},
+			"Moves a job to the service that answers this command, for example after the job's queue or service was " +
+				"deleted or renamed. The service must have the job's mapper. The job gets the queue of new jobs of " +
+				"this mapper."},
 	} {
 		all = append(all, newVerb(verb.name, verb.short, verb.long))
 	}
@@ -193,9 +190,9 @@ func newJobs() *cobra.Command {
 	var all, allQueues bool
 	c := &cobra.Command{
 		Use: "jobs", Short: "List jobs, the newest first", Args: nothing,
-		Long: `Lists the newest 50 jobs, or with --all every job, the newest first. States are running, paused,
-succeeded, "succeeded with failures", failed and aborted. The first 20 jobs that have not ended also
-have a phase, as in "running, queued".`,
+		Long: `Lists the newest 50 jobs, the newest first. States are running, paused, succeeded, "succeeded with
+failures", failed and aborted. The first 20 jobs that have not ended also have a phase, as in
+"running, queued".`,
 	}
 	s.define(c.Flags())
 	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`")
@@ -203,9 +200,9 @@ have a phase, as in "running, queued".`,
 		string(mapper.StatePaused), string(mapper.StateSucceeded), string(mapper.StateSucceededWithFailures),
 		string(mapper.StateFailed), string(mapper.StateAborted)}, cobra.ShellCompDirectiveNoFileComp)) // it is defined
 	c.Flags().StringVar(&name, "mapper", "", "only jobs of this `mapper`")
-	c.Flags().BoolVar(&all, "all", false, "list all jobs, and not only the newest 50")
+	c.Flags().BoolVar(&all, "all", false, "list all jobs")
 	c.Flags().BoolVar(&allQueues, "all-queues", false,
-		"also list jobs of queues that the service does not have, on the same database")
+		"also list jobs of other services on the same database")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		parameters := make(url.Values)
@@ -371,8 +368,8 @@ func newRate() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rate JOB ENTITIES",
 		Short: "Set a job's rate limit, in entities a second; 0 is no limit",
-		Long: `Sets a job's rate limit, in entities a second; 0 is no limit. The command replaces all limits: without
---calls or --writes, the job has no such limit.`,
+		Long: `Sets a job's rate limit, in entities a second; 0 is no limit. The command replaces all limits, so repeat
+the flags that you want to keep.`,
 		Example: "  scattermap rate spring 100 --for 2h    # and then as fast as before",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
@@ -388,7 +385,7 @@ func newRate() *cobra.Command {
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
-	c.Flags().Float64Var(&rate.WritesPerSecond, "writes", 0, "also limit the `writes` a second; by default no limit")
+	c.Flags().Float64Var(&rate.WritesPerSecond, "writes", 0, "also limit the `writes` a second")
 	c.Flags().Float64Var(&rate.CallsPerSecond, "calls", 0, callsHelp)
 	c.Flags().Var((*period)(&rate.For), "for",
 		"the `time` for which the limit holds, such as 2h; by default permanently")
@@ -413,8 +410,8 @@ func newBudget() *cobra.Command {
 	var budget mapper.Budget
 	c := &cobra.Command{
 		Use: "budget JOB DOLLARS", Short: "Set what a job may cost from now on, in dollars; 0 is no limit",
-		Long: `Sets what a job may cost from now on, in dollars, whatever it has cost before. The job pauses before
-a page that might exceed its budget. The command does not resume a paused job.`,
+		Long: `Sets what a job may cost from now on, in dollars; 0 is no limit. The job pauses before a page that
+might exceed its budget. The command does not resume a paused job.`,
 		Example: "  scattermap budget spring 5\n  scattermap budget spring 0 --operations 1000000",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
@@ -431,7 +428,7 @@ a page that might exceed its budget. The command does not resume a paused job.`,
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
 	c.Flags().Int64Var(&budget.Operations, "operations", 0, "also limit the number of reads, writes and other "+
-		"`operations`; by default no limit")
+		"`operations`")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if budget.Operations < 0 {
@@ -478,18 +475,18 @@ func newCleanUp() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use: "clean-up JOB", Short: "Delete the records of a job that has ended", Args: oneJob,
-		Long: `Deletes the records of a job that has ended, except the job's own record and the records of its
-failures. So describe, jobs, failures and history still work. The job can no longer be resumed,
-retried or verified.`,
+		Long: `Deletes the records of a job that has ended, except the job's own record and its failures. So
+describe, jobs, failures and history still work. The job can no longer be resumed, retried, undone or
+verified.`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
 	c.Flags().BoolVar(&o.IncludeFailures, "failures", false,
-		"also delete the records of failures: the command failures then lists none")
-	c.Flags().BoolVar(&o.IncludeJob, "job", false, "also delete the job's own record, and the failures: the job is "+
-		"no longer listed, and another job can have its ID")
+		"also delete the failures")
+	c.Flags().BoolVar(&o.IncludeJob, "job", false, "also delete the failures and the job's own record: then "+
+		"another job can have its ID")
 	c.Flags().Var((*period)(&o.ExpireAfter), "expire",
-		"mark the records to expire after this `time`, such as 30d, instead of deleting them")
+		"only mark the records, for a time-to-live policy that deletes them after this `time`, such as 30d")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -512,7 +509,7 @@ func newStopAll() *cobra.Command {
 	var name string
 	var yes bool
 	c := &cobra.Command{Use: "stop-all", Short: "Pause all running jobs", Args: nothing,
-		Long: "Pauses all running jobs of the service, or only those with one mapper. A paused job loses nothing."}
+		Long: "Pauses all running jobs of the service."}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
 	c.Flags().StringVar(&name, "mapper", "", "only jobs of this `mapper`")

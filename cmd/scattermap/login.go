@@ -23,14 +23,12 @@ func newLogin() *cobra.Command {
 		Use: "login [URL]", Short: "Log in to a service with gcloud, and use it in later commands",
 		Long: `Gets an identity token from gcloud, and sends it to the service. If the service accepts it, the
 command stores the service's URL, the token and the account in a file that only you can read. Later
-commands use this file, and need no --service. When a token expires, within an hour, they get the
-next one from gcloud.
+commands use this login, and get new tokens from gcloud.
 
 If Cloud Run checks tokens (AUTH=iam), your own account needs the role roles/run.invoker. If the
-service checks tokens (AUTH=on), it accepts only tokens for its own URL, and gcloud makes these only
-for service accounts. So use --impersonate with a service account in the service's setting
-OPERATORS. You need the role roles/iam.serviceAccountTokenCreator on that account. A job's history
-then names that account and not you: create one for each team.
+service checks tokens (AUTH=on), use --impersonate with a service account that the service's variable
+OPERATORS names. You need the role roles/iam.serviceAccountTokenCreator on this account. A job's
+history then names this account, and not you.
 
 After you switch gcloud to another account, log in again. Without a URL, the command logs in to the
 current service again, and prints its URL.`,

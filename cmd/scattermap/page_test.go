@@ -42,8 +42,8 @@ func has(flags *pflag.FlagSet, f *pflag.Flag) bool {
 // code matches the parts of a help text that are code.
 var code = regexp.MustCompile(`--[a-z]+(?:-[a-z]+)*|-o \w+|\$[A-Z_]+|__\w+__`)
 
-// flagTable returns a table of the flags in a set that are not in the other sets.
-func flagTable(flags *pflag.FlagSet, but ...*pflag.FlagSet) string {
+// flagList returns a list of the flags in a set that are not in the other sets.
+func flagList(flags *pflag.FlagSet, but ...*pflag.FlagSet) string {
 	var rows strings.Builder
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Name == "help" || slices.ContainsFunc(but, func(b *pflag.FlagSet) bool { return has(b, f) }) {
@@ -64,12 +64,12 @@ func flagTable(flags *pflag.FlagSet, but ...*pflag.FlagSet) string {
 		if d := f.DefValue; d != "" && d != "0" && d != "0s" && d != "[]" && d != "false" {
 			usage += fmt.Sprintf("; by default `%s`", strings.Trim(d, "[]"))
 		}
-		fmt.Fprintf(&rows, "| `%s` | %s |\n", name, strings.ReplaceAll(usage, "|", `\|`))
+		fmt.Fprintf(&rows, "- `%s`: %s\n", name, usage)
 	})
 	if rows.Len() == 0 {
 		return ""
 	}
-	return "\n| flag | meaning |\n|---|---|\n" + rows.String()
+	return "\n" + rows.String()
 }
 
 // paragraphs converts a command's help to Markdown. It joins lines, and makes indented lines code.
@@ -101,16 +101,15 @@ func paragraphs(text string) string {
 // commandPage returns the part of docs/command-line.md that describes the commands.
 func commandPage(root *cobra.Command) string {
 	var b strings.Builder
-	b.WriteString("\nFlags in the usage of a command are required; all others are optional. Several commands have " +
-		"these " +
-		"flags, and the line of the command's usage says which:\n" +
-		flagTable(shared()))
+	b.WriteString("\nA flag inside a command's usage is required; all others are optional. After the usage, \"with\" " +
+		"lists which of these common flags the command has:\n" +
+		flagList(shared()))
 	for _, g := range root.Groups() {
 		fmt.Fprintf(&b, "\n## %s\n", strings.TrimSuffix(g.Title, ":"))
 		but := []*pflag.FlagSet{shared()}
 		if g.ID == jobsGroup {
 			b.WriteString("\nAll of these commands but `login` and `logout` also have flags that choose the " +
-				"service, or the database and the queue:\n" + flagTable(perJob()))
+				"service, or the database and the queue:\n" + flagList(perJob()))
 			but = append(but, perJob())
 		}
 		for _, c := range root.Commands() {
@@ -131,13 +130,13 @@ func commandPage(root *cobra.Command) string {
 				b.WriteString("\n```sh\n" + regexp.MustCompile(`(?m)^  `).ReplaceAllString(c.Example, "") + "\n```\n")
 			}
 			if c.Name() != "plan" {
-				b.WriteString(flagTable(c.Flags(), but...))
+				b.WriteString(flagList(c.Flags(), but...))
 				continue
 			}
 			// The flags of the planned job are described once, as the flags of start.
 			job := pflag.NewFlagSet("", pflag.ContinueOnError)
 			new(jobFlags).define(job)
-			b.WriteString(flagTable(c.Flags(), append(but, job)...))
+			b.WriteString(flagList(c.Flags(), append(but, job)...))
 			b.WriteString("\nA plan also has these flags of [start](#start):")
 			comma := ""
 			job.VisitAll(func(f *pflag.Flag) {

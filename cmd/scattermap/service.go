@@ -42,8 +42,7 @@ func (s *service) define(flags *pflag.FlagSet) {
 	s.straight.define(flags)
 	flags.StringVar(&s.tokenCommand, "token-command", "", "a `command` that prints an identity token to send. "+
 		"It is not run if $SCATTERMAP_TOKEN is set, or if the service is on this machine. By default, the token is "+
-		"from "+
-		"\"scattermap login\", or from \"gcloud auth print-identity-token\" if you have not logged in")
+		"from \"scattermap login\", or else from \"gcloud auth print-identity-token\"")
 }
 
 // defineReason adds the flag --reason, for commands that change something.

@@ -28,26 +28,26 @@ func newSplits() *cobra.Command {
 Each line is the start of a part. Names and texts are quoted. -o json prints the parts as queries
 for jobs. With --shard-by, an entity with several values may be in several parts.
 
---compare prints how even the parts of four ways are:
+--compare prints how even the parts are if you cut in one of four ways:
   lexicographic  cut the key space between the first and the last key into equal parts
-  scatter        cut at n-1 keys, drawn by Datastore's property __scatter__
-  oversampled    cut at n-1 of 32n-1 such keys: at one in 32
+  scatter        cut at n-1 random keys: these have Datastore's property __scatter__
+  oversampled    draw 32n-1 such keys, and cut at every 32nd
   splits         cut as this command does without --compare
 
-If the kind has too few entities with the property __scatter__, the output says so: in a larger kind,
-scatter and oversampled would be more even. The output compares each part with the mean, the number of
-all entities divided by n. The longest bar is the largest part of all four ways.`,
+The output compares each part with the mean, the number of all entities divided by n. It says if the
+kind has too few entities with the property __scatter__: in a larger kind, scatter and oversampled
+would be more even.`,
 	}
 	flags := c.Flags()
 	db.define(flags)
 	flags.StringVar(&q.Kind, "kind", "", "the `kind` of the entities")
-	flags.StringVar(&q.Namespace, "namespace", "", "their `namespace`; by default the default namespace")
+	flags.StringVar(&q.Namespace, "namespace", "", "the entities' `namespace`; by default the default namespace")
 	flags.StringVar(&q.ShardBy, "shard-by", "",
 		"split between values of this indexed `property`; by default between keys")
-	flags.IntVarP(&n, "parts", "n", 10, "the `number` of parts, in [1, 10000]")
-	flags.BoolVar(&check, "check", false, "count the entities of each part; costs one read for every thousand entities")
+	flags.IntVarP(&n, "parts", "n", 10, "the `number` of parts, 1 to 10000")
+	flags.BoolVar(&check, "check", false, "count each part's entities, for one read per thousand entities")
 	flags.BoolVar(&compare, "compare", false,
-		"compare four ways to cut; costs one read for every thousand entities, and 4n counts")
+		"compare four ways to cut, for one read per thousand entities, and 4n counts")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if q.Kind == "" {

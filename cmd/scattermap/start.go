@@ -31,36 +31,35 @@ type jobFlags struct {
 	share, except string
 }
 
-const callsHelp = "the most `calls` a second that the function announces; by default no limit"
+const callsHelp = "the most `calls` of other services a second, if the function announces them"
 
 func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.query.Kind, "kind", "", "the `kind` of the entities")
-	flags.StringVar(&f.query.Namespace, "namespace", "", "their `namespace`; by default the default namespace")
+	flags.StringVar(&f.query.Namespace, "namespace", "", "the entities' `namespace`; by default the default namespace")
 	flags.StringArrayVar(&f.filters, "filter", nil,
 		"a `condition` in GQL, such as \"Seats > 10 AND plan = 'free'\"; repeatable: all must hold")
-	flags.StringVar(&f.share, "share", "", "process only this `share` of the entities, such as 1%: a canary")
-	flags.StringVar(&f.except, "except", "", "process all entities except this `share`")
+	flags.StringVar(&f.share, "share", "", "process only this `share` of the entities, such as 1%")
+	flags.StringVar(&f.except, "except", "", "process all entities but this `share`")
 	flags.StringVar(&f.options.Queue, "queue", "", "the `name` of the queue; by default the mapper's queue")
 	flags.IntVar(&f.options.PageSize, "page-size", 0,
-		"the most entities of a page, a `number` in [1, 1000]; by default 500")
+		"the most entities of a page, a `number` from 1 to 1000; by default 500")
 	flags.IntVar(&f.options.ExpectedWorkers, "expected-workers", 0,
-		"divide the job at its start for this `number` of parallel tasks, in [1, 5000]; by default as many as the "+
-			"queue delivers at once")
-	flags.IntVar(&f.options.Concurrency, "concurrency", 0, "how many calls of the function run at once in a page, "+
-		"a `number` in [1, 1000]; by default as the mapper says, or 1")
-	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second; by default no limit")
+		"divide the job at its start for this `number` of parallel tasks, 1 to 5000; by default the queue's limit")
+	flags.IntVar(&f.options.Concurrency, "concurrency", 0, "the `number` of calls of the function at once in "+
+		"a page, 1 to 1000; by default the mapper's number, or 1")
+	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second")
 	flags.Float64Var(&f.options.Rate.CallsPerSecond, "calls", 0, callsHelp)
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
 		"start with 500 entities a second, and allow half more every five minutes")
-	flags.BoolVar(&f.options.Background, "background", false,
-		"give way to other clients: fewer pages at once while the database is slow under the job's load")
+	flags.BoolVar(&f.options.Background, "background", false, "give way to other clients of the database")
 	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0, "pause before the job costs more than these `dollars`. "+
-		"The service sets the prices, by default Google's for the multi-region nam5. By default no limit")
+		"The service sets the prices, by default Google's for the multi-region nam5")
 	flags.Int64Var(&f.options.Budget.Operations, "budget-operations", 0, "pause before the job makes more than this "+
-		"number of reads, writes and other `operations`; by default no limit")
+		"number of reads, writes and other `operations`")
 	flags.BoolVar(&f.options.AllowOverlap, "allow-overlap", false,
-		"allow a job while another job of the mapper runs over the same kind")
-	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "allow a kind without entities")
+		"start even if another job of the mapper runs over the same kind")
+	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false,
+		"start even if no entity has the kind or a filtered property")
 }
 
 // check sets the query according to the flags. If the argument kind is true, the query must have a
@@ -170,8 +169,8 @@ func newStart() *cobra.Command {
 the same --id with the same arguments finds the existing job.
 
 A service may have the mappers of package prebuilt: count, check, touch, copy, set, rename, drop,
-delete and erase. Jobs of set, rename, drop, delete and erase are rehearsals, which write nothing,
-unless you add --execute. --kind is required, except with erase.`,
+delete and erase. Without --execute, jobs of set, rename, drop, delete and erase are
+rehearsals, which write nothing. Only erase needs no --kind.`,
 		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
   scattermap start add-credit --kind Account --params '{"Amount": 10}' --share 1% --watch    # and then --except 1%
   scattermap start erase --namespace acme --execute
@@ -184,14 +183,13 @@ unless you add --execute. --kind is required, except with erase.`,
 	flags.StringVar(&f.options.ID, "id", "", "the `ID` of the job; by default a new one")
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
-		"pause the job when more than this `number` of entities have failed, at least 1; by default 1,000; -1 is "+
-			"no limit")
-	flags.Var((*retention)(&f.options.Retain), "retain", "how long the job's records are kept after its end: a "+
-		"`time` such as 30d, at least 8d, or always; by default as the service sets, or always")
-	flags.BoolVar(&execute, "execute", false, "make set, rename, drop, delete and erase write, and not only rehearse")
+		"pause the job after more failures than this `number`, at least 1; by default 1,000; -1 is no limit")
+	flags.Var((*retention)(&f.options.Retain), "retain", "how long to keep the job's records after its end: a `time` "+
+		"of at least 8d, such as 30d, or always; by default the service's setting, or always")
+	flags.BoolVar(&execute, "execute", false, "let set, rename, drop, delete and erase write")
 	flags.BoolVarP(&yes, "yes", "y", false, "with --execute, do not ask for the number of entities")
 	flags.BoolVar(&f.options.DryRun, "dry-run", false,
-		"rehearse: run the function and write nothing; counters say what it would write")
+		"rehearse: run the function, write nothing, and count what it would write")
 	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, like the command watch")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -298,14 +296,14 @@ func newPlan() *cobra.Command {
 	c := &cobra.Command{
 		Use: "plan MAPPER --kind KIND", Short: "Estimate a job's time and cost, without starting it", Args: oneMapper,
 		Long: `Counts or estimates the entities of a query, and prints how long a job would take and what it would
-cost. It starts nothing. With --calls, it assumes one call for each entity. A plan costs at most a few
-thousand reads, or 11,000 if it has to count the entities that match a filter.`,
+cost. It starts no job. With --calls, it assumes one call for each entity. A plan costs at most a few
+thousand reads, or 11,000 if it must count the entities that match a filter.`,
 		Example: "  scattermap plan add-credit --kind Account --per-entity 5ms",
 	}
 	s.define(c.Flags())
 	f.define(c.Flags())
 	c.Flags().StringVar(&params, "params", "", "the mapper's parameters as `JSON`, only to check them")
-	c.Flags().DurationVar(&each, "per-entity", 2*time.Millisecond, "how long the function takes for an entity")
+	c.Flags().DurationVar(&each, "per-entity", 2*time.Millisecond, "the function's time for an entity")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := f.check(true); err != nil {

@@ -34,13 +34,13 @@ type straight struct {
 // define adds the flags that name the database and the queue.
 func (st *straight) define(flags *pflag.FlagSet) {
 	flags.StringVar(&st.queue, "straight", "",
-		"work on the database and on the queue of this `name` (projects/P/locations/L/queues/Q), without a service")
+		"work without a service, on the database and the queue of this `name` (projects/P/locations/L/queues/Q)")
 	flags.StringVar(&st.db.project, "project", "", "with --straight, the `project` of the database; by default "+
 		"$DATASTORE_PROJECT_ID, $GOOGLE_CLOUD_PROJECT or the project of the queue")
 	flags.StringVar(&st.db.id, "database", "",
 		"with --straight, the `ID` of the database; by default the default database")
-	flags.StringVar(&st.target, "target", "", "with --straight, the `URL` of the service's handler, to which the "+
-		"queue delivers tasks; needed to create tasks")
+	flags.StringVar(&st.target, "target", "", "with --straight, the `URL` of the service's handler for tasks; "+
+		"needed to create tasks")
 	flags.StringVar(&st.sender, "task-account", "",
 		"with --straight, the service `account` whose tokens the tasks carry; by default none")
 }

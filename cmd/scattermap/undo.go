@@ -18,20 +18,19 @@ func newUndo() *cobra.Command {
 	var watch, yes bool
 	c := &cobra.Command{
 		Use: "undo JOB", Short: "Restore what a job has changed", Args: oneJob,
-		Long: `Starts a job, the undo, that restores what another job has changed. The other job must have ended.
-The undo restores entities that the job changed or deleted, and deletes entities that it created. If
-somebody has changed an entity since, the undo leaves it alone, and "scattermap left" lists it.
+		Long: `Starts a job, the undo, that restores what an ended job has changed. The undo restores entities that
+the job changed or deleted, and deletes entities that it created. If somebody has changed an entity
+since, the undo leaves it alone, and "scattermap left" lists it.
 
-Datastore keeps old versions for an hour, so undo a job within an hour of its start. Point-in-time
-recovery keeps them for seven days, but only the version at each full minute. So after the first
-hour, an undo does not restore an entity that changed in the two minutes before the job's write.`,
+Undo a job within an hour of its start, or with point-in-time recovery within seven days. After the
+first hour, an undo does not restore an entity that changed in the two minutes before the job's write.`,
 		Example: `  scattermap undo spring-credit --dry-run --watch    # says what it would do
   scattermap undo spring-credit --watch --reason "the amount was wrong"`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
 	c.Flags().StringVar(&o.ID, "id", "", "the `ID` of the undo; by default \"undo-\" and the job's ID")
-	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "write nothing: the undo's counters say what it would do")
+	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "write nothing, and count what the undo would do")
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "follow the undo to its end, like the command watch")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
@@ -64,8 +63,7 @@ func newLeft() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "left JOB", Short: "List the entities that an undo did not restore, and why", Args: oneJob,
-		Long: "Lists the entities that an undo did not restore, because somebody has changed them since. JOB is the " +
-			"undo.",
+		Long: "Lists the entities that the undo JOB did not restore, for example because somebody has changed them.",
 	}
 	s.define(c.Flags())
 	c.Flags().BoolVar(&all, "all", false, "list all of them")

@@ -44,13 +44,13 @@ var virtualKinds = []struct {
 	}},
 }
 
-const scaleHeader = `| entities | workers | pages | tasks | depth | largest record | largest commit ` +
+const scaleHeader = `| million entities | workers | pages | tasks | depth | largest record | largest commit ` +
 	`| all at work after | job takes | dispatches/s | page writes/s |
 |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 `
 
 // TestScale runs splitting over kinds of up to a billion entities, or ten million with -short. It
-// checks the numbers in docs/scale.md.
+// checks the numbers in docs/scale.md, whose table has the kinds of a million entities and more.
 func TestScale(t *testing.T) {
 	testflag.Sequential(t)
 	const page = 500
@@ -65,7 +65,9 @@ func TestScale(t *testing.T) {
 			continue
 		}
 		for _, workers := range []int64{100, 1000, 5000} {
-			table.WriteString(scaleOf(t, n, workers, page))
+			if row := scaleOf(t, n, workers, page); n >= 1e6 {
+				table.WriteString(row)
+			}
 		}
 	}
 	const file, begin, end = "../../../docs/scale.md", "<!-- table: begin -->\n", "<!-- table: end -->\n"
@@ -126,7 +128,7 @@ func scaleOf(t *testing.T, n, workers, page int64) (row string) {
 		if ratio := takes.Seconds() / longest.Seconds(); ratio < 0.99 || ratio > 1.01 {
 			t.Errorf("%s: it takes %v, and %v with other keys", name, takes, longest)
 		}
-		row = fmt.Sprintf("| %d | %d | %d | %d | %d | %.1f KiB | %.0f KiB | %.1f s | %v | %.1f | %.0f |\n", n, workers,
+		row = fmt.Sprintf("| %d | %d | %d | %d | %d | %.1f KiB | %.0f KiB | %.1f s | %v | %.1f | %.0f |\n", n/1e6, workers,
 			m.Pages, m.Tasks, m.Depth, float64(m.LargestRecord)/1024, float64(m.LargestCommit)/1024, start.Seconds(),
 			takes.Round(time.Second), float64(m.Tasks)/takes.Seconds(), 2*float64(m.Pages)/takes.Seconds())
 	}
