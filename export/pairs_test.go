@@ -76,8 +76,9 @@ var avroPairs = map[string][]string{
 	`{"type":"bytes","logicalType":"decimal","precision":4,"scale":1}`: {"[]uint8", "json.RawMessage", "big.Rat"},
 	`"string"`:                             {"string", "[]uint8", "json.RawMessage", "time.Time", "big.Rat"},
 	`{"type":"fixed","name":"f","size":4}`: {"[4]uint8"},
-	`{"type":"fixed","name":"f","size":4,"logicalType":"decimal","precision":9,"scale":1}`: {"[4]uint8"},
-	`{"type":"fixed","name":"f","size":12,"logicalType":"duration"}`:                       {"[12]uint8", "avro.Duration"},
+	`{"type":"fixed","name":"f","size":4,"logicalType":"decimal","precision":9,"scale":1}`: {
+		"[4]uint8"},
+	`{"type":"fixed","name":"f","size":12,"logicalType":"duration"}`: {"[12]uint8", "avro.Duration"},
 	`{"type":"array","items":"long"}`: pairNames([]int8{}, [4]int8{}, [4]uint16{}, []int64{},
 		[2]int64{}),
 	`{"type":"map","values":"long"}`: {"map[string]int64"},

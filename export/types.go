@@ -260,8 +260,8 @@ func (s schemed) tagged(tag reflect.StructTag, option string) bool {
 	return slices.Contains(strings.Split(options, ","), option)
 }
 
-// nested is the tag of elements without a tag of their own. A list inside a list needs none, because
-// checkList has refused the outer list unless it has the tag "list".
+// nested is the tag of elements without a tag of their own. A list inside a list needs none: if the
+// outer list has no tag "list", checkList has refused it.
 const nested = reflect.StructTag(`parquet:",list"`)
 
 // tagOf returns the tag of the elements of a list or map. Parquet has such tags, and Avro has none.
