@@ -183,7 +183,7 @@ func avroNumber(logical string, t reflect.Type) func(v reflect.Value) (int64, er
 }
 
 func avroText(logical string, t reflect.Type) (avroWriter, error) {
-	texts := t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler)
+	texts := hasText(t)
 	bytes := t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8
 	if !texts && !bytes && t.Kind() != reflect.String {
 		return nil, fmt.Errorf("%v has no MarshalText", t)

@@ -49,9 +49,10 @@ func TestColumnNames(t *testing.T) {
 	wantFile(t, JSONLines, dashes{1, 2, 3, 4, 5}, `{"-":2,"b-1.:2":4}`+"\n")
 	wantFile(t, CSV, dashes{1, 2, 3, 4, 5}, "-,d\r\n2,4\r\n")
 	type other struct {
-		A int `json:"-,omitempty"` //nolint:staticcheck // the tag is what the test is about
+		A string `json:"-,omitempty"` //nolint:staticcheck // the tag is what the test is about
 	}
-	wantFile(t, JSONLines, other{1}, `{"-":1}`+"\n")
+	wantFile(t, JSONLines, other{"a"}, `{"-":"a"}`+"\n")
+	recordOf(JSONLines, "field A: it is a text that is not valid", other{"\xff"}).check(t)
 	type quoted struct {
 		A int `json:"a'b"` //nolint:staticcheck // the tag is what the test is about
 	}
@@ -216,6 +217,24 @@ func TestFieldsBesideMethods(t *testing.T) {
 	}
 	refusedIn[r9](t, nil)
 	wantFile(t, jsonl, r9{A: shallow{}, N: 1}, `{"A":"shallow","N":1}`+"\n")
+	type zeroAnd struct {
+		zero1
+		B int
+	}
+	type r10 struct {
+		A *zeroAnd `json:",omitzero" csv:"-" avro:"-" parquet:"-"`
+		N int
+	}
+	refusedIn[r10](t, js, "gets its IsZero from", "its field B would be left out")
+	type full struct {
+		time.Time
+		H hiddenMe
+	}
+	type r11 struct {
+		A full `parquet:"-"`
+		N int
+	}
+	refusedIn[r11](t, texts, "field A of export.r11", "its field H would be left out")
 }
 
 // TestEmbeddedFields checks embedded and unexported fields. A format must refuse those that it
@@ -241,6 +260,11 @@ func TestEmbeddedFields(t *testing.T) {
 		N int
 	}
 	refusedIn[inlined](t, nil)
+	type inCells struct {
+		A zero1 `csv:",inline"`
+		N int
+	}
+	refusedIn[inCells](t, []Format{CSV}, "field A of export.inCells")
 	type secretly struct {
 		a zero1 `avro:",inline"` //nolint:unused // that is what is refused
 		N int

@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -93,7 +92,7 @@ func csvLine(cells []cell) []byte {
 
 // writable reports whether a cell of CSV can hold a value of a Go type.
 func writable(t reflect.Type) bool {
-	if t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler) || t == bytesType {
+	if hasText(t) || t == bytesType {
 		return true
 	}
 	switch t.Kind() {
@@ -111,14 +110,7 @@ func writable(t reflect.Type) bool {
 // nanoseconds, and bytes as base64.
 func cellOf(v reflect.Value) (cell, error) {
 	switch t := v.Type(); {
-	case v.Kind() == reflect.Pointer && v.IsNil():
-		return cell{}, nil
-	case t == timeType:
-		at := v.Interface().(time.Time)
-		return cell{at.Format(time.RFC3339Nano), true}, checkText(at)
-	case v.Kind() == reflect.Pointer && v.Type().Elem() == timeType:
-		return cellOf(v.Elem())
-	case t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler):
+	case hasText(t):
 		text, there, err := textOf(v, "csv")
 		return cell{string(text), there}, err
 	case t == bytesType:
@@ -126,6 +118,9 @@ func cellOf(v reflect.Value) (cell, error) {
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
+		if v.IsNil() {
+			return cell{}, nil
+		}
 		return cellOf(v.Elem())
 	case reflect.Bool:
 		return cell{strconv.FormatBool(v.Bool()), true}, nil

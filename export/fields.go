@@ -135,9 +135,9 @@ func embeddable(f reflect.StructField, inner reflect.Type, tag string) error {
 		return fmt.Errorf("%v is embedded, so that its fields would be written, and not its value: give the "+
 			"field a name", inner)
 	}
-	if column, _, _ := strings.Cut(f.Tag.Get(tag), ","); tag == "parquet" && column != "" {
+	if column, _, _ := strings.Cut(f.Tag.Get(tag), ","); column != "" {
 		return fmt.Errorf("%v is embedded, so %q writes its fields and not the name %q of its tag: give the field a "+
-			"name, or the tag no name", inner, Parquet, column)
+			"name, or the tag no name", inner, tag, column)
 	}
 	if tag == "parquet" && f.Type.Kind() == reflect.Pointer {
 		return fmt.Errorf("%v is embedded as a pointer, which %q can't write: embed the struct, or give the "+

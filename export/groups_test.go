@@ -21,7 +21,7 @@ func TestRowGroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	row, err := p.encode(record{strings.Repeat("a", 1000)})
+	row, err := p.encode(record{strings.Repeat("a", 100_000)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestRowGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	size, err := p.add(p.writer(io.Discard), io.NopCloser(bytes.NewReader(part)))
-	if err != nil || size < 1000 {
+	if err != nil || size < 100_000 {
 		t.Fatalf("a part has %d bytes, %v", size, err)
 	}
 	join := func(w io.Writer) error {
@@ -130,5 +130,59 @@ func TestNoParquetSchema(t *testing.T) {
 	refusedIn[none](t, []Format{Parquet}, "export.none has no fields")
 	if fmt.Sprint(parquetCodecs[Gzip], parquetCodecs[Zstd], parquetCodecs[Uncompressed]) != "GZIP ZSTD UNCOMPRESSED" {
 		t.Error("compressions have other codecs")
+	}
+}
+
+// TestBoundsOfGroups checks the bounds of pages in a file of several groups. A page of decimals has
+// the least and the greatest number as bounds, and a page of nulls has none.
+func TestBoundsOfGroups(t *testing.T) {
+	type record struct {
+		Dec [2]byte  `parquet:",decimal(0:4)"`
+		Opt *[2]byte `parquet:",decimal(0:4)"`
+		Fix *[3]byte
+	}
+	p, err := parquetEncoding[record](Uncompressed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.group = 1 // each part has its own
+	parts := [][]record{
+		{{Fix: &[3]byte{1, 2, 3}}, {Dec: [2]byte{0xff, 0xff}, Fix: &[3]byte{0, 9, 9}}, {}},
+		{{Opt: &[2]byte{0, 1}}, {}},
+	}
+	var file bytes.Buffer
+	err = p.join(&file, File{}, func() (io.ReadCloser, error) {
+		if len(parts) == 0 {
+			return nil, io.EOF
+		}
+		var rows []any
+		for _, r := range parts[0] {
+			row, err := p.encode(r)
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, row)
+		}
+		parts = parts[1:]
+		part, err := p.part(rows)
+		return io.NopCloser(bytes.NewReader(part)), err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := parquet.OpenFile(bytes.NewReader(file.Bytes()), int64(file.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, x := range f.ColumnIndexes() {
+		got = append(got, fmt.Sprintf("%t %d %x %x", x.NullPages, x.NullCounts, x.MinValues, x.MaxValues))
+	}
+	want := []string{
+		"[false] [0] [8000] [7fff]", "[true] [3] [] []", "[false] [1] [000909] [010203]",
+		"[false] [0] [8000] [7fff]", "[false] [1] [8000] [7fff]", "[true] [2] [] []",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the bounds are %q, want %q", got, want)
 	}
 }

@@ -42,7 +42,7 @@ func jsonLine[R any]() (line func(record any) ([]byte, error), revision string, 
 			return nil, err
 		}
 		line, err := json.Marshal(r)
-		if err == nil && !utf8.Valid(line) {
+		if !utf8.Valid(line) {
 			err = errors.New("the MarshalJSON of a value returns text that is not valid UTF-8")
 		}
 		if err != nil {
@@ -193,9 +193,6 @@ func checkString(_ *jsonChecks, v reflect.Value) error {
 
 // checkOwnText checks the text of a value in an interface type that has the method MarshalText.
 func checkOwnText(_ *jsonChecks, v reflect.Value) error {
-	if v.IsNil() {
-		return nil
-	}
 	_, _, err := textOf(v, "json")
 	return err
 }
@@ -249,7 +246,7 @@ func (c *jsonChecks) ofMethod(t reflect.Type, method string) (func(c *jsonChecks
 		}, nil
 	}
 	var inner *jsonCheck
-	if len(r.index) > 0 && (r.from == timeType || r.from == rawType || r.from.Kind() == reflect.Interface) {
+	if r.from == timeType || r.from == rawType || r.from.Kind() == reflect.Interface {
 		inner, err = c.of(jsonType{r.from, false})
 	}
 	return func(c *jsonChecks, v reflect.Value) error {
@@ -272,7 +269,7 @@ func (c *jsonChecks) ofMethod(t reflect.Type, method string) (func(c *jsonChecks
 			v = v.Addr()
 		}
 		text, err := json.Marshal(v.Interface())
-		if err == nil && !utf8.Valid(text) {
+		if !utf8.Valid(text) {
 			err = errText
 		}
 		return err
@@ -333,7 +330,7 @@ func (c *jsonChecks) ofStruct(t reflect.Type, addr bool) (func(c *jsonChecks, v 
 	if err != nil {
 		return nil, err
 	}
-	if len(fields) == 0 && t.NumField() > 0 && !hasExported(t) {
+	if t.NumField() > 0 && !hasExported(t) {
 		return nil, fmt.Errorf("%v has no exported fields, and all of its values would be {}: give it as a "+
 			"text, or as bytes", t)
 	}
@@ -359,9 +356,6 @@ func (c *jsonChecks) ofStruct(t reflect.Type, addr bool) (func(c *jsonChecks, v 
 	}
 	return func(c *jsonChecks, v reflect.Value) error {
 		for i := range fields {
-			if checks[i].check == nil {
-				continue
-			}
 			if value, there := fields[i].value(v); there {
 				if err := checks[i].run(c, value); err != nil {
 					return inside(fields[i].Name, err)

@@ -10,11 +10,13 @@ import (
 	"math/big"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/format"
 )
 
 // fileOf returns the content of a file that is joined from one part with the given records.
@@ -130,6 +132,12 @@ func TestTimeLimits(t *testing.T) {
 	type micros struct {
 		N int64 `avro:",time-micros" parquet:",time(microsecond)"`
 	}
+	type moments struct {
+		T time.Time `avro:",timestamp-micros" parquet:",timestamp(microsecond)"`
+	}
+	type nanos struct {
+		T time.Time `avro:",timestamp-nanos" parquet:",timestamp(nanosecond)"`
+	}
 	type text struct{ T time.Time }
 	zone := func(seconds int) time.Time {
 		return time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("", seconds))
@@ -150,6 +158,8 @@ func TestTimeLimits(t *testing.T) {
 			recordOf(format, "time of day in milliseconds", millis{86_400_000}),
 			recordOf(format, "", micros{86_399_999_999}),
 			recordOf(format, "time of day in microseconds", micros{86_400_000_000}),
+			recordOf(format, "out of the range of microseconds", moments{day(200_000_000)}),
+			recordOf(format, "out of the range of nanoseconds, 1677-09-21 to 2262-04-11", nanos{day(200_000)}),
 		} {
 			c.check(t)
 		}
@@ -170,15 +180,27 @@ func TestTimeLimits(t *testing.T) {
 // TestLocalTimes checks that a local timestamp has the date and hour in the time's own zone. Other
 // timestamps must have the moment.
 func TestLocalTimes(t *testing.T) {
+	check := func(what string, n int64, unit time.Duration, err error, want int) {
+		t.Helper()
+		at := time.Unix(0, 0).Add(time.Duration(n) * unit).UTC()
+		if err != nil || !at.Equal(time.Date(2026, 1, 2, want, 0, 0, 0, time.UTC)) {
+			t.Errorf("%s: %v, %v, want %d o'clock", what, at, err, want)
+		}
+	}
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.FixedZone("", 2*60*60))
 	for tag, want := range map[string]int{"local-timestamp-": 12, "timestamp-": 10} {
 		for name, unit := range avroUnits {
 			n, err := avroNumber(tag+name, timeType)(reflect.ValueOf(noon))
-			at := time.Unix(0, 0).Add(time.Duration(n) * unit).UTC()
-			if err != nil || !at.Equal(time.Date(2026, 1, 2, want, 0, 0, 0, time.UTC)) {
-				t.Errorf("%s%s: %v, %v, want %d o'clock", tag, name, at, err, want)
-			}
+			check(tag+name, n, unit, err, want)
 		}
+	}
+	for utc, want := range map[bool]int{false: 12, true: 10} {
+		of, err := parquetNumber(parquet.TimestampAdjusted(parquet.Microsecond, utc), timeType)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := of(reflect.ValueOf(noon))
+		check(fmt.Sprint("a timestamp that is in UTC: ", utc), n, time.Microsecond, err, want)
 	}
 }
 
@@ -200,6 +222,11 @@ func TestParquetMaps(t *testing.T) {
 		{N: 2, M: map[string]int64{"d": 4}, L: []map[int32]string{{4: ""}},
 			D: map[string]map[string]int64{"f": {"g": 4}}, O: map[string]*int64{"c": &n},
 			E: map[string][]string{"c": {""}}},
+		{N: 3, M: map[string]int64{}, L: []map[int32]string{{}, {5: "x"}},
+			D: map[string]map[string]int64{"h": {}}, O: map[string]*int64{}, E: map[string][]string{"d": {"e"}}},
+		{N: 4, M: map[string]int64{"i": 5}, L: []map[int32]string{{6: "y"}},
+			D: map[string]map[string]int64{"j": {"k": 6}}, O: map[string]*int64{"l": &n},
+			E: map[string][]string{"m": {"n"}}},
 	}
 	file, err := fileOf(Options{Format: Parquet}, want...)
 	if err != nil {
@@ -331,7 +358,13 @@ func TestNamedEmbedded(t *testing.T) {
 		A int `csv:"x"`
 		B int `csv:"x"`
 	}
+	type texts struct { // nor has this one
+		OwnText
+		ownText
+	}
 	recordOf(JSONLines, methods, text{}).check(t)
+	recordOf(CSV, "it is not exported, so \"csv\" would leave it out", text{}).check(t)
+	recordOf(JSONLines, "so that its fields would be written", texts{}).check(t)
 	recordOf(JSONLines, methods, zero{}).check(t)
 	recordOf(JSONLines, "", whole{}).check(t)
 	recordOf(JSONLines, "", never{}).check(t)
@@ -386,7 +419,52 @@ func TestLongLists(t *testing.T) {
 	}
 }
 
-type straße struct{ A int64 }
+type (
+	straße struct{ A int64 }
+	maß    [4]byte
+	maß16  [16]byte
+)
+
+type nest []nest
+
+// TestDeepValues writes JSON that is nested 1,000 levels deep, and refuses deeper values.
+func TestDeepValues(t *testing.T) {
+	var deep nest
+	for range deepest - 1 {
+		deep = nest{deep}
+	}
+	recordOf(JSONLines, "", deep).check(t)
+	recordOf(JSONLines, errDeep.Error(), nest{deep}).check(t)
+}
+
+// TestDictionaries writes a dictionary for a column whose tag says so, unless it has fixed bytes.
+func TestDictionaries(t *testing.T) {
+	type record struct {
+		Text  string  `parquet:",dict"`
+		Fixed [2]byte `parquet:",dict"`
+		Plain string
+	}
+	f := openParquet(t, record{"a", [2]byte{1}, "b"})
+	for i, want := range []bool{true, false, false} {
+		m := f.Metadata().RowGroups[0].Columns[i].MetaData
+		if got := slices.Contains(m.Encoding, format.RLEDictionary); got != want {
+			t.Errorf("%v has the encodings %v, want a dictionary: %t", m.PathInSchema, m.Encoding, want)
+		}
+	}
+}
+
+func openParquet[R any](t *testing.T, records ...R) *parquet.File {
+	t.Helper()
+	file, err := fileOf(Options{Format: Parquet}, records...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := parquet.OpenFile(strings.NewReader(file), int64(len(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
 
 // TestSchemaErrors checks that the error for a refused type names the problem.
 func TestSchemaErrors(t *testing.T) {
@@ -394,7 +472,17 @@ func TestSchemaErrors(t *testing.T) {
 	type times struct {
 		L []time.Time `parquet:",list" parquet-element:",timestamp"`
 	}
+	type array struct{ S maß }
+	type ids struct {
+		S maß16 `avro:",uuid"`
+	}
+	type inList struct {
+		L []time.Time `parquet:",list"`
+	}
 	recordOf(Avro, "has characters that \"avro\" does not take", named{}).check(t)
+	recordOf(Avro, "has characters that \"avro\" does not take", array{}).check(t)
+	recordOf(Avro, "", ids{}).check(t) // its schema does not have the type's name
+	recordOf(Parquet, "no tag says the precision of a time.Time", inList{}).check(t)
 	recordOf(Parquet, "its tag has to say the precision of a time.Time", times{}).check(t)
 }
 
@@ -463,6 +551,15 @@ func TestDecimalLimits(t *testing.T) {
 		recordOf(Avro, want, rats{big.NewRat(n, 10)}).check(t)
 	}
 	recordOf(Avro, "1 digits after the point", rats{big.NewRat(1, 100)}).check(t)
+	for n, want := range map[int64]string{
+		0: "00", 1: "01", 127: "7f", 128: "0080", 255: "00ff", 256: "0100", 32767: "7fff", 32768: "008000",
+		-1: "ff", -127: "81", -128: "80", -129: "ff7f", -255: "ff01", -256: "ff00", -32768: "8000", -32769: "ff7fff",
+	} {
+		got, err := decimalBytes(addressable(*big.NewRat(n, 100)), 9, 2)
+		if err != nil || fmt.Sprintf("%x", got) != want {
+			t.Errorf("%d units of 1/100 are %x, %v, want %s", n, got, err, want)
+		}
+	}
 }
 
 // TestJSONNumbers checks which values of json.Number are accepted. An empty one must be refused,
@@ -494,6 +591,8 @@ func TestInvalidText(t *testing.T) {
 		recordOf(JSONLines, "field R: it is a text", raws{json.RawMessage(`"` + bad + `"`)}),
 		recordOf(Parquet, "field R: it is a text", raws{json.RawMessage(`"` + bad + `"`)}),
 		recordOf(JSONLines, "", raws{}),
+		recordOf(JSONLines, "field A: it is a json.RawMessage that is no JSON",
+			struct{ A struct{ json.RawMessage } }{struct{ json.RawMessage }{json.RawMessage("secret")}}),
 		recordOf(JSONLines, "field R: it is a json.RawMessage", raws{json.RawMessage{}}),
 		recordOf(Avro, "field L[1]: it is a text", lists{[]string{"", bad}}),
 		recordOf(Parquet, "field L[1]: it is a text", lists{[]string{"", bad}}),
@@ -560,7 +659,7 @@ type pipe struct{ left int }
 var errPipe = errors.New("the pipe is broken")
 
 func (p *pipe) Write(b []byte) (int, error) {
-	if p.left--; p.left < 0 {
+	if p.left--; p.left == -1 {
 		return 0, errPipe
 	}
 	return len(b), nil
@@ -634,6 +733,14 @@ func TestBrokenJoins(t *testing.T) {
 				})
 				if err == nil {
 					t.Error("a part that is no Parquet file is joined")
+				}
+				damaged := bytes.Clone(part)
+				copy(damaged[4:], "\xff\xff\xff\xff\xff\xff") // the header of its first page
+				err = join(io.Discard, 2, func() (io.ReadCloser, error) {
+					return brokenPart{bytes.NewReader(damaged), nil}, nil
+				})
+				if err == nil {
+					t.Error("a part with a damaged page is joined")
 				}
 			}
 		}

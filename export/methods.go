@@ -76,6 +76,11 @@ func hasMethod(t reflect.Type, method string) bool {
 	return there
 }
 
+// hasText reports whether values of a type, or pointers to such values, have a text by MarshalText.
+func hasText(t reflect.Type) bool {
+	return t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler)
+}
+
 // routeOf returns the route to the method by which a format writes values of a type. It returns an
 // error if the format would silently leave out a field that is not on the route.
 func routeOf(t reflect.Type, method, tag string) (route, error) {

@@ -26,9 +26,10 @@ type (
 		embedded // has an exported field
 	}
 	silent struct {
+		X time.Time `json:"-" csv:"-" avro:"-"`
 		time.Time
-		X int `json:"-" csv:"-" avro:"-"`
-		n int //nolint:unused // nobody sees it
+		*hidden     //nolint:unused // nobody sees it
+		n       int //nolint:unused // nobody sees it
 	}
 	unsaid struct {
 		time.Time `json:"-" csv:"-" avro:"-"`

@@ -55,9 +55,6 @@ type boundedField struct {
 }
 
 func boundedFields(n parquet.Node) (fields []parquet.Field) {
-	if n.Leaf() {
-		return nil
-	}
 	for _, f := range n.Fields() {
 		fields = append(fields, boundedField{f, boundedFields(f)})
 	}

@@ -127,13 +127,13 @@ func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []refle
 	if at := slices.Index(above, t); at >= 0 && s.circular && hasStruct(above[at:]) {
 		return nil // the type is recursive, and its check is already under way
 	}
-	if len(above) > 100 || t.Kind() != reflect.Struct && slices.Contains(above, t) {
+	if len(above) > 100 {
 		return fmt.Errorf("%v is inside itself, or nested too deeply for %q", t, s.format)
 	}
 	if _, there := s.precise[t]; there {
 		return s.checkPrecise(t, tag, above)
 	}
-	if s.texts && (t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler)) {
+	if s.texts && hasText(t) {
 		return nil
 	}
 	if t.Kind() != reflect.Struct {
@@ -221,7 +221,7 @@ func (s schemed) checkList(t reflect.Type, tag reflect.StructTag) error {
 		return fmt.Errorf("%v has no type that %q knows: let it be a slice", t, s.format)
 	}
 	switch {
-	case tag == nested || s.tagged(tag, "list"):
+	case s.tagged(tag, "list"):
 		return nil
 	case isList(inner):
 		return fmt.Errorf("%v is a list of lists, which needs the tag `parquet:\",list\"`", t)
@@ -271,7 +271,7 @@ func (s schemed) tagOf(tag reflect.StructTag, part string) reflect.StructTag {
 		if inner := tag.Get(s.tag + part); inner != "" {
 			return reflect.StructTag(s.tag + ":" + strconv.Quote(inner))
 		}
-		if part == "-element" && s.tagged(tag, "list") {
+		if part == "-element" {
 			return nested
 		}
 	}

@@ -212,6 +212,8 @@ func TestRefusedTypes(t *testing.T) {
 	type missing struct{}
 	refusedBy[missing](t, formats{csv, parquet}, "has no fields")
 	refusedBy[hidden](t, all, "fields")
+	type around struct{ hidden }
+	refusedBy[around](t, all, "fields")
 	type nothing struct {
 		A missing `csv:"-"`
 		N int
