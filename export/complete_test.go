@@ -409,6 +409,10 @@ func TestFrames(t *testing.T) {
 	if file, err := fileOf(Options{Format: JSON}, 1, 2, 3); err != nil || file != "[\n1,\n2,\n3\n]\n" {
 		t.Errorf("%q, %v", file, err)
 	}
+	tail := func(File) (head, tail string) { return "", "end" }
+	if file, err := fileOf[int](Options{Format: JSON, Wrap: tail}); err != nil || file != "end" {
+		t.Errorf("a file without records is %q, %v", file, err)
+	}
 	none := func(File) (head, tail string) { return "", "" }
 	file, err := fileOf(Options{Format: JSON, Compression: Gzip, Wrap: none}, 1)
 	if members := strings.Count(file, "\x1f\x8b"); err != nil || members != 1 {

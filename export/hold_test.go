@@ -160,10 +160,12 @@ func TestHoldRefused(t *testing.T) {
 		if _, err := free.Jobs()[0].Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := x.Count(t.Context(), free); !errors.Is(err, mapper.ErrWrongState) {
+		if _, err := x.Count(t.Context(), free); !errors.Is(err, mapper.ErrWrongState) ||
+			!strings.Contains(err.Error(), "Hold") {
 			t.Errorf("the count of an export that is not held: %v, want ErrWrongState", err)
 		}
-		if err := x.Write(t.Context(), free, 0, numbers{}); !errors.Is(err, mapper.ErrWrongState) {
+		if err := x.Write(t.Context(), free, 0, numbers{}); !errors.Is(err, mapper.ErrWrongState) ||
+			!strings.Contains(err.Error(), "Hold") {
 			t.Errorf("a Write of an export that is not held: %v, want ErrWrongState", err)
 		}
 	})
