@@ -19,28 +19,34 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestOlderEnds runs the last steps of an export that an older build has started, with its files
-// directly in the export's folder. The export must succeed or be discarded, and every error must be
-// returned.
-func TestOlderEnds(t *testing.T) {
-	s := stage{Export: "e", Run: runA, Folder: "f"}
-	lost := errors.New("the connection was lost")
-	bucket := func(refused string, blobs ...string) (*testbucket.Bucket, *Export[mapper.NoParams]) {
-		b := testbucket.New()
-		for _, name := range blobs {
-			b.Put(name, []byte(`{"export":"e","run":"`+runA+`"}`))
-		}
-		b.Hook = func(c *testbucket.Call) error {
-			if refused != "" && strings.HasPrefix(c.Op+" "+c.Key, refused) {
-				return lost
-			}
-			return c.Effect()
-		}
-		x := define(t, Options{})
-		x.bucket = b.Open()
-		return b, x
+var errLost = errors.New("the connection was lost")
+
+// ofOlderBuild are the parameters of a stage of an export that an older build has started, with its
+// files directly in the export's folder.
+var ofOlderBuild = stage{Export: "e", Run: runA, Folder: "f"}
+
+// olderBucket returns a bucket with some blobs, and an export that uses it. Each call that begins
+// with refused, such as "read f/1.jsonl", fails with errLost; empty: none.
+func olderBucket(t *testing.T, refused string, blobs ...string) (*testbucket.Bucket, *Export[mapper.NoParams]) {
+	b := testbucket.New()
+	for _, name := range blobs {
+		b.Put(name, []byte(`{"export":"e","run":"`+runA+`"}`))
 	}
-	_, x := bucket("")
+	b.Hook = func(c *testbucket.Call) error {
+		if refused != "" && strings.HasPrefix(c.Op+" "+c.Key, refused) {
+			return errLost
+		}
+		return c.Effect()
+	}
+	x := define(t, Options{})
+	x.bucket = b.Open()
+	return b, x
+}
+
+// TestOlderEnds runs the last steps of an older build's export. Every error must be returned.
+func TestOlderEnds(t *testing.T) {
+	s := ofOlderBuild
+	_, x := olderBucket(t, "")
 	if m, err := x.decide(t.Context(), s); err == nil || !strings.Contains(err.Error(), "has somebody deleted it?") {
 		t.Errorf("an end without a manifest: %+v, %v", m, err)
 	}
@@ -48,25 +54,28 @@ func TestOlderEnds(t *testing.T) {
 	if m, err := x.decide(t.Context(), other); err == nil || !strings.Contains(err.Error(), `"cobol"`) {
 		t.Errorf("an end of another build's export: %+v, %v", m, err)
 	}
-	b, x := bucket("", "f/_STARTED", "f/_parts/aa/aa", "f/1.jsonl", "f/_parts")
+	b, x := olderBucket(t, "", "f/_STARTED", "f/_parts/aa/aa", "f/1.jsonl", "f/_parts")
 	if err := x.tidyDirectly(t.Context(), s); err != nil || fmt.Sprint(b.Names()) != "[f/1.jsonl f/_parts]" {
 		t.Errorf("left are %q, %v", b.Names(), err)
 	}
 	for _, call := range []string{"list f/_parts/", "delete f/_parts/aa/aa", "read f/_STARTED", "delete f/_STARTED"} {
-		_, x := bucket(call, "f/_STARTED", "f/_parts/aa/aa")
-		if err := x.tidyDirectly(t.Context(), s); !errors.Is(err, lost) {
+		_, x := olderBucket(t, call, "f/_STARTED", "f/_parts/aa/aa")
+		if err := x.tidyDirectly(t.Context(), s); !errors.Is(err, errLost) {
 			t.Errorf("%s: %v", call, err)
 		}
 	}
 	done := &mapper.Completion{Status: &mapper.Status{}}
-	for _, call := range []string{"read f/run-", "write f/_SUCCESS"} {
-		if _, x = bucket(call, "f/manifest.json"); !errors.Is(x.succeed(t.Context(), done, s), lost) {
-			t.Errorf("%s fails, and the end does not return its error", call)
+	for _, call := range []string{"read f/run-", "list f/_parts/", "write f/_SUCCESS"} {
+		_, x := olderBucket(t, call, "f/manifest.json")
+		if err := x.succeed(t.Context(), done, s); !errors.Is(err, errLost) {
+			t.Errorf("%s fails, and the end returns %v", call, err)
 		}
 	}
-	if _, x = bucket("list f/_parts/", "f/manifest.json"); !errors.Is(x.succeed(t.Context(), done, s), lost) {
-		t.Error("the parts can't be listed, and the end does not return the error")
-	}
+}
+
+// TestOlderDiscard deletes the blobs of an older build's export. If a call fails, its claim stays,
+// so that the deletion can be repeated.
+func TestOlderDiscard(t *testing.T) {
 	for refused, want := range map[string]string{
 		"":                  "[f/run-" + runB + "/1 g]",
 		"delete f/1.jsonl":  "[f/1.jsonl f/_STARTED f/run-" + runB + "/1 g]",
@@ -74,24 +83,28 @@ func TestOlderEnds(t *testing.T) {
 		"read f/_STARTED":   "[f/1.jsonl f/_STARTED f/run-" + runB + "/1 g]",
 		"list f/":           "[f/1.jsonl f/_STARTED f/run-" + runB + "/1 g]",
 	} {
-		b, x := bucket(refused, "f/_STARTED", "f/1.jsonl", "f/run-"+runB+"/1", "g")
-		r := &Run{ID: "e", Folder: "f", bucket: x.bucket, place: s.place()}
+		b, x := olderBucket(t, refused, "f/_STARTED", "f/1.jsonl", "f/run-"+runB+"/1", "g")
+		r := &Run{ID: "e", Folder: "f", bucket: x.bucket, place: ofOlderBuild.place()}
 		err := r.deleteBlobs(t.Context())
 		if (err != nil) != (refused != "") || fmt.Sprint(b.Names()) != want {
 			t.Errorf("%q fails: %v, and left are %q, want %s", refused, err, b.Names(), want)
 		}
 	}
-	m := &Manifest{Export: "e", Run: runA}
-	if b, x = bucket(""); x.publish(t.Context(), s, m) != nil || len(b.Names()) != 2 {
+}
+
+// TestOlderPublish writes the manifest of an older build's export, unless it was discarded.
+func TestOlderPublish(t *testing.T) {
+	s, m := ofOlderBuild, &Manifest{Export: "e", Run: runA}
+	if b, x := olderBucket(t, ""); x.publish(t.Context(), s, m) != nil || len(b.Names()) != 2 {
 		t.Errorf("the manifest is in %q, want it in two places", b.Names())
 	}
-	if b, x = bucket("write f/run-"); !errors.Is(x.publish(t.Context(), s, m), lost) || len(b.Names()) != 0 {
-		t.Errorf("the manifest can't be written, and is in %q", b.Names())
+	for _, call := range []string{"read f/run-", "write f/run-"} {
+		b, x := olderBucket(t, call)
+		if err := x.publish(t.Context(), s, m); !errors.Is(err, errLost) || len(b.Names()) != 0 {
+			t.Errorf("%s fails: %v, and a manifest is in %q", call, err, b.Names())
+		}
 	}
-	if b, x = bucket("read f/run-"); !errors.Is(x.publish(t.Context(), s, m), lost) || len(b.Names()) != 0 {
-		t.Errorf("the outcome can't be read, and a manifest is in %q", b.Names())
-	}
-	b, x = bucket("")
+	b, x := olderBucket(t, "")
 	b.Put(s.place().outcome(), manifestText(t, s.place().discarded("e")))
 	if err := x.publish(t.Context(), s, m); err == nil || !strings.Contains(err.Error(), "was discarded") ||
 		len(b.Names()) != 1 {

@@ -15,13 +15,13 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/internal/mutation/mutant"
-	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/internal/nightly"
 )
 
 const root = "../.."
 
 // TestNames checks that each mutant has a unique name, which does not depend on its place in the
-// file.
+// file, and that the lists of mutants name existing ones.
 func TestNames(t *testing.T) {
 	mutants, files, err := Generate(root, Targets)
 	if err != nil {
@@ -52,6 +52,12 @@ func TestNames(t *testing.T) {
 	for name := range reasons {
 		if !names[name] {
 			t.Errorf("survivors.txt: there is no mutant %q any more", name)
+		}
+	}
+	for line := range strings.Lines(sample) {
+		name, _, fence := strings.Cut(line, "\t")
+		if fence && !strings.HasPrefix(line, "#") && !names[name] {
+			t.Errorf("sample.txt: there is no mutant %q any more: name the one that is there instead", name)
 		}
 	}
 }
@@ -106,12 +112,9 @@ func (t Test) seeded(seed int) *Test {
 
 // TestMutations turns on the mutants in sample.txt, one at a time. They remove the protocol's most
 // important fences: conditions that protect data. It checks that the listed test finds each mutant,
-// and passes without a mutant. Usually it takes every fourth mutant, from one that the seed
-// chooses. .ci/nightly takes all.
+// and passes without a mutant.
 func TestMutations(t *testing.T) {
-	if testing.Short() {
-		t.Skip("left out: -short leaves out mutations of the protocol")
-	}
+	nightly.Leave(t)
 	var suites []string
 	for _, s := range Suites {
 		if strings.Contains(sample, "\t"+path.Base(s)+".") {
@@ -127,8 +130,6 @@ func TestMutations(t *testing.T) {
 		mutants[m.Name()] = m
 	}
 	used := make(map[string]*Test)
-	step := uint64(testflag.Size(t, 0, 4, 1))
-	next := testflag.Seed(t) % step
 	for line := range strings.Lines(sample) {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -143,9 +144,6 @@ func TestMutations(t *testing.T) {
 		test := lab.test(by)
 		if test == nil {
 			t.Errorf("sample.txt: no package has the test %q, which is to find %q", by, name)
-			continue
-		}
-		if next++; next%step != 0 {
 			continue
 		}
 		if used[by] == nil {

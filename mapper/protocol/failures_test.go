@@ -789,6 +789,7 @@ func (e *wrongError) Error() string { return e.text }
 // mistake. This error is not nil, and its method panics. The entities must become failures, and
 // every job must end.
 func TestNilErrors(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	wrong := func(key *datastore.Key) error {
 		var err *wrongError

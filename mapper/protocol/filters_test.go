@@ -400,6 +400,7 @@ func TestMistypedKind(t *testing.T) {
 // spaces. Google's client would interpret such names. Each entity also has the properties that such
 // an interpretation would find.
 func TestOddNamesOfFilters(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	visit := mapper.Visit("visit", func(context.Context, *mapper.Entity[struct{}], mapper.NoParams) error {
 		return nil
