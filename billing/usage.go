@@ -24,8 +24,8 @@ type Usage struct {
 	// Deletes counts deletes that were committed.
 	Deletes int64 `json:"deletes"`
 	// TaskOps counts Cloud Tasks operations. A successful call counts once for each task that it
-	// creates, returns or deletes. A delivery attempt counts once. Each of these counts once per
-	// started 32 KiB of the task.
+	// creates, returns or deletes. A delivery attempt counts once. For a task of more than
+	// 32 KiB, each of these counts once for each started 32 KiB.
 	TaskOps int64 `json:"task_ops"`
 	// RPCs counts calls by method, such as "Lookup", whether or not they succeeded.
 	RPCs map[string]int64 `json:"rpcs,omitempty"`

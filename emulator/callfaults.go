@@ -83,8 +83,9 @@ func (f *Faults) intercept(
 }
 
 // abort rolls back the transaction that a commit names, so that it holds no locks. After an
-// ABORTED, the Go client sends a rollback, and retries only if the rollback succeeds. wasAborted
-// makes it succeed.
+// ABORTED, the Go client sends a rollback of its own, and retries only if this succeeds. The
+// transaction is no longer open then, so a real rollback would fail. Because of wasAborted,
+// intercept answers it with success instead.
 func (f *Faults) abort(ctx context.Context, req *datastorepb.CommitRequest, info *grpc.UnaryServerInfo) error {
 	if server, ok := info.Server.(datastorepb.DatastoreServer); ok {
 		rollback := &datastorepb.RollbackRequest{ProjectId: req.ProjectId, DatabaseId: req.DatabaseId,

@@ -90,8 +90,8 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	return err
 }
 
-// A lastError is a slog.Handler that keeps only the last error. It is the cause of a failed
-// request. The jobs API hides this cause from callers, but here the caller is the operator.
+// A lastError is a slog.Handler that keeps only the last error: the cause of a failed request. The
+// jobs API hides this cause from callers, but here the caller is the operator, who may see it.
 type lastError struct {
 	slog.Handler
 	text string

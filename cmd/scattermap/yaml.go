@@ -59,8 +59,8 @@ func (w *yamlWriter) line(before, text string) {
 	fmt.Fprintf(&w.out, "%s%s\n", before, text)
 }
 
-// block converts the rest of an object or an array, whose opening delimiter was read. It writes
-// before in front of it, like value.
+// block converts the rest of an object or an array. The caller has already read the opening
+// delimiter open. Like value, block first writes the text in the parameter before.
 func (w *yamlWriter) block(open json.Delim, depth int, before string) error {
 	if !w.More() {
 		w.line(before, map[json.Delim]string{'{': "{}", '[': "[]"}[open])

@@ -66,7 +66,8 @@ type run struct{ first, drawn int64 }
 // maxRuns is the number of times chosen by callers for which a generator remembers its run.
 const maxRuns = 10_000
 
-// NewGenerator returns a generator.
+// NewGenerator returns a generator of IDs for a logical shard in the database with the number
+// physical. It returns an error if one of the two numbers is out of range.
 func NewGenerator(physical, logical int) (*Generator, error) {
 	if physical < 0 || physical >= MaxPhysical || logical < 0 || logical >= MaxLogical {
 		return nil, fmt.Errorf("there are no ids for shard %d of %d in database %d of %d", logical, MaxLogical,

@@ -20,7 +20,7 @@ import (
 // Job.Move. An argument of [Errorf] that is a Name is also shown under the reader's name.
 type Name string
 
-// name matches the Go name of a setting in the format of an error.
+// name matches a Go name such as StartOptions.PageSize in the format string of an error.
 var name = regexp.MustCompile(`\b(?:(?:StartOptions|PlanOptions|CleanUpOptions|UndoOptions|RetryOptions|` +
 	`VerifyOptions|Query|Filter|Rate|Job)(?:\.[A-Z]\w*)+|RetainAlways\b)`)
 

@@ -189,8 +189,9 @@ func permuted(properties, other []Property) bool {
 	})
 }
 
-// merged returns the indexes that end with the given orders and contain only equalities of the
-// shape. It returns nil if these indexes together lack an equality.
+// merged returns indexes that serve the shape together. Each of them ends with the given orders,
+// and has only properties of the shape's equalities before these. If one of the equalities is in
+// none of the indexes, merged returns nil.
 func (s *Set) merged(shape Shape, orders []Property) []Index {
 	var used []Index
 	covered := make(map[string]bool)

@@ -122,8 +122,8 @@ func halve(x, y element) (element, bool) {
 }
 
 // halveNames returns a name about halfway between x and y, or false if there is none. It treats
-// names as fractions whose digits are characters. If both names are ASCII, so is the result.
-// Otherwise most results would be among about a million characters that no name uses.
+// names as fractions whose digits are characters. If both names are ASCII, the result is ASCII,
+// too. With the digits of all Unicode, most results would have characters that no name uses.
 func halveNames(x, y string) (string, bool) {
 	top := rune(utf8.RuneSelf)
 	if !ascii(x) || !ascii(y) {

@@ -85,8 +85,9 @@ func (js *Jobs) create(
 	return existing, nil
 }
 
-// enqueueRanges enqueues the tasks of ranges. The first idle tasks are for idle workers. If the
-// queue already has a task with a range's name, this is no error.
+// enqueueRanges enqueues a task for each range. The parameter idle is a number: that many tasks,
+// from the first on, are for idle workers. If the queue already has a range's task, this is no
+// error.
 func (js *Jobs) enqueueRanges(
 	ctx context.Context, job *record.Job, ranges []*record.Range, idle int64,
 ) error {

@@ -51,16 +51,16 @@ var hasToWait = fault.Refusal{Summary: "the function has to wait", Cause: errWai
 // call runs the function on a group when the job's rate and its brake (pace.Brake) allow it. It
 // stores the outcomes in g.hands.
 //
-// If a service refuses calls for now, their entities have not failed yet. The page waits, and calls
-// the function for them again, up to callsInPage times. After that, it depends on the other calls
-// of the process:
+// A service may refuse the calls for some entities for now. The page then waits, and calls the
+// function for these entities again, with at most callsInPage calls in all. If the service still
+// refuses them, its answers to other calls of this process decide what happens:
 //
-//   - If the service accepts most calls, this is a failed attempt of each of these entities.
-//   - If the service has refused fewer than three entities so far, the entity waits in a range of
-//     its own, and the page continues.
-//   - Otherwise the page ends before the first of these entities. If it is the page's first entity,
-//     the range is postponed. But if the range has already waited for an hour, this is a failed
-//     attempt of the page's first entity.
+//   - It has accepted most of the recent calls: the attempt of each refused entity has failed.
+//   - It has refused one entity of the group, and fewer than three entities in a row: the refused
+//     entity gets a range of its own, and the page continues.
+//   - Otherwise the page ends before the first refused entity. If this is the page's first entity,
+//     the range is postponed. If the range has already waited for an hour, the attempt of the
+//     page's first entity has failed instead.
 //
 // If a batch has failed as a whole, the function runs on its halves.
 func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g *group) (got called) {

@@ -79,9 +79,10 @@ func (r *result) writes() (names []string) {
 	return names
 }
 
-// replace replaces the result at place i by r. todo has the places on which the function still has
-// to run again. replace adds later entities whose calls have read something that the old or the new
-// result writes, and returns todo.
+// replace sets the result at place i to r. The parameter todo has the places of the entities on
+// which the function still has to run again. Calls for later entities may have read something that
+// the old or the new result writes. replace adds the places of these entities to todo, and the
+// stamps with which they were read to now. It returns todo.
 func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) []int {
 	was := &o.results[i]
 	changed := make(map[string]bool)
