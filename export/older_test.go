@@ -25,7 +25,7 @@ var errLost = errors.New("the connection was lost")
 // files directly in the export's folder.
 var ofOlderBuild = stage{Export: "e", Run: runA, Folder: "f"}
 
-// olderBucket returns a bucket with some blobs, and an export that uses it. Each call that begins
+// olderBucket returns a bucket with some blobs, and an export that uses it. Each call that starts
 // with refused, such as "read f/1.jsonl", fails with errLost; empty: none.
 func olderBucket(t *testing.T, refused string, blobs ...string) (*testbucket.Bucket, *Export[mapper.NoParams]) {
 	b := testbucket.New()
