@@ -22,7 +22,8 @@ import (
 type background struct {
 	mu   sync.Mutex
 	pace pace.Background
-	// number of slots in use: by pages under way, and by pages that have ended but whose slots rest
+	// number of slots in use: by running pages, and by ended pages whose slots still rest
+	// (longestRest)
 	taken   int
 	waiting []chan struct{} // the waiting pages, in order; the channel of a page is closed when it gets its slot
 	// the largest number of pages since the last probe that had a slot or waited for one, at the
@@ -151,11 +152,13 @@ func (b *background) quit(slot chan struct{}) {
 	b.free()
 }
 
-// longestRest is the longest time for which a slot rests after a page. It has a limit because most
-// of a long page is waits for the job's rate or for a service, which put no load on the database.
+// longestRest is the longest time for which a slot rests, which means that it stays unused after a
+// page. This time has a limit because most of a long page is waits for the job's rate or for a
+// service. Such waits put no load on the database.
 const longestRest = 10 * time.Second
 
-// done returns the slot of a page after a rest. The rest depends on took, how long the page took.
+// done frees the slot of a page after a rest, in which no page uses the slot. The parameter took is
+// the page's duration. The rest is that time multiplied by a factor of [pace.Background.Slots].
 func (b *background) done(took time.Duration) {
 	b.mu.Lock()
 	_, rest := b.pace.Slots()

@@ -23,6 +23,8 @@ import (
 )
 
 // aroundPages returns what a job uses besides its committed pages, from its start or a Resume on.
+// page is the number of entities in a page, and tasks the number of tasks at the same time.
+//
 // There are two parts. Splitting, pausing and resuming a job read its records: up to 1,000 reads.
 // When the job pauses, up to ten tasks have each read up to three pages ahead that they do not
 // process.
@@ -60,7 +62,9 @@ type purse struct {
 	// the unspent share of the whole budget; negative if a page has cost more than expected
 	left float64
 
-	allowance int64 // the job's Allowance at the reservation; if the job has another one now, the purse is void
+	// the job's Allowance, which grows each time the budget is raised or renewed, at the
+	// reservation; if the job has another one now, the purse is void
+	allowance int64
 }
 
 // usageOf returns what a page uses. entities is the number of its entities. compared is the number
@@ -129,6 +133,7 @@ func (d *delivery) keepBudget(ctx context.Context, n int) (settle func(), s stan
 }
 
 // renew empties the purse if the job's budget was raised or renewed after the purse's reservation.
+// The parameter allowance is the job's current Allowance, which grows with each such change.
 func (p *purse) renew(allowance int64) {
 	if allowance > p.allowance {
 		p.allowance, p.left = allowance, 0
@@ -136,8 +141,9 @@ func (p *purse) renew(allowance int64) {
 }
 
 // takeOut reserves at least need of the job's budget for this process. If the budget is large
-// enough, it reserves need for each task that the job may run at the same time. It leaves around,
-// which the job costs besides its pages.
+// enough, it reserves need for each task that the job may run at the same time. The parameter
+// around is the job's cost besides its pages, which the job's first reservation includes. All
+// amounts are shares of the whole budget.
 //
 // It returns the reserved part and the job's Allowance. When the job gets another Allowance, the
 // part is void. If less than need remains, takeOut pauses the job and returns 0.
@@ -180,8 +186,10 @@ func (p *purse) takeAll() (left float64, allowance int64) {
 	return left, p.allowance
 }
 
-// giveBack returns the unspent part of a budget to its job. It makes only one attempt: if an answer
-// is lost, a second attempt could return the same amount twice.
+// giveBack returns the unspent part of a budget to its job. The parameter left is that part, as a
+// share of the whole budget, and allowance is the job's Allowance at its reservation. giveBack
+// makes only one attempt: if an answer is lost, a second attempt could return the same amount
+// twice.
 func (x *Executor) giveBack(ctx context.Context, job record.Ref, left float64, allowance int64) {
 	if left == 0 {
 		return
@@ -197,9 +205,9 @@ func (x *Executor) giveBack(ctx context.Context, job record.Ref, left float64, a
 	}
 }
 
-// giveBackIdle is called after a job's last delivery in this process. It returns the unspent part
-// of the job's budget, but only if the job no longer runs: otherwise the next delivery may need
-// this part.
+// giveBackIdle is called after a job's last delivery in this process. If the job no longer runs, or
+// runs in another queue, it returns the unspent part of the job's budget. While the job runs here,
+// it returns nothing, because the next delivery may need this part.
 func (x *Executor) giveBackIdle(ctx context.Context, job record.Ref, r *cachedJob) {
 	if !r.turn.TryAcquire(1) {
 		return

@@ -52,10 +52,10 @@ func (d *delivery) continued(ctx context.Context) (*record.Range, error) {
 	return child, nil
 }
 
-// children returns the tasks to enqueue for the range's children. It leaves out next, with which
-// the delivery continues, children that already have tasks, and recorded failures. The last
-// children are failed entities; waits says when their tasks are due. newTraces says whether each
-// task starts a trace of its own.
+// children returns the tasks to enqueue for the range's children. It leaves out three kinds:
+// recorded failures, children that already have tasks, and the child next, with which the delivery
+// continues. The last children are failed entities. The parameter waits says when their tasks are
+// due, by the IDs of their ranges.
 func (d *delivery) children(next *record.Range, waits map[string]time.Time) (all []tasks.Task) {
 	r := d.record
 	for n := d.turn.enqueued; n < r.Children-r.Recorded; n++ {
@@ -74,7 +74,7 @@ func (d *delivery) children(next *record.Range, waits map[string]time.Time) (all
 }
 
 // waits returns the times at which the range's failed entities are retried, by the IDs of their
-// ranges. If another delivery has committed the range, it reads the children's records.
+// ranges. It reads these times from the records of the range's children.
 func (d *delivery) waits(ctx context.Context) (map[string]time.Time, error) {
 	r := d.record
 	waits := make(map[string]time.Time)
@@ -98,10 +98,11 @@ func (d *delivery) enqueueAgain(ctx context.Context) error {
 }
 
 // handOver enqueues a new task for the current range if this delivery can't finish it. It reports
-// whether there is such a task. There are two cases:
+// whether there is such a task. cause is the error with which the delivery ends. There are two
+// cases:
 //
-//   - The delivery has continued with a later range, and failed there (gone). When its own task is
-//     delivered again, it would first have to go through the earlier ranges.
+//   - The parameter gone is true: the delivery has continued with a later range, and failed there.
+//     When its own task is delivered again, it would first have to go through the earlier ranges.
 //   - This process drains. The queue would deliver the task again only after a back-off.
 func (d *delivery) handOver(ctx context.Context, gone bool, cause error) bool {
 	draining := errors.Is(cause, gate.ErrDraining)

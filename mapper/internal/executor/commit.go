@@ -18,8 +18,8 @@ import (
 )
 
 // Limits of conflicts with other clients. If others change an entity of a page mostMoves times, the
-// entity gets a range of its own. If they change it there hotAttempts times in an attempt, the
-// attempt fails.
+// entity gets a range of its own. In that range, an attempt fails if others change the entity
+// hotAttempts times during the attempt.
 const (
 	mostMoves   = 3
 	hotAttempts = 20
@@ -163,6 +163,6 @@ func wrote(o *page.Results) []byte {
 }
 
 // settledFor is how long an entity must be unchanged before a page changes it, so that an undo can
-// restore it after more than an hour. Then only the states of whole minutes can be read, and the
-// last one is up to a minute before the page.
+// restore it later. After an hour, an undo can read only the states of whole minutes, and the last
+// such state is up to a minute older than the page.
 const settledFor = 2 * time.Minute

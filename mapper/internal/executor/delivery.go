@@ -24,18 +24,20 @@ import (
 // A delivery is one request of the queue for a range's task. It processes that range, and then the
 // rest of it, range after range.
 type delivery struct {
-	x          *Executor
-	job        *record.Job
-	record     *record.Range // the record of the current range, as last read or written
-	generation int64         // the range's generation, as named in the task
+	x      *Executor
+	job    *record.Job
+	record *record.Range // the record of the current range, as last read or written
+	// the range's generation in the task's body; each new task of the range has the next number
+	generation int64
 	planner    planner.Planner
 	functions  function.Functions
 
 	begunAt time.Time  // when the queue's request arrived
 	ended   func()     // called at the end of the delivery
 	place   gate.Place // the delivery's place in the gate; the gate decides which tasks run at the same time
-	ahead   bool       // whether a page of this delivery has paid for reading ahead
-	turn    turn
+	// whether a page of this delivery has reserved the cost of reading the next page ahead
+	ahead bool
+	turn  turn
 
 	// number of calls of a service that the function has announced, and that no record counts yet
 	announced atomic.Int64

@@ -14,9 +14,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// leftAfter describes the task's load after the first reached entities of its page: what remains,
-// and how fast the task is. The law of cutting ([split.Load]) decides by this. ok is false if the
-// task can't give away any of the remaining entities.
+// leftAfter describes the task's load at a point of its page: what remains, and how fast the task
+// is. The parameter reached is the number of the page's entities before that point. The law of
+// cutting ([split.Load]) decides by this load. ok is false if the task can't give away any of the
+// remaining entities.
 func (d *delivery) leftAfter(
 	ctx context.Context, p planner.Plan, o *page.Results, reached int,
 ) (l split.Load, ok bool) {
@@ -36,8 +37,8 @@ func (d *delivery) leftAfter(
 // function.
 const lawEvery = 50 * time.Millisecond
 
-// late returns a function that reports whether the page must end early. It must if its task would
-// otherwise end late: then idle workers can take the rest.
+// late returns a function that reports whether the page must end early. This is so if the page's
+// task, with all the rest of the range, would end late. Idle workers can then take the rest.
 func (d *delivery) late(ctx context.Context, p planner.Plan) page.Late {
 	asked := time.Duration(0)
 	return func(o *page.Results, place, left int) bool {
@@ -113,10 +114,12 @@ func (d *delivery) mayStart() bool {
 // mostLooked is the largest number of open ranges in lookAround's sample.
 const mostLooked = 100
 
-// lookAround returns the cached estimate of the job's remaining work, and its age. If the estimate
-// is too old, lookAround refreshes it in the background. Before the first read, it estimates that
-// nothing is done, and that each worker has fairShare entities. ok is false if fairShare is also
-// unknown.
+// lookAround returns the cached estimate of the job's remaining work, and its age. each is the
+// function's time for an entity, and l the load of the calling task. If the estimate is too old for
+// that load, lookAround refreshes it in the background.
+//
+// Before the first read, it estimates that nothing is done, and that each worker has fairShare
+// entities. ok is false if the job's work was never read and fairShare is 0, which means unknown.
 func (x *Executor) lookAround(
 	ctx context.Context, job *record.Job, fairShare int64, each time.Duration, l split.Load,
 ) (_ split.Outlook, age time.Duration, ok bool) {

@@ -38,8 +38,9 @@ func (d *delivery) limitFailures(ctx context.Context) error {
 }
 
 // overLimit returns a text that names the limit which the job's failures exceed. If they exceed
-// none, or after an error, it returns "". For the limit on the share of failures, it also returns
-// sum: the job's totals, estimated from a sample.
+// none, or after an error, it returns "". failures is the number of failed entities in this range.
+// For the limit on the share of failures, overLimit also returns sum: the job's totals, estimated
+// from a sample.
 func (d *delivery) overLimit(ctx context.Context, failures int) (over string, sum record.Totals, err error) {
 	if limit := int(d.job.Limit); limit > 0 && d.oneOf(limit/100/failures) {
 		failed, err := d.x.Store.CountFailures(ctx, d.job.Ref(), limit+1)
@@ -66,9 +67,9 @@ func (d *delivery) overLimit(ctx context.Context, failures int) (over string, su
 	return over, sum, nil
 }
 
-// oneOf reports whether this range counts the job's failures, which one range in n does. It decides
-// by a hash in the range's ID. If each range counted them, the cost would grow with the square of
-// the limit.
+// oneOf picks one range in n, by a hash of the range's ID. It reports whether this is the current
+// range, which then counts all failures of the job. If each range counted them, the cost would grow
+// with the square of the limit.
 func (d *delivery) oneOf(n int) bool {
 	hash, _ := record.Hash(d.record.ID) // 0 for an invalid ID
 	return hash%uint64(max(1, n)) == 0

@@ -13,7 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 )
 
-// pageOf returns the page of a plan, ready for running the function. See page.Page for progress.
+// pageOf returns the page of a plan, ready for running the function. The parameter progress is the
+// field page.Page.Progress.
 func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(time.Duration, bool)) *page.Page {
 	atOnce := int(d.job.Concurrency)
 	if d.record.Solo || d.record.Alone { // entities run one by one if the range is suspected, or has only one

@@ -50,9 +50,10 @@ func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settl
 	}), ours, nil
 }
 
-// calls returns a function that waits until the job's rate allows calls of a service (see
-// page.Page). If the rate does not limit calls, it returns nil. The user's function waits just
-// before it makes a call.
+// calls returns a function that waits until the job's rate allows calls of a service: see
+// page.Page.Calls, which also explains its parameters. If the rate does not limit calls, it returns
+// nil. The user's function waits just before it makes a call. inTransaction says whether a
+// transaction is open meanwhile.
 //
 // Calls of a page's first entity may wait longest, because a page that commits nothing would be
 // retried forever. They may wait a quarter of the deadline, if the delivery has this time. Calls do
@@ -95,7 +96,8 @@ func (d *delivery) calls(inTransaction bool) func(ctx context.Context, n int, be
 	}
 }
 
-// awaitFirst returns the function that waits for calls of a page's first entity.
+// awaitFirst returns calls without its last parameter: the returned function waits as for calls of
+// a page's first entity. If calls is nil, it returns nil.
 func awaitFirst(calls func(ctx context.Context, n int, before int64, first bool) error) function.Await {
 	if calls == nil {
 		return nil
@@ -110,7 +112,9 @@ func mostCalls(limit pace.Limit, deadline time.Duration) float64 {
 	return limit.CallsPerSecond * (deadline / 2).Seconds()
 }
 
-// checkCalls returns an error if one run of the function has announced too many calls.
+// checkCalls returns an error if one run of the function has announced too many calls: see
+// mostCalls. The parameter calls is the number of all its calls so far, and deadline the queue's
+// dispatch deadline.
 func checkCalls(limit pace.Limit, calls int64, deadline time.Duration) error {
 	most := mostCalls(limit, deadline)
 	if float64(calls) <= most {

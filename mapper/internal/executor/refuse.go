@@ -67,8 +67,8 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 
 // laterDelay returns how long a range waits before its next attempt if a service refuses calls for
 // now ([mapper.RetryAfter]). It is a quarter of the time for which the service has refused them so
-// far, between 2 seconds and a minute. It is at least what the service asks for. A random part
-// keeps ranges from retrying at the same time.
+// far, between 2 seconds and a minute. It is at least after, the time that the service asks for. A
+// random part keeps ranges from retrying at the same time.
 func laterDelay(r *record.Range, after time.Duration) time.Duration {
 	const least, most = 2 * time.Second, time.Minute
 	waited := time.Duration(0)
@@ -148,9 +148,9 @@ func (d *delivery) showRefusal(ctx context.Context, cause error) {
 	d.showTrouble(ctx, text)
 }
 
-// showLater reports that a range waits for a service, or for the job's own rate of calls. It does
-// so only in the first minute of the wait. A wait for the job's own rate is normal, so it is not
-// shown in the job's status.
+// showLater reports that a range waits, and does so only in the first minute of the wait. If own is
+// false, the range waits for a service, and the job's status shows this, too. If own is true, it
+// waits for the job's own rate of calls. Such a wait is normal, so only the log shows it.
 func (d *delivery) showLater(ctx context.Context, cause error, own bool) {
 	if time.Since(d.record.LaterFrom) > time.Minute {
 		return
@@ -184,9 +184,9 @@ func (d *delivery) showTrouble(ctx context.Context, text string) {
 }
 
 // refused handles a page that can't be committed, because the database refuses it, other clients
-// constantly change its entities, or its first batch hangs. It halves the page. If the page has a
-// single entity, the entity becomes a failure, or is retried later. Any other result of a page is
-// returned unchanged.
+// constantly change its entities, or its first batch hangs. s and err are the result of the page's
+// attempt. refused halves the page. If the page has a single entity, the entity becomes a failure,
+// or is retried later. After any other result, refused returns s and err.
 func (d *delivery) refused(ctx context.Context, p planner.Plan, s standing, err error) (standing, error) {
 	refusal, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update &&
 		(fault.Contended(err) || errors.Is(err, errHot))

@@ -87,8 +87,9 @@ func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 	}
 }
 
-// found reads the range's record and the guarded entities after a failed commit. It returns the
-// range's standing, and the guarded entities that other clients have changed.
+// found reads the range's record and the guarded entities after a commit has failed with the error
+// failed. It returns the range's standing, and the guarded entities that other clients have
+// changed. If the error already has the record that a transaction has read, found reads nothing.
 func (d *delivery) found(
 	ctx context.Context, failed error, guards []page.Guard,
 ) (stands fencedError, moved []page.Moved, err error) {
@@ -157,9 +158,10 @@ func (t *try) guarded(all bool) (guards []page.Guard) {
 	return guards
 }
 
-// send commits the step. It uses one call if mutations can carry all conditions. Otherwise it uses
-// a transaction that first reads the entities. It returns the entities that the caller must read
-// again if the commit fails. There are none if the transaction has read all.
+// send commits the step. It uses one call if mutations can carry all conditions. If not, or if the
+// parameter locks is true, it uses a transaction that first reads the entities. It returns the
+// entities that the caller must read again if the commit fails. There are none if the transaction
+// has read all.
 func (t *try) send(ctx context.Context, locks bool) (guards []page.Guard, err error) {
 	guards = t.guarded(true)
 	unversioned := func(g page.Guard) bool { return g.Was.Version == 0 && !g.Was.Gone }
@@ -269,8 +271,8 @@ func (t *try) adopt() {
 	}
 }
 
-// look reads the range's record and the guarded entities. It returns the record with its standing,
-// and the entities that other clients have changed.
+// look reads, with get, the range's record and the guarded entities. It returns the record with its
+// standing, and the entities that other clients have changed.
 func (d *delivery) look(get source.Get, guards []page.Guard) (stands fencedError, moved []page.Moved, err error) {
 	r := new(record.Range)
 	keys := []*datastore.Key{d.record.Key()}

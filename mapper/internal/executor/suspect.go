@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// condemn records the range's only entity as a failure, because it has killed too many processes.
-// If the entity no longer exists, it is not a failure.
+// condemn records the range's only entity as a failure, because it has killed as many processes as
+// deaths says. If the entity no longer exists, it is not a failure.
 func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) {
 	p := planner.Plan{At: []*keyspace.Position{d.record.Start}}
 	stored, err := d.planner.Reader(d.planner.Source.Stored(ctx))(p.At)
@@ -51,7 +51,9 @@ func (d *delivery) postpone(ctx context.Context) (standing, error) {
 }
 
 // begin writes this delivery's crash mark ([record.CrashMark]) into the range's record, before the
-// function runs. If the mark is still there later, this process has died.
+// function runs. If the mark is still there later, this process has died. The parameter alone is
+// the field gate.Place.Alone. exclusive says whether the delivery has an exclusive place in the
+// gate. If it does not match record.Range.Suspected, the result is the standing changed.
 func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, error) {
 	d.turn.mark = cmp.Or(d.turn.mark, d.x.NewDelivery())
 	now := now()

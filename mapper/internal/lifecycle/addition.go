@@ -14,7 +14,8 @@ import (
 // A Portion limits the work that is lost if a process dies while it adds up a job's records. A
 // field of 0 means the default.
 type Portion struct {
-	Records int           // number of records of each slice of IDs after which a draft is stored
+	// after this number of records of each slice of IDs, the sum so far is stored as a draft
+	Records int
 	Time    time.Duration // the time after which another task continues
 }
 
@@ -24,8 +25,8 @@ const portionRecords = 5000
 
 // addUp adds up the records of a job, and returns their sum. While goesOn returns true for the
 // job's record, the ranges' records must not change. addUp regularly stores a draft, which is the
-// sum so far. When its time is over, it enqueues a task that continues from the draft, and returns
-// nil.
+// sum so far. If its time is over first, it enqueues a task that continues from the draft, and
+// returns nil. That task has the path of this one, which is t.
 //
 // If a delivery dies, the next one continues from its draft. If two deliveries add up at the same
 // time, both continue from the draft with more records.

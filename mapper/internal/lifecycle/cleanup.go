@@ -141,8 +141,9 @@ func (js *Jobs) recordTotals(ctx context.Context, job *record.Job, t body.Job) e
 	return js.enqueueCleanUp(ctx, job)
 }
 
-// abandonOpen abandons at least most open ranges of an ended job, or all if there are fewer. It
-// returns the ID of an open range that remains, or "" if none does.
+// abandonOpen ends open ranges of an ended job without a result, see abandon. It does so for all of
+// them if there are at most as many as the parameter most says, and otherwise for at least that
+// many. It returns the ID of an open range that remains, or "" if none does.
 func (js *Jobs) abandonOpen(ctx context.Context, job record.Ref, most int) (left string, err error) {
 	for ; ; most -= sweepRanges {
 		open, err := js.Store.FirstMarked(ctx, "open", job, "", sweepRanges)
@@ -165,9 +166,9 @@ func (js *Jobs) abandonOpen(ctx context.Context, job record.Ref, most int) (left
 	}
 }
 
-// abandon ends a pending range without a result, so that a late task can't commit its page. If the
-// record is damaged, open but not pending, abandon only removes the property open. Otherwise each
-// search would find the record again.
+// abandon ends a pending range without a result, so that a late task can't commit its page. A
+// damaged record may be open without being pending. From such a record, abandon only removes the
+// property open, so that the next search does not find the record again.
 func (js *Jobs) abandon(ctx context.Context, key *datastore.Key) error {
 	_, err := js.Store.UpdateRange(ctx, key, func(r *record.Range) bool {
 		if r.Open == "" {

@@ -25,7 +25,7 @@ import (
 // 3. The function runs, outside of any transaction.
 // 4. The transaction that ends the job removes from its record what the job was about.
 
-// close stores the totals of a job's records, and starts to delete the records.
+// close stores the sum l of a job's records in the job's record, and starts to delete the records.
 func (fi finalizer) close(ctx context.Context, job *record.Job, t body.Job, l *ledger.Ledger) error {
 	how, err := json.Marshal(CleanUp{IncludeFailures: true})
 	if err != nil {

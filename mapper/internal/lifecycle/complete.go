@@ -21,8 +21,8 @@ import (
 )
 
 // EndSmall ends a job without a task for this, if the job has few records and no open range. The
-// caller has just ended a range. EndSmall returns true if the job has ended. Otherwise, or if this
-// is unknown, the caller continues with Complete.
+// caller has just ended a range. EndSmall returns true if the job has ended. If it returns false,
+// the job has not ended or this is unknown, and the caller continues with Complete.
 //
 // The caller must have read the job's record, with its version, before this call. Ranges are
 // created only in the commit of an open range, or together with a change of the job's record. So if
@@ -56,7 +56,8 @@ func (js *Jobs) EndSmall(ctx context.Context, job *record.Job) (ended bool) {
 }
 
 // Complete enqueues the task that ends a job, if no range of the job is open. Several processes may
-// call it at the same time, and the task makes sure that only one adds up the records.
+// call it at the same time, and the task makes sure that only one adds up the records. The
+// parameter sweep says whether the caller is a sweep, see enqueueEnd.
 //
 // The caller must have read the job before this call. The task contains the epoch that was read. If
 // the epoch is raised later, there may be ranges that the query has missed, so the task then does
@@ -81,16 +82,17 @@ func (js *Jobs) Complete(ctx context.Context, job *record.Job, sweep bool) error
 const finalizePath = "finalize"
 
 // enqueueEnd enqueues the task that ends a job. The queue may refuse the task, because it has a
-// task of this name, or recently had one. Without sweep, enqueueEnd then does nothing more. With
-// sweep, it checks whether the earlier task is lost. If so, it enqueues a task with another name.
+// task of this name, or recently had one. If the parameter sweep is false, enqueueEnd then does
+// nothing more. If a sweep is the caller, enqueueEnd checks whether the earlier task is lost. If
+// so, it enqueues a task with another name.
 //
 // If this process lacks the permission to ask the queue, the job's record decides:
 //
-//   - If it has no error, the earlier task counts as lost. If the task is not lost, there are two
-//     tasks, but only one of them ends the job.
-//   - If it has an error, the earlier task counts as being retried, so nothing is enqueued. If that
-//     task was purged or given up, a sweep enqueues it again when Cloud Tasks releases its name,
-//     within a day. Resume does so at once.
+//   - If the record has no error, the earlier task counts as lost. If the task is not lost, there
+//     are two tasks, but only one of them ends the job.
+//   - If the record has an error, the earlier task counts as being retried, so nothing is enqueued.
+//     If that task was purged or given up, a sweep enqueues it again when Cloud Tasks releases its
+//     name, within a day. Resume does so at once.
 func (js *Jobs) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) error {
 	t, err := js.lastLink(ctx, job)
 	if err != nil {
@@ -178,9 +180,10 @@ func (js *Jobs) fail(ctx context.Context, job *record.Job, reason error, besides
 	})
 }
 
-// end calls change on the record of a running job, to end the job. If the job's epoch was raised
+// end calls change on the record of a running job, to end the job. The parameter cause is the
+// reason that the observer is told; empty: the job has succeeded. If the job's epoch was raised
 // after the caller read it, end changes nothing. If the job is an undo that may have missed
-// records, it fails instead.
+// records, the undo fails instead.
 func (js *Jobs) end(
 	ctx context.Context, job *record.Job, cause string, change func(*datastore.Transaction, *record.Job) error,
 ) error {

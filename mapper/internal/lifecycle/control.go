@@ -22,12 +22,12 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// Start starts a new job, or returns the existing job with its ID. If the existing job has the same
-// arguments, Start also makes sure that it has tasks. existing is this job, if the caller has read
-// it, and otherwise nil.
+// Start starts the new job created, or returns the existing job with its ID. The parameter existing
+// is this job, if the caller has read it, and otherwise nil. If the existing job has the same
+// arguments, Start also makes sure that it has tasks.
 //
-// The commit that creates the job also records its first ranges. If when is not nil, the same
-// transaction calls it. If when returns an error, nothing is created.
+// The commit that creates the job also records its first ranges, which first describes. If when is
+// not nil, the same transaction calls it. If when returns an error, nothing is created.
 func (js *Jobs) Start(
 	ctx context.Context, created, existing *record.Job, first record.First, when func(*datastore.Transaction) error,
 ) (job *record.Job, err error) {
@@ -103,8 +103,8 @@ func (js *Jobs) enqueueRanges(
 }
 
 // ensureTasks makes sure that a job's first ranges have tasks, because the process that recorded
-// them may have died. If the job is older than a few minutes, it checks only the root, because
-// sweeps have checked the others.
+// them may have died. If the job is older than a few minutes, it checks only the root, the range of
+// the whole query, because sweeps have checked the others.
 func (js *Jobs) ensureTasks(ctx context.Context, job *record.Job) error {
 	root, err := js.ensureTask(ctx, job, job.Root())
 	if err != nil || time.Since(job.Created) > 2*sweepEvery {
@@ -185,8 +185,8 @@ func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f chan
 	return job, js.settle(ctx, s, cause, nil)
 }
 
-// actOf returns a new entry of a job's history. The context has the operator and the reason. The
-// history of an erased job keeps neither.
+// actOf returns a new entry of a job's history. The text what says what has happened. The context
+// has the operator and the reason. The history of an erased job keeps neither.
 func actOf(ctx context.Context, what string, job *record.Job) record.Act {
 	act := record.Act{At: time.Now(), What: what, To: job.State}
 	if job.Erased.IsZero() {
@@ -201,9 +201,9 @@ type transition struct {
 	to   *record.Job // the job after the change; nil: the transaction changed nothing
 }
 
-// settle informs the observer of a change of a job's state, after the transaction. err is the
-// transaction's error. If there is one, the commit may have taken effect nevertheless, so settle
-// reads the record.
+// settle informs the observer of a change of a job's state, after the transaction. cause is the
+// reason of the change, and err the transaction's error. If there is one, the commit may have taken
+// effect nevertheless, so settle reads the record. If it has, settle returns nil.
 func (js *Jobs) settle(ctx context.Context, s transition, cause string, err error) error {
 	if s.to == nil || s.to.State == s.from {
 		return err
@@ -356,7 +356,8 @@ func (js *Jobs) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
 	return js.cleanUp(ctx, ref, o, "cleaned up", func(*record.Job) error { return nil })
 }
 
-// cleanUp starts the clean-up of a job's records, unless may returns an error.
+// cleanUp starts the clean-up of a job's records, unless may returns an error. The text cause is
+// the entry in the job's history.
 func (js *Jobs) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause string,
 	may func(*record.Job) error) error {
 	if o.ExpireAfter < 0 {

@@ -25,7 +25,8 @@ type Findings struct {
 }
 
 // FindOut reads the facts about the queue and the database that a job's start needs. Its calls run
-// concurrently, so it takes as long as the slowest of them.
+// concurrently, so it takes as long as the slowest of them. It reads the job with the ID only if
+// mayExist is set. The parameter allowEmpty is for Source.Probe.
 //
 // It returns an error only if the queue can't be read. Errors of the other calls are in the
 // Findings, because a repeated start may not need their results.
@@ -60,8 +61,8 @@ func (js *Jobs) FindOut(
 	return found, err
 }
 
-// Database sets the fields of a new job's record that depend on the database. If the facts could
-// not be read, it returns the error. If the job exists, the caller does not call it: a repeated
+// Database sets the fields of a new job's record that depend on the database. If these facts could
+// not be read, it returns the error. Start does not call Database for a job that exists: a repeated
 // start must work even if the database no longer accepts the query.
 func (f Findings) Database(job *record.Job) error {
 	job.Masks, job.Times = f.masks, f.times

@@ -159,7 +159,8 @@ func (l *look) block(format string, args ...any) {
 	l.blocked = append(l.blocked, fmt.Sprintf(format, args...))
 }
 
-// isNamed reports whether store.Records finds a record with this key for the job.
+// isNamed reports whether the key has the form of a name of the job's range records. Only such
+// records are found by store.Records.
 func isNamed(key *datastore.Key, job record.Ref) bool {
 	id, ok := strings.CutPrefix(key.Name, record.RangePrefix(job))
 	return ok && id < "g"

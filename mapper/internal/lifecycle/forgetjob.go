@@ -153,7 +153,8 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, t traces, l *look) fu
 }
 
 // redact removes the subject from a job's record. If the job runs again by now, or is being cleaned
-// up, redact changes nothing.
+// up, redact changes nothing. The parameter cleanUp says whether a clean-up follows. Without one,
+// it is an error if the record still mentions the subject.
 func (f Forgetter) redact(now *record.Job, t traces, cleanUp bool) (changed bool, err error) {
 	switch {
 	case !now.Over() || now.Cleaning != "":

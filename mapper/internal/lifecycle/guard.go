@@ -35,16 +35,18 @@ const (
 // errOvertaken says that a guard, or another change of the job, has come before the commit.
 var errOvertaken = fmt.Errorf("%w: somebody else changed it during each attempt, so try again", record.ErrState)
 
-// postGuard enqueues the guard of a change that is about to be committed. The guard is a sweep in
-// the epoch of the given record. Its name has a random number. Otherwise it could be the name of a
-// purged guard, and the queue would refuse it.
+// postGuard enqueues the guard of a change that is about to be committed. The guard is a sweep that
+// runs after the commit, in the epoch of the given record. If the process dies after the commit,
+// the guard enqueues the change's tasks. Its name has a random number. Otherwise it could be the
+// name of a purged guard, and the queue would refuse it.
 func (js *Jobs) postGuard(ctx context.Context, job *record.Job) error {
 	tick, at := nextTick(job, time.Now().Add(guardDelay))
 	return js.enqueue(ctx, job, sweepPath, body.Job{Tick: tick, Guard: max(1, js.Random())}, at)
 }
 
-// updateGuarded changes a job by f, which may start a new epoch. It enqueues a guard first. So even
-// if this process dies after the commit, the job has a sweep. It returns the job's record.
+// updateGuarded changes a job by f, which may start a new epoch, so that the job needs new tasks.
+// It first enqueues a guard (postGuard). So even if this process dies after the commit, the job has
+// a sweep. It returns the job's record. The text cause is the entry in the job's history.
 func (js *Jobs) updateGuarded(ctx context.Context, ref record.Ref, cause string, f change) (*record.Job, error) {
 	for range guardAttempts {
 		seen, err := js.Store.LoadJob(ctx, ref)

@@ -42,8 +42,9 @@ func (js *Jobs) planRetention(ctx context.Context, job *record.Job) error {
 	return js.enqueueRetention(ctx, job, 0, time.Now())
 }
 
-// enqueueRetention enqueues the next task of an automatic clean-up. The last task was due at the
-// Unix time after, and the next one is due later.
+// enqueueRetention enqueues the next task of an automatic clean-up. The parameter after is the Unix
+// time at which the last task was due, or 0 if there was none. The next task is due later than
+// that.
 func (js *Jobs) enqueueRetention(ctx context.Context, job *record.Job, after int64, now time.Time) error {
 	due := job.DueAt()
 	if due.IsZero() {

@@ -84,8 +84,9 @@ func (js *Jobs) sweepAfter(ctx context.Context, job *record.Job, epoch int64) er
 	return js.enqueueFullSweep(ctx, job)
 }
 
-// Reopen makes the range of a failure pending again. If the retry has ended, it does nothing: a
-// late delivery must not open a range of an ended job.
+// Reopen makes the range of a failure pending again. seen is the range's record, which may be
+// outdated. If the retry has ended, Reopen does nothing: a late delivery must not open a range of
+// an ended job.
 func (js *Jobs) Reopen(ctx context.Context, job *record.Job, seen *record.Range) error {
 	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		now, err := store.GetJob(tx, job.Ref())

@@ -61,7 +61,9 @@ func latest(j *record.Job, now time.Time, t body.Job) time.Time {
 	return now
 }
 
-// runSweep runs a task of a sweep.
+// runSweep runs a task of a sweep, which looks for lost tasks of a job, and enqueues them again. If
+// the task is the guard of a change that is not committed yet, runSweep first makes that commit
+// fail.
 func (js *Jobs) runSweep(ctx context.Context, job *record.Job, t body.Job) error {
 	job, err := js.refuseCommit(ctx, job, t)
 	if err != nil {

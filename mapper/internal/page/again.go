@@ -80,7 +80,9 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 }
 
 // rerunAll runs the function again on the entities at the given places, and returns their new
-// results. If the page must end early, it ends before the entity at the place cut.
+// results. If the page must end early, it ends before the entity at the place cut. now has the
+// state of each entity with which the function runs. out has the errors of entities on which it
+// does not run again, see Again. Both are by place.
 func (p *Page) rerunAll(
 	ctx context.Context, o *Results, places []int, now map[int]wire.Stamp, out map[int]error,
 ) (all []*hand, cut int, err error) {

@@ -118,9 +118,10 @@ func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g 
 	}
 }
 
-// giveUp ends the calls for entities that a service refuses for now, after the last attempt in this
-// page. The page ends before the first of them that has to wait. If none has to wait, the page
-// continues. after is how long the service asks to wait.
+// giveUp ends the calls for the entities in later, which a service has still refused in the last
+// attempt of this page. got is the effect of the group's calls so far. The page ends before the
+// first of these entities that has to wait. If none has to wait, the page continues. after is how
+// long the service asks to wait.
 func (p *Page) giveUp(brake *pace.Brake, later []*hand, after time.Duration, got called) called {
 	if refuses := brake.GiveUp(); p.Impatient && later[0].place == 0 {
 		later = later[1:]
@@ -232,8 +233,9 @@ func (p *Page) callFor(ctx context.Context, batch []function.Subject) ([]functio
 	return []function.Answer{{Effect: e}}, err
 }
 
-// left is called if a call did not return, because it timed out or ended its goroutine. It tells
-// the brake (pace.Brake), and returns the error with which the call's entities fail.
+// left is called if a call did not return. The parameter left says why: the call timed out, or it
+// ended its goroutine. The method tells the brake (pace.Brake), and returns the error with which
+// the call's entities fail.
 func (p *Page) left(g *group, left error) error {
 	e := pace.End{Failed: true}
 	if errors.Is(left, function.ErrTimeout) {
@@ -243,8 +245,8 @@ func (p *Page) left(g *group, left error) error {
 	return p.abandoned(g, left)
 }
 
-// abandoned is called if a call did not return. It makes the call's further reads fail, and returns
-// the error with which the call's entities fail.
+// abandoned is called if a call did not return, for the reason in the parameter left. It makes the
+// call's further reads fail, and returns the error with which the call's entities fail.
 func (p *Page) abandoned(g *group, left error) error {
 	for _, h := range g.hands {
 		if h.view != nil {
@@ -294,8 +296,9 @@ func (n *narrowing) hopeless(page int) bool {
 }
 
 // narrow runs the function on each half of a batch that has failed as a whole, and on the halves of
-// a half that fails. If the function is at fault, narrow stops, and the other entities fail with
-// the batch's error. If the page's time is over, the page ends before the next half.
+// a half that fails. The parameter call runs it on one part. got is the effect of the calls so far.
+// If the function is at fault, narrow stops, and the other entities fail with the batch's error. If
+// the page's time is over, the page ends before the next half.
 func (p *Page) narrow(g *group, failed []*hand, got called, call func(part *group) called) called {
 	n := cmp.Or(g.narrows, &narrowing{begun: time.Now()})
 	half := (len(failed) + 1) / 2
@@ -319,7 +322,9 @@ func (p *Page) narrow(g *group, failed []*hand, got called, call func(part *grou
 }
 
 // await waits until the job's rate and its brake (pace.Brake) allow a call for the entity at place.
-// If the wait would be too long for the page, it returns false.
+// It stores the brake's permission in g.pass. It returns how long it has waited; before is how long
+// the page has already waited for this group. If the wait would be too long for the page, ok is
+// false.
 func (p *Page) await(
 	ctx context.Context, brake *pace.Brake, g *group, place int, before time.Duration,
 ) (ok bool, waited time.Duration, err error) {

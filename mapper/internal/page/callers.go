@@ -26,8 +26,9 @@ type caller struct {
 	end   context.CancelFunc
 }
 
-// await calls wait, to wait until the calls that the entity at place announces may be made. It
-// returns an error if they are refused.
+// await calls wait, which waits until the job's rate allows the calls that the entity at place
+// announces. If the page ends before this entity meanwhile, await ends this wait. It returns an
+// error if the calls are refused.
 func (c *callers) await(ctx context.Context, place int, wait func(context.Context) error) error {
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -88,12 +89,14 @@ func (p *Page) announcing(runner *function.Runner, place int) *function.Announce
 
 // Refusal decides what happens to a call of the function over n entities if it may not make the
 // calls of a service that it has announced. Usually the call has no effect: the function runs again
-// later, and this is no failed attempt.
+// later, and this is no failed attempt. refused is the reason, and fails says whether the attempt
+// has failed.
 //
 // Two kinds of calls would be refused again: a call that announces too many calls of a service, and
-// a call that has already made some of them. If the call has several entities, the page is then
-// retried with fewer. A single entity fails: at once if it announces too many, and otherwise only
-// if the range has waited too long (impatient).
+// a call that has already made some of them. If such a call has several entities, refused is a
+// BatchError, and the page is retried with fewer. If it has a single entity, this entity may fail.
+// It fails at once if it announces too many calls, and otherwise only if the range has waited too
+// long (impatient).
 func Refusal(calls *function.Announced, n int, impatient bool) (refused error, fails bool) {
 	made, refused := calls.Made()
 	r, tooMany := fault.Refusal{}, fault.IsPermanent(refused)

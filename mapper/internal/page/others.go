@@ -130,8 +130,9 @@ type reading struct {
 	by   int
 }
 
-// before returns the state of an entity that the call must see. It includes the writes for all
-// earlier entities of the page. If notes is set, before records the reading.
+// before returns the state of an entity that the call must see, and false if the state is not known
+// yet. It includes the writes for all earlier entities of the page. If v.notes is set, before
+// records the reading.
 func (v *view) before(key *datastore.Key) (function.Seen, bool, error) {
 	if v.notes {
 		name := key.Encode()
@@ -205,7 +206,8 @@ func (v *view) Look(ctx context.Context, keys []*datastore.Key) ([]function.Seen
 	return all, nil
 }
 
-// seen stores the known states of entities in all, and returns the indexes of the unknown ones.
+// seen sets the elements of the parameter all to the states of the entities with these keys. It
+// returns the indexes of entities whose states are not known yet.
 func (v *view) seen(keys []*datastore.Key, all []function.Seen) (unknown []int, err error) {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
@@ -258,8 +260,8 @@ func has[V any](m map[string]V, name string) bool {
 }
 
 // lookAhead reads other entities that the function will need for a chunk, in one call of the
-// database. The mapper must name their keys; otherwise lookAhead does nothing. It ignores an error:
-// the function then reads again, and gets the error.
+// database. If the mapper does not name their keys (Page.Keys), lookAhead does nothing. It ignores
+// an error: the function then reads again, and gets the error.
 func (p *Page) lookAhead(ctx context.Context, o *Results, c *chunk) {
 	if p.Keys == nil {
 		return

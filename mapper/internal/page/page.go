@@ -177,7 +177,7 @@ func (p *Page) complete(ctx context.Context, o *Results) error {
 // of a lookup.
 const mostAllocated = 500
 
-// runChunk runs the function over the entities of a chunk. The last argument is the page's start.
+// runChunk runs the function over the entities of a chunk. The last parameter is the page's start.
 // full is true if the page must end before the end of the chunk.
 func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Time) (full bool, err error) {
 	size := len(p.At)
@@ -261,14 +261,15 @@ func (p *Page) look(at *keyspace.Position, read wire.Stamp) (r result, runs bool
 	return r, true
 }
 
-// fails returns the result of a failed entity.
+// fails returns the result of an entity that fails with the error err. read is the state of the
+// entity that the function got.
 func (p *Page) fails(at *keyspace.Position, read wire.Stamp, err error) result {
 	f := &record.Failure{At: at, Err: err, Attempts: p.Attempts, Permanent: fault.IsPermanent(err)}
 	return result{at: at, read: read, failure: f}
 }
 
-// keepsPlace returns an error if the function has changed an entity in a way that moves it in the
-// order of the query.
+// keepsPlace returns an error if the effect e of the function would move an entity in the order of
+// the query. The parameter before is the entity's state before the change.
 func (p *Page) keepsPlace(key *datastore.Key, before *pb.Entity, e *function.Effect) error {
 	for _, m := range e.Mutations {
 		if !m.Deletes && m.Key.Equal(key) {

@@ -112,8 +112,9 @@ func (s *sum) add(r *result) {
 // it can't:
 //
 //   - The page has already written the entity, so the function must read it after the commit.
-//   - Both write the same other entity, and one of the writes depends on that entity's earlier
-//     state: the new write has a condition, or the page's write is an insert.
+//   - The page and e write the same other entity, and one of the writes depends on that entity's
+//     earlier state. This is so if the write in e has a condition, or if the page's write is an
+//     insert.
 func (s *sum) takes(at *datastore.Key, e *function.Effect) bool {
 	if len(s.written) == 0 {
 		return true

@@ -161,9 +161,10 @@ func (o *Results) shared(share, hung time.Duration, first bool) {
 }
 
 // full reports whether the page must end before the entity at place, with left entities remaining.
-// It ends if its time is over, or earlier if idle workers can process the rest. If only little more
-// time is needed, it continues. The page also ends before an entity that it has written, because
-// only the next commit can write this entity again.
+// next is that entity's key, and budget the setting of the page's time. The page ends if its time
+// is over, or earlier if idle workers can process the rest. If only little more time is needed, it
+// continues. The page also ends before an entity that it has written, because only the next commit
+// can write this entity again.
 func (o *Results) full(next *datastore.Key, place, left int, budget time.Duration) bool {
 	if place == 0 {
 		return false
@@ -177,7 +178,7 @@ func (o *Results) full(next *datastore.Key, place, left int, budget time.Duratio
 }
 
 // tookAll reports whether the page's time is over. needs is the expected time for the remaining
-// entities.
+// entities. budget is the setting of the page's time, see longer.
 func (o *Results) tookAll(needs, budget time.Duration) bool {
 	if o.Spent+needs <= longer(budget) {
 		budget = longer(budget)
@@ -185,14 +186,16 @@ func (o *Results) tookAll(needs, budget time.Duration) bool {
 	return o.Spent >= budget
 }
 
-// longer returns the budget of a page that can finish its range: twice the normal budget. Otherwise
-// the few remaining entities would need a page of their own, which costs as much as a full one.
+// longer returns the budget of a page that can finish its range: twice the normal budget, up to
+// MaxTime. With the normal budget, the few remaining entities would need a page of their own, which
+// costs as much as a full one.
 func longer(budget time.Duration) time.Duration { return max(budget, min(2*budget, MaxTime)) }
 
-// NextPage returns how many entities the next pages should have. It is the number that fits in the
-// budget at the speed of this page, without its slowest entity. If this speed is within a factor of
-// two of the job's usual speed, the usual speed counts. With a constant page size, fewer ranges end
-// with a partial page.
+// NextPage returns how many entities the next pages should have, at most most. It is the number
+// that fits in the budget at the speed of this page, without its slowest entity. The parameter
+// usual is the job's usual time for an entity. If this page's time for an entity is within a factor
+// of two of it, the usual time counts. With a constant page size, fewer ranges end with a partial
+// page.
 func (o *Results) NextPage(most int64, budget, usual time.Duration) int64 {
 	each := max(1, o.Each())
 	if each < 2*usual && usual < 2*each {

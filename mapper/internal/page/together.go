@@ -146,8 +146,9 @@ func (w *crew) take(t *turn) {
 	w.turns = append(w.turns, t)
 }
 
-// share divides the time of a call among its entities. hung is the part in which the call waited or
-// timed out.
+// share divides the time of a call among its entities. The parameter share is the call's part of
+// the time that it shared with overlapping calls. hung is the part of it in which the call waited
+// or timed out.
 func (w *crew) share(t *turn, share, hung time.Duration) {
 	n := time.Duration(len(t.all))
 	for range t.all {
