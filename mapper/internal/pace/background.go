@@ -203,8 +203,8 @@ type level struct{ n, mean, squares float64 }
 
 func (l *level) add(x float64) { l.merge(level{n: 1, mean: x}, math.Inf(1)) }
 
-// merge adds the observations of other. If there are more than most earlier observations, they
-// count only as most.
+// merge adds the observations of other. If the level has more earlier observations than the
+// parameter most says, they count only as that many.
 func (l *level) merge(other level, most float64) {
 	if l.n > most {
 		l.n, l.squares = most, l.squares*most/l.n

@@ -29,7 +29,8 @@ func (n Need) times(by float64) Need { return Need{by * n.Entities, by * n.Write
 // parts returns the amounts of entities, writes and calls, in the order of quantities.
 func (n Need) parts() [3]float64 { return [...]float64{n.Entities, n.Writes, n.Calls} }
 
-// seconds returns how long this work takes at a rate, in seconds.
+// seconds returns how long this work takes at a rate, in seconds. This is the longest of the times
+// for entities, for writes and for calls.
 func (n Need) seconds(rate Need) (longest float64) {
 	rates := rate.parts()
 	for i, part := range n.parts() {
@@ -161,7 +162,8 @@ func (r Limit) Cost(entities, writes float64, since time.Duration) time.Duration
 	return upTo(time.Hour, Need{Entities: entities, Writes: writes + RecordWrites}.seconds(r.at(since)))
 }
 
-// upTo converts seconds into a duration, which is limited to the argument most.
+// upTo converts seconds into a duration. If the result is longer than the parameter most, upTo
+// returns that.
 func upTo(most time.Duration, seconds float64) time.Duration {
 	return time.Duration(min(seconds, most.Seconds()) * float64(time.Second))
 }
@@ -193,7 +195,7 @@ func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most t
 }
 
 // Validate returns an error if the limit is too low for this number of workers and the queue's
-// dispatch deadline. In the error, the limit has the given name.
+// dispatch deadline. The error names the setting by the parameter name.
 func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration) error {
 	wait := WaitWithin(deadline)
 	slowest := float64(workers) / wait.Seconds()
@@ -217,7 +219,8 @@ func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration
 	return nil
 }
 
-// fewer returns a text that tells the user how to run at most this number of workers.
+// fewer returns a text that tells the user how to run at most as many workers as the parameter
+// workers says.
 func fewer(workers float64) string {
 	return fmt.Sprintf("let the queue deliver at most %d tasks at once (its max-concurrent-dispatches), and expect no "+
 		"more workers", max(1, int(workers)))

@@ -46,9 +46,9 @@ func (m *Meter) Ran(waits int64) {
 	m.each += weight * (float64(waits) - m.each)
 }
 
-// Begins returns how long a run of the function may wait before its first calls. All of its waits
-// together may take the time all. So it gets the part of one wait, if it needs as many waits as
-// recent runs.
+// Begins returns how long a run of the function may wait before its first calls. The parameter all
+// is a time: all waits of the run together may take it. A run probably needs as many waits as
+// recent runs, so its first wait may take an equal part of that time.
 func (m *Meter) Begins(all time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()

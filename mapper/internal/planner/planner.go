@@ -166,6 +166,8 @@ func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known
 }
 
 // planRest decides where the range is cut after the page in found, and returns found with that cut.
+// root says whether the task samples and counts the range first, and size is the largest number of
+// entities in the page. The parameter known is as for planCut.
 func (p *Planner) planRest(ctx context.Context, found Plan, s split.Piece, root bool, size int,
 	known func(int64, bool) source.Prefix,
 ) (_ Plan, err error) {

@@ -50,7 +50,8 @@ func (j *Job) DecodeClosing() (*Closing, error) {
 	return c, nil
 }
 
-// Forget adds salted hashes of job IDs to Forgot. The caller is about to remove the subject from
+// Forget adds salted hashes of the given job IDs to c.Forgot, or counts them in c.More if they do
+// not fit. It reports whether any of them is new. The caller is about to remove the subject from
 // the records of these jobs.
 func (c *Closing) Forget(ids []string) (changed bool) {
 	for _, id := range ids {

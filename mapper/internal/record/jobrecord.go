@@ -87,7 +87,8 @@ type Job struct {
 	// pages
 	Spent float64 `datastore:"spent,omitempty,noindex"`
 
-	Allowance int64 `datastore:"allowance,omitempty,noindex"` // how often a Resume has renewed the budget
+	// how often the budget was renewed by a Resume, or replaced
+	Allowance int64 `datastore:"allowance,omitempty,noindex"`
 
 	// CountersLost says that the job failed because its counters became too large to keep.
 	// CountersDropped says that it was resumed after that, and has no counters.

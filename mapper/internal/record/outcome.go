@@ -54,7 +54,8 @@ type Failure struct {
 	Suspected bool  // whether the entity may have killed its process; there is no error then
 }
 
-// Last reports whether the failure is final, if an entity has at most most attempts.
+// Last reports whether the failure is final. The parameter most is the largest number of attempts
+// of an entity.
 func (f Failure) Last(most int64) bool { return f.Permanent || f.Attempts >= most }
 
 // A Follow says what the delivery must do after the commit of its page.
@@ -145,8 +146,9 @@ func (r *Range) Divide(pieces []split.Piece, pageSize int64, many bool, now time
 }
 
 // rest shortens the range to its page, and makes a child for the rest of its own piece. It returns
-// nil if nothing remains, or if children already have the rest. If the page is suspected of killing
-// its process, so is the rest, because it may contain the entity at fault.
+// nil if nothing remains, or if children already have the rest. If the range runs exclusively and
+// its page was halved, the child runs exclusively, too, because it may contain the entity that
+// kills the process.
 func (r *Range) rest(o Outcome, now time.Time) *Range {
 	if o.Next == nil || !r.Contains(o.Next) {
 		return nil
@@ -170,7 +172,8 @@ func (r *Range) rest(o Outcome, now time.Time) *Range {
 }
 
 // isolate makes a child for each failed entity: first for the entities to retry, then for the final
-// failures. A range that has only a single entity records the failure itself.
+// failures. A range that has only a single entity records the failure itself. isolate stores in f
+// when the retries are due, and the number of final failures.
 func (r *Range) isolate(o Outcome, f *Follow, now time.Time) (children []*Range) {
 	f.Waits = make(map[string]time.Time)
 	var singles tally.Sum

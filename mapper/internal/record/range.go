@@ -38,7 +38,7 @@ type Range struct {
 	ID          string `datastore:"id,noindex"`
 	// the job's ID while the range is pending; otherwise empty
 	Open string `datastore:"open,omitempty"`
-	// the job's ID if the range is a single entity that has failed
+	// the job's ID if the range is a single entity that has failed; otherwise empty
 	Failed     string     `datastore:"failed,omitempty"`
 	State      RangeState `datastore:"state,noindex"`
 	Generation int64      `datastore:"generation,noindex"`

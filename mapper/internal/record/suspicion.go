@@ -61,7 +61,7 @@ type CrashMark struct {
 	Alone    bool      // whether the process does nothing else
 }
 
-// Suspected reports whether deliveries must run exclusively.
+// Suspected reports whether deliveries must run exclusively, while their process does nothing else.
 func (s *Suspicion) Suspected() bool { return s.Solo || s.Begun != "" }
 
 // Begin writes the crash mark m of a delivery that starts. If the record already has a mark of

@@ -81,9 +81,9 @@ func (l Load) Keep() (keep, each int64) {
 	return min(l.Left, int64(pages(mine)*page)), int64(max(1, pages(piece)) * page)
 }
 
-// Even returns the even part of the law of cutting: how long each worker still works if all workers
-// share the job's remaining work equally. The remaining work of the job is at least the rest of
-// this range.
+// Even returns the even part of the law of cutting ([Load.Keep]): how long each worker still works
+// if all workers share the job's remaining work equally. The remaining work of the job is at least
+// the rest of this range.
 func (l Load) Even() time.Duration {
 	workers := max(1, l.Workers)
 	rest := l.Rest + times(l.Entities, callsOf(l.Full)) - times(min(workers, max(1, l.Open)), l.Age)
@@ -110,8 +110,8 @@ func times(n int64, each time.Duration) time.Duration {
 }
 
 // EndsPage reports whether a page should end early, so that idle workers can take work. The
-// function has run on the page for the time ran, and left entities of the page remain. EndsPage
-// returns true in two cases:
+// parameter ran is how long the function has run on the page so far. The parameter left is the
+// number of the page's remaining entities. EndsPage returns true in two cases:
 //
 //   - By the law of cutting ([Load.Keep]), the task would give away some of the page's remaining
 //     entities.
@@ -133,8 +133,9 @@ func (l Load) LookEvery() time.Duration {
 func part(of float64, t time.Duration) time.Duration { return time.Duration(of * float64(t)) }
 
 // Give returns the plan by which a task gives away the end of its piece. The task has already
-// processed dealt entities, and keeps another keep entities. The rest is cut into pieces for other
-// workers. For every worker there is first a piece of the length each, in entities.
+// processed the first entities, as many as the parameter dealt says, and keeps the next ones, as
+// many as keep says. The rest is cut into pieces for other workers. For every worker there is first
+// a piece whose number of entities is the parameter each.
 //
 // Later pieces are longer: each is twice as long as the one before, because little is known about
 // entities far away. If the piece's entities were not counted, a few more pieces are planned after

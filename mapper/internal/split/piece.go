@@ -29,8 +29,8 @@ func (s Piece) Holds(p *keyspace.Position) bool {
 	return s.End == nil || keyspace.Compare(p, s.End) < 0
 }
 
-// From returns the part of the piece from the position start on. It has about estimate entities. If
-// estimate is not positive, the number of entities becomes unknown.
+// From returns the part of the piece from the position start on. The parameter estimate is the
+// estimated number of entities in that part. If it is not positive, the number becomes unknown.
 func (s Piece) From(start *keyspace.Position, estimate int64) Piece {
 	i := 0
 	for i < len(s.Samples) && keyspace.Compare(s.Samples[i], start) <= 0 {
@@ -50,14 +50,15 @@ func (s Piece) Until(end *keyspace.Position) []*keyspace.Position {
 }
 
 // Even returns the number of entities for the next page, such that the piece does not end with a
-// small page. It is usually size. Its upper bound is twice size, and also the argument most.
+// small page. It is usually the parameter size. It is at most twice that, and at most the parameter
+// most.
 func (s Piece) Even(size, most int64) int64 {
 	n := max(1, s.Estimate/size)
 	return max(size, min((s.Estimate+n-1)/n, 2*size, most))
 }
 
 // Counted returns the piece with the result of a count of its entities. The count has found n
-// entities, and its limit was the argument most. If n has reached the limit, there may be more
+// entities, and its limit was the parameter most. If n has reached the limit, there may be more
 // entities, and Counted returns the piece unchanged.
 func (s Piece) Counted(n, most int64) Piece {
 	if n >= most {
@@ -161,8 +162,9 @@ func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	return joined(pieces, 0)
 }
 
-// joined joins neighbouring pieces if together they have at most short entities, and also joins
-// empty pieces to a neighbour. A piece gets one worker for each fair share of entities in it.
+// joined joins neighbouring pieces if together they have at most as many entities as the parameter
+// short says. It also joins empty pieces to a neighbour. A piece gets one worker for each fair
+// share of entities in it.
 func joined(pieces []Piece, short int64) (all []Piece) {
 	for _, p := range pieces {
 		if n := len(all) - 1; n >= 0 && (all[n].Estimate+p.Estimate <= short || all[n].Exact && p.Exact &&

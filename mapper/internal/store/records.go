@@ -139,8 +139,8 @@ func (st Store) HasOpen(ctx context.Context, job record.Ref) (bool, error) {
 	return len(open) > 0, nil
 }
 
-// LookOpen returns a random sample of up to most open ranges of a job. part is the sample's share
-// of all open ranges, in (0, 1].
+// LookOpen returns a random sample of a job's open ranges, up to the number most. part is the
+// sample's share of all open ranges, in (0, 1].
 func (st Store) LookOpen(
 	ctx context.Context, job record.Ref, most int,
 ) (some []split.OpenRange, part float64, err error) {
@@ -181,7 +181,8 @@ func (st Store) count(ctx context.Context, q *datastore.Query) (n int64, err err
 // FailurePage is the number of failures that are read at a time.
 const FailurePage = 100
 
-// CountFailures counts a job's failures. If most is not 0, it stops counting at most.
+// CountFailures counts a job's failures. If the parameter most is not 0, it counts no further than
+// that number.
 func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n int64, err error) {
 	q := Marked("failed", job, "")
 	if most > 0 {

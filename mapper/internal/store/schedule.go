@@ -241,8 +241,8 @@ func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.Pa
 	return record.PastTick{At: at, Outcome: record.TickSkipped, Job: last.Job}, true, nil
 }
 
-// heldBy returns the first running job that holds one of the given locks, other than the job
-// except. If there is none, it returns a zero Ref.
+// heldBy returns the first running job that holds one of the given locks. It ignores the job in the
+// parameter except. If there is no such job, it returns a zero Ref.
 func heldBy(get get, slots []string, except record.Ref) (record.Ref, error) {
 	for _, name := range slots {
 		err := checkSlot(get, datastore.NameKey(record.SlotKind, name, nil), except)

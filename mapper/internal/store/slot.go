@@ -35,8 +35,8 @@ func slotKeys(mapper string, kinds []string) (keys []*datastore.Key) {
 	return keys
 }
 
-// checkSlot returns a HeldError if a running job holds the lock with the key. It ignores the job
-// except.
+// checkSlot returns a HeldError if a running job holds the lock with the key. It ignores the job in
+// the parameter except.
 func checkSlot(get get, key *datastore.Key, except record.Ref) error {
 	slot := new(record.Slot)
 	if _, err := found(get, key, slot); err != nil {

@@ -65,9 +65,10 @@ func NewDraft(job *record.Job) *ledger.Draft {
 	return d
 }
 
-// AddTo adds the next records of a job to a draft: up to most of each slice of IDs, or all if most
-// is 0. If enough returns true, it stops after some records of each slice. It returns true if the
-// draft then has all records. After an error, the draft is unchanged.
+// AddTo adds the next records of a job to a draft, the sum of a part of them. It adds as many of
+// each slice of IDs as the parameter most says, or all if that is 0. If enough returns true, it
+// stops after some records of each slice. It returns true if the draft then has all records. After
+// an error, the draft is unchanged.
 func (st Store) AddTo(
 	ctx context.Context, job record.Ref, d *ledger.Draft, most int, enough func() bool,
 ) (all bool, err error) {
@@ -174,9 +175,9 @@ func draftOf(job *record.Job, get func(*datastore.Key, *ledger.Draft) error) (*l
 }
 
 // KeepDraft stores a draft, so that the next task can continue to add up the job's records. It
-// calls ofUse with the job's record. If ofUse returns false, it stores nothing and returns nil. It
-// returns the draft from which to continue: the given one, or the stored one if that has more
-// records.
+// calls ofUse with the job's record. If ofUse returns false, or the job has another epoch than the
+// draft, it stores nothing and returns nil. It returns the draft from which to continue: the given
+// one, or the stored one if that has more records.
 func (st Store) KeepDraft(
 	ctx context.Context, job *record.Job, d *ledger.Draft, ofUse func(*record.Job) bool,
 ) (kept *ledger.Draft, err error) {

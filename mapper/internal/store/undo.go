@@ -14,9 +14,9 @@ import (
 // two may happen. So each transaction that starts one of them, or continues an undo, reads both
 // jobs. UpdateJob and Create check this for every change of a job.
 
-// keepUndo returns an error if a change of a job's record, from was to job, conflicts with an undo
-// of the job. A change must not start the deletion of records that the undo needs. It must not give
-// the job a second undo.
+// keepUndo returns an error if a change of a job's record conflicts with an undo of the job. The
+// parameter was is the record before the change, and job the record after it. A change must not
+// start the deletion of records that the undo needs. It must not give the job a second undo.
 func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 	cleans := was.Cleaning == "" && job.Cleaning != ""
 	if cleans || job.Undo != was.Undo {
@@ -56,8 +56,8 @@ func undoOf(get func(*datastore.Key, any) error, job *record.Job) (*record.Job, 
 }
 
 // goesOn returns an error if the job is an undo that must not start or continue, because records of
-// the job that it undoes are or may be deleted. failed says that the undo has failed before. Then
-// it may continue while a clean-up waits for it, see HoldsBack.
+// the job that it undoes are or may be deleted. failed says that the undo has failed before. A
+// failed undo may continue while a clean-up waits for it, see HoldsBack.
 func goesOn(tx *datastore.Transaction, job *record.Job, failed bool) error {
 	ref, takes := job.Undone()
 	if ref.ID == "" {
