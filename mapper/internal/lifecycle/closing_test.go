@@ -351,6 +351,12 @@ func TestClosedMeanwhile(t *testing.T) {
 				t.Error(err)
 			}
 		}, true},
+		{"another delivery has also deleted its records", func(j *record.Job) {
+			if err := j.Close(record.Closing{Ranges: 77}, &sum, `{"failures":true}`); err != nil {
+				t.Error(err)
+			}
+			j.Cleaning, j.Cleaned = "", true
+		}, true},
 		{"its failures are retried", func(j *record.Job) { j.Retrying = true }, false},
 	} {
 		var f forgetting
