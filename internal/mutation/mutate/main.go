@@ -118,8 +118,8 @@ type count struct{ all, run, found, survived, explained int }
 
 // report tries the mutants of the targets with these names for which the function wanted returns
 // true. It prints a table and the mutants that no test found. It returns true if each of these has
-// a reason, and at least 90% of the mutants that matter were found. The time limit of the command
-// counts from the time began.
+// a reason, and at least 90% of the mutants that matter were found. The last parameter is when the
+// command started; its time limit counts from then.
 func report(
 	ctx context.Context, lab *mutation.Lab, names []string, wanted func(mutation.Mutant) bool, began time.Time,
 ) (ok bool, err error) {
