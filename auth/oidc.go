@@ -181,8 +181,8 @@ func Account(ctx context.Context) string {
 
 // Require returns a handler that passes on the requests that the verifier accepts. [Account]
 // returns their account. It answers other requests with 401 or 403, and logs the errors. The answer
-// says only that the token belongs to another account, or that it is invalid. To the latter it adds
-// the [Advice].
+// says only that the token belongs to another account, or that it is invalid. If it is invalid, the
+// answer also has the [Advice].
 func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		account, err := v.Authenticate(r)

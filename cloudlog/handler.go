@@ -110,8 +110,8 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &c
 }
 
-// add adds an attribute to the inmost group. Outside of groups, it makes job, mapper and range
-// labels of the line.
+// add adds an attribute to the inmost group. Outside of groups, the attributes job, mapper and
+// range become labels of the line.
 func (h *handler) add(a slog.Attr) {
 	if len(h.groups) == 0 && slices.Contains(labels, a.Key) {
 		h.labels = append(h.labels, slog.String(a.Key, a.Value.String())) // the value of a label must be a string

@@ -288,8 +288,8 @@ func (r *rule) strike(age time.Duration) (bool, time.Duration) {
 	return true, r.Latency.Draw(r.rng)
 }
 
-// each draws a fault from each rule for which about returns true. For each fault that happens now,
-// it calls do with the rule and the latency.
+// each draws a fault from each rule for which the function about returns true. For each fault that
+// happens now, it calls the function do with the rule and the fault's latency.
 func (f *Faults) each(about func(*rule) bool, do func(r *rule, d time.Duration)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -15,7 +15,8 @@ func ofKind(kind FaultKind) func(*rule) bool {
 	return func(r *rule) bool { return r.Kind == kind }
 }
 
-// Pick implements DeliverShuffled. If only one task waits, this fault does not happen.
+// Pick returns the index of the task to deliver next among n waiting tasks: 0, or a random index if
+// the fault DeliverShuffled happens. If only one task waits, this fault does not happen.
 func (f taskFaults) Pick(n int) int {
 	picked := 0
 	if n < 2 {
@@ -25,14 +26,16 @@ func (f taskFaults) Pick(n int) int {
 	return picked
 }
 
-// Hold implements DeliverLate.
+// Hold returns how long the fault DeliverLate delays a due task. 0 means that the fault does not
+// happen.
 func (f taskFaults) Hold() time.Duration {
 	var longest time.Duration
 	f.each(ofKind(DeliverLate), func(_ *rule, d time.Duration) { longest = max(longest, d) })
 	return longest
 }
 
-// Delivery implements the other faults of deliveries.
+// Delivery returns the faults that happen to one delivery: DeliverTwice, DeliverTogether, and at
+// most one of CrashReceiver and LoseReply.
 func (f taskFaults) Delivery() tasksemu.Delivery {
 	var p tasksemu.Delivery
 	about := func(r *rule) bool {

@@ -62,8 +62,8 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	return f, nil
 }
 
-// otherFile returns an error about a file that exists with another number of records or bytes than
-// its parts have. It returns nil if the file is right despite that.
+// otherFile returns an error about an existing file whose bytes differ from the bytes of its parts.
+// It returns nil if the file is right despite that.
 func (s stage) otherFile(path string) error {
 	switch {
 	case s.Layout == 0: // the folder may have files of other runs

@@ -330,7 +330,7 @@ func (c *jsonChecks) ofStruct(t reflect.Type, addr bool) (func(c *jsonChecks, v 
 	if err != nil {
 		return nil, err
 	}
-	if t.NumField() > 0 && !hasExported(t) {
+	if len(fields) == 0 && t.NumField() > 0 && !hasExported(t) {
 		return nil, fmt.Errorf("%v has no exported fields, and all of its values would be {}: give it as a "+
 			"text, or as bytes", t)
 	}

@@ -210,7 +210,8 @@ func (r *Run) Discard(ctx context.Context) error {
 
 // deleteBlobs deletes all blobs of a discarded run, except its mark. For a run of an older build,
 // these are all blobs in the export's folder, except manifests and the folders of other runs. The
-// claim of such a run, a blob that says which run uses the folder, is deleted last.
+// claim of such a run, a blob that says which run uses the folder, is deleted last. If the claim is
+// another run's, deleteBlobs deletes nothing.
 func (r *Run) deleteBlobs(ctx context.Context) error {
 	if r.place.direct {
 		c, err := readClaim(ctx, r.bucket, r.Folder)

@@ -261,7 +261,8 @@ func (s schemed) tagged(tag reflect.StructTag, option string) bool {
 	return slices.Contains(strings.Split(options, ","), option)
 }
 
-// nested is the tag for a list that is an element of a list with the tag "list".
+// nested is the tag that the elements of a Parquet list have, if the field has no tag for its
+// elements. Lists of lists without the tag "list" are refused earlier.
 const nested = reflect.StructTag(`parquet:",list"`)
 
 // tagOf returns the tag for the elements of a list or map. In Parquet a field can have such tags;

@@ -225,7 +225,8 @@ func (e *environment) flag(name string) bool {
 	return false
 }
 
-// number reads a number in [1, most]. It returns 0 if the variable is empty.
+// number reads the variable name, whose value is a number in [1, most]. It returns 0 if the
+// variable is empty.
 func (e *environment) number(name string, most int) int {
 	v := e.getenv(name)
 	if v == "" {
@@ -249,7 +250,8 @@ func list(text string) (all []string) {
 	return all
 }
 
-// accounts reads a variable with a list of e-mail addresses.
+// accounts reads the required variable name, which has a list of e-mail addresses. The hint says in
+// an error what the variable is for.
 func (e *environment) accounts(name, hint string) []string {
 	value := e.required(name, hint)
 	all := list(value)

@@ -17,9 +17,10 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 )
 
-// exports reports whether the service exports data of a kind: traces or metrics. It does so if the
-// data's own variable of OpenTelemetry, or the one for all data, has the collector's address. Other
-// variables can switch the export off. The exporters read the address themselves.
+// exports reports whether the service exports data of a kind: traces or metrics, the parameter
+// what. It does so if the kind's own variable of OpenTelemetry has a collector's address, or else
+// if the parameter collector has one. That is the address for all kinds of data. Other variables
+// can switch the export off. The exporters read the address themselves.
 func (e *environment) exports(what, collector string) bool {
 	own := strings.ToUpper(what)
 	endpoint := "OTEL_EXPORTER_OTLP_" + own + "_ENDPOINT"

@@ -113,7 +113,7 @@ func (all *sums) apart(aq *pb.AggregationQuery) bool {
 	return q.Limit == nil && q.Offset == 0 && len(q.DistinctOn) == 0 && len(q.StartCursor) == 0 && len(q.EndCursor) == 0
 }
 
-// ask lets each shard aggregate its own comments, and combines the results.
+// ask lets each shard of the search s aggregate its own comments, and combines the results.
 func (all *sums) ask(ctx context.Context, s *search, aq *pb.AggregationQuery) error {
 	answers := make([]map[string]*pb.Value, len(s.streams))
 	group, ctx := errgroup.WithContext(ctx)
@@ -155,7 +155,7 @@ func (all *sums) ask(ctx context.Context, s *search, aq *pb.AggregationQuery) er
 	return nil
 }
 
-// read reads the comments of all shards that match a query, and aggregates them.
+// read reads the comments of all shards that match the query q, and aggregates them.
 func (all *sums) read(ctx context.Context, v *view, q *pb.Query) error {
 	wanted := make(map[string]bool)
 	for _, s := range all.parts {
@@ -192,8 +192,9 @@ func (all *sums) read(ctx context.Context, v *view, q *pb.Query) error {
 	}
 }
 
-// addEntity adds a comment to the sums. It ignores a comment that lacks a property in wanted.
-// Datastore ignores it, too: its index of these properties does not have such a comment.
+// addEntity adds a comment to the sums. The map wanted has the properties that the query
+// aggregates. Like Datastore, whose index of these properties lacks such a comment, addEntity
+// ignores a comment that lacks one of them.
 func (all *sums) addEntity(e *pb.Entity, wanted map[string]bool) error {
 	for name := range wanted {
 		v := e.Properties[name]

@@ -50,8 +50,8 @@ type caller struct {
 }
 
 // diary runs a caller, and returns its notes of the results. The caller puts 20 comments, and then
-// makes a number of random calls (things). If counts is not set, it leaves out counts and the
-// operator "in", which Google's classic emulator does not have.
+// makes random calls; the parameter things is their number. If counts is not set, it leaves out
+// counts and the operator "in", which Google's classic emulator does not have.
 func diary(ctx context.Context, client Verbs, seed uint64, things int, counts bool) ([]string, error) {
 	c := &caller{client: client, rand: rand.New(rand.NewPCG(seed, 0)), names: make(map[int64]string),
 		counts: counts}

@@ -126,7 +126,8 @@ func (w *write) refused() string {
 	return ""
 }
 
-// orderOf returns the order to which a comment belongs.
+// orderOf returns the number of the order to which a comment belongs. It returns an error if the
+// comment has none, or if it is not an integer of at least 0.
 func orderOf(entity *pb.Entity) (int64, error) {
 	v := entity.GetProperties()[orderProperty]
 	n, ok := v.GetValueType().(*pb.Value_IntegerValue)
@@ -218,7 +219,8 @@ func once(all map[*database][]*write) error {
 	return nil
 }
 
-// rehearse plans the writes in all databases, and returns their errors, before anything is written.
+// rehearse plans the writes in all databases before anything is written, and returns the errors
+// that they would have.
 func (r *router) rehearse(ctx context.Context, all map[*database][]*write) error {
 	_, err := reading(ctx, r, nil, func(v *view) (*plan, error) {
 		var bad keyErrors
@@ -254,7 +256,8 @@ func split(writes []*write) (comments, others []*write) {
 	return comments, others
 }
 
-// writeOthers passes writes of other kinds to the database unchanged.
+// writeOthers passes writes of other kinds to the database unchanged. It stores the result of each
+// write in results, at the position that its mutation has in the request.
 func (r *router) writeOthers(ctx context.Context, req *pb.CommitRequest, writes []*write,
 	results []*pb.MutationResult) error {
 	if len(writes) == 0 {
@@ -274,7 +277,8 @@ func (r *router) writeOthers(ctx context.Context, req *pb.CommitRequest, writes 
 	return nil
 }
 
-// commitTransaction commits the caller's transaction, with its writes.
+// commitTransaction commits the caller's transaction, with its writes. The map all has the writes
+// for each database.
 func (r *router) commitTransaction(ctx context.Context, req *pb.CommitRequest,
 	all map[*database][]*write) (*pb.CommitResponse, error) {
 	id := req.GetTransaction()

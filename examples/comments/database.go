@@ -44,8 +44,8 @@ type introduction struct{}
 
 var errIntroduced = errors.New("the client is known now")
 
-// connect opens the client of a database. The calls of this client are answered by route, or by the
-// database if route is nil.
+// connect opens the client of a database, which gets the given number. The function route answers
+// the calls of this client. If route is nil, the database answers them.
 func connect(ctx context.Context, number int, open Open,
 	route func(ctx context.Context, req, reply any) error) (*database, error) {
 	d := &database{number: number}
@@ -111,7 +111,8 @@ func lost(err error) bool {
 	return false
 }
 
-// pause waits before an attempt: 10 ms before the first retry, and up to 2 s before later ones.
+// pause waits for a random time before a retry, or until ctx ends. The wait doubles with each
+// attempt: it is at most 10 ms for attempt 0, and at most 2 s from attempt 8 on.
 func pause(ctx context.Context, attempt int) error {
 	d := min(10*time.Millisecond<<min(attempt, 10), 2*time.Second)
 	select {

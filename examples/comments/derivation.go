@@ -36,8 +36,8 @@ type derivation struct {
 	Longest  int64 `json:"longest_turn_orders"`
 }
 
-// turn returns how long it takes until a number of rows has come, if inLife rows come during an
-// order's life.
+// turn returns how long it takes until a number of rows has come. During an order's life, whose
+// length is the parameter life, the number of rows that come is inLife.
 func turn(rows, inLife int64, life time.Duration) time.Duration {
 	return time.Duration(float64(life) * float64(rows) / float64(inLife))
 }

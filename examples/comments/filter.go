@@ -208,7 +208,7 @@ func ofTable(partition *pb.PartitionId, q *pb.Query) (bool, error) {
 	return true, nil
 }
 
-// below reports whether a condition requires an ancestor that is no comment.
+// below reports whether all results of a condition must have an ancestor that is no comment.
 func below(f *pb.Filter) bool {
 	for _, part := range f.GetCompositeFilter().GetFilters() {
 		if f.GetCompositeFilter().Op != pb.CompositeFilter_OR && below(part) {

@@ -101,8 +101,8 @@ func clientKey(key *pb.Key) (k *datastore.Key) {
 // nameOf returns a key's namespace and path as a text.
 func nameOf(key *datastore.Key) string { return fmt.Sprintf("%q%v", key.Namespace, key) }
 
-// under returns the key with which a comment is stored in a kind. For the plain kind it is the key
-// that callers see.
+// under returns the key of a comment that is stored in a kind. In the plain kind, which callers
+// use, the comment has the key that callers see.
 func (d *database) under(kind string, id ID) *pb.Key {
 	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: d.project, DatabaseId: d.name},
 		Path: []*pb.Key_PathElement{{Kind: kind, IdType: &pb.Key_PathElement_Id{Id: int64(id)}}}}
@@ -138,8 +138,8 @@ func (r *router) shaped(key *pb.Key) (ID, *KeyError) {
 	return id, nil
 }
 
-// places returns the kinds that may have the comment with an ID. It returns an error if no kind can
-// have it.
+// places returns the kinds that may have the comment with an ID, by the layout of the session's
+// database. It returns an error if no kind can have it.
 func (s *session) places(id ID) ([]string, *KeyError) {
 	places := s.layout.places(id)
 	if len(places) == 0 {

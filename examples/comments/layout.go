@@ -152,7 +152,8 @@ func persist(ctx context.Context, do func() error) (err error) {
 }
 
 // begin records in a database's layout that its comments are being moved to another number of
-// shards (next). It changes nothing if they were moved already, or are being moved.
+// shards, the parameter next. If this move is done or under way, nothing changes. If another move
+// is under way, it returns an error.
 func begin(ctx context.Context, client *datastore.Client, next int) (l Layout, err error) {
 	_, err = client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		l = Layout{}

@@ -13,7 +13,8 @@ import (
 const mostKeys = 1000
 
 // find reads stored comments. The map places has the ID of each comment, and the kinds of shards in
-// which it may be stored. Found entities have keys with these kinds.
+// which the comment may be stored. If the mask is not nil, only its properties are read. Found
+// entities have keys with these kinds.
 func (s *session) find(ctx context.Context, places map[ID][]string, mask *pb.PropertyMask) (map[ID]*pb.EntityResult,
 	error) {
 	var keys []*pb.Key
@@ -99,7 +100,8 @@ func (v *view) lookup(ctx context.Context, req *pb.LookupRequest) (*pb.LookupRes
 	return resp, nil
 }
 
-// comments looks up comments of one database, by their IDs.
+// comments looks up comments of one database, by their IDs. With a mask, it returns only the
+// properties in the mask.
 func (v *view) comments(ctx context.Context, d *database, ids []ID, mask *pb.PropertyMask) (*pb.LookupResponse, error) {
 	s, err := v.on(ctx, d)
 	if err != nil {

@@ -67,7 +67,8 @@ func sortOf(q *pb.Query, homes []*database) *sort {
 }
 
 // conditions records the conditions in a filter that decide by which value a comment is sorted, if
-// a property has several. If all is set, all conditions in the filter must hold.
+// a property has several. The caller sets all if every result must satisfy the filter f. It is not
+// set for a part of an OR.
 func (s *sort) conditions(f *pb.Filter, all bool) {
 	if c := f.GetCompositeFilter(); c != nil {
 		for _, part := range c.Filters {
@@ -137,9 +138,9 @@ type place struct {
 	group int // length of the prefix of form in which results must differ; 0: results need not differ
 }
 
-// beside reports whether a result at p must be left out after a result at other. This is so if p
-// does not come after other in the order, or if both have the same values where results must
-// differ.
+// beside reports whether a result at p must be left out when a result at other was returned before
+// it. This is so if p does not come after other in the order, or if both have the same values where
+// results must differ.
 func (p place) beside(other place) bool {
 	return p.form <= other.form || p.group > 0 && p.form[:p.group] == other.form[:min(p.group, len(other.form))]
 }

@@ -121,7 +121,8 @@ func (r *router) placesOf(ctx context.Context, s *session, writes []*write) (map
 	return all, bad.err()
 }
 
-// draw draws the ID of a new comment, according to its order and time.
+// draw draws the ID of the new comment that w writes. The comment's order determines the shard in
+// the ID, and its time of creation the ID's time. Without such a time, the ID has the present time.
 func (r *router) draw(ctx context.Context, s *session, w *write) (ID, *KeyError) {
 	g, err := r.generator(s.db.number, shardOf(w.order, s.layout.written()))
 	var id ID
@@ -141,7 +142,8 @@ func (r *router) draw(ctx context.Context, s *session, w *write) (ID, *KeyError)
 	return id, nil
 }
 
-// fill adds the mutations for the writes to a plan.
+// fill adds the mutations for the writes to a plan. The map found has the stored comments, places
+// the kinds that may have each comment, and token is stored in each written comment.
 func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, places map[ID][]string,
 	token string) error {
 	l := p.session.layout

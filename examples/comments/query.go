@@ -59,8 +59,8 @@ func (v *view) runQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.RunQu
 var errExplain = status.Error(codes.Unimplemented, "the store does not explain queries: ask for the plan of a "+
 	"shard's kind")
 
-// passed returns the read options for a query of other kinds, so that it reads in the same
-// transaction or snapshot.
+// passed returns the read options with which a query of other kinds is passed on, so that it reads
+// in the view's transaction. Without a transaction these are the given options.
 func (v *view) passed(ctx context.Context, o *pb.ReadOptions) (*pb.ReadOptions, error) {
 	if v.tx == nil {
 		return o, nil
@@ -142,7 +142,8 @@ func (v *view) search(ctx context.Context, q *pb.Query) (*search, error) {
 	return s, nil
 }
 
-// open starts the query in one shard.
+// open adds the stream of one shard, whose kind is given, to the search. It starts at the shard's
+// cursor in the parameter from, or at the shard's start if from is nil.
 func (s *search) open(in *session, kind string, from *cursor) {
 	q := proto.Clone(s.query).(*pb.Query)
 	q.Kind = []*pb.KindExpression{{Name: kind}}
@@ -330,7 +331,7 @@ type stream struct {
 	taken   []byte // the shard's cursor after the last result that was returned
 }
 
-// fetch reads up to n results of the shard.
+// fetch reads up to n results of the shard, if the stream has no results left.
 func (st *stream) fetch(ctx context.Context, n int) error {
 	for len(st.results) == 0 && !st.done {
 		st.query.StartCursor, st.query.Limit = st.next, wrapperspb.Int32(int32(n))
@@ -360,8 +361,8 @@ func (st *stream) fetch(ctx context.Context, n int) error {
 	return nil
 }
 
-// hint returns an error about a missing index. It adds the kinds of all shards, which need the
-// index, too.
+// hint adds to an error about a missing index that the kinds of all shards need the index. It
+// returns other errors unchanged.
 func (s *session) hint(err error) error {
 	if status.Code(err) != codes.FailedPrecondition {
 		return err
@@ -395,8 +396,8 @@ type cursor struct {
 
 func (c *cursor) place() place { return place{string(c.Form), min(max(c.Group, 0), len(c.Form))} }
 
-// encode returns the cursor after the last result. If shards is set, it contains the shards'
-// cursors.
+// encode returns the cursor of the position after the last result. If shards is set, the cursor
+// contains the cursors of the shards, too.
 func (s *search) encode(shards bool) []byte {
 	c := &cursor{Print: s.print, Form: []byte(s.last.form), Group: s.last.group}
 	if shards {
@@ -411,7 +412,8 @@ func (s *search) encode(shards bool) []byte {
 	return b
 }
 
-// cursor decodes a cursor. It returns nil if b is empty.
+// cursor decodes the cursor b. It returns nil if b is empty, and an error if the cursor belongs to
+// another query.
 func (s *search) cursor(b []byte) (*cursor, error) {
 	if len(b) == 0 {
 		return nil, nil

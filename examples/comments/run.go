@@ -194,7 +194,7 @@ func (l *load) fill(ctx context.Context, n int) error {
 	return err
 }
 
-// work inserts, edits, deletes and reads comments, until moved is closed.
+// work inserts, edits, deletes and reads comments, until the channel moved is closed.
 func (l *load) work(ctx context.Context, moved <-chan struct{}) error {
 	for {
 		select {
@@ -297,7 +297,8 @@ func (l *load) edit(ctx context.Context, order int64) error {
 	return nil
 }
 
-// again reports whether a transaction that has failed with an error should be tried again.
+// again reports whether to retry a call or a transaction that has failed with an error: its outcome
+// is unknown, or the error is temporary.
 func again(err error) bool {
 	return lost(err) || expired(err) || errors.Is(err, datastore.ErrConcurrentTransaction) ||
 		status.Code(err) == codes.Aborted

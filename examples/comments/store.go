@@ -138,7 +138,8 @@ func (r *router) database(order int64) *database {
 	return r.databases[order/ordersAShard%int64(len(r.databases))]
 }
 
-// generator returns this process's generator of IDs for a shard.
+// generator returns this process's generator of IDs for a logical shard in a database. It makes one
+// at the first call.
 func (r *router) generator(database, shard int) (*Generator, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,7 +238,8 @@ func (s *Store) Mutate(ctx context.Context, mutations ...*datastore.Mutation) ([
 	return all, byPosition(len(mutations), err)
 }
 
-// first converts the error of a call with several keys for a call with one key.
+// first converts an error about several keys, of a call with one key, into the error about this
+// key. It returns other errors unchanged.
 func first(err error) error {
 	var all *keyErrors
 	if errors.As(err, &all) {

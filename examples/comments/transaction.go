@@ -223,8 +223,8 @@ func (r *router) view(o *pb.ReadOptions) (v *view, err error) {
 	return v, err
 }
 
-// reading calls do with the view for a read. If a database no longer has the snapshot, reading
-// calls do again with new snapshots.
+// reading calls do with the view that the read options o describe. If a database no longer has the
+// snapshot, reading calls do again with new snapshots.
 func reading[T any](ctx context.Context, r *router, o *pb.ReadOptions, do func(v *view) (T, error)) (answer T,
 	err error) {
 	locks := false

@@ -37,9 +37,9 @@ func shardOf(key *datastore.Key, n int) int {
 // battery does not know it.
 func sendingKey(order *datastore.Key) string { return "send/" + order.Encode() }
 
-// addOrders writes the orders with the numbers from to to-1. The same transaction reads the duty.
-// So while remainders are rewritten, new orders already get their remainder for the new number of
-// processes.
+// addOrders writes the orders whose numbers are at least from, and less than to. The same
+// transaction reads the duty. So while remainders are rewritten, new orders already get their
+// remainder for the new number of processes.
 func addOrders(ctx context.Context, client *datastore.Client, from, to int) error {
 	var ids []int64
 	for i := from; i < to; i++ {

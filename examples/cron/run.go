@@ -236,7 +236,8 @@ func (s service) await(ctx context.Context, night time.Time) error {
 	}
 }
 
-// renewals returns how many times the runs of the given nights renew subscription n.
+// renewals returns how many times the runs of the given nights renew subscription n. Nights are
+// numbered from 0.
 func renewals(n int, nights []int) (times int64) {
 	due := n % days
 	for _, night := range nights {

@@ -82,8 +82,8 @@ func (t *takeover) add(ctx context.Context, n int) error {
 	return addOrders(ctx, t.on.Client, from, t.next)
 }
 
-// refused records that a sender could not start because of the error want. It returns an error if
-// err is another one.
+// refused checks that a sender could not start: err must be the error want. It records this, or
+// returns an error if err is another one.
 func (t *takeover) refused(err, want error) error {
 	if !errors.Is(err, want) {
 		return fmt.Errorf("a start is answered with %w, want %w", err, want)

@@ -47,7 +47,7 @@ type checker struct {
 }
 
 // checkFolder checks all feeds in a folder and its subfolders against the rules of sharded feeds.
-// If a feed has more than 20 shards, and more than most, the report advises against it.
+// If a feed has more than 20 shards, and more than the number most, the report advises against it.
 func checkFolder(dir string, maxBytes int64, most int, now time.Time) (*Report, error) {
 	c := &checker{maxBytes: maxBytes, most: max(most, maxShards), now: now, advice: make(map[string][]string)}
 	shards, err := c.readFolder(dir)
@@ -79,7 +79,8 @@ func (c *checker) problem(format string, args ...any) {
 	c.report.Problems = append(c.report.Problems, fmt.Sprintf(format, args...))
 }
 
-// advise adds a recommendation to the report, for a file, or for all files if file is empty.
+// advise adds a recommendation, the text what, to the report. It is about a file, or about all
+// files if file is empty.
 func (c *checker) advise(file, what string) {
 	if c.advice[what] == nil {
 		c.order = append(c.order, what)
@@ -90,7 +91,8 @@ func (c *checker) advise(file, what string) {
 	}
 }
 
-// some returns a text that names the first few of the files.
+// some returns a text with a colon and the names of the first three files, and with the number of
+// further ones. It is "" if there are no files.
 func some(files []string) string {
 	const shown = 3
 	switch {
@@ -301,7 +303,8 @@ func (c *checker) feed(id feedID, shards []*shard, feeds map[feedID][]*shard) {
 // small shards a single part of the export makes a large difference.
 const fewBytes = 64 << 10
 
-// records counts the records of a feed, and checks that each is in only one shard.
+// records checks that each record of a feed is in only one shard, and only once. It returns the
+// number of records.
 func (c *checker) records(shards []*shard) (all int64) {
 	in := make(map[recordHash]*shard)
 	for _, s := range shards {
@@ -354,8 +357,8 @@ func missingNumbers(byNumber map[int]string, total int) string {
 	return strings.Join(missing, ", ")
 }
 
-// alike returns the name of another feed that is probably meant to be the same feed, but has
-// another nonce or time. It returns "" if there is none.
+// alike finds another feed that is probably meant to be the same feed, but has another nonce or
+// time. It returns a text for an error, which names a file of that feed and the difference, or "".
 func alike(id feedID, feeds map[feedID][]*shard) string {
 	for _, other := range slices.SortedFunc(maps.Keys(feeds), compareFeeds) {
 		if other == id || other.kind != id.kind {

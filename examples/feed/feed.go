@@ -66,7 +66,7 @@ var kinds = []kind{
 		"duration_sec", "resources", "availability_tag"}, []string{"duration_sec", "spots_total"}},
 }
 
-// tells returns a text about the fields that identify a record.
+// tells returns the names of the fields that identify a record, as a text for errors.
 func (k kind) tells() string {
 	last := len(k.id) - 1
 	if last == 0 {

@@ -139,7 +139,8 @@ func list(of valueType) valueType {
 	}
 }
 
-// message returns the type of an object with the given fields. It ignores other fields.
+// message returns the type of an object with the given fields. It refuses an object that lacks a
+// required field, and does not check further fields.
 func message(fields map[string]valueType, required ...string) valueType {
 	return func(v any) (any, error) {
 		given, ok := v.(map[string]any)

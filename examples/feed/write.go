@@ -120,7 +120,8 @@ func writeFeeds(ctx context.Context, c config, dir string, stdout io.Writer) (fe
 	return set, each(ctx, c.regions, func(ctx context.Context, i int) error { return regions[i].write(ctx, agreed[i]) })
 }
 
-// shares returns a text that says which shards of a feed each region writes.
+// shares returns a text that says which shards of a feed each region writes. The feed is of kind
+// number k. The numbers of the shards are in agreed, by region and kind.
 func shares(regions []*region, agreed [][]Generation, k int) string {
 	var parts []string
 	for i, r := range regions {
@@ -211,7 +212,9 @@ func (r *region) count(ctx context.Context) (err error) {
 	return nil
 }
 
-// agree assigns numbers to the shards of all regions, one region after the other.
+// agree assigns numbers to the shards of all regions, one region after the other. The result has a
+// Generation for each region and kind of feed. It returns an error if a feed needs more shards than
+// the number most.
 func agree(set feedSet, regions []*region, most int) ([][]Generation, error) {
 	agreed := make([][]Generation, len(regions))
 	for k, kind := range kinds {
@@ -233,7 +236,8 @@ func agree(set feedSet, regions []*region, most int) ([][]Generation, error) {
 	return agreed, nil
 }
 
-// write writes the region's shards of all feeds.
+// write writes the region's shards of all feeds. The parameter agreed has the Generation of each
+// kind of feed.
 func (r *region) write(ctx context.Context, agreed []Generation) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for k, x := range r.all.exports {

@@ -54,8 +54,8 @@ const putBatch = 500
 // join in the first 8% of the time.
 const growth = 5
 
-// writeUsers writes the same users each time. It returns the sums over the users in an order. One
-// user in a thousand has neither a user ID nor a time.
+// writeUsers writes n users, the same ones each time. It returns the sums over the users in the
+// order of. One user in a thousand has neither a user ID nor a time.
 func writeUsers(ctx context.Context, client *datastore.Client, n int, of order) (sum tally, err error) {
 	rng := rand.New(rand.NewPCG(7, 0))
 	keys, users := make([]*datastore.Key, n), make([]User, n)
@@ -79,7 +79,7 @@ func writeUsers(ctx context.Context, client *datastore.Client, n int, of order) 
 	return sum, err
 }
 
-// add adds a user, who was not checked yet, to the sums.
+// add adds a user, who was not checked yet, to the sums for the order of.
 func (t *tally) add(u User, of order) {
 	switch {
 	case !u.Active:
@@ -94,8 +94,8 @@ func (t *tally) add(u User, of order) {
 }
 
 // checkUsers reads the users after the job. It returns an error if they do not fit the job's
-// counters and the sums from before the job. The job must have checked once each active user that
-// has the order's property, and no other user.
+// counters and the parameter want, the sums from before the job. The job must have checked once
+// each active user that has the order's property, and no other user.
 func checkUsers(ctx context.Context, client *datastore.Client, s *mapper.Status, want tally, of order) error {
 	var users []User
 	if _, err := client.GetAll(ctx, datastore.NewQuery("User"), &users); err != nil {

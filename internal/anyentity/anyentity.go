@@ -26,8 +26,8 @@ func New(rng *rand.Rand, key *pb.Key, plain bool) *pb.Entity {
 	return &pb.Entity{Key: key, Properties: g.properties(0)}
 }
 
-// Value returns a random value of a property. If plain is set, it is one that Google's emulators
-// accept.
+// Value returns a random value of a property of the entity with this key. If plain is set, it is a
+// value that Google's emulators accept.
 func Value(rng *rand.Rand, key *pb.Key, plain bool) *pb.Value {
 	return generator{rng, key, plain}.value(0)
 }

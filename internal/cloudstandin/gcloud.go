@@ -117,7 +117,8 @@ func message(err error) string {
 }
 
 // format returns named values as gcloud prints them. With the flag --format=value(...) it returns
-// only the values in the parentheses, and otherwise all.
+// only the values in the parentheses, and otherwise all. It returns an error if the flag names a
+// value that is not in the map.
 func format(call Call, values map[string]string) (string, error) {
 	asked, ok := strings.CutPrefix(call.Get("--format"), "value(")
 	if !ok {
@@ -346,8 +347,9 @@ var apiNames = setOf(`
 	monitoring.googleapis.com run.googleapis.com serviceusage.googleapis.com secretmanager.googleapis.com
 	storage.googleapis.com telemetry.googleapis.com`)
 
-// remove deletes a resource from a map, and returns what gcloud prints for this. If the resource
-// does not exist, it returns an error.
+// remove deletes the resource name from the map from. It returns what gcloud prints for this to
+// stdout and to stderr; the latter is the text in the parameter said. If the resource does not
+// exist, or the flag --quiet is not given, it returns an error.
 func remove[V any](r *request, from map[string]V, name, said string) (string, string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -488,7 +490,8 @@ func submit(r *request) (string, string, error) {
 		"" + image + "  SUCCESS", r.build(r.Context, filepath.Join(r.cmd.Folder, r.Positional(0)), pkg, image)
 }
 
-// mayBuild returns an error if an account lacks a role that it needs to build an image.
+// mayBuild returns an error if an account lacks a role that it needs to build an image, or if the
+// project has no repository for this image. The account is projects/PROJECT/serviceAccounts/EMAIL.
 func (c *Cloud) mayBuild(account, image, role string) error {
 	email, ok := strings.CutPrefix(account, "projects/"+c.options.Project+"/serviceAccounts/")
 	if !ok {

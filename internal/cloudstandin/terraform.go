@@ -244,8 +244,8 @@ func (p *plan) grant(g grant, api string) (map[string]string, func() error, erro
 	return map[string]string{}, p.drop(func() { delete(p.cloud.grants, g) }), p.cloud.give(g, true)
 }
 
-// drop returns a function that removes a resource from the project. It calls f while it holds the
-// Cloud's lock.
+// drop returns a function that calls f while it holds the Cloud's lock. The function f removes a
+// resource from the project.
 func (p *plan) drop(f func()) func() error {
 	return func() error {
 		p.cloud.mu.Lock()

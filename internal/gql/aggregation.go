@@ -89,8 +89,8 @@ func (p *parser) aggregation() (*pb.AggregationQuery_Aggregation, error) {
 	return a, err
 }
 
-// operand reads the operand of an aggregation into a, such as the property of SUM. The limit of
-// COUNT_UP_TO can't be a binding, as in Google's emulators.
+// operand reads the operand of the aggregation function into a, such as the property of SUM. The
+// limit of COUNT_UP_TO can't be a binding, as in Google's emulators.
 func (p *parser) operand(a *pb.AggregationQuery_Aggregation, function string) error {
 	switch function {
 	case "COUNT":

@@ -139,8 +139,9 @@ var escapes = map[byte]string{
 	'\\': `\`, '\'': "'", '"': `"`, '`': "`", '%': `\%`, '_': `\_`,
 }
 
-// quoted reads a string or a name in quotes. It ends at the next quote of the same kind. A doubled
-// quote stands for one quote, and does not end it.
+// quoted reads a string or a name in quotes, up to the next quote of the same kind. A doubled quote
+// stands for one quote, and does not end the text. Errors use the parameter what, "string" or
+// "name", as the name of the text.
 func (l *lexer) quoted(kind tokenKind, what string) token {
 	var value strings.Builder
 	quote := l.text[l.at]

@@ -61,7 +61,8 @@ func (p *parser) errorAt(t token, format string, args ...any) error {
 	return positioned(p.text, t.at, format, args...)
 }
 
-// expected returns an error which says that tok should have been something else: what.
+// expected returns an error about tok. The parameter what describes what the query should have had
+// in its place.
 func (p *parser) expected(what string) error {
 	if p.tok.kind == invalid {
 		return p.tok.err
@@ -69,7 +70,8 @@ func (p *parser) expected(what string) error {
 	return p.errorAt(p.tok, "expected %s, got %s", what, p.tok)
 }
 
-// literal returns an error if literals are not allowed. The query then has to use bindings.
+// literal returns an error about the token t, a literal, if literals are not allowed. The query
+// then has to use bindings.
 func (p *parser) literal(t token) error {
 	if p.literals {
 		return nil
@@ -83,7 +85,8 @@ func (p *parser) calls(name string) bool {
 	return p.tok.kind == word && p.ahead.is("(") && strings.EqualFold(p.tok.text, name)
 }
 
-// name reads the name of a kind, a property or a result. Errors use what for the kind of name.
+// name reads the name of a kind, a property or a result. The parameter what says which of these it
+// is, for errors.
 func (p *parser) name(what string) (string, error) {
 	if p.tok.kind == keyword {
 		return "", p.errorAt(p.tok, "expected %s, got the reserved word %s: as a name it needs backquotes", what,

@@ -15,7 +15,8 @@ type position struct {
 	isCursor bool
 }
 
-// position reads an operand of LIMIT or OFFSET. Errors name the clause.
+// position reads an operand of LIMIT or OFFSET. The parameter clause is one of these two words, for
+// errors.
 func (p *parser) position(clause string) (position, error) {
 	var n int64
 	pos := position{token: p.tok}

@@ -21,8 +21,8 @@ type Call interface {
 
 type callKey struct{}
 
-// With returns a context. c sees all calls with this context. If the context already has other
-// Calls, they see these calls, too, and get the answer first.
+// With returns a context that is derived from ctx. The Call c sees all calls with this context. If
+// ctx already has other Calls, they see these calls, too, and get the answer first.
 func With(ctx context.Context, c Call) context.Context {
 	if outer := of(ctx); outer != nil {
 		c = both{outer, c}

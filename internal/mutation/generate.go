@@ -254,7 +254,7 @@ func (g *generator) edit(from, to token.Pos, text string, closes bool) {
 }
 
 // wrap replaces a node by a call whose last argument is the node. The format call has the start of
-// the call, and the mutants' numbers are filled in.
+// the call; wrap fills in the numbers of the mutants, ids.
 func (g *generator) wrap(n ast.Node, call string, ids ...any) {
 	g.edit(n.Pos(), n.Pos(), fmt.Sprintf(call, ids...), false)
 	g.edit(n.End(), n.End(), ")", true)
@@ -480,8 +480,8 @@ func (g *generator) decision(e ast.Expr) {
 }
 
 // condition makes the mutants of a condition. One negates it, and each of the others leaves out one
-// operand. If the condition has only one operand and never is set, there is also one that is never
-// true.
+// operand. If the condition has only one operand and the parameter never is set, there is also a
+// mutant in which the condition is never true.
 func (g *generator) condition(e ast.Expr, never bool, group token.Pos) {
 	if !g.isBool(e) {
 		return

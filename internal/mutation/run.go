@@ -62,8 +62,9 @@ type Lab struct {
 	kills map[string]map[*Test]int // for each changed function, how many of its mutants each test has found
 }
 
-// Build makes the mutants of the targets, and builds the test binaries of the suites in a folder.
-// Each binary contains all mutants.
+// Build makes the mutants of the targets, and builds the test binaries of the suites in the folder
+// dir. Each binary contains all mutants. The module is in the folder root. The number of workers is
+// how many processes the Lab runs at once.
 func Build(ctx context.Context, root, dir string, targets []Target, suites []string, workers int) (*Lab, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -141,7 +142,7 @@ func (l *Lab) test(name string) *Test {
 
 // Reach runs each test without a mutant. It records the test's processor time, and the mutants that
 // would make a difference in it. It removes tests that fail. If file is not empty, Reach reuses the
-// results in this file, and adds new ones to it.
+// results in this file, and adds new ones to it. It calls say with texts about its progress.
 func (l *Lab) Reach(ctx context.Context, file string, say func(string)) error {
 	known, err := readReach(file)
 	if err != nil {
@@ -185,7 +186,8 @@ func (l *Lab) Reach(ctx context.Context, file string, say func(string)) error {
 }
 
 // reach runs one test without a mutant. It records the test's processor time, and the mutants that
-// would make a difference.
+// would make a difference. It uses a temporary file of this name. If the test itself fails, this is
+// no error: the result says so.
 func (l *Lab) reach(ctx context.Context, t *Test, file string) (ran, error) {
 	seen := filepath.Join(l.dir, file)
 	if err := os.WriteFile(seen, make([]byte, len(l.Mutants)), 0o600); err != nil {
@@ -291,9 +293,10 @@ type Result struct {
 	CPU  time.Duration `json:"cpu,omitempty"`
 }
 
-// Try turns a mutant on, and runs the tests in which it makes a difference, until one fails. It
-// takes at most the time most. First come the tests that have found other mutants of the same
-// function, and then the fastest tests.
+// Try turns a mutant on, and runs the tests in which it makes a difference, until one fails. First
+// come the tests that have found other mutants of the same function, and then the fastest tests.
+// After the first batch, Try leaves out tests that would bring the processor time above the
+// parameter most.
 func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, error) {
 	res := Result{Mutant: m.Name(), Place: m.Place}
 	var tests []*Test
@@ -358,8 +361,10 @@ func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, er
 // the time is over counts as failed.
 const failing = `(?m)^\s*(--- FAIL: |panic: test timed out.*\n\s+running tests:\n\s+)`
 
-// nextBatch returns the next tests to run in one process. They are in the same binary, and have the
-// same arguments. While no test fails, batches become longer.
+// nextBatch returns the tests at the start of the list that run next, in one process. They are in
+// the same binary, and have the same arguments. A batch takes about as much processor time as all
+// tests before it, which is the parameter spent, or half a second. So batches become longer while
+// no test fails. If first is not 0, the batch has at most this number of tests.
 func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 	most := max(500*time.Millisecond, spent)
 	n, sum := 0, time.Duration(0)
@@ -371,8 +376,9 @@ func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 	return tests[:n]
 }
 
-// confirmed runs tests with a mutant on. If they take too long, it runs them again with more time:
-// the machine may have been busy.
+// confirmed runs tests with a mutant on. The parameter expected is the processor time that they
+// take without it. If they take far longer, confirmed runs them again with more time: the machine
+// may have been busy.
 func (l *Lab) confirmed(ctx context.Context, tests []*Test, expected time.Duration, m Mutant) (r ran, err error) {
 	lim := limits{cpu: 2*time.Second + 3*expected, wall: 10*time.Minute + 60*expected}
 	r = run(ctx, tests, lim, mutant.OnEnv+"="+strconv.Itoa(m.ID))
@@ -444,9 +450,10 @@ func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
 // idleFor is how long a process may use no processor time before it counts as stuck.
 const idleFor = 30 * time.Second
 
-// stopIdle kills a process that uses no processor time for [idleFor], and reports whether it did. A
-// process on a busy machine still gets some time. If the system does not report a process's time,
-// stopIdle kills nothing, and the tests' own time-out ends the process.
+// stopIdle kills a process that uses no processor time for [idleFor], and reports whether it did.
+// It returns false when the channel waited is closed, because the process has ended. A process on a
+// busy machine still gets some time. If the system does not report a process's time, stopIdle kills
+// nothing, and the tests' own time-out ends the process.
 func stopIdle(p *os.Process, waited <-chan struct{}) bool {
 	var before string
 	since := time.Now()

@@ -97,9 +97,9 @@ func AddShare(q *mapper.Query, share, except string) error {
 	return nil
 }
 
-// NewID returns a new ID for a job, made of the mapper's name, the time and random letters. Without
-// the letters, two jobs started in the same second could get the same ID. A long name is shortened,
-// because an ID has at most 100 bytes.
+// NewID returns a new ID for a job, made of the mapper's name, the time and random letters. If
+// rehearse is set, the ID also has the word rehearsal. Without the letters, two jobs started in the
+// same second could get the same ID. A long name is shortened, because an ID has at most 100 bytes.
 func NewID(mapper string, rehearse bool) string {
 	end := time.Now().UTC().Format("-20060102-150405-") + strings.ToLower(rand.Text()[:5])
 	if rehearse {

@@ -77,8 +77,8 @@ func InJSON(err error) (text string, parts []string) {
 	return b.String(), parts
 }
 
-// Say returns an error's text, with the name that call returns for each setting. The argument of
-// call is the JSON name, or the Go name if the setting has no JSON name.
+// Say returns an error's text, in which each setting has the name that the function call returns
+// for it. The argument of call is the JSON name, or the Go name if the setting has no JSON name.
 func Say(err error, call func(name string) string) string {
 	return setting.In(err, func(n setting.Name) string { return call(cmp.Or(JSONName(n), string(n))) })
 }

@@ -46,8 +46,8 @@ func Ago(t, now time.Time) string {
 	return fmt.Sprintf("%d days ago", int(d.Hours()/24))
 }
 
-// Line returns a text of unknown origin as one line of at most the given length. It removes control
-// characters, which could change a terminal.
+// Line returns a text of unknown origin as one line of at most the given number of characters. It
+// replaces control characters, which could change a terminal, by spaces.
 func Line(s string, most int) string {
 	clean := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == 0x200e || r == 0x200f || r >= 0x2028 && r <= 0x202e ||

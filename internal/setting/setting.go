@@ -24,7 +24,7 @@ type Name string
 var name = regexp.MustCompile(`\b(?:(?:StartOptions|PlanOptions|CleanUpOptions|UndoOptions|RetryOptions|` +
 	`VerifyOptions|Query|Filter|Rate|Job)(?:\.[A-Z]\w*)+|RetainAlways\b)`)
 
-// Find returns the Go names of all settings in the format of an error.
+// Find returns the Go names of all settings in the format string of an error.
 func Find(format string) []string { return name.FindAllString(format, -1) }
 
 // Errorf returns an error about settings, which [In] can show under other names. Its arguments are
@@ -48,8 +48,9 @@ func Up(least float64) string {
 	return strconv.FormatFloat(up, 'f', -1, 64)
 }
 
-// Renamed returns an error in which the settings of one type have the names of another type's
-// fields, such as UndoOptions instead of StartOptions. If err is nil, it returns nil.
+// Renamed returns an error in which the names of settings that start with the text from start with
+// the text to instead. An example is "UndoOptions." instead of "StartOptions.". If err is nil, it
+// returns nil.
 func Renamed(err error, from, to string) error {
 	if err == nil {
 		return nil
@@ -98,7 +99,8 @@ func wrapped(err error) []error {
 	return nil
 }
 
-// In returns an error's text, with the name that call returns for each setting.
+// In returns an error's text, in which each setting has the name that the function call returns for
+// it.
 func In(err error, call func(Name) string) string {
 	switch e := err.(type) { //nolint:errorlint // those that it wraps are looked at below
 	case *about:

@@ -284,8 +284,9 @@ func fold(name string) string {
 	}, name)
 }
 
-// checkText returns an error if the last text has half of a surrogate pair. encoding/json would
-// replace this half by another character.
+// checkText returns an error if the text that the reader has just read has half of a surrogate
+// pair. encoding/json would replace this half by another character. The path is the text's, for the
+// error.
 func (r *reader) checkText(path string) error {
 	end := r.InputOffset()
 	from := bytes.LastIndexByte(r.text[:end-1], '"')

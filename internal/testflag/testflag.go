@@ -50,8 +50,8 @@ const larger = "left out: more seeds and larger numbers, with which .ci/nightly 
 // atNight is the factor by which .ci/nightly multiplies the seeds of [Simulate].
 const atNight = 15
 
-// Size returns the size of a test: short with the flag -short, night in .ci/nightly, and otherwise
-// usual.
+// Size returns the size of a test. This is the parameter short if the flag -short is given, night
+// in .ci/nightly, and usual in all other runs.
 func Size(t testing.TB, short, usual, night int) int {
 	t.Helper()
 	switch {
@@ -64,9 +64,10 @@ func Size(t testing.TB, short, usual, night int) int {
 	return usual
 }
 
-// Simulate runs a test on several seeds, one after the other, and returns the number of seeds. This
-// is few with the flag -short, 15 × usual in .ci/nightly, and otherwise usual. The flag [Seeds]
-// overrides it.
+// Simulate runs a test on several seeds, one after the other, and returns the number of seeds. The
+// parameter usual is the number of seeds in a usual run, and few the number with the flag -short.
+// With the race detector, few is 1. In .ci/nightly the number is 15 times the usual number. The
+// flag [Seeds] overrides all of these.
 func Simulate(t *testing.T, usual, few int, run func(t *testing.T, seed uint64)) (n int) {
 	t.Helper()
 	first := Seed(t)
@@ -101,9 +102,9 @@ func Rand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
-// Sequential skips a test that runs with both -short and the race detector. It is for long tests
-// without concurrency: they check numbers or forms, or wait for many deaths. Other tests run the
-// same code.
+// Sequential skips a test that runs with both -short and the race detector. Call it in long tests
+// without concurrency, which check numbers or forms, or simulate many deaths of processes. Other
+// tests run the same code.
 func Sequential(t *testing.T) {
 	t.Helper()
 	if raced && testing.Short() {

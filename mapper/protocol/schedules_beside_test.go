@@ -6,16 +6,22 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/bridge"
@@ -396,6 +402,50 @@ func TestTickStalls(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestTickCallsRefused refuses one call of a tick, and each in its turn. The tick first has to start
+// the run of an earlier tick, which waits. After an error the caller repeats the call. No tick may
+// be refused or lost because of that.
+func TestTickCallsRefused(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	for k, reached := int64(1), true; reached && !t.Failed(); k++ {
+		synctest.Test(t, func(t *testing.T) {
+			var calls atomic.Int64
+			calls.Store(math.MinInt64)
+			refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+				if calls.Add(1) == k {
+					return nil, status.Error(codes.PermissionDenied, "the caller lacks a role")
+				}
+				return handler(ctx, req)
+			}
+			w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refuse}}, steadyCredit)
+			s := mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapQueue)
+			bridge.Tick(w.engine, s.Name())
+			w.putAccounts(names(20))
+			w.tickOver(s, minute(1), "Account")
+			w.tickOver(s, minute(2), "Account")
+			w.must(w.engine.Job(s.JobID(minute(1))).Abort(t.Context()))
+			tick := func(at time.Time) (*mapper.TickResult, error) {
+				return s.Tick(t.Context(), w.engine, at, mapper.Query{Kind: "Account"}, credit{1},
+					&mapper.StartOptions{PageSize: 10})
+			}
+			calls.Store(0)
+			got, err := tick(minute(3))
+			reached = calls.Swap(math.MinInt64) >= k
+			if err != nil {
+				got, err = tick(minute(3))
+			}
+			if err != nil || got.Outcome != mapper.TickQueued || got.Job.ID != s.JobID(minute(2)) {
+				t.Errorf("after call %d was refused, the third tick is %+v, %v, want that it waits for the second", k, got,
+					err)
+			}
+			if got, err = tick(minute(2)); err != nil || got.Outcome != mapper.TickStarted {
+				t.Errorf("after call %d was refused, the second tick is %+v, %v, want that it has started", k, got, err)
+			}
+		})
 	}
 }
 

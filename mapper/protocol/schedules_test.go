@@ -501,15 +501,15 @@ func TestTickRefused(t *testing.T) {
 			}
 		}
 		s := mapper.NewSchedule("nightly", nightly, mapper.OverlapSkip)
-		if _, err := s.Tick(t.Context(), w.Engine, time.Time{}, mapper.Query{Kind: "Leaf"}, "", nil); !errors.Is(err,
-			mapper.ErrInvalidArgument) {
-			t.Errorf("a tick without a time: %v", err)
-		}
-		for _, at := range []time.Time{midnight.AddDate(0, 0, 3), time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC),
-			time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		for at, want := range map[time.Time]string{
+			{}:                        "has no time",
+			midnight.AddDate(0, 0, 3): "more than 48h0m0s from now",
+			time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC): "more than 48h0m0s from now",
+			time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC):    "has no time",
+		} {
 			if _, err := s.Tick(t.Context(), w.Engine, at, mapper.Query{Kind: "Leaf"}, "", nil); !errors.Is(err,
-				mapper.ErrInvalidArgument) {
-				t.Errorf("a tick at %v: %v", at, err)
+				mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
+				t.Errorf("a tick at %v: %v, want %q", at, err, want)
 			}
 		}
 		for _, e := range []*mapper.Engine{nil, {}} {
@@ -524,7 +524,8 @@ func TestTickRefused(t *testing.T) {
 			t.Errorf("a tick with parameters that have no JSON: %v", err)
 		}
 		if _, err := s.Tick(t.Context(), w.Engine, midnight, mapper.Query{Kind: "Leaf"}, "",
-			&mapper.StartOptions{ID: "mine"}); !errors.Is(err, mapper.ErrInvalidArgument) {
+			&mapper.StartOptions{ID: "mine"}); !errors.Is(err, mapper.ErrInvalidArgument) ||
+			!strings.Contains(err.Error(), `StartOptions.ID is "mine"`) {
 			t.Errorf("a tick with an ID: %v", err)
 		}
 	})

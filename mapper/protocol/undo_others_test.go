@@ -774,60 +774,90 @@ func TestUndoBatches(t *testing.T) {
 	}
 }
 
-// TestUndoBatchesOutlived undoes a page in batches. After them no commit succeeds until the database
-// serves only whole minutes of that time. Entities that a batch has restored are not listed.
+// TestUndoBatchesOutlived undoes a page in batches. After some of them no commit succeeds until the
+// database serves only whole minutes of the page's time. Entities that a batch has restored must not
+// be listed. An entity that others wrote within the minute before the page must stay unchanged,
+// unless the undo can tell that the page wrote it.
 func TestUndoBatchesOutlived(t *testing.T) {
 	t.Parallel()
-	adds := mapper.Update("adds",
-		func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
-			e.Value.Balance++
-			e.Put(datastore.NameKey("Added", e.Key.Name, nil), &account{Owner: "added"})
-			return nil
-		})
-	synctest.Test(t, func(t *testing.T) {
-		const n = 20
-		w, ctx := newWorld(t, setting{emulator: emulator.Options{PointInTimeRecovery: true}}, adds), t.Context()
-		w.putAccounts(names(n)[:n-3])
-		time.Sleep(10*time.Minute + 20*time.Second)
-		w.putAccounts(names(n)[n-3:]) // at the last whole minute, the query does not find them
-		before := images(t, w.client, "Account", "Added")
-		job, err := adds.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
-			&mapper.StartOptions{ID: "adds", ExpectedWorkers: 1, PageSize: n})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.wait(job)
-		done := time.Now()
-		time.Sleep(50 * time.Minute)
-		batches := 0
-		e := w.beside(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
-			invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			if c, ok := req.(*datastorepb.CommitRequest); ok {
-				batch := slices.ContainsFunc(keysOfCommit(c), func(key *datastorepb.Key) bool {
-					return key.Path[0].Kind == record.BatchKind
-				})
-				switch {
-				case batch:
-					batches++
-				case batches > 0 && time.Since(done) < 63*time.Minute:
-					return errors.New("the database is down")
-				}
-			}
-			return invoker(ctx, method, req, reply, cc, opts...)
-		}, adds)
-		bridge.UndoMost(e, 1)
-		w.handler = e.Handler()
-		undo, err := e.Job("adds").Undo(ctx, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, left := w.wait(undo), leftBy(t, undo)
-		w.handler = w.engine.Handler()
-		if c := s.Counters; c["restored"] != n || c["removed"] != n || len(left) > 0 || c["left"] > 0 || batches == 0 {
-			t.Errorf("after %d batches: %v, left %v", batches, c, left)
-		}
-		if diff := cmp.Diff(before, images(t, w.client, "Account", "Added")); diff != "" {
-			t.Errorf("(-want +got)\n%.2000s", diff)
-		}
+	adds := mapper.Update("adds", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
+		e.Value.Balance++
+		e.Put(datastore.NameKey("Added", e.Key.Name, nil), &account{Owner: "added"})
+		return nil
 	})
+	raises := mapper.Update("raises", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
+		e.Value.Balance += 7
+		return nil
+	})
+	deletes := mapper.Update("deletes", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
+		e.Delete(e.Key)
+		return nil
+	})
+	const n = 20
+	// At the last whole minute, the query does not find the first three accounts.
+	all := names(n + 1)
+	late := func(w *world) { w.putAccounts(all[:3]) }
+	for _, c := range []struct {
+		name    string
+		m       *mapper.Mapper[mapper.NoParams]
+		early   []*datastore.Key // accounts that are put minutes before the job
+		just    func(*world)     // done within the minute before the job
+		batches int              // number of batches that are committed
+		left    int
+	}{
+		{"all batches are committed", adds, all[3:n], late, 1000, 0},
+		{"some batches are committed", raises, all[3:n], late, 5, 0},
+		{"others delete an account just before", deletes, all, func(w *world) {
+			w.must(w.client.Delete(w.Context(), all[n]))
+		}, n, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w, ctx := newWorld(t, setting{emulator: emulator.Options{PointInTimeRecovery: true}}, c.m), t.Context()
+				w.putAccounts(c.early)
+				time.Sleep(10*time.Minute + 20*time.Second)
+				c.just(w)
+				before := images(t, w.client, "Account", "Added")
+				job, err := c.m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+					&mapper.StartOptions{ID: "job", ExpectedWorkers: 1, PageSize: 100})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.wait(job)
+				done := time.Now()
+				time.Sleep(50 * time.Minute)
+				batches := 0
+				e := w.beside(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+					invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+					if r, ok := req.(*datastorepb.CommitRequest); ok && time.Since(done) < 63*time.Minute {
+						batch := slices.ContainsFunc(keysOfCommit(r), func(key *datastorepb.Key) bool {
+							return key.Path[0].Kind == record.BatchKind
+						})
+						switch {
+						case batch && batches < c.batches:
+							batches++
+						case batches > 0:
+							return errors.New("the database is down")
+						}
+					}
+					return invoker(ctx, method, req, reply, cc, opts...)
+				}, c.m)
+				bridge.UndoMost(e, 1)
+				w.handler = e.Handler()
+				undo, err := e.Job("job").Undo(ctx, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, left := w.wait(undo), leftBy(t, undo)
+				w.handler = w.engine.Handler()
+				if got := s.Counters; got["restored"] != n || len(left) != c.left || got["left"] != int64(c.left) || batches == 0 {
+					t.Errorf("after %d batches: %v, left %v", batches, got, left)
+				}
+				if diff := cmp.Diff(before, images(t, w.client, "Account", "Added")); diff != "" {
+					t.Errorf("(-want +got)\n%.2000s", diff)
+				}
+			})
+		})
+	}
 }

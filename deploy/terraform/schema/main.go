@@ -37,7 +37,7 @@ func main() {
 var used = regexp.MustCompile(`(?m)^(resource|data) "(google_[a-z0-9_]+)"`)
 
 // schemaOf returns the schemas of the resources that Terraform files use, in the form of
-// schema.txt. The patterns select the files. The folder has the npm package.
+// schema.txt. The patterns select the files. The folder has the npm package @cdktf/provider-google.
 func schemaOf(folder string, patterns ...string) (string, error) {
 	var about struct {
 		Version string

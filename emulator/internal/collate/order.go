@@ -53,8 +53,8 @@ func appendInt64(dst []byte, n int64) []byte {
 	return binary.BigEndian.AppendUint64(dst, uint64(n)^(1<<63))
 }
 
-// appendFloat64 appends the ordered form of a double. Negative zero comes before zero, and NaN
-// after all other numbers.
+// appendFloat64 appends the ordered form of the double f to dst. Negative zero comes before zero,
+// and NaN after all other numbers.
 func appendFloat64(dst []byte, f float64) []byte {
 	bits := math.Float64bits(f)
 	switch {
@@ -85,12 +85,14 @@ func appendElements(dst []byte, path []*pb.Key_PathElement) []byte {
 	return dst
 }
 
-// AppendPath appends the ordered form of a path.
+// AppendPath appends the ordered form of a key's path to dst. Compared as bytes, these forms are in
+// Datastore's order of keys.
 func AppendPath(dst []byte, path []*pb.Key_PathElement) []byte {
 	return append(appendElements(dst, path), PathEnd)
 }
 
-// Value returns the ordered form of a value that is not an array.
+// Value returns the ordered form of a value that is not an array. Compared as bytes, these forms
+// are in Datastore's order of values.
 func Value(v *pb.Value) string { return string(appendValue(make([]byte, 0, 32), v)) }
 
 func appendValue(dst []byte, v *pb.Value) []byte {
@@ -152,7 +154,8 @@ func Ancestors(path string) []Entry {
 	return all
 }
 
-// FirstName returns the kind and the name of a path's first element, if that element has a name.
+// FirstName returns the kind and the name of the first element of a path, which is given in ordered
+// form. The result ok is false if this element has no name.
 func FirstName(path string) (kind, name string, ok bool) {
 	if path == "" || path[0] != PathElement {
 		return "", "", false
@@ -165,7 +168,8 @@ func FirstName(path string) (kind, name string, ok bool) {
 	return kind, name, ok
 }
 
-// cutBytes returns the bytes at the start of an ordered form, and the rest of the form.
+// cutBytes decodes the bytes at the start of form, which appendBytes has encoded. It returns them
+// as plain, and the rest of form. The result ok is false if the end mark is missing.
 func cutBytes(form string) (plain, rest string, ok bool) {
 	var b []byte
 	for i := 0; i+1 < len(form); i++ {

@@ -105,8 +105,8 @@ func (db *database) tryCommit(req *pb.CommitRequest, now time.Time) (*pb.CommitR
 	return resp, holder, err
 }
 
-// committing returns the transaction that the request of a commit names. The caller has locked the
-// database.
+// committing returns the transaction that the request of a commit names, or a new one for a
+// single-use transaction. The caller has locked the database.
 func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transaction, error) {
 	switch selector := req.TransactionSelector.(type) {
 	case *pb.CommitRequest_Transaction:
@@ -118,8 +118,9 @@ func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transacti
 	}
 }
 
-// apply applies all mutations of a commit, or none. tx is nil if the commit is not transactional.
-// The caller has locked the database.
+// apply applies all mutations of a commit, or none. The parameter tx is nil if the commit is not
+// transactional. If another transaction holds a lock on an entity of the commit, apply changes
+// nothing and returns that transaction. The caller has locked the database.
 func (db *database) apply(
 	tx *transaction, mutations []*pb.Mutation, now time.Time,
 ) (*pb.CommitResponse, *transaction, error) {
@@ -170,7 +171,9 @@ func (db *database) apply(
 	return resp, nil, nil
 }
 
-// write stores new versions of entities, as of the time at. The caller has locked the database.
+// write stores a new version for each draft that is changed. The versions are in the order of the
+// drafts. The parameter at is the time of the commit, in microseconds since 1970. The caller has
+// locked the database.
 func (db *database) write(drafts []*draft, versions []store.Version, at int64) {
 	for i, d := range drafts {
 		if !d.changed || !d.exists && !d.existed {

@@ -82,7 +82,8 @@ func (db *database) addKind(namespace, name string) *store.Kind {
 	return k
 }
 
-// get returns the version that an entity had at the time at.
+// get returns the version that an entity had at a time, in microseconds since 1970. It returns
+// false if the entity did not exist then.
 func (db *database) get(key model.Key, at int64) (store.Version, bool) {
 	k := db.kind(key.Namespace, key.Kind)
 	if model.Reserved(key.Kind) {
@@ -115,7 +116,8 @@ func (db *database) nextCommit(now time.Time) int64 {
 	return max(now.UnixMicro(), db.lastCommit+1)
 }
 
-// needed returns the earliest time whose state an open transaction or a running query reads.
+// needed returns the earliest time whose state an open transaction or a running query reads, in
+// microseconds since 1970. If there are none, it is the time of the last commit.
 func (db *database) needed() int64 {
 	h := db.lastCommit
 	for _, tx := range db.transactions {

@@ -205,9 +205,9 @@ func (db *database) runQuery(
 	return &pb.RunQueryResponse{Batch: batch, Transaction: view.begun}, nil
 }
 
-// remember records in the transaction that it reads all results of a query. After the scan, the
-// caller corrects this to the results that were really read. The record comes first because other
-// calls may commit during the scan.
+// remember records in the view's transaction, if it has one, that the transaction reads all results
+// of a query. It returns this record. After the scan, the caller corrects the record to the results
+// that were really read. The record comes first because other calls may commit during the scan.
 func (v view) remember(q *query.Query) *scanned {
 	seen := &scanned{query: q}
 	if v.tx != nil {

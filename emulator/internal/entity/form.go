@@ -61,9 +61,9 @@ func (f Form) count(n int) (Form, error) {
 	return f, nil
 }
 
-// Splice applies a property mask: it changes the properties with the given names to those in from.
-// If from lacks a name, Splice removes that property. The result is the same as [Mask]'s, but
-// Splice decodes only the properties that it removes.
+// Splice applies a property mask. It gives the properties with the given names the values that they
+// have in the map from. A property that this map lacks is removed. The result is the same as
+// [Mask]'s, but Splice decodes only the properties that it removes.
 func (f Form) Splice(names []string, from map[string]*pb.Value) (Form, error) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	indexed := int(f.indexed)
@@ -136,8 +136,8 @@ func (f Form) Key() *pb.Key { return decode(f.wire[:f.keyLen]).Key }
 // Properties decodes the properties.
 func (f Form) Properties() map[string]*pb.Value { return decode(f.wire[f.keyLen:]).Properties }
 
-// Some decodes only the properties for whose names wanted returns true. This is several times
-// faster than decoding all properties.
+// Some decodes only some of the properties: it decodes those for whose names the function wanted
+// returns true. This is several times faster than decoding all properties.
 func (f Form) Some(wanted func(name []byte) bool) map[string]*pb.Value {
 	some := new(pb.Entity)
 	rest, run := f.wire[f.keyLen:], 0 // length of the wanted part of rest so far

@@ -10,8 +10,9 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// Mask applies a property mask, whose names are paths. It returns a copy of before in which each
-// named property has its value from after. If after lacks a named property, the copy lacks it, too.
+// Mask applies a property mask, which is a list of property paths. It returns a copy of the map
+// before in which each property of the mask has its value from the map after. If that map lacks
+// such a property, the copy lacks it, too.
 func Mask(before, after map[string]*pb.Value, paths []string) (map[string]*pb.Value, error) {
 	result := make(map[string]*pb.Value, len(before))
 	maps.Copy(result, before)

@@ -180,8 +180,8 @@ func float(v *pb.Value) float64 {
 	return float64(v.GetIntegerValue())
 }
 
-// number applies a transform on numbers: it returns combine of the property v and the operand. If v
-// is not a number, it returns the operand.
+// number applies a transform on numbers. It returns the result of the function combine for the
+// property's value v and the operand. If v is not a number, it returns the operand.
 func number(v, operand *pb.Value, combine func(a, b *pb.Value) *pb.Value) *pb.Value {
 	if !isNumber(v) {
 		return operand
@@ -223,8 +223,8 @@ func extreme(a, b *pb.Value, sign int) *pb.Value {
 	return a
 }
 
-// compareNumbers compares two numbers by their exact values. It returns 2 if either is not a
-// number.
+// compareNumbers compares two numbers by their exact values. It returns -1 if a is less than b, 0
+// if they are equal, and 1 if a is greater. It returns 2 if either is not a number.
 func compareNumbers(a, b *pb.Value) int {
 	x, isInteger := a.ValueType.(*pb.Value_IntegerValue)
 	y, otherIs := b.ValueType.(*pb.Value_IntegerValue)
@@ -241,8 +241,8 @@ func compareNumbers(a, b *pb.Value) int {
 	return cmp.Compare(float(a), float(b))
 }
 
-// compareMixed compares an integer with a double. The double may be outside the range of 64-bit
-// integers.
+// compareMixed compares an integer with a double, and has the same results as compareNumbers. The
+// double may be outside the range of 64-bit integers.
 func compareMixed(n int64, d float64) int {
 	const end = 1 << 63
 	switch {

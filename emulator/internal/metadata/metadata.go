@@ -47,10 +47,13 @@ type Database struct {
 // excludes To. If To is empty, the span has no upper bound.
 type Span struct{ From, To string }
 
-// Describe makes the entities of a reserved kind whose keys are in a span, for the state at a time.
-// It may stop after most entities. Then the result next is the path at which the next call has to
-// start; otherwise next is empty. If the reserved kind is unknown, it makes none. The caller has
-// locked the database. Describe unlocks it for moments if other calls wait.
+// Describe makes the entities of the reserved kind name whose keys are in the span in. They
+// describe the state at the time at, in microseconds since 1970. If the reserved kind is unknown,
+// it makes none.
+//
+// Describe may stop after a number of entities, the parameter most. Then the result next is the
+// path at which the next call has to start; otherwise next is empty. The caller has locked the
+// database. Describe unlocks it for moments if other calls wait.
 func (db *Database) Describe(namespace, name string, at int64, in Span, most int) (k *store.Kind, next string) {
 	d := &description{
 		db: db, namespace: namespace, at: at, in: in, most: most, kind: store.NewKind(name, new(store.Totals)),
@@ -105,7 +108,8 @@ type description struct {
 	looked    int    // work since the last check for waiting callers
 }
 
-// first returns a name from which to start. No earlier name is in the span.
+// first returns the name with which to start: no kind or namespace with an earlier name is in the
+// span. It is "" if the span has no such bound.
 func (d *description) first() string {
 	kind, name, ok := collate.FirstName(d.in.From)
 	if ok && (kind == d.kind.Name || kind == kindKind && d.kind.Name == propertyKind) {
@@ -280,7 +284,9 @@ func (d *description) properties() {
 	})
 }
 
-// represent adds indexed properties to forms, which has the types of the values of each property.
+// represent adds the indexed properties to forms, which has the types of the values of each
+// property. The prefix is the path of the nested entity that has the properties, with a dot at its
+// end. It is empty for the properties of the stored entity.
 func represent(forms map[string]map[string]bool, prefix string, properties map[string]*pb.Value) {
 	for name, v := range properties {
 		values := []*pb.Value{v}
@@ -343,8 +349,9 @@ func (d *description) measureAll(ns string) (m measure) {
 
 func (m measure) add(o measure) measure { return measure{m.count + o.count, m.bytes + o.bytes} }
 
-// properties returns the properties of a statistic: those that all statistics have, and more. The
-// sizes do not include indexes, which the embedded Datastore does not measure.
+// properties returns the properties of a statistic: the four that all statistics have, and those in
+// the map more. The parameter at is the time of the state that is described. The sizes do not
+// include indexes, which the embedded Datastore does not measure.
 func (m measure) properties(at int64, more map[string]*pb.Value) map[string]*pb.Value {
 	properties := map[string]*pb.Value{
 		"count":        entity.Integer(m.count),

@@ -48,10 +48,12 @@ func (m *Meter) Lookup(resp *pb.LookupResponse) {
 	m.add(func(u *billing.Usage) { u.Reads += int64(len(resp.Found) + len(resp.Missing)) })
 }
 
-// RunQuery counts the operations of a successful RunQuery, and returns its reads and small
-// operations. If a client reads a query in several batches, each batch is a call of its own.
-// Results that come only from an index are billed as small operations. Exceptions are projections
-// with distinct-on.
+// RunQuery counts the operations of a successful RunQuery, and returns how many reads and small
+// operations are billed for it. If a client reads a query in several batches, each batch is a call
+// of its own.
+//
+// Results that come only from an index are billed as small operations: keys, and projections. A
+// projection with distinct-on, for which the caller sets distinct, is billed as reads.
 func (m *Meter) RunQuery(resp *pb.RunQueryResponse, distinct bool) (reads, small int64) {
 	batch := resp.GetBatch()
 	n := int64(len(batch.GetEntityResults()))
@@ -66,8 +68,8 @@ func (m *Meter) RunQuery(resp *pb.RunQueryResponse, distinct bool) (reads, small
 	return reads, small
 }
 
-// Aggregation counts a successful aggregation that read a number of index entries. It returns its
-// reads.
+// Aggregation counts the operations of a successful aggregation that has read a number of index
+// entries. It returns the number of billed reads.
 func (m *Meter) Aggregation(entries int64) int64 {
 	reads := max(1, (entries+999)/1000)
 	m.add(func(u *billing.Usage) { u.Reads += reads })

@@ -149,7 +149,8 @@ func checkUser(properties map[string]*pb.Value) error {
 	return nil
 }
 
-// checkVector checks an array that is a vector.
+// checkVector checks the elements of an array that is a vector: they must be doubles, at least one
+// and at most maxVector. A vector must also be unindexed. Errors contain the property's name.
 func checkVector(name string, unindexed bool, elements []*pb.Value) error {
 	switch {
 	case !unindexed:

@@ -42,7 +42,9 @@ func (db Database) checkNested(prefix string, properties map[string]*pb.Value, d
 	return nil
 }
 
-// CheckValue checks a value. The depth is the number of entities and arrays that contain it.
+// CheckValue checks a value of the property name. The depth is the number of entities and arrays
+// that contain the value. The caller sets inArray if it is an element of an array, which can't
+// contain arrays.
 func (db Database) CheckValue(name string, v *pb.Value, depth int, inArray bool) error {
 	if depth > maxDepth {
 		return Invalid("the property %.100q is inside more than %d entities and arrays", name, maxDepth)
@@ -98,7 +100,8 @@ func isPoint(p *latlng.LatLng) bool {
 	return p.GetLatitude() >= -90 && p.GetLatitude() <= 90 && p.GetLongitude() >= -180 && p.GetLongitude() <= 180
 }
 
-// CheckSize checks the size of a string or blob.
+// CheckSize returns an error if a string or blob of a property is too long. The size is in bytes.
+// The limit is higher if the value is unindexed.
 func CheckSize(name string, size int, unindexed bool) error {
 	limit := maxIndexedValue
 	if unindexed {

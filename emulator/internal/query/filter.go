@@ -294,7 +294,8 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 	return []*conjunction{c}, nil
 }
 
-// in converts an IN filter into conjunctions.
+// in converts an IN filter on the property name into conjunctions, one for each different value.
+// The parameter forms has the ordered forms of the filter's values.
 func (p *filterParser) in(name string, forms []string) ([]*conjunction, error) {
 	p.either++
 	if len(forms) > maxDisjunctions {

@@ -175,7 +175,8 @@ func (q *Query) parseOrders(orders []*pb.PropertyOrder) error {
 	return nil
 }
 
-// alone reports whether at most ascending keys follow the first order.
+// alone reports whether the first order is the only one, apart from an order by ascending keys
+// after it.
 func alone(orders []*pb.PropertyOrder) bool {
 	rest := orders[1:]
 	return len(rest) == 0 || len(rest) == 1 && rest[0].GetProperty().GetName() == model.KeyProperty &&

@@ -188,8 +188,8 @@ func (q *Query) allowed(o store.Order, properties map[string]*pb.Value, satisfie
 	return slices.CompactFunc(values, func(a, b collate.Entry) bool { return a.Form == b.Form })
 }
 
-// allows reports whether a property's value may be the one that the conjunction requires. The value
-// is given in ordered form.
+// allows reports whether a value of a property satisfies the conjunction's conditions on this
+// property. The value is given in ordered form.
 func (c *conjunction) allows(property, form string) bool {
 	if w, ok := c.wants(property); ok {
 		_, found := slices.BinarySearch(w.forms, form)

@@ -252,8 +252,9 @@ func (q *Query) source(iter store.Iterator, s scan, at int64) *source {
 	return src
 }
 
-// resume continues after a pause: at the entry before the pause, or at the next one that still
-// exists.
+// resume continues after a pause. The parameter next is the entry at which the source was before
+// the pause. If this entry no longer exists, resume continues at the one that follows it in the
+// scan.
 func (s *source) resume(next string) {
 	s.iter.Renew()
 	switch found := s.iter.Seek(next); {

@@ -39,9 +39,9 @@ func (k *Kind) Keys() Iterator { return &keyIterator{k.Records.Iter(), &k.Record
 // Scattered returns an iterator over the records that have __scatter__, in its order.
 func (k *Kind) Scattered() Iterator { return &keyIterator{k.scatter.Iter(), &k.scatter} }
 
-// Hold prevents an index from being dropped until the caller calls let. If an entity has too many
-// entries for the index, Hold also returns counts: this entity's numbers of values for the
-// definition's properties.
+// Hold prevents an index from being dropped until the caller calls the function let, which Hold
+// returns. If an entity has too many entries for the index, Hold also returns counts: this entity's
+// numbers of values for the definition's properties.
 func (k *Kind) Hold(d Definition) (let func(), counts []int) {
 	idx := k.index(d)
 	k.totals.use(idx)

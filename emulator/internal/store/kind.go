@@ -37,8 +37,8 @@ func (t *Totals) use(idx *index) {
 // NewKind returns a kind without records. It adds its sizes to t.
 func NewKind(name string, t *Totals) *Kind { return &Kind{Name: name, totals: t} }
 
-// Put adds a version to the record with a key, and returns the record, which may be new. One in
-// proportion records, on average, has the property __scatter__.
+// Put adds a version to the record with a key, and returns the record, which may be new. The
+// proportion is a number n: on average, one in n records has the property __scatter__.
 func (k *Kind) Put(key model.Key, v Version, proportion int) *Record {
 	r, ok := k.Records.Get(key.Path)
 	if !ok {
@@ -88,9 +88,10 @@ func (k *Kind) change(r *Record, v Version, remove bool) {
 	}
 }
 
-// Prune drops the old versions of a record that no read of the time horizon, or of a later time,
-// sees. It also drops their index entries. If the entity was deleted before that time, it drops the
-// whole record. It returns the number of dropped versions.
+// Prune drops the old versions of a record that no read sees any more. The horizon is the earliest
+// time that reads may still see, in microseconds since 1970. Prune also drops the index entries of
+// these versions. If the entity was deleted before that time, it drops the whole record. It returns
+// the number of dropped versions.
 func (k *Kind) Prune(r *Record, horizon int64) int {
 	dropped := r.prune(horizon)
 	for _, v := range dropped {
@@ -136,7 +137,7 @@ func (k *Kind) index(d Definition) *index {
 	return nil
 }
 
-// drop drops the indexes for which which returns true.
+// drop drops the indexes for which the function which returns true.
 func (k *Kind) drop(which func(*index) bool) {
 	k.indexes = slices.DeleteFunc(k.indexes, func(idx *index) bool {
 		if which(idx) {

@@ -84,8 +84,8 @@ func (r *Record) add(v Version) {
 	r.Last = v
 }
 
-// prune drops the versions that no read of the time horizon, or of a later time, sees. It returns
-// them.
+// prune drops the versions that no read sees any more, and returns them. The horizon is the
+// earliest time that reads may still see, in microseconds since 1970.
 func (r *Record) prune(horizon int64) []Version {
 	keep := len(r.older)
 	for next := r.Last.At; keep > 0 && next > horizon; keep-- {

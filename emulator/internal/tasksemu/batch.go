@@ -113,7 +113,8 @@ func (s *Server) BatchDeleteTasks(
 	})
 }
 
-// noneSucceeded returns the documented error of a batch in which all tasks have failed.
+// noneSucceeded returns the documented error of a batch in which all tasks have failed. The
+// parameter metadata is the type of the operation's metadata, which the error names.
 func noneSucceeded(metadata string) *rpcstatus.Status {
 	return status.Newf(codes.Aborted,
 		"None of the requests succeeded, refer to %s.failed_requests for individual error details", metadata).Proto()

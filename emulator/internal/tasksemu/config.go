@@ -63,8 +63,9 @@ func completeQueue(config *pb.Queue, unlimited bool) (*pb.Queue, error) {
 }
 
 // completeRetries returns the retry settings of a queue or a task, with defaults for those that are
-// unset. Durations are used to the nanosecond. The documentation says that production cuts them to
-// seconds, but its default of 100 ms contradicts that.
+// unset. It returns an error, which names the field, if a setting is invalid. Durations are used to
+// the nanosecond. The documentation says that production cuts them to seconds, but its default of
+// 100 ms contradicts that.
 func completeRetries(c *pb.RetryConfig, field string) (*pb.RetryConfig, error) {
 	if c == nil {
 		c = new(pb.RetryConfig)
@@ -134,7 +135,8 @@ func updateQueue(old, change *pb.Queue, mask *fieldmaskpb.FieldMask) (*pb.Queue,
 }
 
 // copyField copies one field, given by its path, from one message to another of the same type. If
-// the field is unset in from, it becomes unset in to.
+// the field is unset in the message from, copyField unsets it in the message to. It ignores the
+// fields of a queue in outputOnly.
 func copyField(to, from protoreflect.Message, path string) {
 	name, rest := protoreflect.Name(path), ""
 	for i := range path {

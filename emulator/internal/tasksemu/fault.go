@@ -21,9 +21,9 @@ type Faults interface {
 
 // A Delivery has the faults of one delivery. The zero value has no fault.
 type Delivery struct {
-	// Twin delivers the task a second time while the first delivery runs, TwinAfter after its
-	// start. Again delivers it a second time AgainAfter after the first delivery has ended. The
-	// answer to a second delivery has no effect.
+	// Twin and Again are faults with which the task is delivered a second time, and the answer to
+	// the second delivery has no effect. With Twin, the second delivery starts TwinAfter after the
+	// start of the first one. With Again, it starts AgainAfter after the first one has ended.
 	Twin, Again           bool
 	TwinAfter, AgainAfter time.Duration
 	// Lost ignores the handler's answer, as if the connection broke.
@@ -35,7 +35,7 @@ type Delivery struct {
 }
 
 // send delivers a task once, or more often if its faults demand it. It returns the outcome of the
-// first delivery.
+// first delivery. The further deliveries belong to the era e, so a reset of the server ends them.
 func (s *Server) send(ctx context.Context, e *era, d *delivery) outcome {
 	if s.opts.Faults == nil {
 		return s.attempt(ctx, d)
@@ -51,7 +51,7 @@ func (s *Server) send(ctx context.Context, e *era, d *delivery) outcome {
 	return result
 }
 
-// repeat carries out a delivery again after a while, and ignores the outcome.
+// repeat carries out a delivery again when the duration after has passed, and ignores the outcome.
 func (s *Server) repeat(ctx context.Context, d *delivery, after time.Duration) {
 	if sleep(ctx, after) {
 		s.attempt(ctx, d)

@@ -64,8 +64,9 @@ func (o *operations) forget(now time.Time) {
 	o.ages = o.ages[n:]
 }
 
-// operate runs a batch, and returns its operation. If the request is a repetition, it returns the
-// operation of the first request.
+// operate runs a batch of a kind ("create" or "delete") on a queue, and returns its operation. If
+// the client has sent the same request ID before, it returns the operation of that first request
+// instead.
 func (s *Server) operate(kind, queue, requestID string, batch func() *operation) (*longrunningpb.Operation, error) {
 	op := &operation{
 		name:  fmt.Sprintf("%s/operations/%016x", locationOf(queue), rand.Uint64()),

@@ -205,8 +205,8 @@ func (s *Server) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.L
 	return resp, nil
 }
 
-// pageSize returns the number of results in a page. If asked is unset or too large, it returns
-// most.
+// pageSize returns the number of results in a page. This is the number that a client has asked for,
+// or the maximum most if that number is 0 or larger. A negative number is an error.
 func pageSize(asked int32, most int) (int, error) {
 	if asked < 0 {
 		return 0, invalid("page_size has to be at least 0, it is %d", asked)

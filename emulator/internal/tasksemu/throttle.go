@@ -53,11 +53,11 @@ func (t throttle) at(now time.Time) throttle {
 	return t
 }
 
-// share returns the factor by which the queue's rate is multiplied, at most 1.
+// share returns the factor by which the queue's rate is multiplied: at most 1, and at least 1/64.
 func (t throttle) share() float64 { return 1 / float64(int(1)<<t.halvings) }
 
-// next returns after what time share will change, if no further answers slow the queue down. 0
-// means that it will not change.
+// next returns how long it takes until the result of the method share changes, if no further
+// answers slow the queue down. 0 means that it will not change.
 func (t throttle) next(now time.Time) time.Duration {
 	if t.halvings == 0 {
 		return 0

@@ -190,8 +190,8 @@ func (r *router) release(in *instance) {
 	r.settle()
 }
 
-// rest stops an instance that has no requests, so that it uses no CPU. It does not stop an instance
-// that was told to end.
+// rest records that an instance has no requests now, and takes its CPU. An instance keeps the CPU
+// if it was told to end, or if instances always have one.
 func (r *router) rest(in *instance) {
 	in.idle = time.Now()
 	if in.stage == serving && !r.always {
@@ -424,7 +424,7 @@ func (r *router) problem(err error) {
 	r.problems = append(r.problems, err)
 }
 
-// there returns the number of instances, including those that are ending.
+// there returns the number of instances of all revisions, including those that are ending.
 func (r *router) there() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -51,8 +51,8 @@ func (l limits) choose(all []standing) int {
 	return best
 }
 
-// missing returns how many further instances to start. It does not count instances that were told
-// to end.
+// missing returns how many further instances to start, if this number of requests is waiting. It
+// does not count instances that were told to end.
 func (l limits) missing(all []standing, waiting int) int {
 	there, underWay := 0, 0
 	for _, s := range all {
@@ -101,8 +101,8 @@ func toNewest(request, percent int) bool {
 }
 
 // patience returns how long a request waits for an instance before it is refused with 429. This is
-// at least the time least, and more if the starts so far took long. Cloud Run documents 10 s or 3.5
-// times the mean time of a start.
+// 3.5 times the mean time of a start, and at least the duration least. The starts so far have taken
+// the duration inAll together. Cloud Run documents 10 s or 3.5 times the mean time of a start.
 func patience(least time.Duration, starts int, inAll time.Duration) time.Duration {
 	if starts == 0 {
 		return least

@@ -46,8 +46,9 @@ type Tally struct {
 	Example       *datastore.Key
 }
 
-// ReadAccounts reads all accounts, and adds them up. The amount that each should have been credited
-// is credited.
+// ReadAccounts reads all accounts, and adds them up. The parameter credited is the amount that each
+// account should have been credited; the accounts for which this is not so are counted in
+// Tally.Wrong.
 func ReadAccounts(ctx context.Context, client *datastore.Client, credited int64) (Tally, error) {
 	var t Tally
 	it := client.Run(ctx, datastore.NewQuery("Account"))

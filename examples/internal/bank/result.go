@@ -24,8 +24,9 @@ type Result struct {
 	Writes    int64        `json:"writes"` // number of billed writes
 }
 
-// Check returns an error if the accounts did not change as they should. There must be n accounts,
-// and each must have amount more than before.
+// Check returns an error if the job has not succeeded, or if the accounts did not change as they
+// should. There must be n accounts, and the balance of each must have grown by amount. The
+// parameters before and after have the sums from before and after the job.
 func (r Result) Check(n int, amount int64, before, after Tally) error {
 	switch {
 	case r.State != mapper.StateSucceeded:

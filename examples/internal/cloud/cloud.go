@@ -182,8 +182,8 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	return c, nil
 }
 
-// openDatastore starts the Datastore with a name from Datastores. It returns its address, or "" if
-// it has none.
+// openDatastore starts the Datastore with a name from Datastores. It returns the Datastore's
+// address, or "" if only clients of this process reach it.
 func (c *Cloud) openDatastore(ctx context.Context, name string) (addr string, err error) {
 	product := map[string]google.Product{"google": google.Classic, "firestore": google.Firestore}[name]
 	if product == "" {

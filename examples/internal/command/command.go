@@ -37,8 +37,8 @@ type Job struct {
 	JSON          bool
 }
 
-// Define defines the flags. Their defaults are the fields of j. In the help, the job's entities
-// have the name entities.
+// Define defines the flags. Their defaults are the fields of j. The help calls the job's entities
+// by the name in the parameter entities, such as "accounts".
 func (j *Job) Define(flags *flag.FlagSet, entities string) {
 	flags.IntVar(&j.Page, "page", j.Page, "how many "+entities+" are committed together at most, `N` in [1, 1000]")
 	flags.IntVar(&j.Workers, "workers", j.Workers, "how many tasks run at once, `N` in [1, 5000]")

@@ -43,25 +43,25 @@ func note(id int) bool {
 	return on == id
 }
 
-// Not returns c. If its mutant is on, it returns the negation of c.
+// Not returns c. If mutant id is on, it returns the negation of c.
 func Not(id int, c bool) bool { return c != note(id) }
 
-// Never returns c. If its mutant is on, it returns false.
+// Never returns c. If mutant id is on, it returns false.
 func Never(id int, c bool) bool { return c && !note(id) }
 
-// Always returns c. If its mutant is on, it returns true.
+// Always returns c. If mutant id is on, it returns true.
 func Always(id int, c bool) bool { return c || note(id) }
 
-// Less returns a < b. If its mutant is on, it returns a <= b.
+// Less returns a < b. If mutant id is on, it returns a <= b.
 func Less[T cmp.Ordered](id int, a, b T) bool { return a < b || a == b && note(id) }
 
-// AtMost returns a <= b. If its mutant is on, it returns a < b.
+// AtMost returns a <= b. If mutant id is on, it returns a < b.
 func AtMost[T cmp.Ordered](id int, a, b T) bool { return a < b || a == b && !note(id) }
 
-// More returns a > b. If its mutant is on, it returns a >= b.
+// More returns a > b. If mutant id is on, it returns a >= b.
 func More[T cmp.Ordered](id int, a, b T) bool { return a > b || a == b && note(id) }
 
-// AtLeast returns a >= b. If its mutant is on, it returns a > b.
+// AtLeast returns a >= b. If mutant id is on, it returns a > b.
 func AtLeast[T cmp.Ordered](id int, a, b T) bool { return a > b || a == b && !note(id) }
 
 // Unequal returns a != b. If mutant id is on, it returns a < b. If mutant id+1 is on, it returns a
@@ -76,7 +76,7 @@ func Equal[T cmp.Ordered](id int, a, b T) bool {
 	return a == b || a > b && note(id) || a < b && note(id+1)
 }
 
-// NoCase returns the value of a case in a switch over tag. If its mutant is on and the value equals
+// NoCase returns the value of a case in a switch over tag. If mutant id is on and the value equals
 // tag, it returns another value. So the case is never taken.
 func NoCase[T ~string](id int, tag, value T) T {
 	if tag == value && note(id) {
@@ -93,7 +93,7 @@ func NoNumber[T ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint32](id i
 	return value
 }
 
-// AnyCase returns the value of a case in a switch over tag. If its mutant is on, it returns tag. So
+// AnyCase returns the value of a case in a switch over tag. If mutant id is on, it returns tag. So
 // the case is always taken.
 func AnyCase[T comparable](id int, tag, value T) T {
 	if tag != value && note(id) {
@@ -102,10 +102,10 @@ func AnyCase[T comparable](id int, tag, value T) T {
 	return value
 }
 
-// Do returns true, so that a statement runs. If its mutant is on, it returns false.
+// Do returns true, so that a statement runs. If mutant id is on, it returns false.
 func Do(id int) bool { return !note(id) }
 
-// Step calls step and returns its error. If its mutant is on, it returns nil without a call, as if
+// Step calls step and returns its error. If mutant id is on, it returns nil without a call, as if
 // the step had succeeded.
 func Step(id int, step func() error) error {
 	if note(id) {

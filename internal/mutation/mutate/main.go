@@ -116,8 +116,10 @@ func mutate(ctx context.Context) (ok bool, err error) {
 // A count is a line of the printed table, with numbers of mutants.
 type count struct{ all, run, found, survived, explained int }
 
-// report tries the mutants, and prints a table and the mutants that no test found. It returns true
-// if each of these has a reason, and at least 90% of the mutants that matter were found.
+// report tries the mutants of the targets with these names for which the function wanted returns
+// true. It prints a table and the mutants that no test found. It returns true if each of these has
+// a reason, and at least 90% of the mutants that matter were found. The last parameter is when the
+// command started; its time limit counts from then.
 func report(
 	ctx context.Context, lab *mutation.Lab, names []string, wanted func(mutation.Mutant) bool, began time.Time,
 ) (ok bool, err error) {
@@ -170,7 +172,8 @@ type tally struct {
 	open, stale []string // mutants without a reason that no test found, and reasons for mutants that a test found
 }
 
-// plan returns the mutants to try, in order.
+// plan returns the mutants to try, in order, and an empty tally with the given reasons. These are
+// the mutants of the targets with these names for which the function wanted returns true.
 func plan(
 	lab *mutation.Lab, names []string, wanted func(mutation.Mutant) bool, reasons map[string]string,
 ) (todo []mutation.Mutant, t *tally) {

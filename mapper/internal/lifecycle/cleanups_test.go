@@ -36,6 +36,25 @@ func (w *trialWorld) endedJob(id, mapper string) *record.Job {
 	return w.Job(id)
 }
 
+// TestCleanUpOfManyOpen abandons more open ranges than one task does, before the records of an
+// aborted job are added up. The next task must have another name.
+func TestCleanUpOfManyOpen(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		j := w.aborted("j")
+		w.ranges(j, perTask+1, func(*record.Range) {})
+		j = w.cleaning(j, lifecycle.CleanUp{})
+		w.must(w.deliver(w.Context(), j, "cleanup", body.Job{Tick: addUp}, 0))
+		all := w.tasks("cleanup")
+		if len(all) != 1 || all[0].job.After == "" || len(w.Job("j").Totals) > 0 {
+			w.Errorf("the tasks are %+v, and the totals %q", all, w.Job("j").Totals)
+		}
+		w.must(w.Client.Delete(w.Context(), record.JobKey("j")))
+		w.purge()
+	})
+}
+
 // TestLargeCleanUp cleans up more records than one task does. Each task must continue where the
 // last one stopped.
 func TestLargeCleanUp(t *testing.T) {

@@ -1,6 +1,7 @@
 package lifecycle_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -336,6 +337,77 @@ func TestForgetGone(t *testing.T) {
 	})
 }
 
+// TestClosedMeanwhile stores the totals of a job whose record has changed since its records were
+// added up. The first summary of the job must stay, and a job that is being retried must not end.
+func TestClosedMeanwhile(t *testing.T) {
+	sum := record.Totals{Processed: 4}
+	for _, c := range []struct {
+		name      string
+		meanwhile func(*record.Job)
+		ends      bool
+	}{
+		{"another delivery has closed it", func(j *record.Job) {
+			if err := j.Close(record.Closing{Ranges: 77}, &sum, `{"failures":true}`); err != nil {
+				t.Error(err)
+			}
+		}, true},
+		{"another delivery has also deleted its records", func(j *record.Job) {
+			if err := j.Close(record.Closing{Ranges: 77}, &sum, `{"failures":true}`); err != nil {
+				t.Error(err)
+			}
+			j.Cleaning, j.Cleaned = "", true
+		}, true},
+		{"its failures are retried", func(j *record.Job) { j.Retrying = true }, false},
+	} {
+		var f forgetting
+		inTrial(t, f.definition(), func(w *trialWorld) {
+			called, first := false, true
+			f = func(_ context.Context, j *record.Job, _ record.Totals) error {
+				called = true
+				if closing, err := j.DecodeClosing(); err != nil || closing.Ranges != 77 {
+					w.Errorf("%s: the summary is %+v, %v", c.name, closing, err)
+				}
+				return nil
+			}
+			j := w.allDone("j")
+			w.must(w.deliver(under(w.Context(), func(method string, call func() error) error {
+				if method == "Commit" && first {
+					first = false
+					w.stored(w.Job("j"), c.meanwhile)
+				}
+				return call()
+			}), j, "finalize", body.Job{}, 0))
+			if state := w.Job("j").State; called != c.ends || (state == record.Succeeded) != c.ends {
+				w.Errorf("%s: the function is called: %v, and the job is %s", c.name, called, state)
+			}
+			if !c.ends {
+				w.must(w.Abort(w.Context(), j.Ref()))
+			}
+		})
+	}
+}
+
+// TestAbortClosed aborts a job whose records were added up. It must keep the totals, and a second
+// abort must change nothing.
+func TestAbortClosed(t *testing.T) {
+	var f forgetting = func(context.Context, *record.Job, record.Totals) error { return nil }
+	inTrial(t, f.definition(), func(w *trialWorld) {
+		j := w.stored(w.allDone("j"), func(j *record.Job) {
+			sum := record.Totals{Processed: 4}
+			w.must(j.Close(record.Closing{Ranges: 1}, &sum, `{"failures":true}`))
+		})
+		w.must(w.Abort(w.Context(), j.Ref()))
+		now := w.Job("j")
+		if sum, err := now.RecordedTotals(); err != nil || sum.Processed != 4 || now.State != record.Aborted {
+			w.Errorf("the job is %s, with the totals %+v, %v", now.State, sum, err)
+		}
+		w.must(w.Abort(w.Context(), j.Ref()))
+		if again := w.Job("j"); !bytes.Equal(again.History, now.History) {
+			w.Errorf("a second abort adds to the history %s: %s", now.History, again.History)
+		}
+	})
+}
+
 // TestForgetWaits runs a function Forget that has to wait, in several deliveries. They must enqueue
 // only one task for a minute later, and write the job's record only once.
 func TestForgetWaits(t *testing.T) {
@@ -496,6 +568,9 @@ func TestClosedTotals(t *testing.T) {
 		}
 		if err := errors.Join(inState(record.Running)(w, j), w.Abort(w.Context(), j.Ref())); err != nil {
 			w.Error(err)
+		}
+		if now := w.Job("j"); len(now.Totals) > 0 || !strings.Contains(string(now.Params), "erased") {
+			w.Errorf("the aborted job has the totals %q and the parameters %s, want neither", now.Totals, now.Params)
 		}
 	})
 }

@@ -108,7 +108,7 @@ func (js *Jobs) refuseMove(ctx context.Context, job *record.Job, t body.Job) (*r
 func (js *Jobs) refuseStart(ctx context.Context, t body.Job) (*record.Job, error) {
 	ref := record.Ref{ID: t.Job, Incarnation: t.Incarnation}
 	if err := js.Store.BlockStart(ctx, ref, time.Now()); err != nil {
-		return nil, fmt.Errorf("forestall the start of job %s: %w", t.Job, err)
+		return nil, fmt.Errorf("block the start of job %s: %w", t.Job, err)
 	}
 	return js.Store.LoadJob(ctx, ref)
 }

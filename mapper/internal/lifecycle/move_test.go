@@ -62,6 +62,9 @@ func TestMove(t *testing.T) {
 			if exists, err := other.Queue.Exists(w.Context(), sweep); err != nil || exists != c.tasks {
 				w.Errorf("%s: it has tasks there: %v, %v", c.name, exists, err)
 			}
+			if err := other.Move(w.Context(), record.Ref{ID: "none"}, nil); !errors.Is(err, record.ErrNoSuchJob) {
+				w.Errorf("a move of a job that does not exist: %v", err)
+			}
 			if err := w.Abort(w.Context(), j.Ref()); (err != nil) != (c.adapt == nil) {
 				w.Errorf("%s: the first queue aborts it: %v", c.name, err)
 			}

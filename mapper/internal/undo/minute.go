@@ -38,7 +38,7 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 	if err != nil {
 		return nil, err
 	}
-	own = own.withRestored(o, w)
+	own = own.withRestored(o, w, r.Keys)
 	sure := own.sure(w)
 	keys := known(o, w, own, minute)
 	before, err := u.lookup(ctx, append(slices.Clip(keys), c.record), minute)

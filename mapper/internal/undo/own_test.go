@@ -52,6 +52,11 @@ func TestUnfound(t *testing.T) {
 // found.
 func TestWithRestored(t *testing.T) {
 	all, some := undolog.KeysOf(keysOf(1, 2, 3), true), undolog.KeysOf(keysOf(1, 2, 3), false)
+	var page []*keyspace.Position
+	for _, key := range keysOf(1, 2, 3) {
+		page = append(page, keyspace.At(key))
+	}
+	digest := record.KeysDigest(page)
 	for _, c := range []struct {
 		name     string
 		wrote    undolog.Keys
@@ -61,6 +66,8 @@ func TestWithRestored(t *testing.T) {
 		unfound  int64
 	}{
 		{"the batches have all", all, owned{keys: keysOf(1, 4), found: 2}, keysOf(1, 2, 3), true, 0},
+		{"all are found or restored", all, owned{keys: keysOf(1, 2), found: 2}, keysOf(3), true, 0},
+		{"as many, with one of others", all, owned{keys: keysOf(1, 4), found: 2}, keysOf(3), false, 1},
 		{"the batches have some", all, owned{keys: keysOf(4), found: 1}, keysOf(1), false, 1},
 		{"some that are found", all, owned{keys: keysOf(1), found: 1}, keysOf(1), false, 2},
 		{"some of some", some, owned{keys: keysOf(1), found: 7}, keysOf(1, 2), true, 1},
@@ -73,9 +80,12 @@ func TestWithRestored(t *testing.T) {
 		if w.Own.Any() {
 			w.Written = 3
 		}
-		own := c.own.withRestored(&outcome{batched: c.restored}, w)
+		own := c.own.withRestored(&outcome{batched: c.restored}, w, digest)
 		if sure, n := own.sure(w), own.unfound(w); sure != c.sure || n != c.unfound {
 			t.Errorf("%s: sure %v, %d unfound, want %v, %d", c.name, sure, n, c.sure, c.unfound)
+		}
+		if own.same && w.Own.All && !slices.EqualFunc(own.keys, keysOf(1, 2, 3), (*datastore.Key).Equal) {
+			t.Errorf("%s: surely the page's are %v, want 1, 2, 3", c.name, own.keys)
 		}
 	}
 }
