@@ -133,8 +133,9 @@ func (a *Attempt) InsertStored(key *datastore.Key, stored *pb.Entity) {
 	a.write("InsertStored", key, true, nil, asStored(key, stored))
 }
 
-// write saves another entity. The method name is for errors. If the content comes from a Go value,
-// src is that value. Otherwise src is nil.
+// write saves another entity. The text method is the name of the caller's method, for errors.
+// inserts says that the entity must not exist yet. The function content makes the mutation. If the
+// content comes from a Go value, src is that value. Otherwise src is nil.
 func (a *Attempt) write(
 	method string, key *datastore.Key, inserts bool, src any, content func() (mutation, error),
 ) {
@@ -462,9 +463,9 @@ func RunBatch(attempts []*Attempt, fn func() error) error {
 	return fn()
 }
 
-// Recovered sets *err to an error if the user's code has panicked. Call it by defer. Otherwise it
-// calls the methods of *err, which also are the user's code. If one of them panics, that panic
-// becomes the error.
+// Recovered is called by defer, in a function that runs the user's code. If that code has panicked,
+// Recovered sets *err to an error about the panic. If it has not, Recovered calls the methods of
+// *err, which also are the user's code. If one of them panics, that panic becomes the error.
 func Recovered(err *error) {
 	if r := recover(); r != nil {
 		*err = panicOf(r)

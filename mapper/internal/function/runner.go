@@ -79,8 +79,9 @@ func Calls(ctx context.Context, limit time.Duration, strays *atomic.Int64, f fun
 	}
 }
 
-// Call calls fn, and reports whether the caller of Calls still waits for the result. If not, the
-// function that uses the Runner must return at once, and must not use shared variables.
+// Call calls fn, and reports whether the caller of Calls still waits for the result. If nobody
+// waits any more, the function that uses the Runner must return at once, and must not use shared
+// variables.
 func (r *Runner) Call(fn func(context.Context)) (awaited bool) {
 	r.mu.Lock()
 	r.begun, r.waits, r.paused = time.Now(), 0, 0

@@ -125,8 +125,8 @@ func (src Source) CountOne(ctx context.Context, s query.Scan, most int) (n int64
 	return n, err == nil
 }
 
-// Counted returns how many results a scan has. If most is not 0, it stops counting there. If the
-// scan is limited to a share of the keys, the number is an estimate.
+// Counted returns how many results a scan has. If the parameter most is not 0, it counts no further
+// than that number. If the scan is limited to a share of the keys, the number is an estimate.
 func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, error) {
 	if !src.Counts() {
 		return 0, errUncounted

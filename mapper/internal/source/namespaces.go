@@ -24,7 +24,8 @@ func namespaceKey(namespace string) *datastore.Key {
 	return datastore.NameKey(namespaceKind, namespace, nil)
 }
 
-// namespaces returns an iterator over the query's namespaces, in order. It starts at from.
+// namespaces returns an iterator over the query's namespaces, in order. It starts at the namespace
+// in the parameter from.
 func (src Source) namespaces(
 	ctx context.Context, q query.Query, from string,
 ) func() (namespace string, ok bool, err error) {

@@ -93,7 +93,8 @@ func (s *snapshot) Query(q *datastore.Query) (*datastore.Query, error) {
 }
 
 // ended reports whether the error of a scan may only mean that the database has ended the
-// snapshot's transaction. Then the caller starts the scan again.
+// snapshot's transaction. The first parameter is when the scan was started. If ended returns true,
+// the caller starts the scan again.
 func (s *snapshot) ended(begun time.Time, err error) bool {
 	return s != nil && status.Code(err) == codes.InvalidArgument && time.Since(begun) > snapshotIdle
 }

@@ -19,8 +19,8 @@ import (
 // deletion, because the only write since then was this undo's own.
 
 // lookAgain looks at entities that the commit c deleted and that exist again, because another page
-// of this undo has restored them. It sets again on them, unless the restored state is from a page
-// at or after c.
+// of this undo has restored them. It sets their field again to true, unless the restored state is
+// from a page at or after c.
 func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*entity) error {
 	p := past{u}
 	p.history = u.undoes

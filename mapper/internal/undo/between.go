@@ -42,9 +42,9 @@ func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
 	return looks, nil
 }
 
-// lookBetween sets changed on entities that other clients have put and deleted again since the
-// commit c. It looks at entities that the commit deleted and that do not exist now. If one existed
-// at one of the moments, others have put it.
+// lookBetween looks at entities that the commit c deleted and that do not exist now. If one existed
+// at one of the moments, other clients have put and deleted it since the commit. lookBetween then
+// sets its field changed to true.
 func (u undoer) lookBetween(ctx context.Context, c commit, all []*entity) error {
 	absent := make(map[string]*entity)
 	var keys []*datastore.Key

@@ -179,8 +179,8 @@ func (s settling) lastDeletion(
 	return deleted, true, nil
 }
 
-// deletion returns when an entity was deleted, by a binary search. The entity existed at the time
-// there, and did not exist at the time gone.
+// deletion returns when an entity was deleted, by a binary search. The parameters are times: at the
+// first one, there, the entity existed, and at the second one, gone, it did not exist.
 func (s settling) deletion(ctx context.Context, key *datastore.Key, there, gone time.Time) (time.Time, error) {
 	for gone.Sub(there) > time.Microsecond {
 		middle := there.Add(gone.Sub(there) / 2).Truncate(time.Microsecond)
@@ -212,8 +212,8 @@ func (s settling) between(ctx context.Context, key *datastore.Key, from, to time
 	return time.Time{}, nil
 }
 
-// lookFurther decides about an entity that was written again after the commit. then is the entity's
-// state after the end of the job.
+// lookFurther decides about an entity that was written again after the commit. The parameter then
+// is the entity's state after the end of the job.
 func (s settling) lookFurther(ctx context.Context, e *entity, then *pb.EntityResult) error {
 	next, found, err := s.next(ctx, e, then)
 	if found {
@@ -241,7 +241,8 @@ func same(a, b *pb.EntityResult) bool {
 }
 
 // next returns when an entity was first written after the commit, if this was before the job's end.
-// It does a binary search between the commit and a time at which the entity had the state then.
+// The parameter then is a later state of the entity. next does a binary search between the commit
+// and a time at which the entity had this state.
 func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (at time.Time, found bool, err error) {
 	left := func(is *pb.EntityResult) bool { // whether a state is the one that the commit left
 		return e.deleted && is == nil || is.GetVersion() == s.c.version
