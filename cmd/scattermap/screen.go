@@ -163,7 +163,8 @@ func (s *screen) press(key string) (does act, quits bool) {
 	return act{}, false
 }
 
-// typeRate handles a key while the user types a rate.
+// typeRate handles a key while the user types a rate. For the Enter key it returns the act that
+// sets the rate. For other keys, and if the text is no number, it returns a zero act.
 func (s *screen) typeRate(key string) act {
 	switch {
 	case key == "esc":
