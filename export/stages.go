@@ -257,9 +257,9 @@ func (x *Export[P]) perFile(s stage) (most int64) {
 	return most
 }
 
-// divide returns the stretches of files whose parts are known, if each file has perFile bytes
-// besides its parts. With a given number of files, a file may have more than that leaves, but not
-// more than Options.FileBytes.
+// divide returns the stretch of parts for each file. The parameter perFile is the most bytes that a
+// file has besides its parts. divide returns an error if a file would be larger than
+// Options.FileBytes, or if there would be too many files.
 func (x *Export[P]) divide(s stage, parts []size, perFile int64) ([]stretch, error) {
 	total, largest, most := int64(0), int64(0), x.opts.FileBytes-perFile
 	for _, p := range parts {

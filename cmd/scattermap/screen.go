@@ -95,7 +95,8 @@ func (s *screen) job() *topJob {
 	return nil
 }
 
-// move moves the user's choice down in the list by a number of lines, or up if by is negative.
+// move moves the user's choice in the list. The parameter by is the number of lines down, or up if
+// it is negative.
 func (s *screen) move(by int) {
 	all := s.listed()
 	if len(all) == 0 {
