@@ -31,7 +31,7 @@ type verb struct {
 	// possible
 	when func(*mapper.Status) bool
 	do   func(context.Context, *mapper.Job, url.Values) error
-	// in place of do, for an action that starts another job
+	// called in place of the field do, if the action starts another job
 	starts func(context.Context, *mapper.Job, url.Values) (*mapper.Job, error)
 }
 
@@ -296,7 +296,7 @@ type result struct {
 
 // act carries out an action on jobs, and returns the page with its result. If the action needs a
 // confirmation that the request lacks, act changes nothing. It then returns the page that asks for
-// it, or an error if the request wants JSON.
+// the confirmation, or an error if the request wants JSON.
 func (s *server) act(r *http.Request, q url.Values) (*answer, error) {
 	v, ids, err := order(q)
 	if err != nil {

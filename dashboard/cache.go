@@ -39,7 +39,7 @@ func shared[T any](ctx context.Context, c *cache, key string, load func(context.
 	return kept(ctx, c, key, freshness, load)
 }
 
-// kept does the same as shared, but the data stays in the cache for the time fresh.
+// kept does the same as shared, but the parameter fresh is how long the data stays in the cache.
 func kept[T any](
 	ctx context.Context, c *cache, key string, fresh time.Duration, load func(context.Context) (T, error),
 ) (T, error) {

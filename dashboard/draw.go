@@ -200,8 +200,8 @@ type chart struct {
 	Says    string
 }
 
-// chartOf draws a chart with one step for each moment. The function of returns the number to draw
-// for a moment.
+// chartOf draws a chart with one step for each moment. The parameter of is a function that returns
+// the number to draw for a moment.
 func chartOf(all []picture.Moment, of func(picture.Moment) float64) chart {
 	c := chart{Width: chartWidth, Height: chartHeight}
 	most, sum, whole := 0.0, 0.0, 0
@@ -225,8 +225,9 @@ func chartOf(all []picture.Moment, of func(picture.Moment) float64) chart {
 	return c
 }
 
-// steps returns the SVG path for the moments with the indexes from to to-1, or "" if there are
-// none. The number top is at the top of the chart.
+// steps returns the SVG path for the moments all[from:to], or "" if there are none. The parameter
+// top is the number at the top of the chart, and the function in the parameter of returns a
+// moment's number.
 func steps(all []picture.Moment, from, to int, top float64, of func(picture.Moment) float64) string {
 	if from >= to {
 		return ""

@@ -185,8 +185,9 @@ func codeOf(err error) int {
 	return operator.Code(err)
 }
 
-// page returns the functions that answer requests for the page with a name: shows for GET, and does
-// for POST. A function is nil if the page does not have the method.
+// page returns the functions that answer requests for the page with a name. The function shows
+// answers GET, and the function does answers POST. A function is nil if the page does not have the
+// method.
 func (s *server) page(name string) (shows, does func(*http.Request, url.Values) (*answer, error)) {
 	switch name {
 	case "":

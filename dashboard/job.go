@@ -67,8 +67,8 @@ const (
 	manyCounters = 200 // largest number of counters on a page
 )
 
-// id returns the ID of a job or range in the parameter name. It returns an error if the text can't
-// be an ID.
+// id returns the ID of a job or range from a request's parameters. The ID is in the parameter that
+// is called like the value of name. If that one is missing or empty, id returns an error.
 func id(q url.Values, name string) (string, error) {
 	if id := q.Get(name); id != "" {
 		return id, nil

@@ -114,8 +114,8 @@ func moment(text string) (t time.Time, err error) {
 		text))
 }
 
-// to returns the address of the list whose filter differs in one parameter: the parameter name has
-// the given value.
+// to returns the address of the list with another filter. That filter differs from f in one
+// parameter of the address: the one with the given name has the given value.
 func (f filter) to(name, value string) string {
 	q := make(url.Values)
 	for n, v := range map[string]string{"state": f.State, "mapper": f.Mapper, "name": f.Name, "from": f.From,
@@ -340,7 +340,7 @@ func (s *server) status(ctx context.Context, id string) (*mapper.Status, error) 
 }
 
 // glance returns the status of a job and its strip, made from the same reads. They may come from
-// the cache, which keeps them for the time fresh.
+// the cache; the parameter fresh is how long they stay there.
 func (s *server) glance(ctx context.Context, id string, fresh time.Duration) (*mapper.Status, *miniStrip, error) {
 	type glance struct {
 		status *mapper.Status

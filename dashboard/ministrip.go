@@ -123,8 +123,9 @@ func newMini(states []picture.State, failed []bool, says string) *miniStrip {
 	return m
 }
 
-// add draws the cells for which is returns true, in the colour of a CSS class. The cells reach from
-// the height top down to the bottom.
+// add draws some cells in the colour of a CSS class: the ones for which the function in the
+// parameter is returns true. The parameter top is the distance of their upper ends from the strip's
+// upper edge.
 func (m *miniStrip) add(class string, top int, is func(cell int) bool) {
 	var d strings.Builder
 	for i := 0; i < miniCells; i++ {

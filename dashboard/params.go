@@ -71,7 +71,7 @@ func fieldsOf(t reflect.Type) []field {
 const deepest = 4
 
 // inside returns the inputs for the fields of a struct. The path has the names of the fields that
-// contain the struct.
+// contain the struct, and depth is how many structs contain it.
 func inside(t reflect.Type, path []string, depth int) (all []field) {
 	for i := range t.NumField() {
 		f := t.Field(i)

@@ -100,8 +100,9 @@ func (s *server) replay(r *http.Request, q url.Values) (*answer, error) {
 	return &answer{template: "replay", title: "Replay of " + id, body: v}, nil
 }
 
-// play sets the class of each slot to its state in a frame. It also sets the frames in which the
-// state changes.
+// play sets the class of each slot to its state in a frame, whose number starts from 1. It also
+// sets the frames in which the state changes. The parameter all has the strings of all frames, as
+// unfold returns them.
 func (s *strip) play(all []string, frame int) {
 	for i := range s.Slots {
 		v := &s.Slots[i]
@@ -112,8 +113,9 @@ func (s *strip) play(all []string, frame int) {
 	}
 }
 
-// since returns the index of the first frame in which the range with the index at has none of the
-// given states. If there is none, it returns the number of frames.
+// since returns the index of the first frame in which a range has none of the given states. If
+// there is no such frame, it returns the number of frames. The parameter all has the strings of all
+// frames, and at is the index of the range.
 func since(all []string, at int, states ...byte) int {
 	for i, frame := range all {
 		if !slices.Contains(states, frame[at]) {
@@ -165,7 +167,8 @@ func (s *server) animation(r *http.Request, q url.Values) (*answer, error) {
 }
 
 // animate returns an SVG image that shows the frames of a replay one after the other, and then
-// keeps showing the last one.
+// keeps showing the last one. The parameter all has the strings of the frames, as unfold returns
+// them.
 func animate(st *mapper.Status, p *picture.Picture, d strip, all []string) svg {
 	const top, foot = 30, 24
 	var b bytes.Buffer
@@ -212,8 +215,8 @@ func animate(st *mapper.Status, p *picture.Picture, d strip, all []string) svg {
 	return b.Bytes()
 }
 
-// turns returns the colours that the range with the index at has during an animation, in their
-// order, and the times of the changes.
+// turns returns the colours that a range has during an animation, in their order, and the times of
+// the changes. The parameter all has the strings of all frames, and at is the index of the range.
 func turns(all []string, at int) (values, times []string) {
 	last := byte(0)
 	for i, frame := range all {

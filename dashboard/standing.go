@@ -160,7 +160,7 @@ func running(s *status, now time.Time) (tone, text, next string) {
 const nothingToDo = "Nothing to do."
 
 // phaseOf returns the standing of a running job according to its phase. The text starts with the
-// phase.
+// phase. The parameter rate is the job's speed in words.
 func phaseOf(s *status, rate string, now time.Time) (tone, text, next string) {
 	why := cmp.Or(s.Bottleneck, s.Error)
 	text = sentence(mapper.Phase(operator.PhaseOf(s.State, s.Phase)))

@@ -256,10 +256,10 @@ func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 // because the job destroys something.
 func (f *form) Guarded() bool { return f.Chosen.Destroys && f.In["how"] != asRehearsal }
 
-// mayStart reports whether the form may start the job. The viewer must have seen the plan, and now,
-// the hash of the inputs, must not have changed since. If the job destroys something, the viewer
-// must also have entered the planned number of entities. If the job may not start, mayStart stores
-// the reason in the form.
+// mayStart reports whether the form may start the job. The viewer must have seen the plan, and the
+// inputs must not have changed since. The parameter now is the hash of the current inputs. If the
+// job destroys something, the viewer must also have entered the planned number of entities. If the
+// job may not start, mayStart stores the reason in the form.
 func (f *form) mayStart(q url.Values, now string) bool {
 	planned, number, _ := strings.Cut(q.Get("planned"), " ")
 	switch {

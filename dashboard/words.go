@@ -158,9 +158,9 @@ func dict(pairs ...any) (map[string]any, error) {
 	return m, nil
 }
 
-// visible returns a text from an unknown author in a form that is safe to show, shortened to most
-// characters. It escapes characters that a browser would hide or interpret, such as \u{202e}, which
-// reverses the direction of text.
+// visible returns a text from an unknown author in a form that is safe to show. If it has more
+// characters than the parameter most, it is shortened. It escapes characters that a browser would
+// hide or interpret, such as \u{202e}, which reverses the direction of text.
 func visible(s string, most int) string {
 	var b strings.Builder
 	n := 0

@@ -16,9 +16,10 @@ import (
 	"github.com/twmb/avro"
 )
 
-// An avroWriter is a function that appends a value to b in Avro's binary form. Package avro derives
-// the schema, but its own encoder is not used. That one silently drops precision below the unit of
-// a time, and writes any duration as a time of day.
+// An avroWriter is a function that appends a value to b in Avro's binary form. The parameter depth
+// is how many structs contain the value. Package avro derives the schema, but its own encoder is
+// not used. That one silently drops precision below the unit of a time, and writes any duration as
+// a time of day.
 type avroWriter func(b []byte, v reflect.Value, depth int) ([]byte, error)
 
 // avroWriters makes avroWriters for pairs of an Avro type and a Go type. It caches them, because

@@ -37,9 +37,9 @@ type Options struct {
 	// only an estimate, because it is written anew from its parts.
 	FileBytes int64
 
-	// Files, if not 0, is the number of files, up to MaxFiles. Otherwise there are as few files as
-	// FileBytes allows. If that is more than MaxFiles, the export fails before it writes a file.
-	// MaxFiles is in [1, 10000], and defaults to 10,000.
+	// Files is the number of files, up to MaxFiles. Defaults to as few files as FileBytes allows.
+	// If that number is above MaxFiles, the export fails before it writes a file. MaxFiles is in
+	// [1, 10000], and defaults to 10,000.
 	Files    int
 	MaxFiles int
 

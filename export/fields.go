@@ -107,7 +107,8 @@ func embeds(tag, column string, t reflect.Type) bool {
 }
 
 // nameable returns an error for an embedded or tagged field that a format would leave out, or could
-// not write.
+// not write. The parameter inner is the field's type without a pointer, tag is the key of the
+// format's tag, and options are the options in that tag.
 func nameable(f reflect.StructField, inner reflect.Type, tag, options string) error {
 	// in JSON and Avro, an embedded struct is one field if its tag gives it a name: see embeds
 	named := f.Anonymous && inner.Kind() == reflect.Struct && (tag == "json" || tag == "avro")
@@ -128,8 +129,9 @@ func nameable(f reflect.StructField, inner reflect.Type, tag, options string) er
 	return nil
 }
 
-// embeddable returns an error for an embedded type if writing its fields would lose a part of its
-// value.
+// embeddable returns an error for an embedded field if writing the fields of its type would lose a
+// part of its value. The parameter inner is that type without a pointer, and tag is the key of the
+// format's tag.
 func embeddable(f reflect.StructField, inner reflect.Type, tag string) error {
 	if p := reflect.PointerTo(inner); p.Implements(textMarshaler) || p.Implements(jsonMarshaler) {
 		return fmt.Errorf("%v is embedded, so that its fields would be written, and not its value: give the "+

@@ -71,8 +71,8 @@ func (e *frames) extra(f File) (file, part int64) {
 
 func (e *frames) between(File) string { return e.apart }
 
-// frame compresses a text of a file, such as its head. The function of returns the text. The result
-// is nil if of is nil, or if the text is empty.
+// frame compresses a text of a file, such as its head. The parameter of is a function that returns
+// the text. If that function is nil, or the text is empty, the result is nil.
 func (e *frames) frame(of func(File) string, f File) []byte {
 	if of == nil {
 		return nil
@@ -166,7 +166,7 @@ func coderOf[R any](o *Options) (coder, error) {
 }
 
 // jsonEncoding returns the coder whose files each have one JSON value: the records, with the text
-// from wrap around them.
+// from wrap around them. The function line encodes a record, and rev is the coder's revision.
 func jsonEncoding(s squeezer, line func(any) ([]byte, error), rev string, wrap func(File) (head, tail string)) coder {
 	if wrap == nil {
 		wrap = func(File) (head, tail string) { return "[\n", "\n]\n" }

@@ -214,7 +214,8 @@ func checkDynamic(c *jsonChecks, v reflect.Value) error {
 	return k.(*jsonCheck).run(c, v.Elem())
 }
 
-// ofList returns the check for a slice or array type.
+// ofList returns the check for a slice or array type. The parameter addr says whether encoding/json
+// can take the address of the list.
 func (c *jsonChecks) ofList(t reflect.Type, addr bool) (func(c *jsonChecks, v reflect.Value) error, error) {
 	if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
 		if p := reflect.PointerTo(t.Elem()); !p.Implements(jsonMarshaler) && !p.Implements(textMarshaler) {

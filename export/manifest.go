@@ -178,7 +178,7 @@ func readManifest(ctx context.Context, bucket *blob.Bucket, key string) (*Manife
 }
 
 // writeOnce writes a manifest unless a blob with its name exists. It reports whether it has written
-// it.
+// the manifest.
 func writeOnce(ctx context.Context, bucket *blob.Bucket, key string, m *Manifest) (bool, error) {
 	text, err := json.MarshalIndent(m, "", "\t")
 	if err != nil {
@@ -209,7 +209,8 @@ func (p place) decide(ctx context.Context, bucket *blob.Bucket, m *Manifest) (*M
 }
 
 // decided returns the manifest of a run that has succeeded, or the mark of a discarded run, or nil
-// if neither exists yet. For a run of an older build, it is in the export's folder.
+// if neither exists yet. For a run of an older build, it also looks for the manifest in the
+// export's folder.
 func (p place) decided(ctx context.Context, bucket *blob.Bucket) (*Manifest, error) {
 	m, err := readManifest(ctx, bucket, p.outcome())
 	if m == nil && err == nil && p.direct {

@@ -195,9 +195,10 @@ type textRoute struct {
 
 var textRoutes sync.Map // the textRoute of each textKey
 
-// textOf returns the result of MarshalText of a value whose type has this method. The result there
-// is false for nil. If the method has a pointer receiver, the value must be addressable. If
-// the method is time.Time's, textOf returns an error if the text would be parsed as another time.
+// textOf returns the result of MarshalText of a value whose type has this method. The parameter tag
+// is the key of the format's tag. The result there is false for nil. If the method has a
+// pointer receiver, the value must be addressable. If the method is time.Time's, textOf returns an
+// error if the text would be parsed as another time.
 func textOf(v reflect.Value, tag string) (text []byte, there bool, err error) {
 	for v.Kind() == reflect.Interface && !v.IsNil() {
 		v = v.Elem()

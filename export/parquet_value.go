@@ -298,8 +298,8 @@ func parquetUnit(u format.TimeUnit) time.Duration {
 	return time.Nanosecond
 }
 
-// parquetNumber returns a function that converts a Go value to an integer column's value. It
-// returns 64 bits; unsigned integers and integers of 32 bits keep their bit patterns.
+// parquetNumber returns a function that converts a Go value to an integer column's value. That
+// function returns 64 bits; unsigned integers and integers of 32 bits keep their bit patterns.
 func parquetNumber(n parquet.Node, t reflect.Type) (func(v reflect.Value) (int64, error), error) {
 	switch logical := logicalOf(n).(type) {
 	case *format.DateType:
@@ -378,7 +378,8 @@ func parquetInteger(n parquet.Node, t reflect.Type, bits int,
 	return nil, cannot(n, t)
 }
 
-// parquetText returns a function that converts a string or bytes to the bytes of a column.
+// parquetText returns a function that converts a string or bytes to the bytes of a column. It
+// returns nil if a column of this logical type can't hold the Go type t.
 func parquetText(logical format.LogicalTypeValue, t reflect.Type) func(v reflect.Value) ([]byte, error) {
 	bytes := func(v reflect.Value) []byte { return v.Bytes() }
 	switch {
@@ -413,7 +414,7 @@ func parquetText(logical format.LogicalTypeValue, t reflect.Type) func(v reflect
 }
 
 // parquetFixed returns a function that converts a Go value to the bytes of a column of fixed
-// length.
+// length. It returns nil if the column can't hold the Go type t.
 func parquetFixed(n parquet.Node, t reflect.Type) func(v reflect.Value) ([]byte, error) {
 	size := n.Type().Length()
 	var bytes func(v reflect.Value) ([]byte, error)

@@ -23,15 +23,16 @@ type size struct {
 	records, bytes int64
 }
 
-// FilesFor returns how many files are needed for parts with the given total size, if no file may be
-// larger than most. The argument largestPart is the size of the largest part, and must be at most
-// half of most. All sizes are in bytes. Parts are not split, so files differ in size; the result
-// allows for that. Use FilesFor to number the files of several exports as one set
+// FilesFor returns how many files are needed for parts with the given total size. The argument most
+// is the largest size of a file. The argument largestPart is the size of the largest part, and must
+// be at most half of that. All sizes are in bytes. Parts are not split, so files differ in size;
+// the result allows for that. Use FilesFor to number the files of several exports as one set
 // ([StartOptions].Hold).
 func FilesFor(total, largestPart, most int64) int { return numberOf(total, largestPart, most, 0) }
 
-// numberOf returns the number of files: n, or if n is 0, the smallest number of files of up to most
-// bytes each. Parts are not split, so a file may exceed an even share by up to one part.
+// numberOf returns the number of files. This is n, or if n is 0, about as few files as can hold the
+// parts. The parameter most is the largest size of a file, and largest is the size of the largest
+// part. Parts are not split, so a file may exceed an even share by up to one part.
 func numberOf(total, largest, most int64, n int) int {
 	if n > 0 {
 		return n

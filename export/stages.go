@@ -105,7 +105,7 @@ func (x *Export[P]) plan(ctx context.Context, e *mapper.Engine, status *mapper.S
 	return startStage(ctx, e, x.joins, joinSuffix, s, status)
 }
 
-// hasBegun reports whether the job of the next stage exists.
+// hasBegun reports whether the job of the next stage exists. The parameter next is its ID.
 func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool, error) {
 	var job datastore.PropertyList
 	err := client.Get(ctx, mapper.JobKey(next), &job)
@@ -117,8 +117,8 @@ func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool,
 
 // nextStage returns the parameters of the next stage's job, or nil if there is no such job. If the
 // job exists, an earlier attempt has started it, and may have deleted what this attempt would read.
-// If the job belongs to another run, nextStage returns an error: this attempt is late, or another
-// export has used the ID.
+// The parameter suffix is the end of that job's ID. If the job belongs to another run, nextStage
+// returns an error: this attempt is late, or another export has used the ID.
 func nextStage(ctx context.Context, e *mapper.Engine, s stage, suffix string) (*stage, error) {
 	status, err := e.Job(s.Export + suffix).Status(ctx)
 	if errors.Is(err, mapper.ErrNoSuchJob) {
@@ -175,8 +175,8 @@ func (p place) checkLength() error {
 	return nil
 }
 
-// putFiles stores the records of planned files, unless the next stage has started. If it has, an
-// earlier attempt has stored them, and putFiles changes nothing.
+// putFiles stores the records of planned files, unless the next stage has started, whose job has
+// the ID next. If it has, an earlier attempt has stored them, and putFiles changes nothing.
 func putFiles(
 	ctx context.Context, client *datastore.Client, next string, keys []*datastore.Key, files []plannedFile,
 ) error {
@@ -257,9 +257,9 @@ func (x *Export[P]) perFile(s stage) (most int64) {
 	return most
 }
 
-// divide returns the stretches of files whose parts are known, if each file has perFile bytes
-// besides its parts. With a given number of files, a file may have more than that leaves, but not
-// more than Options.FileBytes.
+// divide returns the stretch of parts for each file. The parameter perFile is the most bytes that a
+// file has besides its parts. divide returns an error if a file would be larger than
+// Options.FileBytes, or if there would be too many files.
 func (x *Export[P]) divide(s stage, parts []size, perFile int64) ([]stretch, error) {
 	total, largest, most := int64(0), int64(0), x.opts.FileBytes-perFile
 	for _, p := range parts {
@@ -291,8 +291,8 @@ func (x *Export[P]) checkFiles(n int) error {
 	return nil
 }
 
-// startStage starts the job of a stage. It processes the records of the run's files, with the queue
-// and the retention of the stage before.
+// startStage starts the job of a stage, whose ID ends with suffix. The job processes the records of
+// the run's files, with the queue and the retention of the stage before.
 func startStage(
 	ctx context.Context, e *mapper.Engine, m *mapper.Mapper[stage], suffix string, s stage, before *mapper.Status,
 ) error {

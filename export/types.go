@@ -58,8 +58,8 @@ func (s schemed) check(t reflect.Type) error {
 	return s.checkGroup(t, nil)
 }
 
-// checkGroup checks a struct type, which is a record or a group in a record. The types around it
-// are above.
+// checkGroup checks a struct type, which is a record or a group in a record. The parameter above
+// has the types that contain it.
 func (s schemed) checkGroup(t reflect.Type, above []reflect.Type) error {
 	if err := s.checkName(t); err != nil {
 		return err
@@ -201,6 +201,7 @@ func hasStruct(types []reflect.Type) bool {
 }
 
 // inList reports whether a value is in a list or map, so that the field's tag does not apply to it.
+// The parameter above has the types that contain the value.
 func inList(above []reflect.Type) bool {
 	for _, t := range slices.Backward(above) {
 		if t.Kind() != reflect.Pointer {
@@ -266,7 +267,7 @@ func (s schemed) tagged(tag reflect.StructTag, option string) bool {
 const nested = reflect.StructTag(`parquet:",list"`)
 
 // tagOf returns the tag for the elements of a list or map. In Parquet a field can have such tags;
-// in Avro it can't, and the result is empty. The part is -element, -key or -value.
+// in Avro it can't, and the result is empty. The parameter part is -element, -key or -value.
 func (s schemed) tagOf(tag reflect.StructTag, part string) reflect.StructTag {
 	if s.format == Parquet {
 		if inner := tag.Get(s.tag + part); inner != "" {

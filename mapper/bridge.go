@@ -51,8 +51,8 @@ func prepareBatch(definition, params any) (function.BatchFunc, int, error) {
 	return call, def.BatchSize, err
 }
 
-// defined returns the definition of an AnyMapper, and its parameters as JSON. It returns an error
-// if either is invalid.
+// defined returns the definition in an AnyMapper, and the parameters of a job, params, as JSON. It
+// returns an error if either is invalid.
 func defined(definition, params any) (*function.Definition, json.RawMessage, error) {
 	def := definition.(AnyMapper).definition()
 	if def.Prepare == nil {

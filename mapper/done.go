@@ -24,10 +24,10 @@ type Completion struct {
 func (d *Completion) RunID() string { return d.attempt.Job() }
 
 // Put saves an entity in the transaction that ends the job. The source is a struct pointer or a
-// datastore.PropertyLoadSaver, and the key may be incomplete. In the function of [Mapper.Forget] it
-// has no effect.
+// datastore.PropertyLoadSaver, and the key may be incomplete. In the function of [Mapper.Forget],
+// Put has no effect.
 func (d *Completion) Put(key *datastore.Key, src any) { d.attempt.Put(key, src) }
 
-// Delete deletes an entity in the transaction that ends the job. In the function of [Mapper.Forget]
-// it has no effect.
+// Delete deletes an entity in the transaction that ends the job. In the function of
+// [Mapper.Forget], Delete has no effect.
 func (d *Completion) Delete(key *datastore.Key) { d.attempt.Delete(key) }

@@ -65,8 +65,8 @@ func MinCounter(name string) string { return tally.Min(name) }
 // "max(name)".
 func MaxCounter(name string) string { return tally.Max(name) }
 
-// CountMax keeps the greatest number, under the key "max(name)". Otherwise it is the same as
-// [Entity.CountMin].
+// CountMax keeps the greatest number of all calls of CountMax in the job with the same name, under
+// the key "max(name)". It is as exact as [Entity.CountMin], and has the same limits.
 func (e *Entity[T]) CountMax(name string, n int64) { e.attempt.Max(name, n) }
 
 // Put saves another entity, in the commit of an [Update]'s page. The source is a struct pointer or
@@ -122,11 +122,11 @@ func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() 
 //	}
 //	resp, err := service.Do(ctx, request)
 //
-// After an error, make no call and return the error. It means that the call would wait too long, or
-// that the job pauses, its process stops, or ctx has ended. In these cases the attempt does not
-// count and has no effect, the page ends before the entity, and the function runs again later. But
-// if only ctx has ended, the error counts as any other error of the function. So announce a call
-// before the function does anything that must not be repeated. The wait is no part of
+// After an error, make no call and return the error. The error has one of two meanings. If the call
+// would wait too long, the job pauses or the process stops, the attempt does not count and has no
+// effect. The page ends before the entity, and the function runs again later. If only ctx has
+// ended, the error counts as any other error of the function. So announce a call before the
+// function does anything that must not be repeated. The wait is no part of
 // StartOptions.EntityTimeout.
 //
 // There are two exceptions. A run that announces more calls than the rate can give fails its
@@ -164,13 +164,13 @@ func Permanent(err error) error { return fault.Permanent(err) }
 // d) is nil.
 //
 // The function first runs up to three times in a row, if the waits are short. If the service
-// refuses all of these calls, it depends on the process's other calls whether this is a failed
-// attempt (see [RetryPolicy]):
+// refuses all of these calls, its answers to other calls of this process decide whether the attempt
+// has failed (see [RetryPolicy]):
 //
-//   - If the service accepts most calls, it is a failed attempt.
-//   - If the service refuses most calls, it is not. The task waits before this entity. While the
-//     service refuses, one attempt counts for each hour, so a job survives some hours without the
-//     service.
+//   - If the service accepts most calls, the attempt has failed.
+//   - If the service refuses most calls, the attempt does not count. The task waits before this
+//     entity. While the service refuses, one attempt counts for each hour, so a job survives some
+//     hours without the service.
 //   - If the service has not accepted a call yet, one entity may be the cause. So the task sets the
 //     first two such entities aside, without a failed attempt, and continues with the page. It
 //     waits before the third one in a row.
@@ -280,7 +280,8 @@ func loadCall[T any](m function.Mode, keysOnly bool, s function.Subject) (c *cal
 	return c, nil
 }
 
-// unlessSkip returns err. But if err is [Skip], possibly wrapped, it sets skips and returns nil.
+// unlessSkip returns err. But if err is [Skip], possibly wrapped, unlessSkip sets the field skips
+// of the call and returns nil.
 func (c *call[T]) unlessSkip(err error) error {
 	if fault.IsOnly(err, Skip) {
 		c.skips = true

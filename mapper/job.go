@@ -175,10 +175,10 @@ type StartOptions struct {
 	Rate Rate `json:"rate,omitzero"`
 
 	// Background makes the job give way to other clients of the database. About once a second, each
-	// process measures how long the lookup of a key takes. While it takes longer than without the
-	// job's load, the process runs fewer pages at once. At its slowest it runs one page at a time,
-	// and none for three quarters of the time. To measure without the job's load, no page starts in
-	// the first four seconds of each minute.
+	// process measures how long the lookup of a key takes. While a lookup takes longer than without
+	// the job's load, the process runs fewer pages at once. At its slowest it runs one page at a
+	// time, and none for three quarters of the time. To measure without the job's load, no page
+	// starts in the first four seconds of each minute.
 	//
 	// Use it for jobs of minutes or hours beside production traffic. A job starts with one page at
 	// a time, and takes up to half a minute to find its speed. Each lookup is billed as a read,
@@ -237,7 +237,8 @@ const RetainAlways time.Duration = -1
 // an undo at the last moment.
 const MinRetain = 8 * 24 * time.Hour
 
-// checkRetain returns an error if a retention is too short. Zero, for the default, is valid.
+// checkRetain returns an error if the retention d is too short. The parameter name is the setting's
+// name in that error. Zero, for the default, is valid.
 func checkRetain(name setting.Name, d time.Duration) error {
 	if d > 0 && d < MinRetain {
 		return setting.Errorf("%s has to be at least %v, as an undo needs the records for seven days, or "+
@@ -270,7 +271,7 @@ const (
 
 	defaultWorkers = 100
 
-	maxPageTime = page.MaxTime // the limit; together with a function's timeout it fits into that minute
+	maxPageTime = page.MaxTime // a page and a timeout fit into a transaction's minute
 )
 
 func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
@@ -299,8 +300,9 @@ func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
 	return opts
 }
 
-// validate returns an error if a setting is invalid. The mapper's function may take up to longest
-// for an entity, and a delivery must end before deadline.
+// validate returns an error if a setting is invalid. The parameter longest is the upper limit of
+// EntityTimeout for the mapper and the queue. The parameter deadline is the queue's dispatch
+// deadline.
 func (o StartOptions) validate(longest, deadline time.Duration) error {
 	switch {
 	case names.Reserved(o.ID):

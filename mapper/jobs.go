@@ -44,7 +44,7 @@ type JobInfo struct {
 	CleanUpAt time.Time `json:"clean_up_at,omitzero"` // the time of the automatic clean-up; zero: none, or unknown
 
 	// Counted says that Processed, Failures and Dollars are known, because the job has succeeded.
-	// Otherwise they are -1; [Job.Status] estimates them.
+	// If Counted is false, they are -1; [Job.Status] estimates them.
 	Counted   bool    `json:"counted"`
 	Processed int64   `json:"processed"`
 	Failures  int64   `json:"failures"`
@@ -61,7 +61,7 @@ func (o *JobsOptions) listing() record.Listing {
 }
 
 // list reads a page of the selected jobs from the store, and the cursor of the next page. An empty
-// name in queues stands for all queues.
+// name in queues stands for all queues. The cost of each job is calculated with the given prices.
 func (o *JobsOptions) list(
 	ctx context.Context, st store.Store, queues []record.Owner, cursor string, prices billing.Prices,
 ) (jobs []JobInfo, next string, err error) {

@@ -222,9 +222,9 @@ func (m *Mapper[P]) WithStarter(
 
 // CheckByName sets a function that checks parameters for [Engine.PlanByName]. A mapper with a
 // [Mapper.WithStarter] function needs it, because the caller's parameters need not be a P. Without
-// it, plans of such a mapper do not check parameters. The argument params is the parameters' type,
-// for [MapperInfo].ParamsType; nil stands for P. CheckByName returns the mapper, for use in its
-// definition.
+// CheckByName, plans of such a mapper do not check parameters. The argument params is the
+// parameters' type, for [MapperInfo].ParamsType; nil stands for P. CheckByName returns the mapper,
+// for use in its definition.
 func (m *Mapper[P]) CheckByName(params reflect.Type, check func(params json.RawMessage) error) *Mapper[P] {
 	m.def.GivenType, m.def.Given = params, check
 	return m

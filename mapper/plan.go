@@ -43,8 +43,8 @@ type PlanOptions struct {
 // An Estimate is what [Mapper.Plan] expects of a job.
 type Estimate struct {
 	Entities int64 `json:"entities"`
-	// Exact says that Entities was counted. Otherwise it is an estimate, with an error of at most
-	// 25% in two of three cases.
+	// Exact says that Entities was counted. If Exact is false, Entities is an estimate, with an
+	// error of at most 25% in two of three cases.
 	Exact bool `json:"exact"`
 	// LowerBound says that the count stopped at Entities: there may be more.
 	LowerBound bool `json:"at_least,omitempty"`
@@ -107,9 +107,9 @@ func checkGiven(def *function.Definition, params json.RawMessage) (err error) {
 // mostEach is the greatest value of PlanOptions.WritesPerEntity and CallsPerEntity.
 const mostEach = 10_000
 
-// validate returns an error that names the first invalid option of a plan. The planned job has the
-// settings start. Its function may take up to longest for an entity, and its tasks have the queue's
-// dispatch deadline.
+// validate returns an error that names the first invalid option of a plan. The parameter start has
+// the settings of the planned job. The parameter longest is the upper limit of its EntityTimeout,
+// and deadline is the queue's dispatch deadline.
 func (o *PlanOptions) validate(start StartOptions, longest, deadline time.Duration) error {
 	err := start.validate(longest, deadline)
 	switch {

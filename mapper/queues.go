@@ -106,8 +106,8 @@ func (q queues) has(owner record.Owner) bool {
 	return on != nil && on.queue.Name() == string(owner)
 }
 
-// of returns the engine's queue owner, to which a job belongs. If the engine does not have it, of
-// returns the first queue, or nil if there is none.
+// of returns the queue to which a job belongs; the parameter owner is the queue's full name. If the
+// engine does not have that queue, the result is the engine's first queue, or nil without any.
 func (q queues) of(owner record.Owner) *ownQueue {
 	for _, on := range q {
 		if on.queue.Name() == string(owner) {
@@ -157,8 +157,8 @@ func destinationOf(ctx context.Context, j *Job) (*ownQueue, error) {
 }
 
 // asked returns the [lifecycle.Jobs] of a queue. Its calls have short timeouts, because a person
-// may wait for them. If on is nil, because there is no engine, the calls return an error that says
-// so.
+// may wait for them. The queue, the parameter on, is nil if there is no engine. The calls then
+// return an error that says so.
 func asked(on *ownQueue) *lifecycle.Jobs {
 	if on == nil {
 		return &lifecycle.Jobs{Store: store.New(nil)}

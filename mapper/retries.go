@@ -43,8 +43,8 @@ const (
 const MaxDeaths = 5
 
 // WithRetryPolicy sets the retry policy of the mapper's jobs. [StartOptions].Retries overrides its
-// fields. It returns the mapper, for use in its definition. [NewEngine] returns an error if the
-// policy is out of bounds.
+// fields. WithRetryPolicy returns the mapper, for use in its definition. [NewEngine] returns an
+// error if the policy is out of bounds.
 func (m *Mapper[P]) WithRetryPolicy(r RetryPolicy) *Mapper[P] {
 	if err := r.validate("RetryPolicy"); err != nil && m.def.Err == nil {
 		m.def.Err = err
@@ -79,8 +79,8 @@ const (
 	longestWait  = 7 * 24 * time.Hour // the longest wait; Cloud Tasks takes tasks for up to 30 days
 )
 
-// validate returns an error if a field of the policy is invalid. Zero fields are valid: they stand
-// for defaults.
+// validate returns an error if a field of the policy is invalid. The parameter name is the policy's
+// name in that error. Zero fields are valid: they stand for defaults.
 func (r RetryPolicy) validate(name setting.Name) error {
 	switch {
 	case r.MaxAttempts < 0 || r.MaxAttempts > mostAttempts:

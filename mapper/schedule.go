@@ -315,8 +315,9 @@ func (s *Schedule[P]) replaces(waits store.WaitsError) bool {
 }
 
 // makeWay removes what prevents a tick's run. If an earlier tick waits, makeWay starts that tick's
-// run. Otherwise it aborts the schedule's last run. If the earlier tick waits for a queue that this
-// engine does not have, it is refused, because that queue may no longer exist.
+// run. If no earlier tick waits, makeWay aborts the schedule's last run. If the earlier tick waits
+// for a queue that this engine does not have, its run is refused, because that queue may no longer
+// exist. The parameter at is the time of the tick, and waits says what prevents its run.
 func (s *Schedule[P]) makeWay(ctx context.Context, e *Engine, turns store.Turns, at time.Time,
 	waits store.WaitsError,
 ) error {
@@ -338,8 +339,8 @@ func (s *Schedule[P]) makeWay(ctx context.Context, e *Engine, turns store.Turns,
 }
 
 // wait records that a tick waits, together with the arguments of its run. With [OverlapSkip], it
-// records that the tick was skipped. If another outcome of the tick is already recorded, wait
-// returns it in decided.
+// records that the tick was skipped. If another outcome of the tick is already recorded, the result
+// decided has that outcome.
 func (s *Schedule[P]) wait(ctx context.Context, turns store.Turns, t tick) (decided store.WaitsError, err error) {
 	var what []byte
 	if s.overlap != OverlapSkip {
@@ -350,9 +351,9 @@ func (s *Schedule[P]) wait(ctx context.Context, turns store.Turns, t tick) (deci
 	return turns.Wait(ctx, t.At, what)
 }
 
-// ready reads from the database and the queue what the run needs, if start has not read it yet. The
-// argument may is the store's answer to whether the run may start. If this answer is final, ready
-// reads nothing.
+// ready reads from the database and the queue what the run needs, unless the parameter start
+// already has it. The argument may is the store's answer to whether the run may start. If this
+// answer is final, ready reads nothing.
 func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) error {
 	var waits store.WaitsError
 	if start.created != nil || may != nil && (!errors.As(may, &waits) || waits.Became != "") {
@@ -362,8 +363,9 @@ func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) err
 }
 
 // replace aborts the schedule's last run, so that the run of another tick can start. The argument
-// at is the time of that tick. The same transaction checks that nothing else prevents the tick's
-// run. If the caller has given no reason, the job's history names the tick as the reason.
+// run is the last run, and at is the time of the other tick. The same transaction checks that
+// nothing else prevents the other tick's run. If the caller has given no reason, the job's history
+// names the tick as the reason.
 func (s *Schedule[P]) replace(ctx context.Context, e *Engine, turns store.Turns, at time.Time, run record.Ref) error {
 	if observe.Why(ctx) == "" {
 		ctx = WithReason(ctx, "replaced by the run of "+s.Name()+" that was due at "+at.UTC().Format(time.RFC3339))

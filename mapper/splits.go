@@ -19,8 +19,8 @@ type Split struct {
 	// ShardBy property. Run a job over it, or read it with [Query.DatastoreQuery].
 	Query Query `json:"query"`
 
-	// Entities is the number of entities in the part, if SplitsOptions.Count is set. Otherwise, or
-	// if the database can't count, it is -1.
+	// Entities is the number of entities in the part, if SplitsOptions.Count is set. Without Count,
+	// or if the database can't count, it is -1.
 	Entities int64 `json:"entities"`
 }
 
@@ -89,7 +89,7 @@ type SplitsWay struct {
 
 	Asked   int     `json:"asked"`   // sampled keys requested; -1 if unknown
 	Sampled int     `json:"sampled"` // sampled keys found; -1 if unknown
-	Parts   int     `json:"parts"`   // fewer than requested if there are too few keys
+	Parts   int     `json:"parts"`   // number of parts; below the requested one if keys are few
 	Empty   int     `json:"empty"`   // number of parts without an entity
 	Largest int64   `json:"largest"` // number of entities in the largest part
 	Ratio   float64 `json:"ratio"`   // Largest as a multiple of the mean; 0 if there is no entity
@@ -98,8 +98,8 @@ type SplitsWay struct {
 	Note string `json:"note,omitempty"` // a warning if Sampled is less than Asked
 }
 
-// fewKeys returns the Note for a way that has received fewer sampled keys than it asked for.
-// Otherwise it returns "".
+// fewKeys returns the Note for a way that has received fewer sampled keys than it asked for. If the
+// way has received enough, it returns "".
 func fewKeys(asked, sampled int) string {
 	switch {
 	case sampled >= asked:

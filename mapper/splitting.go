@@ -14,9 +14,9 @@ type Splitting struct {
 	// as with static sharding. Set First and FanOut together.
 	FanOut int `json:"fan_out,omitempty"`
 
-	// Bisect makes these FanOut ranges equal parts of the key space, no matter where entities are.
-	// In a job with ShardBy they are equal intervals of values. First must be 1, and FanOut at
-	// least 2.
+	// Bisect makes a task cut the rest of its range into FanOut equal parts of the key space, no
+	// matter where entities are. In a job with ShardBy they are equal intervals of values. First
+	// must be 1, and FanOut at least 2.
 	Bisect bool `json:"bisect,omitempty"`
 }
 

@@ -185,7 +185,9 @@ func (s *starting) run(ctx context.Context, t *turn) (*Job, error) {
 // the numbers of each kind and namespace (maxSpaceBytes).
 const maxArguments = 320 << 10
 
-// newJob returns the record of a job that is about to start.
+// newJob returns the record of a job that is about to start. The parameter concurrent is how many
+// tasks the queue delivers at the same time; 0 means unknown. The parameter number makes the job's
+// incarnation, which tells it from other jobs with the same ID.
 func newJob(
 	def *function.Definition, q query.Query, params json.RawMessage, opts StartOptions, queue string, concurrent int,
 	number uint64,
@@ -220,8 +222,9 @@ func newJob(
 	return j, nil
 }
 
-// fillIn sets the default number of workers, and checks the settings that depend on it. The queue
-// delivers up to concurrent tasks at the same time; 0 means unknown.
+// fillIn sets the default number of workers, and checks the settings that depend on it. The
+// parameter concurrent is how many tasks the queue delivers at the same time; 0 means unknown. The
+// parameter deadline is the queue's dispatch deadline.
 func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int, deadline time.Duration) error {
 	opts.ExpectedWorkers = cmp.Or(opts.ExpectedWorkers, min(concurrent, maxWorkers), defaultWorkers)
 	err := opts.Rate.limit().Validate("StartOptions.Rate", int64(max(opts.ExpectedWorkers, concurrent)),
@@ -236,8 +239,8 @@ func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int, 
 	return nil
 }
 
-// adapt changes a job's record for a move of the job to the queue to. It returns an error if the
-// job can't run there.
+// adapt changes a job's record for a move of the job to another queue, the parameter to. It returns
+// an error if the job can't run in that queue.
 func (e *Engine) adapt(ctx context.Context, to *ownQueue, j *record.Job) error {
 	def, deadline := e.mappers[j.Mapper], to.queue.DispatchDeadline()
 	if def == nil {

@@ -11,7 +11,7 @@ import (
 type StateChange struct {
 	ID, Mapper string
 	Queue      string // the job's queue
-	From, To   State  // From is empty for a start
+	From, To   State  // the states before and after the change; From is empty for a start
 	Time       time.Time
 
 	// Cause is the reason in a few words, which contain no data of entities. Status.Error has the

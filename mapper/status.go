@@ -40,7 +40,7 @@ type Status struct {
 	// what it waits for. It is empty if the job has ended, or if the reason is unknown.
 	Bottleneck string    `json:"bottleneck,omitempty"`
 	Created    time.Time `json:"created"`        // when the job was started
-	Ended      time.Time `json:"ended,omitzero"` // zero until it has ended
+	Ended      time.Time `json:"ended,omitzero"` // when the job ended; zero before its end
 	UndoneBy   string    `json:"undo,omitempty"` // the ID of the job that undoes this one, see [Job.Undo]
 
 	Progress Progress `json:"progress"`
@@ -223,9 +223,9 @@ const (
 	blindCounts = 100_000
 )
 
-// countBlind counts the entities of pending ranges whose sizes are unknown, so that [Job.Status]
-// can say how much remains. Such a range is the whole query before the job's first page, or the
-// range of a job with one worker.
+// countBlind counts the entities of pending ranges whose sizes are unknown, and adds the numbers to
+// the sample s. So [Job.Status] can say how much remains. Such a range is the whole query before
+// the job's first page, or the range of a job with one worker.
 func (e *Engine) countBlind(ctx context.Context, q query.Query, s *record.Sample) {
 	if s == nil || s.Blind == 0 || s.Blind > mostBlind || s.LeftScale != 1 || q.Many() {
 		return
@@ -290,8 +290,8 @@ type Progress struct {
 	TimeLeftMax time.Duration `json:"left_at_most_ns"`
 }
 
-// statusOf returns the status of a job, except for the numbers of its entities. The job's records
-// add up to sum.
+// statusOf returns the status of a job, except for the numbers of its entities. The parameter sum
+// has the totals of all of the job's records.
 func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	q, err := query.Of(j)
 	if err != nil {
@@ -315,8 +315,8 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	}, nil
 }
 
-// completionOf returns the status for a job's finalizer. All entities of the job are done, and all
-// of its records add up to sum.
+// completionOf returns the status for a job's finalizer. All entities of the job are done. The
+// parameter sum has the totals of all of its records.
 func completionOf(ctx context.Context, j *record.Job, sum record.Totals) (*Status, error) {
 	s, err := statusOf(j, sum)
 	if err != nil {

@@ -119,8 +119,9 @@ func startUndo(ctx context.Context, j *Job, o *UndoOptions) (undone *Job, err er
 	return undone, err
 }
 
-// mayUndo returns an error if the job can't be undone. If a job with the undo's ID id exists
-// already, it returns nil, because the start then compares the two.
+// mayUndo returns an error if the job can't be undone. The parameter id is the ID of the undo, or
+// empty. If a job with that ID exists already, mayUndo returns nil, because the start then compares
+// the two jobs.
 func mayUndo(ctx context.Context, e *Engine, job *record.Job, id string) error {
 	if id != "" {
 		if _, err := e.store().LoadJob(ctx, record.Ref{ID: id}); !errors.Is(err, record.ErrNoSuchJob) {

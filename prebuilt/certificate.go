@@ -152,7 +152,8 @@ func (o EraseOptions) certify(ctx context.Context, d *mapper.Completion, p Erase
 	return o.Keep(ctx, s.ID+".certificate.json", kept)
 }
 
-// lookAtNamespace returns an error if the erased namespace has entities.
+// lookAtNamespace returns an error if the erased namespace has entities. It stores their number in
+// the certificate c.
 func (o EraseOptions) lookAtNamespace(ctx context.Context, e *mapper.Engine, c *Certificate) error {
 	there, err := kindsOf(ctx, e, []string{c.Namespace})
 	if err != nil {

@@ -90,8 +90,9 @@ func startCheck(
 	return check.Start(ctx, e, q, p, &opts)
 }
 
-// A condition is a comparison of one property, or a combination of other conditions. Of a
-// combination, any condition must hold if any is set, and otherwise all.
+// A condition is a comparison of one property, or a combination of other conditions. If the field
+// any of a combination is set, at least one of its conditions must hold. If not, all of them must
+// hold.
 type condition struct {
 	any bool
 	of  []condition
@@ -293,7 +294,8 @@ func (o comparison) holds(v any) (holds bool, kind failure, why string) {
 	return false, kind, why
 }
 
-// untyped returns why v does not satisfy a comparison that has no value of v's type.
+// untyped returns why v does not satisfy a comparison that has no value of v's type. The parameter
+// null says that the comparison is an inequality with null.
 func (o comparison) untyped(v any, null bool) (kind failure, why string) {
 	if null || !o.ranges() && (v == nil || o.with[0] == nil) {
 		return unasked, ""
@@ -308,8 +310,9 @@ func equalFloats(v, w any) bool {
 	return float && both && f == g
 }
 
-// zeros returns a text that explains a comparison of 0 with -0. Datastore's order distinguishes
-// them, but Go and GQL users do not expect it.
+// zeros returns a text that explains a comparison of 0 with -0. The parameter order is negative if
+// v is less than w in Datastore's order. That order distinguishes them, but Go and GQL users do not
+// expect it.
 func zeros(v, w any, order int) string {
 	where := "above"
 	if order < 0 {

@@ -95,8 +95,8 @@ func countEntity(_ context.Context, e *mapper.Entity[entity], p CountParams) err
 // longestCounter is the largest size of a counter's name in bytes.
 const longestCounter = 100
 
-// read returns the stored properties of an entity. Errors start with the mapper's name, which is
-// what. It returns an error if the job's query is KeysOnly.
+// read returns the stored properties of an entity. Errors start with the parameter what, the
+// mapper's name. It returns an error if the job's query is KeysOnly.
 func read(what string, e *mapper.Entity[entity]) (*pb.Entity, error) {
 	stored := e.Stored()
 	if stored == nil {
@@ -108,7 +108,8 @@ func read(what string, e *mapper.Entity[entity]) (*pb.Entity, error) {
 var errKeysOnly = errors.New("the job's query reads only keys (keys_only), and not the entities")
 
 // checkOwn returns an error if a property's name, such as "address.city", leads into an embedded
-// entity. Mappers that change properties change only properties of the entity itself.
+// entity. Mappers that change properties change only properties of the entity itself. Errors start
+// with the parameter what, the mapper's name.
 func checkOwn(what string, e *mapper.Entity[entity], name string) error {
 	stored, err := read(what, e)
 	if err != nil {
@@ -229,7 +230,7 @@ func (v *Value) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// RenamePropertyParams are the parameters of [RenameProperty]. Both are required.
+// RenamePropertyParams are the parameters of [RenameProperty]. From and To are required.
 type RenamePropertyParams struct {
 	From string `json:"from"`
 	To   string `json:"to"`

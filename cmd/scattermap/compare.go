@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// compareSplits cuts the entities of a kind into parts by several algorithms, and prints how even
+// compareSplits cuts the entities of a kind into n parts by several algorithms, and prints how even
 // the parts of each algorithm are.
 func compareSplits(
 	ctx context.Context, w io.Writer, client *datastore.Client, q mapper.Query, n int, format output, db *database,
@@ -57,8 +57,8 @@ func tallest(c *mapper.SplitsComparison) (most int64) {
 const heightsWide = 20
 
 // heights returns a text with a bar of one character for each part. A bar's height is the part's
-// number of entities in proportion to most. An empty part is a dot. If there are too many parts, it
-// returns "".
+// number of entities in proportion to the parameter most. An empty part is a dot. If there are more
+// than heightsWide parts, the text is "-".
 func heights(each []int64, most int64) string {
 	if len(each) > heightsWide {
 		return "-"

@@ -70,8 +70,9 @@ variables that clients need.`,
 	return c
 }
 
-// complete checks the flags of the emulator, and completes its options: it adds the loopback
-// address to addresses without a host, and reads the file with indexes.
+// complete checks the flags of the emulator, and completes its options. It adds the loopback
+// address to addresses without a host, and reads the file indexes, unless this name is empty. The
+// parameter keepNames says that the name of a deleted queue stays reserved.
 func complete(o *emulator.Options, indexes string, keepNames bool) error {
 	o.ReuseQueueNames = !keepNames
 	for name, addr := range map[string]*string{"--datastore": &o.DatastoreAddr, "--tasks": &o.TasksAddr,
@@ -95,7 +96,8 @@ func complete(o *emulator.Options, indexes string, keepNames bool) error {
 	return nil
 }
 
-// bound sets the emulator's limits of memory from the flags, which are in MiB.
+// bound sets the emulator's limits of memory, for old versions of entities and for indexes. The
+// parameters versions and indexed come from flags, and are in MiB.
 func bound(o *emulator.Options, versions, indexed int64) error {
 	for name, mib := range map[string]int64{"--version-memory": versions, "--index-memory": indexed} {
 		if mib < 0 || mib > math.MaxInt64>>20 {

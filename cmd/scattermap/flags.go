@@ -88,8 +88,8 @@ func (w worded) Error() string { return w.text }
 func (w worded) Unwrap() error { return w.error }
 
 // A given wraps the value of a flag, and returns an error if the flag is given twice. It also
-// refuses empty and zero values that have the same effect as no flag. Otherwise a script's unset
-// variable could make a command change more than intended.
+// refuses empty and zero values that have the same effect as no flag. Without this, a script's
+// unset variable could make a command change more than intended.
 type given struct {
 	pflag.Value
 

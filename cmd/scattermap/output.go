@@ -120,8 +120,9 @@ const gap = 2
 // narrowest is the smallest width to which fit narrows a column.
 const narrowest = 8
 
-// fit reduces the widths of the widest columns until all columns together have at most most
-// characters. If most is 0, it changes nothing.
+// fit reduces the widths of the widest columns until a row fits into a line. The parameter most is
+// the largest number of characters in a line; 0 means no limit. If all columns are narrow already,
+// rows stay too wide.
 func fit(widths []int, most int) {
 	for most > 0 {
 		sum, widest := -gap, 0
@@ -166,7 +167,8 @@ func facts(w io.Writer, all ...[]string) error {
 	return nil
 }
 
-// wrapped breaks a text into lines of up to most characters, if possible at spaces.
+// wrapped breaks a text into lines, if possible at spaces. The parameter most is the largest number
+// of characters in a line.
 func wrapped(text string, most int) (lines []string) {
 	for rest := []rune(text); ; {
 		if len(rest) <= most {

@@ -95,7 +95,8 @@ func (s *screen) job() *topJob {
 	return nil
 }
 
-// move moves the user's choice down in the list by a number of lines, or up if by is negative.
+// move moves the user's choice in the list. The parameter by is the number of lines down, or up if
+// it is negative.
 func (s *screen) move(by int) {
 	all := s.listed()
 	if len(all) == 0 {
@@ -163,7 +164,8 @@ func (s *screen) press(key string) (does act, quits bool) {
 	return act{}, false
 }
 
-// typeRate handles a key while the user types a rate.
+// typeRate handles a key while the user types a rate. For the Enter key it returns the act that
+// sets the rate. For other keys, and if the text is no number, it returns a zero act.
 func (s *screen) typeRate(key string) act {
 	switch {
 	case key == "esc":

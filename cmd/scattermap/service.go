@@ -84,7 +84,8 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 }
 
 // callStraight makes a request to a jobs API in this process, which works on the database and queue
-// that the flags name.
+// that the flags name. The parameter content is the request's body. The answer is decoded into v,
+// unless v is nil.
 func (s *service) callStraight(
 	ctx context.Context, method, path string, parameters url.Values, content []byte, v any,
 ) error {
@@ -102,7 +103,8 @@ func (s *service) callStraight(
 	return json.Unmarshal(text, v)
 }
 
-// callService makes a request to the service's jobs API. If the service refuses a stored token,
+// callService makes a request to the service's jobs API. The parameter content is the request's
+// body. The answer is decoded into v, unless v is nil. If the service refuses a stored token,
 // callService gets a new token and tries once more.
 func (s *service) callService(
 	ctx context.Context, method, path string, parameters url.Values, content []byte, v any,

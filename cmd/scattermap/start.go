@@ -276,7 +276,7 @@ func checkParams(params string) error {
 }
 
 // plan asks the service how many entities a job would process, how long it would take, and what it
-// would cost.
+// would cost. The parameter each is how long the function takes for an entity; 0 means the default.
 func (f jobFlags) plan(c *cobra.Command, s *service, name, params string, each time.Duration) (*mapper.Estimate,
 	error) {
 	est := new(mapper.Estimate)

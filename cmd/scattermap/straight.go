@@ -49,8 +49,8 @@ func (st *straight) define(flags *pflag.FlagSet) {
 // of the service that runs the tasks.
 var taskless = []string{"plan", "pause", "abort", "rate", "budget"}
 
-// open connects to the database and the queue, and creates the handler of the jobs API. It gets the
-// first request's method and path.
+// open connects to the database and the queue, and creates the handler of the jobs API. The
+// parameters method and path are the first request's: they show whether it may create a task.
 func (st *straight) open(ctx context.Context, method, path string) error {
 	target := st.target
 	if target == "" {

@@ -129,9 +129,9 @@ func bar(f *os.File) (show func(*mapper.Status), done func()) {
 	}, func() { _ = b.Finish() }
 }
 
-// plainLines returns a function that prints a job's status as a line. If the last line is not older
-// than lineEvery, it prints a line only if the state, the phase, the bottleneck or the failures
-// have changed.
+// plainLines returns two functions. The first one prints a job's status as a line, and the second
+// one does nothing. If the last line is not older than lineEvery, a line is printed only if the
+// state, the phase, the bottleneck or the failures have changed.
 func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 	var last mapper.Status
 	var printed time.Time

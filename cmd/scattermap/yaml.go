@@ -28,8 +28,8 @@ type yamlWriter struct {
 	out bytes.Buffer
 }
 
-// value converts the next value. It first writes before: an indentation, and a name with a colon,
-// or a dash. A value of one line follows on the same line.
+// value converts the next value. It first writes the text in the parameter before: an indentation,
+// and a name with a colon, or a dash. A value of one line follows on the same line.
 func (w *yamlWriter) value(depth int, before string) error {
 	token, err := w.Token()
 	if err != nil {

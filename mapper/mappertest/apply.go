@@ -79,7 +79,7 @@ type Put struct {
 // calls t.Fatalf if the mapper or the entity is nil, or if the entity can't be saved or loaded.
 //
 // Entity.Get has no database and returns an error. If the mapper is a mapper.VisitPages, only its
-// first function runs. Use [Run] to test these.
+// first function runs. Use [Run] to test a function that calls Get, or the second function.
 func Apply[P any](t TB, m *mapper.Mapper[P], entity any, params P) Result {
 	t.Helper()
 	return ApplyKey(t, m, datastore.NameKey("Entity", "test", nil), entity, params)
@@ -93,7 +93,7 @@ func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, 
 
 // ApplyContext does the same as [ApplyKey], for a function that uses its context. With a context
 // from [Env.WithEngine], [mapper.EngineFromContext] returns an engine, so that the function can
-// start jobs and read other entities. With any other context it returns nil.
+// start jobs and read other entities. With any other context, EngineFromContext returns nil.
 func ApplyContext[P any](
 	ctx context.Context, t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, params P,
 ) Result {

@@ -20,9 +20,10 @@ const (
 	Uncut State = "uncut"
 	// Pending is the state of a range that no task seems to have started to process.
 	Pending State = "pending"
-	// Running is the state of a pending range that a task seems to process, in a running job.
-	// Either a task has continued with it from the page before, or has left a mark in the range's
-	// record. Or the range is due, and there are workers for all open ranges.
+	// Running is the state of a pending range that a task seems to process, in a running job. One
+	// of three things suggests that. A task has continued with the range after the page before, or
+	// a task has left a mark in the range's record. Or the range is due, and there are workers for
+	// all open ranges.
 	Running State = "running"
 	// Done is the state of a range whose page is committed. The page may have covered only the
 	// start of the range. Then other ranges cover the rest.
@@ -102,8 +103,9 @@ func placeOf(p *keyspace.Position) *Place {
 	return &Place{space.Namespace, space.Kind, p.Value, p.Key}
 }
 
-// rangeOf returns the Range for a record. It stands for several of the job's ranges in a sample.
-// The caller must add whether a task processes the range, and whether the range was slow.
+// rangeOf returns the Range for a record. The parameter stands is how many of the job's ranges it
+// stands for: in a sample, several. The caller must add whether a task processes the range, and
+// whether the range was slow.
 func rangeOf(r *record.Range, stands float64) Range {
 	v := Range{
 		ID: r.ID, State: Pending, Depth: r.Depth, Start: placeOf(r.Start), End: placeOf(r.End), Alone: r.Alone,

@@ -203,7 +203,7 @@ func exactly(job *record.Job, done, failed []*record.Range) (doneScale, failedSc
 	return float64(sum.Processed) / float64(max(1, processed)), each(sum.Failures, failed), err
 }
 
-// marked returns the records for which is returns true.
+// marked returns the records for which the function in the parameter is returns true.
 func marked(all []*record.Range, is func(*record.Range) bool) (some []*record.Range) {
 	for _, r := range all {
 		if is(r) {
@@ -219,8 +219,8 @@ func (p *Picture) add(some sample) {
 	}
 }
 
-// sort sorts the ranges by their start. A page and one of its entities, which was retried alone,
-// may start at the same place. Then the page comes first.
+// sort sorts the ranges by the start in their records. A page and one of its entities, which was
+// retried alone, may start at the same place. Then the page comes first.
 func (p *Picture) sort(records []*record.Range) {
 	at := make(map[string]*record.Range, len(records))
 	for _, r := range records {
@@ -236,8 +236,8 @@ func (p *Picture) sort(records []*record.Range) {
 	})
 }
 
-// about sets the picture's Causes and History. The sampled failures are failed, and each stands for
-// scale failures.
+// about sets the picture's Causes and History. The parameter failed has the sampled failures, and
+// scale is how many failures each of them stands for.
 func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) error {
 	if len(failed) > 0 {
 		for _, c := range record.Causes(failed, int64(float64(len(failed))*scale+0.5)) {
@@ -272,7 +272,8 @@ type Detail struct {
 	// NotBefore is the earliest time at which the range's task may start. The zero time means at
 	// once.
 	NotBefore time.Time `json:"not_before,omitzero"`
-	// Begun is when a delivery arrived that has not ended or has died. It is zero if there is none.
+	// Begun is when the range's current delivery arrived, which may have died since. It is zero if
+	// there is none.
 	Begun time.Time `json:"begun,omitzero"`
 	// Exclusive says that the range's task must run exclusively: its process must do nothing else.
 	Exclusive bool `json:"exclusive,omitempty"`

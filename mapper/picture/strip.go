@@ -15,7 +15,7 @@ import (
 type Slot struct {
 	Range int     // the index of the slot's range in Picture.Ranges
 	X     float64 // the distance of the range's start from the left end
-	Width float64 // 0 for a range of a single entity, because that entity is also part of a page
+	Width float64 // the width; 0 for a range of a single entity, which is also part of a page
 }
 
 // Slots returns the places of the ranges on a strip with the given width, in the order of Ranges.
@@ -45,9 +45,9 @@ func (p *Picture) Slots(width float64) []Slot {
 	return slots
 }
 
-// perEntity returns the width of one entity on a strip, and the least width of a range. The
-// argument weights has the sorted numbers of the ranges' entities. Ranges that would be thinner
-// than least get that width.
+// perEntity returns the width of one entity on a strip, each, and the smallest width of a range,
+// thin. The argument weights has the sorted numbers of the ranges' entities, and width is the width
+// of the strip. Ranges that would be thinner than the argument least get the width least.
 func perEntity(weights []float64, width, least float64) (each, thin float64) {
 	total := 0.0
 	for _, w := range weights {
@@ -241,8 +241,8 @@ func (r *Range) goneOn() bool {
 	return r.Continues && !r.Done.IsZero() && r.Attempts == 0 && r.Refusals == 0
 }
 
-// afterHalt returns the end of the job's last halt between from and to, or from if there was none.
-// In a halt the job did not run.
+// afterHalt returns the end of the job's last halt between the times from and to. If there was no
+// halt, it returns the time from. In a halt the job did not run.
 func (t *timing) afterHalt(from, to time.Time) time.Time {
 	for _, h := range t.halted {
 		if h[1].After(from) && h[1].Before(to) {
@@ -252,9 +252,9 @@ func (t *timing) afterHalt(from, to time.Time) time.Time {
 	return from
 }
 
-// began returns when the delivery of a range's page has arrived. The page is done. If the range had
-// a task of its own, the result is an estimate by the usual time of pages, because the task may
-// have waited in the queue.
+// began returns when the delivery of a range's page has arrived. The page must be done. If the
+// range had a task of its own, the result is an estimate by the usual time of pages, because the
+// task may have waited in the queue.
 func (t *timing) began(r *Range) time.Time {
 	first := t.afterHalt(r.Created, r.Done)
 	if r.goneOn() || t.usual == 0 {

@@ -78,7 +78,7 @@ func (s *series) add(began, done time.Time, entities, deliveries float64) {
 }
 
 // addOpen adds the pages that are not committed yet, and sets Partial in the parts in which they
-// have run.
+// have run. It estimates their entities and starts from usual, the sums over the committed pages.
 func (s *series) addOpen(p *Picture, t *timing, usual *pageTimes) {
 	first := p.Until
 	for i := range p.Ranges {
