@@ -3,6 +3,7 @@ package export
 import (
 	"encoding"
 	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -410,12 +411,17 @@ func TestFrames(t *testing.T) {
 		t.Errorf("%q, %v", file, err)
 	}
 	tail := func(File) (head, tail string) { return "", "end" }
-	if file, err := fileOf[int](Options{Format: JSON, Wrap: tail}); err != nil || file != "end" {
-		t.Errorf("a file without records is %q, %v", file, err)
+	var file strings.Builder
+	c, err := coderOf[int](&Options{Format: JSON, Wrap: tail})
+	if err == nil {
+		err = c.join(&file, File{Of: 1}, func() (io.ReadCloser, error) { return nil, io.EOF })
+	}
+	if err != nil || file.String() != "end" {
+		t.Errorf("a file without parts is %q, %v, want its tail", file.String(), err)
 	}
 	none := func(File) (head, tail string) { return "", "" }
-	file, err := fileOf(Options{Format: JSON, Compression: Gzip, Wrap: none}, 1)
-	if members := strings.Count(file, "\x1f\x8b"); err != nil || members != 1 {
+	member, err := fileOf(Options{Format: JSON, Compression: Gzip, Wrap: none}, 1)
+	if members := strings.Count(member, "\x1f\x8b"); err != nil || members != 1 {
 		t.Errorf("a file of one part has %d members, %v", members, err)
 	}
 }
