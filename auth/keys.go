@@ -27,7 +27,8 @@ type keysTransport struct {
 	from *url.URL      // the URL of the keys; nil: the library's own
 	turn chan struct{} // a lock of one element: the goroutine that fetches holds it
 
-	// The following fields are guarded by turn. They hold the outcome of the last fetch.
+	// The following fields hold the outcome of the last fetch. Only the goroutine that holds the
+	// lock turn may use them.
 	ended time.Time
 	keys  *http.Response
 	body  []byte

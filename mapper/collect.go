@@ -54,7 +54,8 @@ func (p *Page[R]) AwaitCalls(ctx context.Context, n int) error { return p.attemp
 // the page is not committed, because the page failed or another delivery has committed it. If there
 // are several such functions, the last one is called first. Together they have 30 s. If one panics,
 // the others are called, and the log says so. None is called if the process dies, or if the page's
-// function takes too long. To find all leftovers, look for names that no commit has recorded.
+// function takes too long. Then files or rows are left over: those whose names no commit has
+// recorded, for example by [Page.Put].
 func (p *Page[R]) OnRollback(f func(context.Context)) { p.attempt.OnLost(f) }
 
 // VisitPages defines a mapper that writes records elsewhere, a page at a time: a file, a batch of

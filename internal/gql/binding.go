@@ -77,7 +77,7 @@ func (b *bindings) unused() error {
 	return nil
 }
 
-// parameter returns the binding of a binding site: a value or a cursor.
+// parameter returns what is bound to a token such as @1 or @name of the query: a value or a cursor.
 func (p *parser) parameter(t token) (*pb.GqlQueryParameter, error) {
 	b := p.bindings
 	if t.kind == named {

@@ -121,8 +121,9 @@ func (db Database) ReadKey(k *pb.Key) (Key, error) {
 	return db.CompleteKey(k)
 }
 
-// WholeKey returns a key that is the value of a property, with its project and database. A key
-// without a project is of this database. Other keys may be of any database.
+// WholeKey completes a key that is the value of a property. If k has no project, the result has
+// this database's project, and also its ID if k names no database. Otherwise the result is k
+// unchanged: such a key may be of any database.
 func (db Database) WholeKey(k *pb.Key) *pb.Key {
 	of := k.GetPartitionId()
 	if of.GetProjectId() != "" {

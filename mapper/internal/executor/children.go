@@ -54,8 +54,8 @@ func (d *delivery) continued(ctx context.Context) (*record.Range, error) {
 
 // children returns the tasks to enqueue for the range's children. It leaves out three kinds:
 // recorded failures, children that already have tasks, and the child next, with which the delivery
-// continues. The last children are failed entities. The parameter waits says when their tasks are
-// due, by the IDs of their ranges.
+// continues. Some children are failed entities that are to be retried. The parameter waits says
+// when the tasks of these children are due, by the IDs of their ranges.
 func (d *delivery) children(next *record.Range, waits map[string]time.Time) (all []tasks.Task) {
 	r := d.record
 	for n := d.turn.enqueued; n < r.Children-r.Recorded; n++ {

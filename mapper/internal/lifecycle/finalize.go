@@ -116,8 +116,8 @@ func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 const forgetEvery = 30 * time.Second
 
 // wait enqueues a task that calls the function Forget again, because the function waits for the
-// clean-up of other jobs. The job's status shows the reason, why. If several deliveries wait, all
-// enqueue a task with the same name, so there is only one task.
+// clean-up of other jobs. The parameter why is the reason, which the job's status then shows. If
+// several deliveries wait, all enqueue a task with the same name, so there is only one task.
 func (fi finalizer) wait(ctx context.Context, job *record.Job, why error) error {
 	_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		text := "waits to end: " + fault.Brief(fault.Text(why))

@@ -18,9 +18,9 @@ import (
 // second page finds that the entity exists again. It may then restore the state before the second
 // deletion, because the only write since then was this undo's own.
 
-// lookAgain looks at entities that the commit c deleted and that exist again, because another page
-// of this undo has restored them. It sets their field again to true, unless the restored state is
-// from a page at or after c.
+// lookAgain looks for entities that the commit c deleted, and that exist again because this undo
+// has restored them for another page of the job. It marks such an entity (again = true), unless
+// a page at or after c wrote what was restored.
 func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*entity) error {
 	p := past{u}
 	p.history = u.undoes

@@ -168,7 +168,8 @@ func (t *Taken) Want(keys []*datastore.Key, stay int) {
 	}
 }
 
-// Take returns the stamps of entities that [Taken.Want] has named, and removes them from the Taken.
+// Take returns the stamps of the entities with these keys, in the same order. Call it once for each
+// call of [Taken.Want] with these keys: the last call removes the stamps from the Taken.
 func (t *Taken) Take(keys []*datastore.Key) []Stamp {
 	t.mu.Lock()
 	defer t.mu.Unlock()
