@@ -415,7 +415,8 @@ func TestTickCallsRefused(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var calls atomic.Int64
 			calls.Store(math.MinInt64)
-			refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+				handler grpc.UnaryHandler) (any, error) {
 				if calls.Add(1) == k {
 					return nil, status.Error(codes.PermissionDenied, "the caller lacks a role")
 				}
@@ -439,8 +440,8 @@ func TestTickCallsRefused(t *testing.T) {
 				got, err = tick(minute(3))
 			}
 			if err != nil || got.Outcome != mapper.TickQueued || got.Job.ID != s.JobID(minute(2)) {
-				t.Errorf("after call %d was refused, the third tick is %+v, %v, want that it waits for the second", k, got,
-					err)
+				t.Errorf("after call %d was refused, the third tick is %+v, %v, want that it waits for the second", k,
+					got, err)
 			}
 			if got, err = tick(minute(2)); err != nil || got.Outcome != mapper.TickStarted {
 				t.Errorf("after call %d was refused, the second tick is %+v, %v, want that it has started", k, got, err)

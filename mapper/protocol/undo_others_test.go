@@ -851,7 +851,8 @@ func TestUndoBatchesOutlived(t *testing.T) {
 				}
 				s, left := w.wait(undo), leftBy(t, undo)
 				w.handler = w.engine.Handler()
-				if got := s.Counters; got["restored"] != n || len(left) != c.left || got["left"] != int64(c.left) || batches == 0 {
+				if got := s.Counters; got["restored"] != n || len(left) != c.left || got["left"] != int64(c.left) ||
+					batches == 0 {
 					t.Errorf("after %d batches: %v, left %v", batches, got, left)
 				}
 				if diff := cmp.Diff(before, images(t, w.client, "Account", "Added")); diff != "" {
