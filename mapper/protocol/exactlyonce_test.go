@@ -81,11 +81,21 @@ func lost(seed uint64, share float64, methods ...string) *emulator.Faults {
 	return f
 }
 
-// checkLost checks that some calls were lost.
-func checkLost(t *testing.T, f *emulator.Faults) {
+// lostIn has the numbers of injected faults in all worlds of a test. In a single world, chance may
+// lose no call, or no answer.
+type lostIn map[emulator.FaultKind]int
+
+func (l lostIn) add(f *emulator.Faults) {
+	for kind, n := range f.Counts() {
+		l[kind] += n
+	}
+}
+
+// check checks that some calls and some answers were lost.
+func (l lostIn) check(t *testing.T) {
 	t.Helper()
-	if n := f.Counts(); n[emulator.LoseCall] == 0 || n[emulator.LoseAnswer] == 0 {
-		t.Errorf("faults injected: %v", n)
+	if l[emulator.LoseCall] == 0 || l[emulator.LoseAnswer] == 0 {
+		t.Errorf("faults injected: %v", l)
 	}
 }
 
@@ -94,7 +104,7 @@ func checkLost(t *testing.T, f *emulator.Faults) {
 func TestLostResponses(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	seed := testflag.Seed(t)
+	seed, all := testflag.Seed(t), make(lostIn)
 	for i := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			f := lost(seed+i, 0.3)
@@ -105,13 +115,14 @@ func TestLostResponses(t *testing.T) {
 			f.Resume()
 			s := w.wait(job)
 			f.Pause()
-			checkLost(t, f)
+			all.add(f)
 			w.wantBalances(keys, 10)
 			if s.Processed != 500 || s.Counters["credited"] != 500 {
 				t.Errorf("status %+v", s)
 			}
 		})
 	}
+	all.check(t)
 }
 
 // TestBeatenAtTheCommit lets the commit of a page fail with an error that does not say why.

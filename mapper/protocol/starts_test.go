@@ -33,7 +33,7 @@ import (
 // start one job.
 func TestConcurrentStarts(t *testing.T) {
 	t.Parallel()
-	seed := testflag.Seed(t)
+	seed, all := testflag.Seed(t), make(lostIn)
 	for i := range uint64(testflag.Size(t, 4, 20, 100)) {
 		synctest.Test(t, func(t *testing.T) {
 			f := lost(seed+i, 0.4, "Commit", "CreateTask")
@@ -65,13 +65,14 @@ func TestConcurrentStarts(t *testing.T) {
 			}
 			w.wait(w.engine.Job("once"))
 			f.Pause()
-			checkLost(t, f)
+			all.add(f)
 			w.wantBalances(keys, 10)
 			if jobs := records(t, w.client); len(jobs) != 1 {
 				t.Errorf("there are %d jobs", len(jobs))
 			}
 		})
 	}
+	all.check(t)
 }
 
 // TestStartAgain repeats the start of a job: while it runs, after its end, and with other
