@@ -20,9 +20,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// TestList lists so many jobs that the dashboard does not read the statuses of all. For the others
-// the list must show only facts from the jobs' records. The test also finds jobs by state, mapper
-// and name.
+// TestList lists more jobs than the dashboard reads statuses of. For the other jobs, the list must
+// show only facts from the jobs' records. The test also finds jobs by state, mapper and name.
 func TestList(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 50)

@@ -114,8 +114,8 @@ func TestMostFiles(t *testing.T) {
 	}
 }
 
-// TestPutFiles records so many files that one transaction can't take them. After the next stage has
-// started, no further files may be recorded.
+// TestPutFiles records more files than one transaction takes. After the next stage has started, no
+// further files may be recorded.
 func TestPutFiles(t *testing.T) {
 	x := define(t, Options{})
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {

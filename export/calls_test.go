@@ -55,7 +55,7 @@ func TestSlowBucket(t *testing.T) {
 				status, err := run.Jobs()[0].Status(t.Context())
 				// a file of lines without compression has the bytes of its parts
 				if err != nil || status.Counters["export/bytes"] != m.Bytes {
-					t.Errorf("%d bytes are counted in parts, %v, want those of the files, %d",
+					t.Errorf("%d bytes are counted in parts, %v, want %d, the bytes of the files",
 						status.Counters["export/bytes"], err, m.Bytes)
 				}
 				mu.Lock()

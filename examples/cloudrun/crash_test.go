@@ -329,7 +329,7 @@ func TestDeadlyEntity(t *testing.T) {
 		t.Skip("left out: -short leaves crashes of processes out")
 	}
 	t.Parallel()
-	// so many that each process has 20 pages under way, and further pages wait
+	// enough that each process has 20 pages under way, and further pages wait
 	n := testflag.Size(t, 0, 40_000, 100_000)
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	f, client, engine := newCloud(t, e, e.DatastoreAddr(), n, 60, deadly)

@@ -145,8 +145,8 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// TestManyRanges follows a job with so many ranges that the status of the running job is an
-// estimate. The bar must show it.
+// TestManyRanges follows a job with more ranges than a status reads. While the job runs, its status
+// is an estimate. The bar must show this.
 func TestManyRanges(t *testing.T) {
 	r, err := credit(t, "-entities", "8000", "-page", "10")
 	check(t, 8000, r, err)

@@ -1,4 +1,4 @@
 // Package operator has code that the jobs API, the command line and the dashboard share. It checks
-// who has sent a request, and chooses the status code for an error. It makes queries from users'
+// who sent a request, and chooses the status code for an error. It makes queries from users'
 // texts, and texts from numbers and times.
 package operator

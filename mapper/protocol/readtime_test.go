@@ -80,7 +80,7 @@ func TestReadTime(t *testing.T) {
 			if keysOnly && test.query.ShardBy != "" {
 				continue // a query that is refused
 			}
-			batch := 40 // so many that a batch takes longer than a transaction may live
+			batch := 40 // enough that a batch takes longer than a transaction may live
 			if keysOnly {
 				batch = 2
 			}

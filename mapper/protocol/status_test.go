@@ -32,7 +32,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestStatus follows a job with so many records that its status can only read a sample of them.
+// TestStatus follows a job with more records than its status reads, which is a sample of them.
 func TestStatus(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

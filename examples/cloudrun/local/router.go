@@ -133,8 +133,8 @@ func (r *router) limitsOf(v *revision) limits {
 	return l
 }
 
-// settle assigns waiting requests to instances, and starts and ends instances, until nothing more
-// is to be done. The caller must have locked the router.
+// settle assigns waiting requests to instances, and starts and ends instances, until
+// there is nothing more to do. The caller must have locked the router.
 func (r *router) settle() {
 	if r.closed {
 		return

@@ -75,9 +75,9 @@ func (d *delivery) oneOf(n int) bool {
 	return hash%uint64(max(1, n)) == 0
 }
 
-// tolerable returns an error if a page has so many failures that the function is probably at fault.
-// A full page is judged alone. A smaller page is judged together with this process's last calls and
-// the job's totals.
+// tolerable returns an error if a page has more failures than the limits allow: the function is
+// probably at fault. A full page is judged alone. A smaller page is judged together with this
+// process's last calls and the job's totals.
 //
 // If the job was resumed after it had failed (record.Job.Tolerant), it returns no error: after
 // their last attempt, the entities become failures. Two kinds of failures do not count, because

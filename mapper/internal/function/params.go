@@ -32,7 +32,7 @@ func EncodeParams(params any) (_ json.RawMessage, err error) {
 const maxParams = 256 << 10
 
 // DecodeParams decodes the parameters in a job's record. A field that the Go type does not have is
-// an error, because the caller who has set it expects an effect. A panic in a method of the
+// an error, because a caller who sets it expects an effect. A panic in a method of the
 // parameters becomes an error.
 func DecodeParams(encoded json.RawMessage, params any) (err error) {
 	defer Recovered(&err)

@@ -45,7 +45,7 @@ const (
 )
 
 // Constants that control the limit. The excess of a probe is the logarithm of its time divided by
-// the floor. Single probes vary more than the excess that is to be detected. So one probe changes
+// the floor. Single probes vary more than the excess to detect. So one probe changes
 // the limit a little, and more only if the mean of several probes is clear.
 const (
 	targetRise = 0.2 // the allowed rise of a probe's time while pages run, as a share of the floor
