@@ -144,9 +144,9 @@ func (u undoer) commitApart(ctx context.Context, o *outcome) error {
 }
 
 // commitBatch commits one batch of changes. It returns an error if one of the entities has changed.
-// It also returns an error if the undo has ended, because another job may already undo the undo,
-// and if another delivery has ended the undo's range, because it may have listed the entities as
-// not restored.
+// It also returns an error if the undo has ended, because another job may already undo the undo.
+// Nor does it commit if another delivery has ended the undo's range, because that delivery may have
+// listed the entities as not restored.
 func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) error {
 	keys := make([]*datastore.Key, len(some))
 	var restored, removed int64
