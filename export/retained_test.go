@@ -1,11 +1,14 @@
 package export_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/scattermap/scattermap/export"
 	"github.com/scattermap/scattermap/internal/testbucket"
@@ -85,4 +88,63 @@ func TestCleanedUpBeforeTheEnd(t *testing.T) {
 			checkFiles(t, store, "n", m)
 		})
 	}
+}
+
+// TestWaitAfterCleanUp waits for an export that has ended, and from which some jobs were cleaned
+// up. Wait must return the manifest, as before.
+func TestWaitAfterCleanUp(t *testing.T) {
+	for gone := range 1 << 3 { // bit i: whether job i is cleaned up
+		x := newExport(testbucket.New().Open(), nil)
+		mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+			putOrders(t, w.Client)
+			run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+				&export.StartOptions{StartOptions: mapper.StartOptions{ID: "n", PageSize: 50}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, err := run.Wait(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, job := range run.Jobs() {
+				if gone&(1<<i) != 0 {
+					if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			time.Sleep(time.Hour)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			after, err := run.Wait(ctx)
+			if diff := cmp.Diff(before, after); err != nil || diff != "" {
+				t.Errorf("jobs %03b are cleaned up: %v\n%s", gone, err, diff)
+			}
+		})
+	}
+}
+
+// TestWaitForNothing waits for an export whose first job was cleaned up before it ended, so that
+// there is no manifest.
+func TestWaitForNothing(t *testing.T) {
+	x := newExport(testbucket.New().Open(), nil)
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+		putOrders(t, w.Client)
+		run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+			&export.StartOptions{StartOptions: mapper.StartOptions{ID: "n", PageSize: 50}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := run.Jobs()[0]
+		if err := first.Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := first.CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if m, err := run.Wait(t.Context()); m != nil || !errors.Is(err, mapper.ErrNoSuchJob) {
+			t.Errorf("%v, %v", m, err)
+		}
+	})
 }
