@@ -47,11 +47,12 @@ func TestStagesAreRetained(t *testing.T) {
 				}
 				kept := s.CleanUpAt.IsZero()
 				if c.retain > 0 {
-					kept = !s.CleanUpAt.Before(s.Ended.Add(c.retain)) && s.CleanUpAt.Before(s.Ended.Add(c.retain+month/2))
+					at := s.CleanUpAt.Sub(s.Ended)
+					kept = at >= c.retain && at < c.retain+month/2
 				}
 				if s.Settings.Retain != c.retain || !kept || s.Queue != first.Queue {
-					t.Errorf("%+v: %s is retained for %v, until %v, in queue %s", c, j.ID, s.Settings.Retain, s.CleanUpAt,
-						s.Queue)
+					t.Errorf("%+v: %s is retained for %v, until %v, in queue %s", c, j.ID, s.Settings.Retain,
+						s.CleanUpAt, s.Queue)
 				}
 			}
 		})

@@ -453,7 +453,7 @@ func TestStatusSettings(t *testing.T) {
 			30*time.Second, 1000, 2000
 		want.Retries = mapper.RetryPolicy{MaxAttempts: mapper.DefaultUpdateAttempts, MinBackoff: time.Second,
 			MaxBackoff: 1024 * time.Second}
-		want.Concurrency = 1
+		want.Concurrency, want.Retain = 1, mapper.RetainAlways
 		if s.Settings != want || string(s.Params) != `{"Amount":10}` {
 			t.Errorf("%+v, %s; want %+v", s.Settings, s.Params, want)
 		}
@@ -461,7 +461,7 @@ func TestStatusSettings(t *testing.T) {
 		part := `"params":{"Amount":10},"settings":{"id":"one","page_size":77,"page_time_ns":3000000000,` +
 			`"expected_workers":7,"rate":{"entities":2000},"entity_timeout_ns":30000000000,"concurrency":1,` +
 			`"retries":{"attempts":5,"first_ns":1000000000,"max_ns":1024000000000},` +
-			`"failure_limit":1000,"failure_share":0.5}`
+			`"failure_limit":1000,"failure_share":0.5,"retain_ns":-1}`
 		if err != nil || !strings.Contains(string(encoded), part) {
 			t.Errorf("%s, %v; want %s in it", encoded, err, part)
 		}

@@ -21,8 +21,8 @@ func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(tim
 		atOnce = 1
 	}
 	return &page.Page{
-		Job: d.job, Range: d.record.Key(), Query: d.planner.Query, Mode: d.planner.Mode, Functions: d.functions, At: p.At,
-		Read:   d.planner.ReaderAhead(ctx),
+		Job: d.job, Range: d.record.Key(), Query: d.planner.Query, Mode: d.planner.Mode, Functions: d.functions,
+		At: p.At, Read: d.planner.ReaderAhead(ctx),
 		Others: d.planner.Source.Stored(ctx), Complete: d.x.client.AllocateIDs,
 		AtOnce: atOnce, Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: d.late(ctx, p),
 		Impatient: d.record.Impatient(time.Now()), Begin: d.turn.grant.At, Spacing: d.turn.grant.Spacing(),

@@ -67,7 +67,15 @@ func TestRedact(t *testing.T) {
 		got.SpacesLeftOut != 0 {
 		t.Errorf("totals %+v, %v", got, err)
 	}
-	// If nothing says what identifies the subject, no operator's name stays.
+	j = Job{ID: "j", History: History(`"alice"`)}
+	if err := j.Redact(alice, "salt", noon); err != nil || len(j.History) > 0 {
+		t.Errorf("a history that can't be read: %s, %v", j.History, err)
+	}
+}
+
+// TestRedactOperators checks which operators' names stay in a redacted history. If nothing says what
+// identifies the subject, none stays.
+func TestRedactOperators(t *testing.T) {
 	for _, c := range []struct {
 		of     Subject
 		erased bool
@@ -83,10 +91,6 @@ func TestRedact(t *testing.T) {
 		if err := j.Redact(c.of, "salt", noon); err != nil || !reflect.DeepEqual(acts(t, j.History), want) {
 			t.Errorf("of %+v: history %q, want %q, %v", c.of, acts(t, j.History), want, err)
 		}
-	}
-	j = Job{ID: "j", History: History(`"alice"`)}
-	if err := j.Redact(alice, "salt", noon); err != nil || len(j.History) > 0 {
-		t.Errorf("a history that can't be read: %s, %v", j.History, err)
 	}
 }
 
