@@ -354,7 +354,7 @@ func (w *crew) rerun(t *turn, i int) {
 		return
 	}
 	w.atOnce, w.batch = max(1, w.atOnce/2), max(1, w.batch/2)
-	w.next = nil // it may have more entities; begin prepares it again
+	w.next = nil // it may have too many entities now, and is prepared again
 	again := &turn{group: group{notes: true, pass: new(pace.Pass)}, reran: true}
 	rest := *t
 	for rest.all = t.all[i:]; len(rest.all) > 0 && len(again.all) < w.batch && rest.all[0] != t.end &&

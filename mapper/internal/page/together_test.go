@@ -335,8 +335,8 @@ func TestNoCallAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestBytesThatWait checks that results which wait for an earlier entity's call use a limited
-// amount of memory: no further call may start once they have as many bytes as a commit may have.
+// TestBytesThatWait checks that results which wait for an earlier entity's call use limited memory.
+// No further call may start once they fill a commit.
 func TestBytesThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := new(atomic.Int64)
