@@ -24,6 +24,7 @@ import (
 // A Page runs a function over its entities. Its fields say how.
 type Page struct {
 	Job   *record.Job
+	Range *datastore.Key // the record of the page's range
 	Query query.Query
 	Mode  function.Mode
 	function.Functions
