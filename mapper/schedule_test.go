@@ -149,7 +149,8 @@ func TestTickInTwoProcesses(t *testing.T) {
 		e := another(t, w, s, func(ctx context.Context, method string, req, resp any, conn *grpc.ClientConn,
 			invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			if strings.HasSuffix(method, "/BeginTransaction") && others.Add(1) == 1 {
-				if got, err := tickSheets(ctx, w.Engine, s, due, 1, nil); err != nil || got.Outcome != mapper.TickStarted {
+				got, err := tickSheets(ctx, w.Engine, s, due, 1, nil)
+				if err != nil || got.Outcome != mapper.TickStarted {
 					t.Errorf("the second process: %+v, %v", got, err)
 				}
 			}
@@ -200,13 +201,15 @@ func TestTickReadsFail(t *testing.T) {
 			e := another(t, w, s, func(ctx context.Context, method string, req, resp any, conn *grpc.ClientConn,
 				invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				if q, ok := req.(*pb.LookupRequest); ok && q.GetReadOptions().GetTransaction() == nil {
-					if path := q.Keys[0].GetPath(); path[0].GetKind() == record.ScheduleKind && reads.Add(1) == c.fails {
+					kind := q.Keys[0].GetPath()[0].GetKind()
+					if kind == record.ScheduleKind && reads.Add(1) == c.fails {
 						return status.Error(grpccodes.PermissionDenied, "no role")
 					}
 				}
 				return invoke(ctx, method, req, resp, conn, opts...)
 			})
-			if err := c.call(t, e, s); err == nil || !strings.Contains(err.Error(), "no role") || reads.Load() != c.fails {
+			err := c.call(t, e, s)
+			if err == nil || !strings.Contains(err.Error(), "no role") || reads.Load() != c.fails {
 				t.Errorf("a failed read %s: %v, after %d reads", c.name, err, reads.Load())
 			}
 			if err := c.call(t, e, s); err != nil {

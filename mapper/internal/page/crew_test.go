@@ -17,7 +17,8 @@ func crewOf(mode function.Mode) *crew {
 	p := over(kindOf(idsTo(9)...), mode, func(*call) error { return nil }, idsTo(9)...)
 	o := new(Results)
 	o.add(result{at: p.At[0], effect: effectOf(write{id: 100})})
-	return &crew{page: p, results: o, begun: time.Now(), at: time.Now(), atOnce: 5, batch: 6, ended: make(chan *turn, 1)}
+	now := time.Now()
+	return &crew{page: p, results: o, begun: now, at: now, atOnce: 5, batch: 6, ended: make(chan *turn, 1)}
 }
 
 // turnOf returns an ended call for the entities at the given places. Its results have 11 bytes
@@ -130,8 +131,8 @@ func TestFinish(t *testing.T) {
 		bytes     int
 	}{
 		{name: "it has succeeded", mode: update, entities: 1, bytes: 11},
-		{name: "it has succeeded, and another one has ended the page", mode: update, over: true, entities: 2, want: true,
-			bytes: 22},
+		{name: "it has succeeded, and another one has ended the page", mode: update, over: true, entities: 2,
+			want: true, bytes: 22},
 		{name: "it ends the page", mode: update, ends: true, entities: 2, want: true, bytes: 22},
 		{name: "a visit times out", mode: visit, left: function.ErrTimeout, entities: 1},
 		{name: "a visit times out, and another one has ended the page", mode: visit, over: true,
@@ -139,7 +140,8 @@ func TestFinish(t *testing.T) {
 		{name: "an update times out", mode: update, left: function.ErrTimeout, entities: 1, want: true},
 		{name: "it ends its goroutine", mode: update, left: errBad, entities: 1},
 		{name: "a batch ends its goroutine", mode: update, left: errBad, entities: 2, want: true, bytes: 22},
-		{name: "a batch of a visit times out", mode: visit, left: function.ErrTimeout, entities: 2, want: true, bytes: 22},
+		{name: "a batch of a visit times out", mode: visit, left: function.ErrTimeout, entities: 2, want: true,
+			bytes: 22},
 		{name: "the page's own code panics", mode: update, panicked: "ouch", entities: 1, want: true, cut: true},
 	} {
 		w := crewOf(c.mode)
