@@ -412,12 +412,13 @@ func (w *trialWorld) undone(id string, cleaned bool) {
 // TestErasureChanges changes records while the subject is erased from them.
 func TestErasureChanges(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		put    func(w *trialWorld)
-		method string // the method before whose call the records change
-		nth    int    // number of calls of this method before that
-		change func(w *trialWorld)
-		wants  string
+		name    string
+		put     func(w *trialWorld)
+		method  string // the method before whose call the records change
+		nth     int    // number of calls of this method before that
+		change  func(w *trialWorld)
+		wants   string
+		redacts bool // whether the job's texts are redacted at once
 	}{
 		{"a job is resumed", func(w *trialWorld) {
 			j := w.running("j", func(j *record.Job) { j.Params = []byte(`{"who":"ann-lee"}`) })
@@ -425,17 +426,17 @@ func TestErasureChanges(t *testing.T) {
 		}, "BeginTransaction", 1, func(w *trialWorld) {
 			w.must(w.Resume(w.Context(), record.Ref{ID: "j"}))
 			w.stored(w.Job("j"), func(j *record.Job) { j.Trouble = "ann-lee waits" })
-		}, "job j can't be cleaned up"},
+		}, "job j can't be cleaned up", false},
 		{"a slot is deleted", func(w *trialWorld) {
 			w.put(datastore.NameKey(record.SlotKind, "s", nil), &record.Slot{Job: "ann-lee"})
 		}, "BeginTransaction", 0, func(w *trialWorld) {
 			w.must(w.Client.Delete(w.Context(), datastore.NameKey(record.SlotKind, "s", nil)))
-		}, oneRemains},
+		}, oneRemains, false},
 		{"a schedule is deleted", func(w *trialWorld) {
 			w.put(record.ScheduleKey("s"), &record.Schedule{Run: "ann-lee"})
 		}, "BeginTransaction", 0, func(w *trialWorld) {
 			w.must(w.Client.Delete(w.Context(), record.ScheduleKey("s")))
-		}, oneRemains},
+		}, oneRemains, false},
 		{"records of a deleted job are deleted", func(w *trialWorld) {
 			r := w.NewJob("gone", "m").RootRange()
 			r.Start = atAnn()
@@ -444,11 +445,18 @@ func TestErasureChanges(t *testing.T) {
 			keys, err := w.Client.GetAll(w.Context(), datastore.NewQuery(record.RangeKind).KeysOnly(), nil)
 			w.must(err)
 			w.must(w.Client.DeleteMulti(w.Context(), keys))
-		}, oneRemains},
+		}, oneRemains, false},
 		{"a job is cleaned up", func(w *trialWorld) { w.about("j") }, "BeginTransaction", 1, func(w *trialWorld) {
 			w.must(w.CleanUp(w.Context(), record.Ref{ID: "j"}, lifecycle.CleanUp{IncludeFailures: true}))
 			w.stored(w.Job("j"), func(j *record.Job) { j.Trouble = "ann-lee waits" })
-		}, oneRemains},
+		}, oneRemains, false},
+		{"a job's text mentions the subject only now", func(w *trialWorld) {
+			r := w.ended("j", nil).RootRange()
+			r.Start = atAnn()
+			w.put(r.Key(), r)
+		}, "BeginTransaction", 0, func(w *trialWorld) {
+			w.stored(w.Job("j"), func(j *record.Job) { j.Trouble = "ann-lee waits" })
+		}, oneRemains, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inTrial(t, new(function.Definition), func(w *trialWorld) {
@@ -468,8 +476,8 @@ func TestErasureChanges(t *testing.T) {
 					w.Errorf("%v after %d calls, want %q", err, n, c.wants)
 				}
 				j, err := w.Store.LoadJob(w.Context(), record.Ref{ID: "j"})
-				if err == nil && j.Trouble != "ann-lee waits" {
-					w.Errorf("a job that goes on is redacted: %q", j.Trouble)
+				if err == nil && (j.Trouble == "ann-lee waits") == c.redacts {
+					w.Errorf("the job says %q, want that it is redacted: %v", j.Trouble, c.redacts)
 				}
 				w.purge()
 			})

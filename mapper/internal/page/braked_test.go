@@ -1,11 +1,16 @@
 package page
 
 import (
+	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -53,6 +58,8 @@ func TestBraked(t *testing.T) {
 		{name: "it waits, and may call then", others: 200, pause: time.Second, took: time.Second,
 			want: "3 reached, 3 done"},
 		{name: "its process drains, and it may call", others: 200, pause: time.Minute, ends: true,
+			want: "1 reached, 1 done"},
+		{name: "its process drains, and its turn has come", later: true, rest: 10 * time.Second, ends: true,
 			want: "1 reached, 1 done"},
 	} {
 		for _, atOnce := range []int{1, 2} {
@@ -114,5 +121,86 @@ func TestBrakeLeft(t *testing.T) {
 		if took[0] < 2*time.Second || took[1] > took[0]+500*time.Millisecond {
 			t.Errorf("%d at once: the next call waits %v instead of %v", atOnce, took[1], took[0])
 		}
+	}
+}
+
+// TestCallsUnderWay checks how many calls a page starts while the brake slows down its job. The
+// service's calls take 10 s, and the job may make about one a second, so about 12 may be under way.
+// Calls that wait for the job's own rate must not count.
+func TestCallsUnderWay(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			work := func(*call) error { time.Sleep(10 * time.Second); return nil }
+			p := over(kindOf(idsTo(50)...), function.Visit, func(c *call) error { return work(c) }, 1, 2, 3)
+			p.AtOnce, p.Pause, p.Job.PageTime = 40, 10*time.Minute, int64(time.Hour)
+			if o, err := p.Run(t.Context()); err != nil || o.Reached != 3 {
+				t.Fatalf("%+v, %v", o, err)
+			}
+			time.Sleep(2 * time.Second)
+			braked(p, true, 0)
+			begun, early := time.Now(), new(atomic.Int64)
+			work = func(c *call) error {
+				if time.Since(begun) < 45*time.Second {
+					early.Add(1)
+				}
+				if waits {
+					return c.AwaitCalls(c, 1)
+				}
+				time.Sleep(50 * time.Second)
+				return nil
+			}
+			p.Calls = func(context.Context, int, int64, bool) error { time.Sleep(50 * time.Second); return nil }
+			p.At = over(kindOf(), function.Visit, nil, idsTo(40)...).At
+			o, err := p.Run(t.Context())
+			if n := early.Load(); err != nil || o.Reached != 40 || waits != (n == 40) || !waits && (n < 8 || n > 16) {
+				t.Errorf("they wait %v: %s, %v, %d calls have started in 45 s", waits, said(o), err, n)
+			}
+		})
+	}
+}
+
+// TestAgainInTurn makes a service refuse a call for a moment, while other pages wait for their
+// calls. The next call must wait for its turn.
+func TestAgainInTurn(t *testing.T) {
+	for _, atOnce := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			var calls []time.Time
+			p := over(kindOf(1), function.Visit, nil, 1)
+			brake := braked(p, true, 0)
+			p.Call = func(context.Context, function.Job, *datastore.Key, *pb.Entity) (*function.Effect, error) {
+				if calls = append(calls, time.Now()); len(calls) > 1 {
+					return &function.Effect{}, nil
+				}
+				for range 5 {
+					brake.Ask(time.Now(), new(pace.Pass))
+				}
+				return nil, fault.RetryAfter(errBad, time.Millisecond)
+			}
+			p.AtOnce, p.Pause, p.Job.PageTime = atOnce, time.Minute, int64(time.Hour)
+			o, err := p.Run(t.Context())
+			if err != nil || len(calls) != 2 || calls[1].Sub(calls[0]) < 4*time.Second {
+				t.Errorf("%d at once: %+v, %v, calls at %v", atOnce, o, err, calls)
+			}
+		})
+	}
+}
+
+// TestRefusedLeavesTurn checks that a call which the job's own rate refuses leaves its turn to
+// others, because it has not called the service.
+func TestRefusedLeavesTurn(t *testing.T) {
+	for _, atOnce := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			p := over(kindOf(1), function.Visit, func(c *call) error { return c.AwaitCalls(c, 1) }, 1)
+			p.Calls = func(context.Context, int, int64, bool) error { return errNoCall }
+			p.AtOnce = atOnce
+			brake := braked(p, true, 0)
+			time.Sleep(10 * time.Second)
+			if o, err := p.Run(t.Context()); !errors.Is(err, errNoCall) {
+				t.Fatalf("%+v, %v", o, err)
+			}
+			if wait, begins := brake.Ask(time.Now(), new(pace.Pass)); !begins {
+				t.Errorf("%d at once: the next call waits for %v", atOnce, wait)
+			}
+		})
 	}
 }

@@ -124,20 +124,24 @@ func TestCompared(t *testing.T) {
 }
 
 // TestBytesOfAPage checks that a page ends after the entity that fills its commit. The function
-// must not run on later entities, except those whose calls overlap.
+// must not run on later entities, except those whose calls overlap. In a Visit, these calls have had
+// their effects, so their results must be added.
 func TestBytesOfAPage(t *testing.T) {
 	for _, c := range []struct {
 		atOnce, batch int
 		bytes         int // bytes written for each entity
 		reached       int
 		calls         int64
+		mode          function.Mode
 	}{
-		{1, 0, maxBytes / 2, 2, 2}, {1, 1, maxBytes / 2, 2, 2}, {5, 0, maxBytes / 2, 2, 5},
-		{1, 0, maxBytes/2 - 1, 3, 3}, {1, 1, maxBytes/2 - 1, 3, 3}, {5, 0, maxBytes/2 - 1, 3, 5},
+		{1, 0, maxBytes / 2, 2, 2, function.Update}, {1, 0, maxBytes/2 - 1, 3, 3, function.Update},
+		{1, 1, maxBytes / 2, 2, 2, function.Update}, {1, 1, maxBytes/2 - 1, 3, 3, function.Update},
+		{5, 0, maxBytes / 2, 2, 5, function.Update}, {5, 0, maxBytes/2 - 1, 3, 5, function.Update},
+		{1, 0, maxBytes / 2, 2, 2, function.Visit}, {5, 0, maxBytes / 2, 5, 5, function.Visit},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			calls := new(atomic.Int64)
-			p := over(kindOf(idsTo(5)...), function.Update, func(*call) error { return nil }, idsTo(5)...)
+			p := over(kindOf(idsTo(5)...), c.mode, func(*call) error { return nil }, idsTo(5)...)
 			p.AtOnce, p.BatchSize = c.atOnce, c.batch
 			effect := func() *function.Effect {
 				calls.Add(1)

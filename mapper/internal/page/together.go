@@ -223,7 +223,7 @@ func (w *crew) start(ctx context.Context, t *turn) {
 
 // await waits until a call ends, or until the given time has passed. 0 means no limit.
 func (w *crew) await(ctx context.Context, wait time.Duration) {
-	if w.running > 0 && wait == 0 {
+	if wait == 0 { // so a call is running, see runTogether
 		w.finish(<-w.ended)
 	} else {
 		timer := time.NewTimer(wait)
@@ -262,10 +262,10 @@ func (w *crew) finish(t *turn) {
 		// the entities that were read with this chunk may have changed since
 		w.over = w.over || w.page.Mode == function.Update
 	}
-	w.over = w.over || t.end != nil
 	if t.left != nil {
 		w.leave(t)
 	}
+	w.over = w.over || t.end != nil
 	for _, h := range t.all {
 		w.bytes += h.r.load()
 	}
@@ -277,7 +277,6 @@ func (w *crew) finish(t *turn) {
 // this is the page's first batch, the page is retried with fewer entities.
 func (w *crew) leave(t *turn) {
 	err := w.page.left(&t.group, t.left)
-	t.called = called{}
 	first := t.hands[0]
 	switch {
 	case len(t.hands) == 1:
@@ -321,13 +320,13 @@ func (w *crew) addNext(t *turn, i int) bool {
 		return false
 	case t.end == h,
 		// A Visit has already had its effects, so its results are added.
-		o.Reached > 0 && p.Mode == function.Update && o.Bytes >= maxBytes:
+		p.Mode == function.Update && o.Bytes >= maxBytes:
 		w.end()
 		return false
 	case w.stale(t, h):
 		w.rerun(t, i)
 		return false
-	case o.Reached > 0 && !o.takes(h.r.at.Key, h.r.effect):
+	case !o.takes(h.r.at.Key, h.r.effect):
 		w.end()
 		return false
 	}
@@ -355,11 +354,11 @@ func (w *crew) rerun(t *turn, i int) {
 		return
 	}
 	w.atOnce, w.batch = max(1, w.atOnce/2), max(1, w.batch/2)
-	w.next = nil // when prepared again, the call may have more entities
+	w.next = nil // it may have too many entities now, and is prepared again
 	again := &turn{group: group{notes: true, pass: new(pace.Pass)}, reran: true}
 	rest := *t
-	for rest.all = t.all[i:]; len(again.all) == 0 || len(rest.all) > 0 && len(again.all) < w.batch &&
-		rest.all[0] != t.end && w.stale(t, rest.all[0]); rest.all = rest.all[1:] {
+	for rest.all = t.all[i:]; len(rest.all) > 0 && len(again.all) < w.batch && rest.all[0] != t.end &&
+		w.stale(t, rest.all[0]); rest.all = rest.all[1:] {
 		was := rest.all[0]
 		w.bytes -= was.r.load()
 		h := &hand{place: was.place, r: was.r}
@@ -367,11 +366,7 @@ func (w *crew) rerun(t *turn, i int) {
 		again.all = append(again.all, h)
 	}
 	again.hands, w.again = again.all, again
-	turns := []*turn{again}
-	if len(rest.all) > 0 {
-		turns = append(turns, &rest)
-	}
-	w.turns = append(turns, w.turns[1:]...)
+	w.turns = append([]*turn{again, &rest}, w.turns[1:]...)
 }
 
 // tick divides the time since the last tick among the running calls.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -98,7 +99,8 @@ func mixed(seed uint64) func(c *call) error {
 }
 
 // TestSame compares runs of the function mixed with one call at a time, with overlapping calls, and
-// with batches. The results must be the same.
+// with batches. The results must be the same. If the function runs again on entities, the page must
+// not read them again.
 func TestSame(t *testing.T) {
 	again := 0
 	for seed := range uint64(150) {
@@ -109,6 +111,7 @@ func TestSame(t *testing.T) {
 				calls := new(atomic.Int64)
 				p := over(k, function.Update, func(c *call) error { calls.Add(1); return fn(c) }, idsTo(20)...)
 				p.AtOnce, p.BatchSize, p.Job.PageTime = atOnce, batch, int64(time.Hour)
+				readsOnce(p)
 				o, err := p.Run(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -131,6 +134,43 @@ func TestSame(t *testing.T) {
 	}
 	if again < 50 {
 		t.Errorf("only %d pages had a function run again", again)
+	}
+}
+
+// readsOnce lets a page read all its entities at once, and makes any further read fail.
+func readsOnce(p *Page) {
+	p.Paces.Expect(p.Job.Ref(), 100)
+	read, reads := p.Read, 0
+	p.Read = func(at []*keyspace.Position) ([]wire.Stamp, error) {
+		if reads++; reads > 1 {
+			return nil, errors.New("the page reads once more")
+		}
+		return read(at)
+	}
+}
+
+// TestGone checks a page whose entities were deleted meanwhile, all or every other one. They must
+// count for the mean time of an entity, as with one call at a time.
+func TestGone(t *testing.T) {
+	for _, way := range []runWay{{1, 0}, {3, 0}, {1, 1}, {1, 3}} {
+		synctest.Test(t, func(t *testing.T) {
+			fn := func(*call) error { time.Sleep(time.Second); return nil }
+			page := func(k *kind) *Results {
+				p := over(k, function.Update, fn, idsTo(8)...)
+				p.AtOnce, p.BatchSize, p.Job.PageTime = way.atOnce, way.batch, int64(time.Hour)
+				readsOnce(p)
+				o, err := p.Run(t.Context())
+				if err != nil || o.Reached != 8 || int(o.Processed) != len(k.n) {
+					t.Fatalf("%+v: %s, %v, want that %d are done", way, said(o), err, len(k.n))
+				}
+				return o
+			}
+			page(kindOf())
+			o := page(kindOf(2, 4, 6, 8))
+			if each := o.Each(); way.atOnce+way.batch <= 2 && each != 3*time.Second/7 { // without the slowest
+				t.Errorf("%+v: it says %v for each", way, each)
+			}
+		})
 	}
 }
 
@@ -240,6 +280,79 @@ func TestDrains(t *testing.T) {
 		o, err := p.Run(t.Context())
 		if err != nil || o.Reached != 20 || o.Processed != 20 || time.Since(begun) > 2500*time.Millisecond {
 			t.Errorf("%s, %v, after %v", said(o), err, time.Since(begun))
+		}
+	})
+}
+
+// TestEndsBetweenCalls checks a page with a minute between the starts of calls, by the job's rate.
+// If its process drains, it must end without a wait. If its time is over after the wait, no further
+// call may start.
+func TestEndsBetweenCalls(t *testing.T) {
+	for _, drains := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			work := func(*call) error { time.Sleep(5 * time.Second); return nil }
+			p := over(kindOf(idsTo(3)...), function.Visit, work, idsTo(3)...)
+			p.Ends = func() bool { return drains && time.Since(begun) > time.Second }
+			p.AtOnce, p.Begin, p.Spacing = 2, begun, time.Minute
+			o, err := p.Run(t.Context())
+			if took := time.Since(begun); err != nil || o.Reached != 1 || drains && took > 5*time.Second {
+				t.Errorf("drains %v: %s, %v, after %v", drains, said(o), err, took)
+			}
+		})
+	}
+}
+
+// TestNoCallAfterTheEnd makes a call end the page while an earlier call is still running. It is
+// refused by the job's rate, or a batch ends its goroutine. No further call may start, because it
+// would have no effect.
+func TestNoCallAfterTheEnd(t *testing.T) {
+	for _, batch := range []int{0, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			calls, last := new(atomic.Int64), int64(1+2*max(1, batch)) // the second call ends before entity last
+			p := over(kindOf(idsTo(20)...), function.Visit, func(c *call) error {
+				switch calls.Add(1); {
+				case c.id == 1:
+					time.Sleep(30 * time.Second)
+				case batch > 0 && c.id == last-1:
+					runtime.Goexit()
+				}
+				return c.AwaitCalls(context.WithValue(c, idKey{}, c.id), 1)
+			}, idsTo(20)...)
+			p.Calls = func(ctx context.Context, _ int, _ int64, _ bool) error {
+				if batch == 0 && ctx.Value(idKey{}) == last-1 {
+					return errNoCall
+				}
+				return nil
+			}
+			p.AtOnce, p.BatchSize, p.Job.PageTime = 2, batch, int64(time.Hour)
+			o, err := p.Run(t.Context())
+			if want := int(last) - 1; err != nil || int(calls.Load()) != want || o.Reached != want-max(1, batch) {
+				t.Errorf("batches of %d: %s, %v, after calls for %d entities, want %d", batch, said(o), err,
+					calls.Load(), want)
+			}
+		})
+	}
+}
+
+// TestBytesThatWait checks that results which wait for an earlier entity's call use limited memory.
+// No further call may start once they fill a commit.
+func TestBytesThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := new(atomic.Int64)
+		p := over(kindOf(idsTo(9)...), function.Update, func(*call) error { return nil }, idsTo(9)...)
+		p.Call = func(_ context.Context, _ function.Job, key *datastore.Key, _ *pb.Entity) (*function.Effect, error) {
+			if calls.Add(1); key.ID == 1 {
+				time.Sleep(5 * time.Second)
+				return &function.Effect{}, nil
+			}
+			time.Sleep(time.Second)
+			return &function.Effect{Bytes: maxBytes / 4}, nil
+		}
+		p.AtOnce = 2
+		o, err := p.Run(t.Context())
+		if err != nil || o.Reached != 5 || calls.Load() != 5 {
+			t.Errorf("%s, %v, after %d calls", said(o), err, calls.Load())
 		}
 	})
 }
@@ -365,16 +478,17 @@ func TestEndsTogether(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		p, running := page(nothing)
-		call := p.Call
+		call, calls := p.Call, new(atomic.Int64)
 		p.Call = func(ctx context.Context, j function.Job, key *datastore.Key, e *pb.Entity) (*function.Effect, error) {
-			if key.ID == 3 {
+			if calls.Add(1); key.ID == 3 {
 				panic("ouch")
 			}
 			return call(ctx, j, key, e)
 		}
 		defer func() {
-			if r := recover(); !strings.Contains(fmt.Sprint(r), "ouch") || running.Load() != 0 {
-				t.Errorf("%v of a page whose own code panics, %d calls are under way", r, running.Load())
+			if r := recover(); !strings.Contains(fmt.Sprint(r), "ouch") || running.Load() != 0 || calls.Load() != 6 {
+				t.Errorf("%v of a page whose own code panics after %d calls, %d are under way", r, calls.Load(),
+					running.Load())
 			}
 		}()
 		_, _ = p.Run(t.Context())
