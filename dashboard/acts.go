@@ -114,38 +114,69 @@ func retry(ctx context.Context, j *mapper.Job, q url.Values) error {
 	return j.Retry(ctx, &mapper.RetryOptions{Cause: cause})
 }
 
-// number reads a number from a form's field. An empty field is 0.
-func number(q url.Values, name string) (float64, error) {
+// These texts say what an empty field of a form means. The engine's settings have 0 for that. So an
+// entered 0 is an error: the viewer may have meant that nothing is allowed.
+const (
+	noLimit    = "no limit"
+	byDefault  = "the default"
+	throughout = "no end"
+)
+
+// number reads a number from a form's field. An empty field is 0, and the parameter empty says what
+// that means.
+func number(q url.Values, name, empty string) (float64, error) {
 	text := strings.TrimSpace(q.Get(name))
 	if text == "" {
 		return 0, nil
 	}
 	n, err := strconv.ParseFloat(text, 64)
-	if err != nil {
+	switch {
+	case err != nil:
 		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a number", labelOf(name), text))
+	case n == 0:
+		return 0, errZero(name, empty)
 	}
 	return n, nil
 }
 
-// lasting reads a duration from a form's field. An empty field is 0.
-func lasting(q url.Values, name string) (time.Duration, error) {
+// errZero returns the error about a field of a form in which the viewer has entered 0.
+func errZero(name, empty string) error {
+	return operator.BadRequest(fmt.Sprintf("%s is 0: leave it empty for %s", labelOf(name), empty))
+}
+
+// whole reads an integer from a form's field. An empty field is 0, and the parameter empty says what
+// that means.
+func whole(q url.Values, name, empty string) (int, error) {
+	n, err := number(q, name, empty)
+	if err == nil && n != float64(int(n)) {
+		err = operator.BadRequest(fmt.Sprintf("%s is %v, it has to be a whole number", labelOf(name), n))
+	}
+	return int(n), err
+}
+
+// lasting reads a duration from a form's field. An empty field is 0, and the parameter empty says
+// what that means.
+func lasting(q url.Values, name, empty string) (time.Duration, error) {
 	text := strings.TrimSpace(q.Get(name))
 	if text == "" {
 		return 0, nil
 	}
 	d, err := time.ParseDuration(text)
-	if err != nil {
+	switch {
+	case err != nil:
 		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a duration, such as 90s or 2h",
 			labelOf(name), text))
+	case d == 0:
+		return 0, errZero(name, empty)
 	}
 	return d, nil
 }
 
 func setRate(ctx context.Context, j *mapper.Job, q url.Values) error {
-	entities, bad := number(q, "rate")
-	writes, worse := number(q, "writes")
-	calls, third := number(q, "calls")
-	d, worst := lasting(q, "for")
+	entities, bad := number(q, "rate", noLimit)
+	writes, worse := number(q, "writes", noLimit)
+	calls, third := number(q, "calls", noLimit)
+	d, worst := lasting(q, "for", throughout)
 	if err := errors.Join(bad, worse, third, worst); err != nil {
 		return err
 	}
@@ -161,8 +192,8 @@ func setRate(ctx context.Context, j *mapper.Job, q url.Values) error {
 }
 
 func setBudget(ctx context.Context, j *mapper.Job, q url.Values) error {
-	dollars, bad := number(q, "budget")
-	operations, worse := number(q, "operations")
+	dollars, bad := number(q, "budget", noLimit)
+	operations, worse := whole(q, "operations", noLimit)
 	if err := errors.Join(bad, worse); err != nil {
 		return err
 	}

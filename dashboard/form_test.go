@@ -101,6 +101,8 @@ func TestFormRefused(t *testing.T) {
 		{[]string{"budget", "-1"}, "“Budget in dollars”"},
 		{[]string{"queue", "nowhere"}, "nowhere"}, {[]string{"failure_limit", "-2"}, "“Failure limit”"},
 		{[]string{"failure_limit", "0"}, "“Failure limit” is 0"}, {[]string{"workers", "0"}, "“Workers” is 0"},
+		{[]string{"rate", "0"}, "“Entities a second” is 0"}, {[]string{"calls", "-0"}, "“Calls a second” is 0"},
+		{[]string{"budget", "0.0"}, "“Budget in dollars” is 0"}, {[]string{"per_entity", "0s"}, "“Time per entity” is 0"},
 		{[]string{"kind", "Nothing"}, "set “Allow a kind without entities”"},
 		{[]string{"per_entity", "fast"}, "“Time per entity”"},
 		{[]string{"kind", "__x__"}, "__x__"},

@@ -143,9 +143,14 @@ func TestBudgetIsRaised(t *testing.T) {
 			t.Errorf("does not say %q: %s", want, page[strings.Index(page, "<main"):])
 		}
 	}
-	if code, text := post(t, w.url+"act", "do=budget&id=j&budget=much"); code != http.StatusBadRequest ||
-		!strings.Contains(text, "Budget in dollars") {
-		t.Errorf("%d %s", code, text[strings.Index(text, "<main"):])
+	for bad, says := range map[string]string{"budget=much": "Budget in dollars", "budget=0": "“Budget in dollars” is 0",
+		"operations=0": "“Operations” is 0", "operations=0.5": "whole number", "operations=NaN": "whole number",
+		"operations=1e300": "whole number", "budget=-1&operations=-7": "at least $", "budget=Inf": "at least $",
+		"budget=-0&operations=100000": "“Budget in dollars” is 0"} {
+		if code, text := post(t, w.url+"act", "do=budget&id=j&"+bad); code != http.StatusBadRequest ||
+			!strings.Contains(text, says) {
+			t.Errorf("%s: %d %s", bad, code, text)
+		}
 	}
 	for _, form := range []string{"do=budget&id=j&operations=100000&reason=needed", "do=resume&id=j"} {
 		if code, text := post(t, w.url+"act", form); code != http.StatusSeeOther {

@@ -130,21 +130,6 @@ type entered struct {
 	each    time.Duration // how long the function takes for one entity, as the viewer expects
 }
 
-// whole parses an integer in an input. It returns 0 if the input is empty. An entered 0 is an
-// error, because in StartOptions 0 means the default.
-func whole(q url.Values, name string) (int, error) {
-	n, err := number(q, name)
-	switch {
-	case err != nil:
-		return 0, err
-	case n != float64(int(n)):
-		return 0, operator.BadRequest(fmt.Sprintf("%s is %v, it has to be a whole number", labelOf(name), n))
-	case n == 0 && q.Get(name) != "":
-		return 0, operator.BadRequest(fmt.Sprintf("%s is 0: leave it empty for the default", labelOf(name)))
-	}
-	return int(n), nil
-}
-
 // read parses the form's inputs, which are in q.
 func (f *form) read(q url.Values) (in entered, err error) {
 	in.mapper = f.Chosen.Name
@@ -189,19 +174,19 @@ func (f *form) read(q url.Values) (in entered, err error) {
 	}
 	for name, to := range map[string]*int{"page_size": &in.options.PageSize, "workers": &in.options.ExpectedWorkers,
 		"failure_limit": &in.options.FailureLimit, "concurrency": &in.options.Concurrency} {
-		*to, err = whole(q, name)
+		*to, err = whole(q, name, byDefault)
 		note(err)
 	}
 	for name, to := range map[string]*float64{"rate": &in.options.Rate.EntitiesPerSecond,
 		"calls": &in.options.Rate.CallsPerSecond, "budget": &in.options.Budget.Dollars} {
-		*to, err = number(q, name)
+		*to, err = number(q, name, noLimit)
 		note(err)
 	}
 	for name, to := range map[string]*bool{"ramp": &in.options.Rate.Ramp, "background": &in.options.Background,
 		"beside": &in.options.AllowOverlap, "allow_empty": &in.options.AllowEmpty} {
 		*to = q.Get(name) != ""
 	}
-	in.each, err = lasting(q, "per_entity")
+	in.each, err = lasting(q, "per_entity", byDefault)
 	note(err)
 	return in, errors.Join(bad...)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // A stage has the parameters of the second or third job of an export.
@@ -300,8 +301,19 @@ func startStage(
 		End: datastore.NameKey(fileKind, entityName(s.Run, lastName), nil)}
 	_, err := m.Start(names.Owning(ctx), e, q, s, &mapper.StartOptions{ID: s.Export + suffix, AllowOverlap: true,
 		PageSize: 1, Queue: before.Queue, Retain: before.Settings.Retain,
-		EntityTimeout: e.Queue().DispatchDeadline() / 2})
+		EntityTimeout: queueOf(e, before).DispatchDeadline() / 2}) // as long as the queue allows
 	return err
+}
+
+// queueOf returns the queue of a job. If the engine does not have that queue, it returns the
+// engine's first one.
+func queueOf(e *mapper.Engine, job *mapper.Status) *tasks.Queue {
+	for _, queue := range e.Queues() {
+		if queue.Name() == job.Queue {
+			return queue
+		}
+	}
+	return e.Queue()
 }
 
 // file returns the description of the file with number i, for the user's functions.

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"gocloud.dev/gcerrors"
@@ -33,7 +34,8 @@ import (
 // build's engine.
 type deployed struct {
 	*mapper.Engine
-	deploy func(mappers []mapper.AnyMapper)
+	deploy func(mappers []mapper.AnyMapper, others ...*tasks.Queue)
+	tasks  *cloudtasks.Client
 }
 
 // noPanics is the log's writer in a test. A line about a panic fails the test, because the job
@@ -93,9 +95,9 @@ func runWith(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body strin
 			must(err)
 			t.Cleanup(func() { served.Close() })
 		}
-		d := new(deployed)
-		d.deploy = func(mappers []mapper.AnyMapper) {
-			d.Engine, err = mapper.NewEngine(served, queue, &mapper.EngineOptions{Mappers: mappers,
+		d := &deployed{tasks: queues}
+		d.deploy = func(mappers []mapper.AnyMapper, others ...*tasks.Queue) {
+			d.Engine, err = mapper.NewEngine(served, queue, &mapper.EngineOptions{Mappers: mappers, OtherQueues: others,
 				Logger: slog.New(slog.NewTextHandler(noPanics{t}, nil))})
 			must(err)
 			handler = d.Handler()

@@ -359,7 +359,7 @@ func (s service) history(r *http.Request) (any, error) {
 func (s service) rate(r *http.Request) (any, error) {
 	var rate struct {
 		mapper.Rate
-		For time.Duration `json:"for_ns"`
+		For *time.Duration `json:"for_ns"`
 	}
 	ctx, err := because(r)
 	if err == nil {
@@ -372,10 +372,10 @@ func (s service) rate(r *http.Request) (any, error) {
 	case rate.Rate == (mapper.Rate{}):
 		return nil, operator.BadRequest(`the rate is empty: set "entities", "writes" or "calls", or {"entities": -1} ` +
 			`for no limit`)
-	case rate.For == 0:
+	case rate.For == nil:
 		return s.after(r, s.job(r).SetRate(ctx, rate.Rate))
 	}
-	return s.after(r, s.job(r).SetRateFor(ctx, rate.Rate, rate.For))
+	return s.after(r, s.job(r).SetRateFor(ctx, rate.Rate, *rate.For))
 }
 
 // budget sets the budget of a job.

@@ -22,10 +22,13 @@ func (j *Job) SetBudget(ctx context.Context, budget Budget) error {
 		return fmt.Errorf("mapper: set the budget of %s: %w: it is empty: to remove the budget, set Dollars to %d",
 			j.ID, ErrInvalidArgument, Unlimited)
 	}
-	if budget.Dollars == Unlimited || budget.Operations == Unlimited {
-		budget.Dollars, budget.Operations = max(0, budget.Dollars), max(0, budget.Operations)
+	if budget.Dollars == Unlimited {
+		budget.Dollars = 0 // as in records
 	}
-	on, text := queueOf(ctx, j), "its budget is removed"
+	if budget.Operations == Unlimited {
+		budget.Operations = 0
+	}
+	on, text := changing(ctx, j), "its budget is removed"
 	if budget != (Budget{}) {
 		text = "its budget is set to " + record.Budget(budget).String()
 	}

@@ -250,7 +250,7 @@ func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 		return setting.Errorf("mapper: set the rate of %s: %w: it is empty: Rate.EntitiesPerSecond is %d where there "+
 			"are to be no limits", j.ID, ErrInvalidArgument, Unlimited)
 	}
-	on, text, until := queueOf(ctx, j), rate.limit().Becomes(), time.Time{}
+	on, text, until := changing(ctx, j), rate.limit().Becomes(), time.Time{}
 	if d > 0 {
 		text, until = fmt.Sprintf("%s, for %v", text, d), time.Now().UTC().Add(d).Truncate(time.Microsecond)
 	}
@@ -302,5 +302,5 @@ func (j *Job) ref() record.Ref { return record.Ref{ID: j.ID, Incarnation: j.inca
 
 // control returns the [lifecycle.Jobs] that controls the jobs in this job's queue.
 func (j *Job) control(ctx context.Context) *lifecycle.Jobs {
-	return asked(queueOf(ctx, j))
+	return asked(changing(ctx, j))
 }

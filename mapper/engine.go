@@ -474,9 +474,17 @@ func (e *Engine) Prices() billing.Prices {
 // Client returns the client of the engine's database, which was passed to [NewEngine].
 func (e *Engine) Client() *datastore.Client { return e.client }
 
-// Queue returns the engine's first queue, which was passed to [NewEngine]. The others are
-// [EngineOptions].OtherQueues.
+// Queue returns the engine's first queue, which was passed to [NewEngine]. [Engine.Queues] returns
+// all.
 func (e *Engine) Queue() *tasks.Queue { return e.queue }
+
+// Queues returns all of the engine's queues: [Engine.Queue], and then [EngineOptions].OtherQueues.
+func (e *Engine) Queues() (all []*tasks.Queue) {
+	for _, on := range e.queues {
+		all = append(all, on.queue)
+	}
+	return all
+}
 
 // Owns reports whether the engine has the queue of this full name: see [tasks.Queue.Name].
 func (e *Engine) Owns(queue string) bool { return e.queues.has(record.Owner(queue)) }

@@ -152,9 +152,14 @@ func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query
 		opts.WritesPerEntity = 1
 	}
 	opts.TimePerEntity = cmp.Or(opts.TimePerEntity, 2*time.Millisecond)
-	longest := m.Longest(e.queue.DispatchDeadline())
+	on, err := e.queues.forStart(def, &opts.StartOptions)
+	if err != nil {
+		return fail(err)
+	}
+	deadline := on.queue.DispatchDeadline()
+	longest := m.Longest(deadline)
 	start := opts.withDefaults(longest)
-	if err := opts.validate(start, longest, e.queue.DispatchDeadline()); err != nil {
+	if err := opts.validate(start, longest, deadline); err != nil {
 		return fail(err)
 	}
 	q, err := query.inner().Normal(m == function.Update)
@@ -164,9 +169,9 @@ func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query
 	if err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
 	}
-	concurrent, err := lifecycle.Concurrency(ctx, e.queue)
+	concurrent, err := lifecycle.Concurrency(ctx, on.queue)
 	if err == nil {
-		err = e.fillIn(&start, m, concurrent, e.queue.DispatchDeadline())
+		err = e.fillIn(&start, m, concurrent, deadline)
 	}
 	if err != nil {
 		return fail(err)
@@ -178,7 +183,7 @@ func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query
 	job := &estimate.Job{
 		Query: q, PageSize: int64(start.PageSize), PageTime: start.PageTime, Workers: int64(start.ExpectedWorkers),
 		AtOnce: int64(max(start.ExpectedWorkers, concurrent)),
-		Rate:   start.Rate.limit(), Deadline: e.queue.DispatchDeadline(), Update: m == function.Update,
+		Rate:   start.Rate.limit(), Deadline: deadline, Update: m == function.Update,
 		Writes: opts.WritesPerEntity, Calls: cmp.Or(opts.CallsPerEntity, 1),
 		PerEntity: max(1, opts.TimePerEntity/time.Duration(max(1, concurrencyOf(start, def)))), Prices: e.prices,
 		Parallel: tasks.Parallel,

@@ -129,25 +129,39 @@ func (q queues) owners() (all []record.Owner) {
 }
 
 // queueOf returns the queue to which a job belongs. If the engine has several queues, it reads the
-// job's record. It ignores errors, because the next read of the job returns them.
-func queueOf(ctx context.Context, j *Job) *ownQueue {
+// job's record. After an error of this read, it returns the engine's first queue as well.
+func queueOf(ctx context.Context, j *Job) (*ownQueue, error) {
 	if j.engine == nil {
-		return nil
+		return nil, nil
 	}
-	var owner record.Owner
-	if len(j.engine.queues) > 1 {
-		if job, err := j.engine.store().LoadJob(ctx, j.ref()); err == nil {
-			owner = job.Queue
-		}
+	if len(j.engine.queues) < 2 {
+		return j.engine.queues.of(""), nil
 	}
-	return j.engine.queues.of(owner)
+	job, err := j.engine.store().LoadJob(ctx, j.ref())
+	if err != nil {
+		return j.engine.queues.of(""), err
+	}
+	return j.engine.queues.of(job.Queue), nil
+}
+
+// changing returns the queue of a job that the caller is about to change. If the queue is unknown,
+// because the job's record can't be read, the change fails with this error. In another queue it
+// would fail as a change of another service's job.
+func changing(ctx context.Context, j *Job) *ownQueue {
+	on, err := queueOf(ctx, j)
+	if err == nil {
+		return on
+	}
+	jobs := *on.jobs
+	jobs.Store = store.Failing(err)
+	return &ownQueue{on.queue, &jobs, on.ranges}
 }
 
 // destinationOf returns the queue to which [Job.Move] moves a job: the queue that a start of the
 // job's mapper would use now.
 func destinationOf(ctx context.Context, j *Job) (*ownQueue, error) {
 	if j.engine == nil || len(j.engine.queues) < 2 {
-		return queueOf(ctx, j), nil
+		return queueOf(ctx, j)
 	}
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil || j.engine.mappers[job.Mapper] == nil {

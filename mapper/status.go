@@ -339,7 +339,8 @@ func completionOf(ctx context.Context, j *record.Job, sum record.Totals) (*Statu
 // calls of the queue, whether the queue can deliver the job's tasks. If not, it logs the reason.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	var s *Status
-	err := asked(queueOf(ctx, j)).Await(ctx, j.ref(), func(ended record.Ref) (err error) {
+	on, _ := queueOf(ctx, j) // Await reads the job again, and repeats failed reads
+	err := asked(on).Await(ctx, j.ref(), func(ended record.Ref) (err error) {
 		s, err = (&Job{ID: j.ID, incarnation: ended.Incarnation, engine: j.engine}).Status(ctx)
 		return err
 	})

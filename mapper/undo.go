@@ -109,7 +109,7 @@ func startUndo(ctx context.Context, j *Job, o *UndoOptions) (undone *Job, err er
 	}
 	if s.found.Existing == nil {
 		if err = undo.Check(ctx, e.client, job); err == nil && !opts.DryRun {
-			err = s.control.Undo(ctx, job, opts.ID)
+			err = j.control(ctx).Undo(ctx, job, opts.ID) // the undo itself may run in another queue
 		}
 	}
 	if err != nil {

@@ -563,6 +563,10 @@ func checkWrongBudgets(t *testing.T, job *mapper.Job) {
 		says   string
 	}{
 		{mapper.Budget{}, "it is empty"}, {mapper.Budget{Dollars: -2}, "at least $"},
+		{mapper.Budget{Dollars: -2, Operations: mapper.Unlimited}, "at least $"},
+		{mapper.Budget{Dollars: mapper.Unlimited, Operations: -7}, "at least $"},
+		{mapper.Budget{Dollars: math.NaN(), Operations: mapper.Unlimited}, "at least $"},
+		{mapper.Budget{Dollars: math.Inf(1)}, "at least $"},
 		{mapper.Budget{Operations: 10}, "10 operations, and has to be at least $0.00"},
 	} {
 		if err := job.SetBudget(t.Context(), test.budget); !errors.Is(err, mapper.ErrInvalidArgument) ||

@@ -20,6 +20,8 @@ import (
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -324,7 +326,13 @@ var patient = mapper.Update("patient", func(_ context.Context, a *mapper.Entity[
 // time.
 func severalQueues(t *testing.T, mappers ...mapper.AnyMapper) *world {
 	t.Helper()
-	w := newWorld(t, setting{queue: few(4)})
+	return severalQueuesOf(t, setting{queue: few(4)}, mappers...)
+}
+
+// severalQueuesOf does the same as severalQueues, with further settings of the world.
+func severalQueuesOf(t *testing.T, s setting, mappers ...mapper.AnyMapper) *world {
+	t.Helper()
+	w := newWorld(t, s)
 	client := w.tasksClient()
 	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
 		Queue: &cloudtaskspb.Queue{Name: otherQueue, RateLimits: few(1).RateLimits}}); err != nil {
@@ -588,5 +596,104 @@ func TestLateLimit(t *testing.T) {
 		}
 		wantHistory(t, job, "started running", "paused paused", "resumed running",
 			"succeeded with failures succeeded with failures")
+	})
+}
+
+// TestUndoInAnotherQueue undoes jobs whose queue is not the queue of their mapper. The engine has
+// both queues. The undo runs in the queue that its options name, or else in the mapper's queue.
+func TestUndoInAnotherQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, ctx := severalQueues(t, addCredit), t.Context()
+		keys := names(20)
+		w.putAccounts(keys)
+		for i, c := range []struct{ of, given, want string }{
+			{"other", "", queueName}, {"mapper", "other", otherQueue}, {"other", "other", otherQueue},
+		} {
+			job := w.start(1, &mapper.StartOptions{ID: fmt.Sprint("job-", i), Queue: c.of})
+			w.wait(job)
+			undo, err := job.Undo(ctx, &mapper.UndoOptions{Queue: c.given})
+			if err != nil {
+				t.Errorf("undo a job of the queue %s in %q: %v", c.of, c.given, err)
+				continue
+			}
+			if s := w.wait(undo); s.Queue != c.want || s.Counters["restored"] != 20 {
+				t.Errorf("the undo of a job of %s: %s, %v", c.of, s.Queue, s.Counters)
+			}
+			w.wantBalances(keys, 0)
+		}
+	})
+}
+
+// TestMoveKeepsRetention moves a job with a retention to another service after its end. The job's
+// records must be deleted in time there, although nobody calls ReviveJobs.
+func TestMoveKeepsRetention(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*world, *mapper.Job){
+		"succeeded": func(w *world, job *mapper.Job) { w.wait(job) },
+		"aborted":   func(w *world, job *mapper.Job) { w.must(job.Abort(w.Context())) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, setting{}, addCredit)
+				other := w.second(addCredit)
+				w.putAccounts(names(20))
+				job := w.start(1, &mapper.StartOptions{ID: "one", Retain: mapper.MinRetain})
+				end(w, job)
+				time.Sleep(time.Hour)
+				b := other.engine.Job("one")
+				w.must(b.Move(t.Context()))
+				time.Sleep(mapper.MinRetain - 2*time.Hour)
+				if s := w.status(b); s.CleanedUp {
+					t.Error("cleaned up too early")
+				}
+				time.Sleep(2 * time.Hour)
+				if s := w.status(b); !s.CleanedUp || s.CleaningUp {
+					t.Errorf("cleaned up: %v, after its retention; its queue is %s", s.CleanedUp, s.Queue)
+				}
+			})
+		})
+	}
+}
+
+// TestQueueUnread changes jobs of an engine with several queues while the first read of the job's
+// record fails. The error must not say that the job belongs to another service, because a schedule
+// would then refuse a tick that waits.
+func TestQueueUnread(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var fails atomic.Bool
+		lost := status.Error(codes.PermissionDenied, "lost") // the client does not repeat it
+		w := severalQueuesOf(t, setting{emulator: emulator.Options{Interceptor: func(ctx context.Context, req any,
+			_ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if _, ok := req.(*datastorepb.LookupRequest); ok && fails.CompareAndSwap(true, false) {
+				return nil, lost
+			}
+			return handler(ctx, req)
+		}}}, patient)
+		ctx := t.Context()
+		w.putAccounts(names(20))
+		job, err := patient.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1},
+			&mapper.StartOptions{ID: "j"})
+		w.must(err)
+		w.must(job.Pause(ctx))
+		time.Sleep(10 * time.Minute) // until no task reads the record any more
+		for what, do := range map[string]func() error{
+			"pause":  func() error { return job.Pause(ctx) },
+			"resume": func() error { return job.Resume(ctx) },
+			"abort":  func() error { return job.Abort(ctx) },
+			"rate":   func() error { return job.SetRate(ctx, mapper.Rate{EntitiesPerSecond: 100}) },
+			"budget": func() error { return job.SetBudget(ctx, mapper.Budget{Dollars: 5}) },
+			"retain": func() error { return w.engine.Job("j").SetRetain(ctx, mapper.RetainAlways) },
+		} {
+			fails.Store(true)
+			if err := do(); !errors.Is(err, lost) || errors.Is(err, mapper.ErrWrongQueue) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		w.must(job.Resume(ctx))
+		w.wait(job)
+		fails.Store(true)
+		w.wait(job) // reads again
 	})
 }

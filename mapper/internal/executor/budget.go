@@ -109,24 +109,33 @@ func (d *delivery) keepBudget(ctx context.Context, n int) (settle func(), s stan
 		ahead = estimate.Share(budget, billing.Usage{Reads: int64(2 * n)}, d.x.Prices)
 	}
 	p.renew(d.job.Allowance)
-	if need := expected + ahead - p.left; need > 0 {
+	need := expected + ahead
+	if p.allowance == d.job.Allowance { // otherwise the record is older than the purse
+		need -= p.left
+	}
+	if need > 0 {
 		around := estimate.Share(budget, aroundPages(d.job.PageSize, d.job.AtOnce()), d.x.Prices)
 		got, allowance, err := d.x.takeOut(ctx, d.job, need, around, budget)
-		if got == 0 {
+		switch {
+		case errors.Is(err, errOtherBudget): // which applies from the next page on
+			held = false
+			return func() {}, ours, nil
+		case got == 0:
 			return nil, stopped, err
 		}
 		p.renew(allowance)
 		p.left += got
 	}
 	p.left -= expected + ahead
+	allowance := p.allowance
 	d.ahead, d.turn.used = true, nil
 	return sync.OnceFunc(func() {
 		if !held {
 			_ = p.turn.Acquire(context.WithoutCancel(ctx), 1)
 		}
 		defer p.turn.Release(1)
-		if d.turn.used == nil {
-			return // the page was not committed, but may have cost as much as expected
+		if d.turn.used == nil || p.allowance != allowance {
+			return // the page was not committed, but may have cost as much as expected; or the purse is another one
 		}
 		p.left += expected - estimate.Share(budget, *d.turn.used, d.x.Prices)
 	}), ours, nil
@@ -140,21 +149,23 @@ func (p *purse) renew(allowance int64) {
 	}
 }
 
+// errOtherBudget says that the budget was changed since the delivery has read the job's record.
+var errOtherBudget = errors.New("the job has another budget")
+
 // takeOut reserves at least need of the job's budget for this process. If the budget is large
 // enough, it reserves need for each task that the job may run at the same time. The parameter
 // around is the job's cost besides its pages, which the job's first reservation includes. All
 // amounts are shares of the whole budget.
 //
 // It returns the reserved part and the job's Allowance. When the job gets another Allowance, the
-// part is void. If less than need remains, takeOut pauses the job and returns 0.
+// part is void. If less than need remains, takeOut pauses the job and returns 0. If the job has
+// another budget by now, it returns errOtherBudget, because the amounts are no shares of it.
 func (x *Executor) takeOut(
 	ctx context.Context, job *record.Job, need, around float64, budget record.Budget,
 ) (got float64, allowance int64, err error) {
 	j, err := x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
-		// The budget was changed a moment ago, and applies from the next page on.
 		if !bytes.Equal(j.Budget, job.Budget) {
-			got = need
-			return false, nil
+			return false, errOtherBudget
 		}
 		got = j.Spend(around, need, need*float64(max(1, j.AtOnce())))
 		return got > 0, nil

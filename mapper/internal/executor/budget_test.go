@@ -17,6 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // TestSuffices checks which budgets are sufficient for a page of 100 entities.
@@ -385,4 +386,73 @@ func TestJustEnough(t *testing.T) {
 		}
 		settle()
 	})
+}
+
+// TestOtherBudget sets a budget that is 10,000 times as large while pages of the old one run. The
+// unspent rest of these pages is a share of the old budget, and small in the new one.
+func TestOtherBudget(t *testing.T) {
+	raise := func(w *testworld.World, j *record.Job) {
+		if _, err := w.Jobs.Store.UpdateJob(w.Context(), j.Ref(), func(j *record.Job) (bool, error) {
+			j.SetBudget([]byte(`{"operations":1000000000}`))
+			return true, nil
+		}); err != nil {
+			w.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		do   func(w *testworld.World, d, next *delivery, j *record.Job) (settle func())
+	}{
+		{"during a page", func(w *testworld.World, d, next *delivery, j *record.Job) func() {
+			settle, _, _ := d.keepBudget(w.Context(), 500)
+			raise(w, j)
+			return settle
+		}},
+		{"before a page, which does not know it", func(w *testworld.World, d, next *delivery, j *record.Job) func() {
+			raise(w, j)
+			settle, _, _ := d.keepBudget(w.Context(), 500)
+			return settle
+		}},
+		{"before a page, which does not know it, and another page does", func(w *testworld.World, d, next *delivery,
+			j *record.Job) func() {
+			raise(w, j)
+			next.job = w.Job("j")
+			if settle, _, _ := next.keepBudget(w.Context(), 1); settle != nil {
+				settle()
+			}
+			settle, _, _ := d.keepBudget(w.Context(), 500)
+			return settle
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
+				j := w.NewJob("j", "m")
+				j.Budget, j.Workers = []byte(`{"operations":100000}`), 1
+				d := loaded(w, x, j)
+				x.paces.Add(j.Ref(), pace.Throughput{Entities: 10, Spent: time.Second})
+				next := load(w, x, j, j.RootRange(), tasks.Delivery{})
+				settle := c.do(w, d, next, j)
+				if settle == nil {
+					w.Fatal("the page may not start")
+				}
+				d.turn.used = &billing.Usage{Reads: 14}
+				next.job = w.Job("j") // a second later, every delivery knows the new budget
+				last, s, err := next.keepBudget(w.Context(), 1)
+				if err != nil || s != ours {
+					w.Fatalf("%d, %v", s, err)
+				}
+				settle()
+				last()
+				// one page of one entity, and the work around pages
+				const most = 5000
+				purse := x.cache.at(j.Ref()).purse.left * 1e9
+				if spent := w.Job("j").Spent * 1e9; spent > most || purse > spent || purse < -most {
+					w.Errorf("%.0f operations are reserved, and %.0f of them are left", spent, purse)
+				}
+				if !x.cache.at(j.Ref()).purse.turn.TryAcquire(1) {
+					w.Error("no other page can reserve")
+				}
+			})
+		})
+	}
 }

@@ -7,8 +7,8 @@ import (
 )
 
 // Move moves a job to this queue. Tasks in the old queue are superseded, and the job's open ranges
-// get tasks in this queue. The function adapt changes the record for this queue, or returns why the
-// job can't run here.
+// get tasks in this queue. An ended job gets the task of its automatic clean-up. The function adapt
+// changes the record for this queue, or returns why the job can't run here.
 func (js *Jobs) Move(ctx context.Context, ref record.Ref, adapt func(*record.Job) error) error {
 	job, err := js.Store.LoadJob(ctx, ref)
 	if err != nil {
@@ -21,6 +21,10 @@ func (js *Jobs) Move(ctx context.Context, ref record.Ref, adapt func(*record.Job
 	if err := adapt(job); err != nil {
 		return err
 	}
+	// An ended job has no guard, so its task must be there even if this process dies at the commit.
+	if err := js.planRetention(ctx, job); err != nil {
+		return err
+	}
 	job, err = js.updateGuarded(ctx, job.Ref(), "moved", func(j *record.Job) (bool, error) {
 		j.Concurrent = job.Concurrent
 		return owner.Move(j), nil
@@ -30,7 +34,9 @@ func (js *Jobs) Move(ctx context.Context, ref record.Ref, adapt func(*record.Job
 		return err
 	case job.Cleaning != "":
 		return js.enqueueCleanUp(ctx, job)
-	case job.State != record.Running:
+	case job.Over():
+		return js.planRetention(ctx, job) // it may have ended meanwhile
+	case job.State == record.Paused:
 		return nil
 	}
 	return js.enqueueEpoch(ctx, job)

@@ -25,10 +25,22 @@ type Store struct {
 	client *datastore.Client
 	asked  bool
 	when   func(*datastore.Transaction) error // a condition of UpdateJob, see When; nil: none
+	failed error                              // the error of LoadJob and UpdateJob, see Failing; nil: none
 }
 
 // New returns the store in a client's database.
 func New(client *datastore.Client) Store { return Store{client: client} }
+
+// Failing returns a store for calls that can't succeed: LoadJob and UpdateJob return the error.
+func Failing(err error) Store { return Store{failed: err} }
+
+// unusable returns why no call of the store can succeed, or nil.
+func (st Store) unusable() error {
+	if st.client == nil {
+		return cmp.Or(st.failed, errNoClient)
+	}
+	return nil
+}
 
 // Asked returns a store for interactive callers, such as an operator's command. If the database
 // does not answer within 20 seconds, reading or changing a job's record fails with an error that
@@ -82,8 +94,8 @@ var errNoClient = fmt.Errorf("%w: there is no engine or client", fault.ErrArgume
 // LoadJob reads the record of a job.
 func (st Store) LoadJob(ctx context.Context, ref record.Ref) (*record.Job, error) {
 	id := ref.ID
-	if st.client == nil {
-		return nil, errNoClient
+	if err := st.unusable(); err != nil {
+		return nil, err
 	}
 	if !record.ValidJobID(id) {
 		return nil, fmt.Errorf("%w: %.100q is no ID: an ID has 1 to 100 letters, digits, '-' and '_', and is none "+
@@ -115,6 +127,9 @@ func (st Store) LoadRange(ctx context.Context, job record.Ref, id string) (*reco
 func (st Store) UpdateJob(
 	ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool, err error),
 ) (altered *record.Job, err error) {
+	if err := st.unusable(); err != nil {
+		return nil, err
+	}
 	if ref.Incarnation == "" { // in a later attempt of the transaction, another job may have the ID
 		job, err := st.LoadJob(ctx, ref)
 		if err != nil {
