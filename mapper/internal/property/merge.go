@@ -16,25 +16,25 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// errUnkept is the error for a change that would lose stored data which the Go type does not hold,
+// errUnkept is the error for a change that would lose stored data that the Go type does not hold,
 // such as an undeclared property.
 var errUnkept = errors.New("changing it would drop properties or keys of entities inside it that the Go type " +
 	"does not declare")
 
-// A merger makes the entity to store after a function has changed the Go value of a stored entity.
-// Values that are saved in the same form before and after the function stay as stored, bit for bit.
-// Stored values that the type does not save stay, too. Only values that differ are converted.
-// Inside arrays and entities, only the parts that differ are converted.
+// A merger makes the entity to store after a function has changed the Go value that was loaded from
+// a stored entity. A property that is saved in the same form before and after the function stays as
+// stored, bit for bit. So do properties that the type does not save. Only values that differ are
+// converted. Inside arrays and entities, only the parts that differ are converted.
 type merger struct {
-	resaves bool            // whether values that do not differ are converted, too, as the client's Put would do
+	resaves bool            // whether unchanged values are converted, too, as the client's Put would do
 	own     *pb.PartitionId // project and namespace of the stored entity
 }
 
 // merge returns the entity to store, and the names of the properties that differ from the stored
-// ones. The argument before has the properties that were saved right after loading, and after has
-// the properties that are saved now. If the type is a struct, s is its schema, and declares all of
-// these properties. The argument unindexed says that the entity is inside an unindexed value. The
-// result may share values with stored.
+// ones. The Go value was saved as the properties before when it was loaded, and as after now. If
+// its type is a struct, s is the schema, which declares all of these properties. The argument
+// unindexed says that the entity is inside an unindexed value. The result may share values with
+// stored.
 func (m merger) merge(
 	stored *pb.Entity, before, after []datastore.Property, s *schema, unindexed bool,
 ) (whole *pb.Entity, changed []string, err error) {
