@@ -15,8 +15,8 @@ var errLoose = errors.New("it holds a *datastore.Entity in an interface, and the
 	"of the struct " +
 	"datastore.Entity: have a field of a type of its own, or a datastore.PropertyList for the whole entity")
 
-// checkLoose returns errLoose if a function has changed the Go value v, and an interface in v holds a
-// *datastore.Entity. The value was saved as the properties before, and is now saved as after.
+// checkLoose returns errLoose if a function has changed the Go value v, and an interface in v holds
+// a *datastore.Entity. The value was saved as the properties before, and is now saved as after.
 func (h habits) checkLoose(v reflect.Value, before, after []datastore.Property) error {
 	if h.loose && !equalProperties(before, after) && holdsLoose(v) {
 		return errLoose
