@@ -150,7 +150,7 @@ func TestRunByCounts(t *testing.T) {
 				sum := int64(0)
 				for i, p := range found.Pieces {
 					if sum += p.Estimate; i > 0 && !p.Start.Equal(found.Pieces[i-1].End) {
-						t.Errorf("piece %d begins at %v, and the one before ends at %v", i, p.Start,
+						t.Errorf("piece %d starts at %v, and the previous one ends at %v", i, p.Start,
 							found.Pieces[i-1].End)
 					}
 				}

@@ -122,6 +122,6 @@ func TestExtremes(t *testing.T) {
 		}
 	}
 	if CheckName(Min("a")) == nil || CheckName(Max("a")) == nil || CheckName("minimum") != nil {
-		t.Error("a name of a sum is that of a minimum")
+		t.Error("the name of a sum counts as the name of a minimum")
 	}
 }
