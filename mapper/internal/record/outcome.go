@@ -82,8 +82,8 @@ var ErrOverlap = fault.Fatal(errors.New("the page ends after its range: this is 
 // Commit marks a pending range as done, and stores the outcome of its page. It only changes records
 // in memory, which the caller then writes. After an error, the caller must not use the range.
 //
-// Commit returns the new children in the order of their indexes: first pieces that were cut off,
-// then the rest of the range's own piece, entities to retry, and final failures.
+// Commit returns the new children in the order of their indexes. First come pieces that were cut
+// off, then the rest of the range's own piece, entities to retry, and final failures.
 func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, err error) {
 	r.RefusedIn, r.Pace = o.Generation, o.Each
 	if o.Space != nil {
