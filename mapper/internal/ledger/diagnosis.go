@@ -153,9 +153,10 @@ func (d *diagnosis) report(l *Ledger) {
 	}
 }
 
-// A balance checks that each thing is added as often as it is removed. A thing is a text, such as
-// the ID of a range. When it is added, its hash is added to one of the buckets, and when it is
-// removed, the hash is subtracted. If everything was removed that was added, all buckets are 0.
+// A balance checks that each thing is removed the same number of times as it is added. A thing is a
+// text, such as the ID of a range. When it is added, its hash is added to one of the buckets, and
+// when it is removed, the hash is subtracted. If everything was removed that was added, all buckets
+// are 0.
 type balance struct {
 	buckets [1 << 16]uint64
 	wrong   []uint16 // numbers of some buckets that are not 0

@@ -144,7 +144,7 @@ func TestTicks(t *testing.T) {
 					t.Errorf("it becomes %q, %v, want %q", w.Became, err, c.skips)
 				}
 				if _, err := begin(t, tu, tick(3)); (err == nil) != (c.may == "") {
-					t.Errorf("it begins: %v", err)
+					t.Errorf("it starts: %v", err)
 				}
 				s, err := tu.Read(t.Context())
 				if past, known := s.Became(tick(3)); err != nil || c.may == "" && (!known ||
