@@ -145,8 +145,8 @@ func TestTiles(t *testing.T) {
 	}
 }
 
-// TestFileNames plans files whose names Options.Name returns. Names that an export can't use must be
-// refused.
+// TestFileNames plans files whose names Options.Name returns. Names that an export can't use must
+// be refused.
 func TestFileNames(t *testing.T) {
 	for name, want := range map[string]string{
 		"a/b-%d.csv":                            "",
