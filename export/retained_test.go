@@ -1,11 +1,14 @@
 package export_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/scattermap/scattermap/export"
 	"github.com/scattermap/scattermap/internal/testbucket"
@@ -14,38 +17,45 @@ import (
 )
 
 // TestStagesAreRetained checks that the jobs of all stages get the export's queue, and that their
-// records are deleted after the export's retention.
+// records are deleted after the export's retention, whatever the engine's default.
 func TestStagesAreRetained(t *testing.T) {
 	const month = 30 * 24 * time.Hour
-	store := testbucket.New()
-	x := newExport(store.Open(), nil)
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
-		putOrders(t, w.Client)
-		run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{}, &export.StartOptions{
-			StartOptions: mapper.StartOptions{ID: "n", PageSize: 50, Retain: month}})
-		if err == nil {
-			_, err = run.Wait(t.Context())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := len(run.Jobs()); n != 3 {
-			t.Errorf("it has %d jobs", n)
-		}
-		first, err := w.Engine.Job("n").Status(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, j := range run.Jobs() {
-			s, err := j.Status(t.Context())
+	for _, c := range []struct{ engine, retain time.Duration }{
+		{0, month}, {2 * month, month}, {month, mapper.RetainAlways},
+	} {
+		store := testbucket.New()
+		x := newExport(store.Open(), nil)
+		o := &mappertest.Options{Engine: mapper.EngineOptions{Retain: c.engine}}
+		mappertest.Run(t, x.Mappers(), o, func(t *testing.T, w *mappertest.Env) {
+			putOrders(t, w.Client)
+			run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+				&export.StartOptions{StartOptions: mapper.StartOptions{ID: "n", PageSize: 50, Retain: c.retain}})
+			if err == nil {
+				_, err = run.Wait(t.Context())
+			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s.Settings.Retain != month || s.CleanUpAt.Before(s.Ended.Add(month)) || s.Queue != first.Queue {
-				t.Errorf("%s is retained for %v, until %v, in queue %s", j.ID, s.Settings.Retain, s.CleanUpAt, s.Queue)
+			first, err := w.Engine.Job("n").Status(t.Context())
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-	})
+			for _, j := range run.Jobs() {
+				s, err := j.Status(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				kept := s.CleanUpAt.IsZero()
+				if c.retain > 0 {
+					kept = !s.CleanUpAt.Before(s.Ended.Add(c.retain)) && s.CleanUpAt.Before(s.Ended.Add(c.retain+month/2))
+				}
+				if s.Settings.Retain != c.retain || !kept || s.Queue != first.Queue {
+					t.Errorf("%+v: %s is retained for %v, until %v, in queue %s", c, j.ID, s.Settings.Retain, s.CleanUpAt,
+						s.Queue)
+				}
+			}
+		})
+	}
 }
 
 // TestCleanedUpBeforeTheEnd cleans up the first job of an export while the second one writes files.
@@ -85,4 +95,63 @@ func TestCleanedUpBeforeTheEnd(t *testing.T) {
 			checkFiles(t, store, "n", m)
 		})
 	}
+}
+
+// TestWaitAfterCleanUp waits for an export that has ended, and from which some jobs were cleaned
+// up. Wait must return the manifest, as before.
+func TestWaitAfterCleanUp(t *testing.T) {
+	for gone := range 1 << 3 { // bit i: whether job i is cleaned up
+		x := newExport(testbucket.New().Open(), nil)
+		mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+			putOrders(t, w.Client)
+			run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+				&export.StartOptions{StartOptions: mapper.StartOptions{ID: "n", PageSize: 50}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, err := run.Wait(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, job := range run.Jobs() {
+				if gone&(1<<i) != 0 {
+					if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			time.Sleep(time.Hour)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			after, err := run.Wait(ctx)
+			if diff := cmp.Diff(before, after); err != nil || diff != "" {
+				t.Errorf("jobs %03b are cleaned up: %v\n%s", gone, err, diff)
+			}
+		})
+	}
+}
+
+// TestWaitForNothing waits for an export whose first job was cleaned up before it ended, so that
+// there is no manifest.
+func TestWaitForNothing(t *testing.T) {
+	x := newExport(testbucket.New().Open(), nil)
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+		putOrders(t, w.Client)
+		run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+			&export.StartOptions{StartOptions: mapper.StartOptions{ID: "n", PageSize: 50}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := run.Jobs()[0]
+		if err := first.Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := first.CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if m, err := run.Wait(t.Context()); m != nil || !errors.Is(err, mapper.ErrNoSuchJob) {
+			t.Errorf("%v, %v", m, err)
+		}
+	})
 }

@@ -94,14 +94,14 @@ func (r *Run) Jobs() [3]*mapper.Job {
 
 // Wait waits until the export has succeeded, and returns its manifest. If one of the jobs stops and
 // needs an operator, it returns an error that says what to do. If the manifest exists, Wait returns
-// it, even if the last job has not succeeded.
+// it, even if the last job has not succeeded, or jobs were cleaned up.
 func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 	var stopped error // why the last job has not succeeded
 	jobs := r.Jobs()
 	for i, job := range jobs {
-		status, err := awaitJob(ctx, job, i > 0)
-		if err != nil {
-			return nil, fmt.Errorf("export %s: %w", r.ID, err)
+		status, m, err := r.await(ctx, job, i > 0)
+		if m != nil || err != nil {
+			return m, err
 		}
 		switch {
 		case r.succeeded(i, status):
@@ -116,11 +116,11 @@ func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 			return nil, stopped
 		}
 	}
-	m, err := r.place.decided(ctx, r.bucket)
+	m, err := r.manifest(ctx)
 	switch {
 	case err != nil:
-		return nil, errors.Join(stopped, fmt.Errorf("export %s: read its manifest in %q: %w", r.ID, r.Folder, err))
-	case m != nil && !m.Discarded:
+		return nil, errors.Join(stopped, err)
+	case m != nil:
 		return m, nil
 	case stopped != nil:
 		return nil, stopped
@@ -129,26 +129,49 @@ func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 		"has somebody deleted it?", r.ID, r.Folder, r.place.run)
 }
 
+// manifest returns the run's manifest, or nil if it has none.
+func (r *Run) manifest(ctx context.Context) (*Manifest, error) {
+	m, err := r.place.decided(ctx, r.bucket)
+	if err != nil {
+		return nil, fmt.Errorf("export %s: read its manifest in %q: %w", r.ID, r.Folder, err)
+	}
+	if m == nil || m.Discarded {
+		return nil, nil
+	}
+	return m, nil
+}
+
+// await waits for the end of a job, and returns its status. If follows is set, the end of another
+// job starts this job, so it may not exist yet. A job may also be gone because the export has ended
+// and its jobs were cleaned up. Then await returns the manifest.
+func (r *Run) await(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Status, *Manifest, error) {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
+		status, err := job.Wait(ctx)
+		if err == nil {
+			return status, nil, nil
+		}
+		gone := errors.Is(err, mapper.ErrNoSuchJob)
+		if gone {
+			m, failed := r.manifest(ctx)
+			if m != nil || failed != nil {
+				return nil, m, failed
+			}
+		}
+		if !gone || !follows {
+			return nil, nil, fmt.Errorf("export %s: %w", r.ID, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, fmt.Errorf("export %s: %w", r.ID, ctx.Err())
+		case <-time.After(wait):
+		}
+	}
+}
+
 // succeeded reports whether the job of a stage has ended so that the next stage can start.
 func (r *Run) succeeded(stage int, status *mapper.Status) bool {
 	return status.State == mapper.StateSucceeded ||
 		status.State == mapper.StateSucceededWithFailures && stage == 0 && r.allow
-}
-
-// awaitJob waits for the end of a job. If follows is set, the job is started by the end of another
-// job, so it may not exist yet.
-func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Status, error) {
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
-		status, err := job.Wait(ctx)
-		if !follows || !errors.Is(err, mapper.ErrNoSuchJob) {
-			return status, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(wait):
-		}
-	}
 }
 
 // Discard deletes everything that an export has written. Use it for an export that was aborted, has

@@ -240,7 +240,7 @@ const MinRetain = 8 * 24 * time.Hour
 // checkRetain returns an error if the retention d is too short. The parameter name is the setting's
 // name in that error. Zero, for the default, is valid.
 func checkRetain(name setting.Name, d time.Duration) error {
-	if d > 0 && d < MinRetain {
+	if d != 0 && d != RetainAlways && d < MinRetain {
 		return setting.Errorf("%s has to be at least %v, as an undo needs the records for seven days, or "+
 			"RetainAlways; it is %v",
 			name, MinRetain, d)
@@ -259,7 +259,7 @@ func settingsOf(j *record.Job) (StartOptions, error) {
 		ExpectedWorkers: int(j.Workers), Splitting: Splitting(strategy), Rate: Rate(limit), Budget: Budget(budget),
 		EntityTimeout: time.Duration(j.Timeout), Concurrency: int(max(1, j.Concurrency)),
 		FailureLimit: int(j.LimitStep), FailureShare: j.LimitShare,
-		Retries: retriesOf(j), Retain: j.Retain,
+		Retries: retriesOf(j), Retain: cmp.Or(j.Retain, RetainAlways),
 	}, cmp.Or(err, bad, worse)
 }
 

@@ -16,7 +16,8 @@ import (
 func newFailures() *cobra.Command {
 	var s service
 	var all, byCause bool
-	c := &cobra.Command{Use: "failures JOB", Short: "List the entities that a job could not process", Args: oneJob}
+	c := &cobra.Command{Use: "failures JOB", Short: "List the entities that a job could not process", Args: oneJob,
+		Long: "Lists the entities that a job could not process."}
 	s.define(c.Flags())
 	c.Flags().BoolVar(&all, "all", false, "list all failures, and not only the first 100")
 	c.Flags().BoolVar(&byCause, "by-cause", false, "group failures by cause, with a count and an example")

@@ -261,7 +261,8 @@ failures", failed and aborted. The first 20 jobs that have not ended also have a
 
 func newDescribe() *cobra.Command {
 	var s service
-	c := &cobra.Command{Use: "describe JOB", Short: "Show everything about a job", Args: oneJob}
+	c := &cobra.Command{Use: "describe JOB", Short: "Show everything about a job", Args: oneJob,
+		Long: "Shows everything about a job."}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -451,7 +452,8 @@ might exceed its budget. The command does not resume a paused job.`,
 
 func newHistory() *cobra.Command {
 	var s service
-	c := &cobra.Command{Use: "history JOB", Short: "List who did what to a job, and why", Args: oneJob}
+	c := &cobra.Command{Use: "history JOB", Short: "List who did what to a job, and why", Args: oneJob,
+		Long: "Lists who did what to a job, and why."}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {

@@ -19,7 +19,7 @@ import (
 func newTop() *cobra.Command {
 	var s service
 	c := &cobra.Command{
-		Use: "top", Short: "Show all jobs on one live screen, and control them by keys", Args: nothing,
+		Use: "top", Short: "Show the last 50 jobs on one live screen, and control them by keys", Args: nothing,
 		Long: `Shows the last 50 jobs on one screen, unfinished ones first, and refreshes it every two seconds. Keys
 pause, resume, abort or undo the chosen job, retry its failures, and set its rate. It needs a
 terminal.`,

@@ -546,7 +546,7 @@ func TestDefaultRetention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, failing77)
-		for _, d := range []time.Duration{1, mapper.MinRetain - 1} {
+		for _, d := range []time.Duration{1, mapper.MinRetain - 1, -2, -mapper.MinRetain} {
 			if _, err := mapper.NewEngine(w.client, w.queue,
 				&mapper.EngineOptions{Mappers: []mapper.AnyMapper{failing77}, Retain: d}); !errors.Is(err,
 				mapper.ErrInvalidArgument) ||
@@ -576,7 +576,7 @@ func TestDefaultRetention(t *testing.T) {
 		}
 		for i, d := range []time.Duration{0, mapper.RetainAlways, 20 * day} {
 			over(w, failing77, &mapper.StartOptions{ID: fmt.Sprint("j", i), Retain: d})
-			want(e.Job(fmt.Sprint("j", i)), []time.Duration{10 * day, 0, 20 * day}[i])
+			want(e.Job(fmt.Sprint("j", i)), []time.Duration{10 * day, mapper.RetainAlways, 20 * day}[i])
 		}
 		undo, err := e.Job("j1").Undo(t.Context(), nil)
 		if err != nil {

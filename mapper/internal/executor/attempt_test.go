@@ -550,6 +550,25 @@ func TestWaitsCount(t *testing.T) {
 		})
 }
 
+// TestUsedIfCommitted checks that only a committed page counts as used. The reservations of other
+// pages stay as expected.
+func TestUsedIfCommitted(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		inWorld(t, 10, function.Visit, nil, func(w *testworld.World, x *Executor) {
+			d := loaded(w, x, w.NewJob("j", "m"))
+			defer d.planner.Close()
+			p := planned(w, d, 10)
+			if fails {
+				failsOnce("Commit")(w, d)
+			}
+			if _, err := d.runPage(w.Context(), p); (err != nil) != fails || (d.turn.used == nil) != fails {
+				w.Errorf("its commit fails %v: %v, used %+v", fails, err, d.turn.used)
+			}
+			w.Intercept(nil)
+		})
+	}
+}
+
 // TestReadsOn checks when a page reads the next page ahead, and the job's record.
 func TestReadsOn(t *testing.T) {
 	for _, c := range []struct {

@@ -65,6 +65,8 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Resul
 		},
 	})
 	if err == nil && s == ours {
+		used := d.usageOf(float64(o.Reached), float64(o.Writes()), float64(o.Compared))
+		d.turn.used, d.turn.reached = &used, o.Reached
 		d.turn.follow = follow
 		d.announced.Add(-calls)
 		d.tell(ctx, o)
@@ -109,8 +111,6 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 	if d.record.ID == d.job.Root() {
 		of.Unsharded = d.planner.Unsharded()
 	}
-	used := d.usageOf(float64(o.Reached), float64(o.Writes()), float64(o.Compared))
-	d.turn.used, d.turn.reached = &used, o.Reached
 	if d.planner.Mode == function.Update {
 		of.Wrote = wrote(o)
 	}

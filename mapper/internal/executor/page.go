@@ -21,7 +21,7 @@ func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(tim
 		atOnce = 1
 	}
 	return &page.Page{
-		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Functions: d.functions, At: p.At,
+		Job: d.job, Range: d.record.Key(), Query: d.planner.Query, Mode: d.planner.Mode, Functions: d.functions, At: p.At,
 		Read:   d.planner.ReaderAhead(ctx),
 		Others: d.planner.Source.Stored(ctx), Complete: d.x.client.AllocateIDs,
 		AtOnce: atOnce, Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: d.late(ctx, p),

@@ -137,7 +137,8 @@ func (d *Definition) Functions(params json.RawMessage, keysOnly bool) (f Functio
 // A Job holds facts about a job that the mapper's function needs.
 type Job struct {
 	Ref   record.Ref
-	Masks bool // whether the database supports property masks, so that an update can leave other properties unchanged
+	Range *datastore.Key // the record of the page's range; nil: the function runs outside a page
+	Masks bool           // whether the database supports property masks, so that an update can leave other properties unchanged
 
 	Others Others // reads other entities for the function; nil: the function runs outside a page
 

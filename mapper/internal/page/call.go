@@ -194,7 +194,7 @@ type ran struct {
 func (p *Page) run(runner *function.Runner, o *Results, g *group, hands []*hand) (got ran) {
 	calls := p.announcing(runner, hands[0].place)
 	job := func(h *hand) function.Job {
-		return function.Job{Ref: p.Job.Ref(), Masks: p.Job.Masks, Others: h.view, Calls: calls}
+		return function.Job{Ref: p.Job.Ref(), Range: p.Range, Masks: p.Job.Masks, Others: h.view, Calls: calls}
 	}
 	batch := make([]function.Subject, len(hands))
 	for i, h := range hands {

@@ -25,6 +25,7 @@ import (
 // say how.
 type Page struct {
 	Job   *record.Job
+	Range *datastore.Key // the record of the page's range
 	Query query.Query
 	Mode  function.Mode
 	function.Functions

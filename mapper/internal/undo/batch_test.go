@@ -12,6 +12,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
@@ -150,6 +151,50 @@ func TestMoved(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestBatchOfEndedRange commits a batch of a delivery that stopped in between. If another delivery
+// has ended the undo's range in the meantime, it may have listed the entity as not restored, so the
+// batch must have no effect.
+func TestBatchOfEndedRange(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		then  func(part *record.Range) *datastore.Mutation
+		fails error
+	}{
+		{"it is pending", nil, nil},
+		{"it is done", func(part *record.Range) *datastore.Mutation {
+			part.State, part.Open = record.Done, ""
+			return part.Update()
+		}, record.ErrState},
+		{"its record is gone", func(part *record.Range) *datastore.Mutation {
+			return datastore.NewDelete(part.Key())
+		}, datastore.ErrNoSuchEntity},
+	} {
+		inWorld(t, 1, []int64{1}, func(w *world) {
+			w.page(0, to{1: 7})
+			w.begin([]int{0})
+			stored, err := w.undoer().lookup(w.Context(), []*datastore.Key{keyOf(1)}, time.Time{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			is := stored.Of(keyOf(1))
+			if c.then != nil {
+				w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(c.then(w.parts[0])); return err })
+			}
+			o := newOutcome(function.Job{Ref: w.undo.Ref(), Range: w.parts[0].Key()}, w.ranges[0].ID)
+			image := proto.CloneOf(is.Entity)
+			image.Properties["N"].ValueType = &pb.Value_IntegerValue{IntegerValue: 1}
+			err = w.undoer().commitBatch(w.Context(), o, []change{{keyOf(1), image, is.Version}})
+			want, restored := int64(1), int64(1)
+			if c.fails != nil {
+				want, restored = 7, 0
+			}
+			if !errors.Is(err, c.fails) || w.n(1) != want || o.restored != restored {
+				t.Errorf("%s: %v, the entity has %d, %d are restored", c.name, err, w.n(1), o.restored)
+			}
+		})
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
@@ -144,6 +145,8 @@ func (u undoer) commitApart(ctx context.Context, o *outcome) error {
 
 // commitBatch commits one batch of changes. It returns an error if one of the entities has changed.
 // It also returns an error if the undo has ended, because another job may already undo the undo.
+// Nor does it commit if another delivery has ended the undo's range, because that delivery may have
+// listed the entities as not restored.
 func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) error {
 	keys := make([]*datastore.Key, len(some))
 	var restored, removed int64
@@ -164,6 +167,9 @@ func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) erro
 		}
 		if !job.Unfinished() {
 			return fmt.Errorf("%w: the undo is %s", record.ErrState, job.State)
+		}
+		if err := pending(tx, o.job.Range); err != nil {
+			return err
 		}
 		all := make([]wire.Mutation, 0, len(some)+1)
 		for _, c := range some {
@@ -186,6 +192,22 @@ func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) erro
 		return err
 	}
 	o.count(key, batch, keys)
+	return nil
+}
+
+// pending returns an error unless the range with this key is pending. A nil key stands for no range,
+// and is no error.
+func pending(tx *datastore.Transaction, key *datastore.Key) error {
+	if key == nil {
+		return nil
+	}
+	var r record.Range
+	if err := property.IgnoreUndeclared(tx.Get(key, &r)); err != nil {
+		return fmt.Errorf("the undo's range: %w", err)
+	}
+	if r.State != record.Pending {
+		return fmt.Errorf("%w: the undo's range is %s", record.ErrState, r.State)
+	}
 	return nil
 }
 
