@@ -39,7 +39,7 @@ func TestCutAtSamples(t *testing.T) {
 			inside, smallest, largest := 0, samples, 0
 			for i, p := range pieces {
 				if i > 0 && p.Start != pieces[i-1].End {
-					t.Fatalf("%d samples, %d pieces: piece %d does not start where the previous one ends", samples, n, i)
+					t.Fatalf("%d samples, %d pieces: piece %d does not start where the last one ends", samples, n, i)
 				}
 				for _, k := range p.Samples {
 					if keyspace.Compare(k, p.Start) <= 0 || p.End != nil && keyspace.Compare(k, p.End) >= 0 {

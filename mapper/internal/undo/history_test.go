@@ -96,7 +96,7 @@ func TestBegun(t *testing.T) {
 					want = w.job.Created.Add(c.begun)
 				}
 				if err != nil || !begun.Equal(want) || u.history.kept != c.kept {
-					t.Errorf("it was first written %v after its start, kept %v, %v", begun.Sub(start), u.history.kept, err)
+					t.Errorf("first written %v after its start, kept %v, %v", begun.Sub(start), u.history.kept, err)
 				}
 				for after, want := range map[time.Duration]bool{0: true, time.Microsecond: false} {
 					if got, err := u.beforeJob(w.Context(), begun.Add(after)); err != nil || got != want {
