@@ -67,6 +67,23 @@ func TestRedact(t *testing.T) {
 		got.SpacesLeftOut != 0 {
 		t.Errorf("totals %+v, %v", got, err)
 	}
+	// If nothing says what identifies the subject, no operator's name stays.
+	for _, c := range []struct {
+		of     Subject
+		erased bool
+	}{
+		{Subject{}, true}, {Subject{Namespace: "acme"}, false}, {Subject{Everywhere: true}, false},
+		{Subject{Numbers: []int64{7}}, false}, {Subject{Times: []time.Time{noon}}, false},
+	} {
+		j := Job{ID: "j", History: history(Act{What: "paused", By: "ann"}, Act{What: "resumed"})}
+		want := [][3]string{{"paused", "ann", ""}, {"resumed", "", ""}}
+		if c.erased {
+			want[0][1] = "(erased)"
+		}
+		if err := j.Redact(c.of, "salt", noon); err != nil || !reflect.DeepEqual(acts(t, j.History), want) {
+			t.Errorf("of %+v: history %q, want %q, %v", c.of, acts(t, j.History), want, err)
+		}
+	}
 	j = Job{ID: "j", History: History(`"alice"`)}
 	if err := j.Redact(alice, "salt", noon); err != nil || len(j.History) > 0 {
 		t.Errorf("a history that can't be read: %s, %v", j.History, err)

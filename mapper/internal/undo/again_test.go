@@ -115,6 +115,31 @@ func TestAgain(t *testing.T) {
 	}
 }
 
+// TestAgainFails fails each call of the undo of a page, one at a time. The page deleted an entity
+// that the undo of an earlier page has restored. Without the records of the undone pages, nothing
+// may be decided about the entity.
+func TestAgainFails(t *testing.T) {
+	inWorld(t, 2, []int64{11, 51}, func(w *world) {
+		w.page(0, to{51: gone})
+		w.somebody(to{51: 9})
+		w.page(1, to{51: gone, 11: 7})
+		w.end()
+		time.Sleep(5 * time.Minute)
+		w.begin([]int{0}, []int{1})
+		w.undoes(0, 0)
+		for after := 0; ; after++ {
+			says := ""
+			if !w.fail(after, false, func() { says = w.says(1) }) {
+				break
+			}
+			if !strings.Contains(says, "injected") {
+				t.Errorf("call %d fails: %s", after, says)
+			}
+		}
+		w.wantUndo(1, "11 becomes 11", "51 becomes 9")
+	})
+}
+
 // TestAgainUnkept undoes a page that deleted an entity, after the undo has restored this entity.
 // The database no longer keeps the entity's earlier past, and this must be the reason why the
 // entity stays.

@@ -70,11 +70,7 @@ func (own owned) unfound(w *undolog.Wrote) int64 {
 // attempts may have found entities that the query does not find any more. The parameter digest is
 // the digest of the keys of all entities that the page processed ([record.Range.Keys]).
 func (own owned) withRestored(o *outcome, w *undolog.Wrote, digest []byte) owned {
-	if !w.Own.Any() {
-		return own
-	}
 	var restored []*datastore.Key
-	before := own.found
 	for _, key := range o.batched {
 		is := func(other *datastore.Key) bool { return other.Equal(key) }
 		if !w.Own.Has(key) || slices.ContainsFunc(w.Others, is) {
@@ -89,7 +85,7 @@ func (own owned) withRestored(o *outcome, w *undolog.Wrote, digest []byte) owned
 	case own.same:
 	case int64(len(restored)) == w.Written: // all of them are known, and the query's others are not the page's
 		own.keys, own.found, own.same = restored, w.Written, true
-	case w.Own.All && own.found > before: // with them, the keys may be exactly the page's
+	default: // with them, the keys may be exactly the page's
 		at := make([]*keyspace.Position, len(own.keys))
 		for i, key := range own.keys {
 			at[i] = keyspace.At(key)

@@ -88,6 +88,13 @@ func TestWithRestored(t *testing.T) {
 			t.Errorf("%s: surely the page's are %v, want 1, 2, 3", c.name, own.keys)
 		}
 	}
+	// With Query.ShardBy, the page's entities are not in the order of their keys.
+	sharded := record.KeysDigest([]*keyspace.Position{page[2], page[0], page[1]})
+	own := owned{keys: keysOf(3, 1, 2), found: 3, same: true}.withRestored(&outcome{batched: keysOf(1)},
+		&undolog.Wrote{Own: all, Written: 3}, sharded)
+	if !own.same {
+		t.Errorf("the query has found exactly the page's entities, and with restored ones it has %v", own.keys)
+	}
 }
 
 // TestKnown checks which entities' states just before a page the undo knows, if only whole minutes
